@@ -1,0 +1,206 @@
+//! The error of every Esker crate: a kind that says what the caller should do, the place, the cause.
+//!
+//! Kinds map to errno and to exit codes in one table (`Kind::errno`, `Kind::exit_code`), so that a
+//! front end never invents its own.
+
+use std::fmt;
+
+/// What went wrong, by what a caller can do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// No such object, name, file or attribute.
+    NotFound,
+    /// The name is taken.
+    Exists,
+    /// A path component is not a directory.
+    NotADirectory,
+    /// The operation does not work on a directory.
+    IsADirectory,
+    /// The directory still has entries.
+    NotEmpty,
+    /// The mode bits, or the store, deny it.
+    Denied,
+    /// Somebody else changed the same thing; look again and retry.
+    Conflict,
+    /// Another writer took over this change set; this one has stopped.
+    Fenced,
+    /// The store did not answer, or has no room; retrying later may help.
+    Unavailable,
+    /// Bytes that are not what was written.
+    Corrupt,
+    /// The request makes no sense: a bad argument, an unsupported format version.
+    Invalid,
+    /// A name, value or object over its limit.
+    TooLarge,
+    /// The session, log or store was closed or poisoned by an earlier failure.
+    Closed,
+    /// No room is left on the store.
+    NoSpace,
+    /// The store can only be read.
+    ReadOnly,
+}
+
+impl Kind {
+    /// The errno a POSIX front end returns.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::NotFound => 2,        // ENOENT
+            Self::Exists => 17,         // EEXIST
+            Self::NotADirectory => 20,  // ENOTDIR
+            Self::IsADirectory => 21,   // EISDIR
+            Self::NotEmpty => 39,       // ENOTEMPTY
+            Self::Denied => 13,         // EACCES
+            Self::Conflict => 11,       // EAGAIN
+            Self::Fenced => 116,        // ESTALE
+            Self::Unavailable => 110,   // ETIMEDOUT
+            Self::Corrupt => 5,         // EIO
+            Self::Invalid => 22,        // EINVAL
+            Self::TooLarge => 36,       // ENAMETOOLONG
+            Self::Closed => 9,          // EBADF
+            Self::NoSpace => 28,        // ENOSPC
+            Self::ReadOnly => 30,       // EROFS
+        }
+    }
+
+    /// The exit code of the `esker` command. 0 is success and 2 a usage error.
+    #[must_use]
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::NotFound => 3,
+            Self::Exists => 4,
+            Self::NotADirectory => 5,
+            Self::IsADirectory => 6,
+            Self::NotEmpty => 7,
+            Self::Denied => 8,
+            Self::Conflict => 9,
+            Self::Fenced => 10,
+            Self::Unavailable => 11,
+            Self::Corrupt => 12,
+            Self::Invalid => 13,
+            Self::TooLarge => 14,
+            Self::Closed => 15,
+            Self::NoSpace => 16,
+            Self::ReadOnly => 17,
+        }
+    }
+
+    /// The kind that a failed system call means.
+    #[must_use]
+    pub fn of_io(error: &std::io::Error) -> Self {
+        use std::io::ErrorKind as Io;
+        match error.kind() {
+            Io::NotFound => Self::NotFound,
+            Io::AlreadyExists => Self::Exists,
+            Io::NotADirectory => Self::NotADirectory,
+            Io::IsADirectory => Self::IsADirectory,
+            Io::DirectoryNotEmpty => Self::NotEmpty,
+            Io::PermissionDenied => Self::Denied,
+            Io::StorageFull | Io::QuotaExceeded => Self::NoSpace,
+            Io::ReadOnlyFilesystem => Self::ReadOnly,
+            Io::InvalidInput | Io::InvalidFilename => Self::Invalid,
+            Io::FileTooLarge => Self::TooLarge,
+            Io::UnexpectedEof | Io::InvalidData => Self::Corrupt,
+            _ => Self::Unavailable,
+        }
+    }
+}
+
+/// An error with its kind, the object and place it concerns, and its cause.
+pub struct Error {
+    inner: Box<Inner>,
+}
+
+struct Inner {
+    kind: Kind,
+    context: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// The result of every fallible operation of Esker.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error of `kind`; `context` names the object, the place and what to do next.
+    #[must_use]
+    pub fn new(kind: Kind, context: impl Into<String>) -> Self {
+        Self { inner: Box::new(Inner { kind, context: context.into(), source: None }) }
+    }
+
+    /// A failed system call on `context`.
+    #[must_use]
+    pub fn io(error: std::io::Error, context: impl Into<String>) -> Self {
+        Self::new(Kind::of_io(&error), context).with_source(error)
+    }
+
+    /// Bytes of `object` at `offset` are not what was written: `what` says what was expected and got.
+    #[must_use]
+    pub fn corrupt(object: &str, offset: u64, what: impl fmt::Display) -> Self {
+        Self::new(Kind::Corrupt, format!("{object} at byte {offset}: {what}"))
+    }
+
+    /// The same error with its cause attached.
+    #[must_use]
+    pub fn with_source(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        self.inner.source = Some(source.into());
+        self
+    }
+
+    /// The same error, said from further out: `context: …`.
+    #[must_use]
+    pub fn within(mut self, context: impl fmt::Display) -> Self {
+        self.inner.context = format!("{context}: {}", self.inner.context);
+        self
+    }
+
+    /// What a caller can do about it.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.inner.kind
+    }
+
+    /// The object and place, in words.
+    #[must_use]
+    pub fn context(&self) -> &str {
+        &self.inner.context
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.inner.context)?;
+        if let Some(source) = &self.inner.source {
+            write!(f, " ({source})")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.inner.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.inner.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_place_and_cause() {
+        let io = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let error = Error::io(io, "write set/1/table/2").within("flush");
+        assert_eq!(error.kind(), Kind::NoSpace);
+        assert!(error.to_string().starts_with("flush: write set/1/table/2 ("));
+    }
+}

@@ -1,0 +1,14 @@
+//! What the rest of Esker is given rather than takes: object stores, append logs, time, randomness.
+//!
+//! Nothing here knows of tables, files or namespaces.
+
+pub mod clock;
+mod error;
+pub mod random;
+pub mod store;
+
+pub use bytes::Bytes;
+pub use clock::Clock;
+pub use error::{Error, Kind, Result};
+pub use random::Random;
+pub use store::Store;
