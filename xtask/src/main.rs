@@ -1,0 +1,3 @@
+//! Chores of the project itself: `cargo xtask tidy`.
+
+fn main() {}
