@@ -1,0 +1,45 @@
+//! Machine paths: nothing names a place that exists on one machine only.
+
+use super::Problem;
+use super::tree::Tree;
+
+/// Spelled in two pieces, so that this file passes its own rule.
+const PATHS_FORBIDDEN: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/")];
+
+/// No text has a forbidden path. `docs/x/` or `NAME:/x/` are no machine paths, whatever `x` is.
+pub fn machine_paths(tree: &Tree) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (path, text) in tree.files() {
+        for (index, line) in text.lines().enumerate() {
+            for forbidden in PATHS_FORBIDDEN.iter().filter(|place| names_place(line, place)) {
+                let message = format!("`{forbidden}` exists on one machine only");
+                problems.push(Problem::new(path, index + 1, message));
+            }
+        }
+    }
+    problems
+}
+
+fn names_place(line: &str, place: &str) -> bool {
+    line.match_indices(place).any(|(start, _)| {
+        let before = line[..start].chars().next_back();
+        let file_url = line[..start].ends_with("file://");
+        file_url || !before.is_some_and(|c| c.is_alphanumeric() || "_-.:/}~$".contains(c))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_absolute_places_are_refused() {
+        let place = PATHS_FORBIDDEN[0];
+        for bad in ["{}x", "cd {}main", "\"{}a\"", "DIR={}a", "(see {}a)", "file://{}a"] {
+            assert!(names_place(&bad.replace("{}", place), place), "{bad}");
+        }
+        for good in ["docs{}a", "..{}a", "run:{}a", "$HOME{}a", "${D}{}a", "/work", "/works/"] {
+            assert!(!names_place(&good.replace("{}", place), place), "{good}");
+        }
+    }
+}

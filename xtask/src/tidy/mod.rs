@@ -1,0 +1,105 @@
+//! Tidy: the rules of style that a machine can check, one function each.
+//!
+//! A rule takes one Rust file or the whole tree and returns what breaks it. Adding a rule is a
+//! function in a file named after its subject and a line in [`FILE_RULES`] or [`TREE_RULES`].
+//! Invariant: rules only read; `bless` alone writes, and only `xtask/long_functions.txt`.
+
+mod attributes;
+mod calls;
+mod file_length;
+mod file_names;
+mod function_length;
+mod header;
+mod layers;
+mod links;
+mod machine_paths;
+mod modules;
+mod rust_source;
+mod tree;
+
+use std::fmt;
+use std::io;
+
+use rust_source::RustSource;
+use tree::Tree;
+
+/// Rules that look at one Rust file at a time.
+const FILE_RULES: &[fn(&RustSource) -> Vec<Problem>] = &[
+    file_length::file_length,
+    header::module_header,
+    calls::unwrap_outside_tests,
+    calls::ambient_time_and_randomness,
+    attributes::allow_instead_of_expect,
+    attributes::expect_without_reason,
+];
+
+/// Rules that look at everything at once.
+const TREE_RULES: &[fn(&Tree) -> Vec<Problem>] = &[
+    file_names::file_names,
+    layers::dependency_direction,
+    links::relative_links,
+    machine_paths::machine_paths,
+];
+
+/// Something that breaks a rule, and where.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Problem {
+    path: String,
+    line: usize,
+    message: String,
+}
+
+impl Problem {
+    fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { path: path.into(), line, message: message.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.message)
+    }
+}
+
+/// Prints every broken rule of the tree; true when there is none.
+pub fn check() -> io::Result<bool> {
+    let tree = Tree::of_checkout()?;
+    let (sources, mut problems) = parse(&tree);
+    for source in &sources {
+        problems.extend(FILE_RULES.iter().flat_map(|rule| rule(source)));
+    }
+    problems.extend(TREE_RULES.iter().flat_map(|rule| rule(&tree)));
+    problems.extend(modules::unreachable_modules(&sources));
+    problems.extend(function_length::function_length(&tree, &sources));
+    problems.sort();
+    for problem in &problems {
+        println!("{problem}");
+    }
+    println!("tidy: {} files, {} broken rules", tree.files().count(), problems.len());
+    Ok(problems.is_empty())
+}
+
+/// Shortens the list of long functions; true when what is left satisfies the rule.
+pub fn bless() -> io::Result<bool> {
+    let tree = Tree::of_checkout()?;
+    let (sources, mut problems) = parse(&tree);
+    let list = function_length::shrink(&tree, &sources);
+    std::fs::write(tree.root().join(function_length::LIST_PATH), list)?;
+    problems.extend(function_length::function_length(&Tree::of_checkout()?, &sources));
+    for problem in &problems {
+        println!("{problem}");
+    }
+    Ok(problems.is_empty())
+}
+
+fn parse(tree: &Tree) -> (Vec<RustSource>, Vec<Problem>) {
+    let mut sources = Vec::new();
+    let mut problems = Vec::new();
+    for (path, text) in tree.files().filter(|(path, _)| path.ends_with(".rs")) {
+        match RustSource::parse(path, text) {
+            Ok(source) => sources.push(source),
+            Err(line) => problems.push(Problem::new(path, line, "is not Rust")),
+        }
+    }
+    (sources, problems)
+}
