@@ -1,0 +1,44 @@
+# Esker: everything that a developer or a visitor runs. `make` lists it.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup build test demo soak peers compare clean
+
+CARGO ?= cargo
+# Minutes that the long campaigns may take.
+MINUTES ?= 60
+# The S3 client is a long build, so it is a feature of the command.
+FEATURES := $(shell grep -qs '^s3 *=' crates/cli/Cargo.toml && echo --features s3)
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing to build and to test
+	@scripts/setup.sh build test
+
+build: ## Build the esker command, optimized
+	@scripts/setup.sh build
+	$(CARGO) build --release -p esker-cli $(FEATURES)
+
+test: ## Install what is missing, then check format, lints, style, all tests and a little fuzzing
+	@scripts/test.sh
+
+demo: build ## Install what is missing, build, and run the main job on real files
+	@scripts/demo.sh
+
+soak: ## Run the long campaigns for MINUTES (60)
+	@scripts/setup.sh build test
+	@scripts/soak.sh $(MINUTES)
+
+peers: ## Build the rival engines to compare with, about 10 minutes
+	@scripts/setup.sh build
+	$(MAKE) -C peers
+
+compare: build peers ## Run Esker and its rivals in turn and print the ratios
+	@scripts/setup.sh compare
+	python3 scripts/compare.py
+
+clean: ## Remove everything that was built
+	$(CARGO) clean
+	@if [ -f peers/Makefile ]; then $(MAKE) -C peers clean; fi
+	@if [ -f fuzz/Cargo.toml ]; then $(CARGO) clean --manifest-path fuzz/Cargo.toml; fi

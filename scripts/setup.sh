@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Installs what is missing, and nothing else. Takes well under a second when nothing is missing.
+#
+# usage: scripts/setup.sh [build|test|compare]...      (default: build test)
+#   build   a C compiler and linker for the dependencies, git
+#   test    rustfmt, clippy, Go and the S3 server that the tests start
+#   compare Python; peers/Makefile installs what the rival engines need
+#
+# Needs a Debian machine with a Rust toolchain. Installs Debian packages as root or through sudo.
+# Exits 1 when something is missing without which nothing builds; what is merely useful is reported.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+# The oldest Go that fetches newer Go by itself, and the one that is fetched where Go is older.
+readonly GO_MINOR_MIN=21
+readonly GO_FETCHED=1.25.0
+
+failed_required=()
+failed_optional=()
+
+say() { echo "setup: $*"; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; elif have sudo; then sudo "$@"; else return 1; fi
+}
+
+# apt_install PACKAGE...
+apt_install() {
+    have apt-get || return 1
+    say "installing $*"
+    local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq
+        --no-install-recommends "$@")
+    # Package lists may be absent or old: fetch them once when the first try fails.
+    as_root "${install[@]}" </dev/null >/dev/null 2>&1 || {
+        as_root apt-get update -qq </dev/null >/dev/null 2>&1
+        as_root "${install[@]}" </dev/null >/dev/null
+    }
+}
+
+# need required|optional WHY PACKAGE COMMAND...: installs PACKAGE when a COMMAND is absent.
+need() {
+    local how=$1 why=$2 package=$3 command
+    shift 3
+    for command; do
+        have "$command" && continue
+        apt_install "$package" && have "$command" && continue
+        missing "$how" "Debian package $package ($why)"
+    done
+}
+
+# missing required|optional WHAT
+missing() {
+    if [ "$1" = required ]; then failed_required+=("$2"); else failed_optional+=("$2"); fi
+}
+
+setup_build() {
+    have cargo || missing required "a Rust toolchain; see https://rustup.rs"
+    need required "compiles C parts of dependencies and links" build-essential cc make
+    need required "finds the sources to check" git git
+    need optional "finds C libraries" pkg-config pkg-config
+}
+
+setup_test() {
+    need_rust_component rustfmt cargo-fmt
+    need_rust_component clippy cargo-clippy
+    [ -f scripts/install-s3-server.sh ] || return 0
+    need optional "builds the S3 server of the tests" golang-go go
+    need_recent_go
+    bash scripts/install-s3-server.sh </dev/null \
+        || missing optional "the S3 server of the tests (scripts/install-s3-server.sh says why)"
+}
+
+# need_rust_component COMPONENT COMMAND
+need_rust_component() {
+    "$2" --version >/dev/null 2>&1 && return
+    have rustup && rustup -q component add "$1" </dev/null && return
+    missing required "$1; run: rustup component add $1"
+}
+
+# Debian 12 has Go 1.19. Fetches a newer one as a Go module, checksummed like any other.
+need_recent_go() {
+    have go || return 0
+    local minor
+    minor=$(go env GOVERSION | sed -E 's/^go1\.([0-9]+).*/\1/')
+    [ "${minor:-0}" -ge "$GO_MINOR_MIN" ] && return
+    local module root
+    module=golang.org/toolchain@v0.0.1-go$GO_FETCHED.$(go env GOOS)-$(go env GOARCH)
+    root=$(go env GOMODCACHE)/$module
+    if [ ! -x "$root/bin/go" ]; then
+        say "fetching Go $GO_FETCHED, since $(go env GOVERSION) is too old for the S3 server"
+        if ! (cd / && GO111MODULE=on go mod download "$module"); then
+            missing optional "Go $GO_FETCHED (builds the S3 server of the tests)"
+            return
+        fi
+        # The module cache keeps no executable bits; bin/go last, since it is the test above.
+        chmod +x "$root"/pkg/tool/*/* "$root"/bin/gofmt "$root"/bin/go
+    fi
+    export PATH="$root/bin:$PATH"
+}
+
+setup_compare() {
+    need required "runs the comparison" python3 python3
+}
+
+[ $# -gt 0 ] || set -- build test
+for part; do
+    case $part in
+        build | test | compare) "setup_$part" ;;
+        *)
+            sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0" >&2
+            exit 2
+            ;;
+    esac
+done
+
+for what in "${failed_optional[@]}"; do say "could not install $what"; done
+for what in "${failed_required[@]}"; do say "could not install $what: nothing works without it"; done
+[ "${#failed_required[@]}" = 0 ]

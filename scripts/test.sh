@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Checks everything that a change must pass; see `make test`.
+#
+# Every phase runs even when an earlier one failed, so that one run shows all that is wrong. The
+# last line is "N passed, N failed": every test of every binary counts as one, and so does each
+# other phase. Exits 1 when anything failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+# Seconds that each fuzz target runs.
+readonly FUZZ_SECONDS=10
+
+passed=0
+failed=0
+timings=()
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+
+# phase NAME COMMAND...: runs COMMAND and keeps its time; returns its status.
+phase() {
+    local name=$1 start=$SECONDS status=0
+    shift
+    echo "== $name"
+    "$@" </dev/null || status=$?
+    timings+=("$(printf '%5d s  %s%s' $((SECONDS - start)) "$name" "$([ $status = 0 ] || echo ': FAILED')")")
+    return $status
+}
+
+# check NAME COMMAND...: a phase that counts as one.
+check() {
+    if phase "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+}
+
+# Unit, integration and documentation tests. The test profile is the one of `cargo build`: slightly
+# optimized, with assertions and overflow checks, and with dependencies fully optimized.
+all_tests() {
+    cargo test --workspace --all-features --no-fail-fast 2>&1 | tee "$output"
+}
+
+check setup scripts/setup.sh build test
+check format cargo fmt --all --check
+check lint cargo clippy --workspace --all-targets --all-features -- -D warnings
+check tidy cargo xtask tidy
+
+tests_status=0
+phase tests all_tests || tests_status=$?
+read -r tests_passed tests_failed < <(awk -f scripts/test_tally.awk "$output")
+# What does not compile has no result to add up.
+[ $tests_status = 0 ] || [ "$tests_failed" -gt 0 ] || tests_failed=1
+passed=$((passed + tests_passed))
+failed=$((failed + tests_failed))
+
+check fuzz scripts/fuzz.sh "$FUZZ_SECONDS"
+
+echo "== times"
+printf '%s\n' "${timings[@]}"
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
