@@ -1,0 +1,118 @@
+//! Report: what one operation cost, as the line of JSON that Esker's bench prints too.
+//! Sources: getrusage for CPU, /proc/self/status VmHWM for the peak of memory, /proc/self/io
+//! wchar for bytes handed to the kernel.
+
+use std::path::Path;
+use std::time::Instant;
+
+/// Where time, CPU and bytes written stood at one moment.
+#[derive(Clone, Copy)]
+pub struct Reading {
+    time: Instant,
+    cpu_seconds: f64,
+    bytes_written: u64,
+}
+
+impl Reading {
+    pub fn now() -> Self {
+        // SAFETY: getrusage only fills the struct it is given, for which zero is a value.
+        let usage = unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+            usage
+        };
+        let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+        Reading {
+            time: Instant::now(),
+            cpu_seconds: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+            bytes_written: proc_number("/proc/self/io", "wchar:"),
+        }
+    }
+
+    pub fn seconds_since(&self, earlier: &Reading) -> f64 {
+        self.time.duration_since(earlier.time).as_secs_f64()
+    }
+
+    pub fn cpu_seconds_since(&self, earlier: &Reading) -> f64 {
+        self.cpu_seconds - earlier.cpu_seconds
+    }
+
+    pub fn bytes_written_since(&self, earlier: &Reading) -> u64 {
+        self.bytes_written - earlier.bytes_written
+    }
+}
+
+#[derive(Default)]
+pub struct Report {
+    pub operation: String,
+    pub options: String,
+    pub durability: String,
+    pub threads: u64,
+    pub operations: u64,
+    pub records: u64,
+    pub seconds: f64,
+    pub cpu_seconds: f64,
+    pub settled_seconds: Option<f64>,
+    pub store_bytes_written: u64,
+    pub wal_bytes_per_record: f64,
+    pub table_reads: Option<u64>,
+}
+
+impl Report {
+    pub fn print(&self, database: &Path, json: bool) -> std::io::Result<()> {
+        let (mut tables, mut table_bytes) = (0, 0);
+        for entry in std::fs::read_dir(database)? {
+            let entry = entry?;
+            if entry.path().extension().is_some_and(|extension| extension == "sst") {
+                tables += 1;
+                table_bytes += entry.metadata()?.len();
+            }
+        }
+        let rate = self.operations as f64 / self.seconds;
+        let per_record = table_bytes as f64 / self.records.max(1) as f64;
+        let reads = self.table_reads.map(|reads| reads as f64 / self.operations.max(1) as f64);
+        let peak = proc_number("/proc/self/status", "VmHWM:") << 10;
+        let Report { operation, options, durability, threads, operations, .. } = self;
+        let (seconds, cpu_seconds) = (self.seconds, self.cpu_seconds);
+        if !json {
+            print!(
+                "rocksdb {options} {operation}: {:.3} M/s, {operations} in {seconds:.2} s, \
+                 {cpu_seconds:.2} s CPU, {:.0} MiB peak, {per_record:.1} B/record, {tables} tables",
+                rate / 1e6,
+                peak as f64 / 1_048_576.0
+            );
+            if let Some(settled) = self.settled_seconds {
+                print!(", settled after {settled:.2} s");
+            }
+            if let Some(reads) = reads {
+                print!(", {reads:.3} reads/operation");
+            }
+            println!();
+            return Ok(());
+        }
+        print!(
+            "{{\"engine\":\"rocksdb\",\"options\":\"{options}\",\"operation\":\"{operation}\",\
+             \"threads\":{threads},\"durability\":\"{durability}\",\"operations\":{operations},\
+             \"seconds\":{seconds:.6},\"operations_per_second\":{rate:.1},\
+             \"cpu_seconds\":{cpu_seconds:.3},\"peak_rss_bytes\":{peak},\
+             \"store_bytes_written\":{},\"table_bytes_per_record\":{per_record:.2},\
+             \"wal_bytes_per_record\":{:.2},\"tables\":{tables}",
+            self.store_bytes_written, self.wal_bytes_per_record
+        );
+        if let Some(settled) = self.settled_seconds {
+            print!(",\"settled_seconds\":{settled:.6}");
+        }
+        if let Some(reads) = reads {
+            print!(",\"store_reads_per_operation\":{reads:.4}");
+        }
+        println!("}}");
+        Ok(())
+    }
+}
+
+/// The number after `label` in a /proc file; 0 if it isn't there.
+fn proc_number(path: &str, label: &str) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(label));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}

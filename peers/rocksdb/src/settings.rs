@@ -1,0 +1,175 @@
+//! Settings: the command line, and the RocksDB options that `--options` names.
+//! `tuned` is what was fastest here among the settings listed in peers/README.md; `--set
+//! name=value;...` tries others on top of either: RocksDB's own option names, and `block.*` for
+//! those of the block-based table.
+
+use rocksdb::{
+    BlockBasedOptions, Cache, DBCompressionType, DataBlockIndexType, Options, SliceTransform,
+};
+
+const CACHE_BYTES_TUNED: usize = 1 << 30;
+/// A block's size before compression, for the clock cache's own bookkeeping.
+const CACHE_ENTRY_BYTES: usize = 4 << 10;
+
+pub struct Settings {
+    pub operation: String,
+    pub store: String,
+    pub options: String,
+    pub durability: String,
+    pub set: String,
+    pub files: u64,
+    pub directories: u64,
+    pub threads: u64,
+    pub operations: u64,
+    pub warm_sample: u64,
+    pub cold: bool,
+    pub absent: bool,
+    pub json: bool,
+}
+
+impl Settings {
+    pub fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut s = Settings {
+            operation: words.next().ok_or(
+                "usage: peer-rocksdb create|stat|list|remove --store DIR [flags], \
+                 see peers/README.md",
+            )?,
+            store: String::new(),
+            options: "default".into(),
+            durability: "async".into(),
+            set: String::new(),
+            files: 0,
+            directories: 1000,
+            threads: 1,
+            operations: 0,
+            warm_sample: u64::MAX, // all but named: a sixteenth of the files
+            cold: false,
+            absent: false,
+            json: false,
+        };
+        while let Some(flag) = words.next() {
+            match flag.as_str() {
+                "--cold" => s.cold = true,
+                "--absent" => s.absent = true,
+                "--json" => s.json = true,
+                _ => {
+                    let word = words.next();
+                    let word = word.ok_or(format!("{flag} needs a value, or isn't a flag"))?;
+                    s.take(&flag, word)?;
+                }
+            }
+        }
+        if s.store.is_empty() {
+            return Err("--store DIR is missing".into());
+        }
+        if !["default", "tuned"].contains(&s.options.as_str()) {
+            return Err("--options is default or tuned".into());
+        }
+        if !["none", "async", "always"].contains(&s.durability.as_str()) {
+            return Err("--durability is none, async or always".into());
+        }
+        if s.threads == 0 || s.directories == 0 {
+            return Err("--threads and --directories start at 1".into());
+        }
+        Ok(s)
+    }
+
+    fn take(&mut self, flag: &str, word: String) -> Result<(), String> {
+        let number = || {
+            let number = word.parse::<u64>();
+            number.map_err(|_| format!("{flag} takes a whole number, not {word}"))
+        };
+        match flag {
+            "--store" => self.store = word,
+            "--options" => self.options = word,
+            "--durability" => self.durability = word,
+            "--set" => self.set = word,
+            "--files" => self.files = number()?,
+            "--directories" => self.directories = number()?,
+            "--threads" => self.threads = number()?,
+            "--operations" => self.operations = number()?,
+            "--warm-sample" => self.warm_sample = number()?,
+            _ => return Err(format!("no flag {flag}")),
+        }
+        Ok(())
+    }
+
+    pub fn tuned(&self) -> bool {
+        self.options == "tuned"
+    }
+
+    /// The log is held back until 64 KiB or 100 ms, the promise of Esker's level `async`.
+    pub fn log_buffered(&self) -> bool {
+        self.tuned() && self.durability == "async"
+    }
+
+    /// The engine's options.
+    pub fn engine(&self) -> Result<Options, String> {
+        let mut table = BlockBasedOptions::default();
+        table.set_bloom_filter(10.0, false);
+        let mut engine = Options::default();
+        if self.tuned() {
+            self.tune(&mut engine, &mut table);
+        }
+        engine.set_manual_wal_flush(self.log_buffered());
+        let mut names = Vec::new();
+        for item in self.set.split(';').filter(|item| !item.is_empty()) {
+            match item.strip_prefix("block.") {
+                Some(item) => set_table_option(&mut table, item)?,
+                None => names.push(item),
+            }
+        }
+        if self.cold {
+            table.disable_cache();
+        }
+        engine.set_block_based_table_factory(&table);
+        if names.is_empty() {
+            return Ok(engine);
+        }
+        let changed = engine.get_options_from_string(names.join(";"));
+        changed.map_err(|error| format!("--set: {error}"))
+    }
+
+    fn tune(&self, engine: &mut Options, table: &mut BlockBasedOptions) {
+        engine.set_max_background_jobs(2);
+        engine.set_write_buffer_size(128 << 20);
+        engine.set_max_write_buffer_number(4);
+        engine.set_level_zero_file_num_compaction_trigger(8);
+        engine.set_level_zero_slowdown_writes_trigger(40);
+        engine.set_level_zero_stop_writes_trigger(60);
+        engine.set_max_bytes_for_level_base(1 << 30);
+        engine.set_target_file_size_base(128 << 20);
+        engine.set_compression_type(DBCompressionType::None);
+        engine.set_allow_concurrent_memtable_write(self.threads > 1);
+        // The collision check mostly asks the memtable for keys it doesn't have.
+        engine.set_memtable_whole_key_filtering(true);
+        engine.set_memtable_prefix_bloom_ratio(0.05);
+        engine.set_prefix_extractor(SliceTransform::create_fixed_prefix(8));
+        engine.set_stats_dump_period_sec(0);
+        table.set_block_cache(&Cache::new_hyper_clock_cache(CACHE_BYTES_TUNED, CACHE_ENTRY_BYTES));
+        table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+    }
+}
+
+fn set_table_option(table: &mut BlockBasedOptions, item: &str) -> Result<(), String> {
+    let (name, value) = item.split_once('=').ok_or("--set takes name=value;...")?;
+    let number: f64 = value.parse().map_err(|_| format!("--set: {item} is no number"))?;
+    match name {
+        "bloom" => table.set_bloom_filter(number, false),
+        "ribbon" => table.set_ribbon_filter(number),
+        "block_size" => table.set_block_size(number as usize),
+        "restart_interval" => table.set_block_restart_interval(number as i32),
+        "lru_bytes" => table.set_block_cache(&Cache::new_lru_cache(number as usize)),
+        "clock_bytes" => {
+            let cache = Cache::new_hyper_clock_cache(number as usize, CACHE_ENTRY_BYTES);
+            table.set_block_cache(&cache);
+        }
+        "no_cache" => table.disable_cache(),
+        "hash_index" => table.set_data_block_index_type(match number {
+            0.0 => DataBlockIndexType::BinarySearch,
+            _ => DataBlockIndexType::BinaryAndHash,
+        }),
+        _ => return Err(format!("--set knows no block.{name}")),
+    }
+    Ok(())
+}
