@@ -88,7 +88,7 @@ impl Driver {
             "remove" => self.remove(),
             other => die(format!("no operation {other}: create, stat, list or remove")),
         }
-        require(self.report.print(&self.path(), self.settings.json));
+        self.report.print(self.settings.json);
     }
 
     fn path(&self) -> PathBuf {
@@ -121,22 +121,31 @@ impl Driver {
         require(DB::open(&options, self.path()))
     }
 
-    fn stop(&mut self, start: &Reading, operations: u64) {
+    fn stop(&mut self, db: &DB, start: &Reading, operations: u64) {
         let now = Reading::now();
         self.report.operations = operations;
         self.report.seconds = now.seconds_since(start);
         self.report.cpu_seconds = now.cpu_seconds_since(start);
+        self.count_tables(db);
+    }
+
+    /// The live tables, which the directory's files may outnumber for a while.
+    fn count_tables(&mut self, db: &DB) {
+        let tables = require(db.live_files());
+        self.report.tables = tables.len() as u64;
+        self.report.table_bytes = tables.iter().map(|table| table.size as u64).sum();
     }
 
     /// Ends a run of writes: the timed part when the memtable is in tables, the rest when quiet.
     fn stop_writes(&mut self, db: &DB, start: &Reading, operations: u64) {
         require(db.flush());
-        self.stop(start, operations);
+        self.stop(db, start, operations);
         require(db.wait_for_compact(&WaitForCompactOptions::default()));
         let settled = Reading::now();
         self.report.settled_seconds = Some(settled.seconds_since(start));
         self.report.store_bytes_written = settled.bytes_written_since(start);
         self.report.records = operations;
+        self.count_tables(db);
         if self.settings.durability != "none" {
             let log_bytes = self.log_bytes.load(Ordering::Relaxed) as f64;
             self.report.wal_bytes_per_record = log_bytes / operations as f64;
@@ -241,7 +250,7 @@ impl Driver {
             }
             counter.reads()
         });
-        self.stop(&start, operations);
+        self.stop(&db, &start, operations);
         self.report.records = shape.files;
         self.report.table_reads = Some(reads);
     }
@@ -293,7 +302,7 @@ impl Driver {
         if entries != shape.files {
             die(format!("list: {entries} entries of {}", shape.files));
         }
-        self.stop(&start, entries);
+        self.stop(&db, &start, entries);
         self.report.records = shape.files;
         self.report.table_reads = Some(reads.into_inner());
     }

@@ -2,7 +2,6 @@
 //! Sources: getrusage for CPU, /proc/self/status VmHWM for the peak of memory, /proc/self/io
 //! wchar for bytes handed to the kernel.
 
-use std::path::Path;
 use std::time::Instant;
 
 /// Where time, CPU and bytes written stood at one moment.
@@ -54,20 +53,15 @@ pub struct Report {
     pub cpu_seconds: f64,
     pub settled_seconds: Option<f64>,
     pub store_bytes_written: u64,
+    pub tables: u64,
+    pub table_bytes: u64,
     pub wal_bytes_per_record: f64,
     pub table_reads: Option<u64>,
 }
 
 impl Report {
-    pub fn print(&self, database: &Path, json: bool) -> std::io::Result<()> {
-        let (mut tables, mut table_bytes) = (0, 0);
-        for entry in std::fs::read_dir(database)? {
-            let entry = entry?;
-            if entry.path().extension().is_some_and(|extension| extension == "sst") {
-                tables += 1;
-                table_bytes += entry.metadata()?.len();
-            }
-        }
+    pub fn print(&self, json: bool) {
+        let Report { tables, table_bytes, .. } = *self;
         let rate = self.operations as f64 / self.seconds;
         let per_record = table_bytes as f64 / self.records.max(1) as f64;
         let reads = self.table_reads.map(|reads| reads as f64 / self.operations.max(1) as f64);
@@ -88,7 +82,7 @@ impl Report {
                 print!(", {reads:.3} reads/operation");
             }
             println!();
-            return Ok(());
+            return;
         }
         print!(
             "{{\"engine\":\"rocksdb\",\"options\":\"{options}\",\"operation\":\"{operation}\",\
@@ -106,7 +100,6 @@ impl Report {
             print!(",\"store_reads_per_operation\":{reads:.4}");
         }
         println!("}}");
-        Ok(())
     }
 }
 
