@@ -2,9 +2,9 @@
 # Installs what is missing, and nothing else. Takes well under a second when nothing is missing.
 #
 # usage: scripts/setup.sh [build|test|compare]...      (default: build test)
-#   build   a C compiler and linker for the dependencies, git
-#   test    rustfmt, clippy, Go and the S3 server that the tests start
-#   compare Python; peers/Makefile installs what the rival engines need
+#   build     a C compiler and linker for the dependencies, git
+#   test      rustfmt, clippy, Go and the S3 server that the tests start
+#   compare   Python; peers/Makefile installs what the rival engines need
 #
 # Needs a Debian machine with a Rust toolchain. Installs Debian packages as root or through sudo.
 # Exits 1 when something is missing without which nothing builds; what is merely useful is reported.
@@ -22,31 +22,46 @@ say() { echo "setup: $*"; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
 as_root() {
-    if [ "$(id -u)" = 0 ]; then "$@"; elif have sudo; then sudo "$@"; else return 1; fi
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif have sudo; then
+        sudo "$@"
+    else
+        say "this takes root, or sudo: $*"
+        return 1
+    fi
 }
 
 # apt_install PACKAGE...
 apt_install() {
     have apt-get || return 1
     say "installing $*"
+    local log status=0
+    log=$(mktemp)
     local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq
         --no-install-recommends "$@")
     # Package lists may be absent or old: fetch them once when the first try fails.
-    as_root "${install[@]}" </dev/null >/dev/null 2>&1 || {
-        as_root apt-get update -qq </dev/null >/dev/null 2>&1
-        as_root "${install[@]}" </dev/null >/dev/null
+    as_root "${install[@]}" </dev/null >"$log" 2>&1 || {
+        as_root apt-get update -qq </dev/null >"$log" 2>&1
+        as_root "${install[@]}" </dev/null >>"$log" 2>&1 || status=1
     }
+    [ $status = 0 ] || cat "$log"
+    rm -f "$log"
+    return $status
 }
 
 # need required|optional WHY PACKAGE COMMAND...: installs PACKAGE when a COMMAND is absent.
 need() {
-    local how=$1 why=$2 package=$3 command
+    local how=$1 why=$2 package=$3
     shift 3
-    for command; do
-        have "$command" && continue
-        apt_install "$package" && have "$command" && continue
-        missing "$how" "Debian package $package ($why)"
-    done
+    have_all "$@" && return
+    apt_install "$package" && have_all "$@" && return
+    missing "$how" "Debian package $package ($why)"
+}
+
+have_all() {
+    local command
+    for command; do have "$command" || return; done
 }
 
 # missing required|optional WHAT
