@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 minutes=${1:-60}
 filter=${2:-}
 case $minutes in
-    '' | *[!0-9]*)
+    '' | 0 | *[!0-9]*)
         echo "usage: scripts/soak.sh [MINUTES] [FILTER]" >&2
         exit 2
         ;;
@@ -25,7 +25,7 @@ trap 'rm -f "$output"' EXIT
 campaigns=(cargo test --release --workspace --all-features --no-fail-fast --lib --bins --tests)
 "${campaigns[@]}" --no-run </dev/null
 # Binaries run one after another, the campaigns of one binary `threads` at a time.
-read -r count rounds < <("${campaigns[@]}" -q -- --ignored --list ${filter:+"$filter"} </dev/null |
+read -r count rounds < <("${campaigns[@]}" -- --ignored --list ${filter:+"$filter"} </dev/null 2>/dev/null |
     awk -v threads="$threads" '
         /: test$/ { inside++ }
         /^[0-9]+ tests?, / { count += inside; rounds += int((inside + threads - 1) / threads); inside = 0 }
