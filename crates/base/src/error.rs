@@ -46,21 +46,21 @@ impl Kind {
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {
-            Self::NotFound => 2,        // ENOENT
-            Self::Exists => 17,         // EEXIST
-            Self::NotADirectory => 20,  // ENOTDIR
-            Self::IsADirectory => 21,   // EISDIR
-            Self::NotEmpty => 39,       // ENOTEMPTY
-            Self::Denied => 13,         // EACCES
-            Self::Conflict => 11,       // EAGAIN
-            Self::Fenced => 116,        // ESTALE
-            Self::Unavailable => 110,   // ETIMEDOUT
-            Self::Corrupt => 5,         // EIO
-            Self::Invalid => 22,        // EINVAL
-            Self::TooLarge => 36,       // ENAMETOOLONG
-            Self::Closed => 9,          // EBADF
-            Self::NoSpace => 28,        // ENOSPC
-            Self::ReadOnly => 30,       // EROFS
+            Self::NotFound => 2,       // ENOENT
+            Self::Exists => 17,        // EEXIST
+            Self::NotADirectory => 20, // ENOTDIR
+            Self::IsADirectory => 21,  // EISDIR
+            Self::NotEmpty => 39,      // ENOTEMPTY
+            Self::Denied => 13,        // EACCES
+            Self::Conflict => 11,      // EAGAIN
+            Self::Fenced => 116,       // ESTALE
+            Self::Unavailable => 110,  // ETIMEDOUT
+            Self::Corrupt => 5,        // EIO
+            Self::Invalid => 22,       // EINVAL
+            Self::TooLarge => 36,      // ENAMETOOLONG
+            Self::Closed => 9,         // EBADF
+            Self::NoSpace => 28,       // ENOSPC
+            Self::ReadOnly => 30,      // EROFS
         }
     }
 

@@ -4,13 +4,23 @@
 //! Objects are immutable once put. `put_if_absent` is the only primitive that decides a race.
 //! Concurrency: every method may be called from several threads at once.
 
+mod coalesce;
+pub mod identity;
+mod memory;
+pub mod name;
+mod posix;
+pub mod url;
+
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::Result;
+pub use self::coalesce::{RUN_BYTES_MAX, runs};
+pub use self::memory::MemoryStore;
+pub use self::posix::PosixStore;
+use crate::{Error, Kind, Result};
 
 /// An object as a listing shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +73,14 @@ pub trait Store: Send + Sync + Debug {
 
     /// Removes an object or append log. Removing an absent one succeeds. Durable when it returns.
     fn delete(&self, name: &str) -> Result<()>;
+
+    /// Removes what writers that died left of unfinished objects, if it was last written before
+    /// `before_ns` since the Unix epoch; returns how many. A writer that has paused for longer
+    /// loses its object too, so leave a day. A listing and a request for each; no-op where the
+    /// store cleans up by itself.
+    fn sweep_unfinished(&self, _before_ns: u64) -> Result<u64> {
+        Ok(0)
+    }
 }
 
 /// An object being written. Dropping it unfinished leaves no visible object.
@@ -95,3 +113,26 @@ pub type SharedStore = Arc<dyn Store>;
 
 /// Ranges closer than this are fetched as one: about what a request costs in transfer time.
 pub const COALESCE_GAP_BYTES: u64 = 64 << 10;
+
+/// `Exists`: `name` was put, or written as a log, before.
+fn taken(name: &str) -> Error {
+    Error::new(Kind::Exists, format!("{name}: the name is taken, and objects are never replaced"))
+}
+
+/// `Closed`: an earlier append or sync of the log `name` failed.
+fn poisoned(name: &str) -> Error {
+    let what = "an earlier append or sync failed, so what it holds is uncertain: start another log";
+    Error::new(Kind::Closed, format!("{name}: {what}"))
+}
+
+/// When a file was last written, in nanoseconds since the Unix epoch; 0 if before it.
+fn modified_ns(stat: &rustix::fs::Stat) -> u64 {
+    let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec)
+}
+
+/// `TooLarge`: `name` has `bytes` and the caller takes `bytes_max`.
+fn over_limit(name: &str, bytes: u64, bytes_max: u64) -> Error {
+    let what = format!("{name}: {bytes} bytes, over the limit of {bytes_max} for reading it whole");
+    Error::new(Kind::TooLarge, what)
+}

@@ -1,0 +1,121 @@
+//! Identity of a store: the object `esker.json`, by which a store is known to be one.
+//!
+//! ```json
+//! {"format":1,"id":"9f86d081884c7d659a2feaa0c55ad015"}
+//! ```
+//! `format` says how everything else in the store is to be read; it changes only when an older
+//! release could not read the store. `id` tells stores apart that were reached by other names.
+
+use serde::{Deserialize, Serialize};
+
+use super::Store;
+use crate::{Error, Kind, Random, Result};
+
+/// The name of the object that marks a store.
+pub const NAME: &str = "esker.json";
+
+/// The format of stores that this release makes, and the newest that it reads.
+pub const FORMAT: u32 = 1;
+
+/// The longest `esker.json` worth reading, in bytes; ours takes about 60.
+const BYTES_MAX: u64 = 4096;
+
+/// What a store says it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The version of the store's format.
+    pub format: u32,
+    /// 32 hexadecimal digits that no other store has.
+    pub id: String,
+}
+
+impl Identity {
+    /// Marks `store`, until now empty, as a store. One write request; survives power loss.
+    ///
+    /// # Errors
+    /// `Exists` if it is marked already, else the store's own.
+    pub fn create(store: &dyn Store, random: &mut Random) -> Result<Self> {
+        let identity = Self { format: FORMAT, id: format!("{:032x}", random.u128()) };
+        let json = serde_json::to_vec(&identity).expect("a number and a string are JSON");
+        store.put_if_absent(NAME, &json).map_err(|error| match error.kind() {
+            Kind::Exists => Error::new(Kind::Exists, format!("{} is a store already", store.url())),
+            _ => error.within(format!("make a store at {}", store.url())),
+        })?;
+        Ok(identity)
+    }
+
+    /// Reads what `store` says it is. One read request.
+    ///
+    /// # Errors
+    /// `NotFound` if it is no store, `Invalid` if its format is newer than this release reads,
+    /// `Corrupt` if `esker.json` is not what Esker writes, else the store's own.
+    pub fn read(store: &dyn Store) -> Result<Self> {
+        let url = store.url();
+        let json = store.get(NAME, BYTES_MAX).map_err(|error| match error.kind() {
+            Kind::NotFound => {
+                let what = "is no Esker store: make one with `esker init --store";
+                Error::new(Kind::NotFound, format!("{url} {what} {url}`"))
+            }
+            _ => error.within(format!("open the store {url}")),
+        })?;
+        let corrupt = |what: String| Error::corrupt(&format!("{NAME} of {url}"), 0, what);
+        // The format first: what a newer release writes besides is not ours to judge.
+        let value: serde_json::Value = serde_json::from_slice(&json)
+            .map_err(|error| corrupt(format!("expected JSON, got: {error}")))?;
+        let format = value.get("format").and_then(serde_json::Value::as_u64);
+        match format {
+            None | Some(0) => Err(corrupt(format!("expected a format, got {value}"))),
+            Some(format) if format > u64::from(FORMAT) => Err(Error::new(
+                Kind::Invalid,
+                format!(
+                    "the store {url} has format {format} and this release supports up to \
+                     {FORMAT}: use a newer release"
+                ),
+            )),
+            Some(_) => serde_json::from_value(value).map_err(|error| corrupt(error.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    #[test]
+    fn is_read_as_it_was_made() {
+        let store = MemoryStore::new();
+        let made = Identity::create(&store, &mut Random::from_seed(1)).expect("create");
+        assert_eq!(Identity::read(&store).expect("read"), made);
+        let again = Identity::create(&store, &mut Random::from_seed(2)).expect_err("again");
+        assert_eq!(again.kind(), Kind::Exists);
+    }
+
+    #[test]
+    fn bytes_are_golden() {
+        let store = MemoryStore::new();
+        Identity::create(&store, &mut Random::from_seed(1)).expect("create");
+        let json = store.get(NAME, 100).expect("get");
+        assert_eq!(json, r#"{"format":1,"id":"cfc5d07f6f03c29bbf424132963fe08d"}"#);
+    }
+
+    #[test]
+    fn what_is_no_store_is_refused() {
+        for (json, kind, word) in [
+            (None, Kind::NotFound, "esker init --store"),
+            (Some(r#"{"format":2,"id":7}"#), Kind::Invalid, "up to 1"),
+            (Some(r#"{"format":0,"id":"a"}"#), Kind::Corrupt, "expected a format"),
+            (Some(r#"{"format":1,"id":7}"#), Kind::Corrupt, "string"),
+            (Some(r#"{"id":"a"}"#), Kind::Corrupt, "expected a format"),
+            (Some("{"), Kind::Corrupt, "expected JSON"),
+        ] {
+            let store = MemoryStore::new();
+            if let Some(json) = json {
+                store.put_if_absent(NAME, json.as_bytes()).expect("put");
+            }
+            let error = Identity::read(&store).expect_err("no store");
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+}

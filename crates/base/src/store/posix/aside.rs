@@ -1,0 +1,170 @@
+//! Aside: an object's bytes while nobody may see them, and the step that makes them visible.
+//!
+//! ```text
+//! tmp/<32 hex digits>  write … fdatasync ─ link ─▶ <name> ─ fsync directory ─ unlink aside
+//! ```
+//! `link` decides races: it fails if the name is taken. A crash before it leaves only an aside
+//! file, which [`sweep`] removes once it is old; a crash after it leaves two names of one whole file.
+//! Source: the create-link idiom of open(2) for NFS, with its check of the link count, since a
+//! repeated request may answer "exists" to the one who won.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
+use rustix::fs::{fdatasync, fstat, fsync, linkat, openat, renameat_with, statat, unlinkat};
+use rustix::io::{Errno, retry_on_intr, write};
+
+use super::directories::{Directories, split};
+use super::failure::failed;
+use crate::store::name::UNFINISHED;
+use crate::store::{modified_ns, taken};
+use crate::{Error, Kind, Random, Result};
+
+/// Where aside files come from.
+#[derive(Debug)]
+pub(super) struct Asides {
+    directories: Arc<Directories>,
+    /// Guards the names of aside files to come.
+    random: Mutex<Random>,
+}
+
+impl Asides {
+    pub(super) fn new(directories: Arc<Directories>) -> Self {
+        Self { directories, random: Mutex::new(Random::from_system()) }
+    }
+
+    /// An empty aside file.
+    pub(super) fn create(&self) -> Result<Aside> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o666);
+        loop {
+            let name = format!("{:032x}", self.random.lock().u128());
+            let made = self
+                .directories
+                .with(UNFINISHED, |tmp| retry_on_intr(|| openat(tmp, name.as_str(), flags, mode)));
+            match made {
+                Ok(file) => {
+                    let directories = Arc::clone(&self.directories);
+                    return Ok(Aside { directories, name, file, moved: false });
+                }
+                // A forked child shares its parent's randomness.
+                Err(Errno::EXIST) => *self.random.lock() = Random::from_system(),
+                Err(errno) => {
+                    let path = self.directories.path_of(UNFINISHED);
+                    return Err(failed("make a file in", &path, errno));
+                }
+            }
+        }
+    }
+}
+
+/// A file nobody looks for, until it gets its name. Dropped without one, it is removed.
+#[derive(Debug)]
+pub(super) struct Aside {
+    directories: Arc<Directories>,
+    name: String,
+    file: OwnedFd,
+    moved: bool,
+}
+
+impl Aside {
+    /// Writes all of `bytes` at the end.
+    pub(super) fn write(&self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            match retry_on_intr(|| write(&self.file, bytes)) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(errno) => return Err(failed("write", &self.path(), errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the bytes durable and then visible as `name`; `Exists` if the name is taken.
+    pub(super) fn publish(mut self, name: &str) -> Result<()> {
+        retry_on_intr(|| fdatasync(&self.file))
+            .map_err(|errno| failed("sync", &self.path(), errno))?;
+        let (directory, leaf) = split(name);
+        let directories = Arc::clone(&self.directories);
+        let outcome = directories.with(directory, |fd| {
+            self.link(fd, leaf)?;
+            retry_on_intr(|| fsync(fd))
+        });
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) => Err(taken(name)),
+            Err(Errno::NOENT) if self.is_swept() => {
+                let path = self.path();
+                let what = "was swept away as abandoned before it was finished: write it again";
+                Err(Error::new(Kind::Unavailable, format!("{} {what}", path.display())))
+            }
+            Err(errno) => Err(failed("put", &directories.path_of(name), errno)),
+        }
+    }
+
+    fn link(&mut self, fd: BorrowedFd<'_>, leaf: &str) -> Result<(), Errno> {
+        let from = format!("{UNFINISHED}/{}", self.name);
+        let root = self.directories.root();
+        match linkat(root, from.as_str(), fd, leaf, AtFlags::empty()) {
+            Err(Errno::EXIST) if self.is_linked() => Ok(()),
+            // File systems without hard links, or with none across directories.
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::XDEV) => {
+                renameat_with(root, from.as_str(), fd, leaf, RenameFlags::NOREPLACE)?;
+                self.moved = true;
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn is_linked(&self) -> bool {
+        fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 1)
+    }
+
+    fn is_swept(&self) -> bool {
+        fstat(&self.file).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directories.path_of(UNFINISHED).join(&self.name)
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        if !self.moved {
+            let path = format!("{UNFINISHED}/{}", self.name);
+            // What stays behind is swept later.
+            let _swept_later = unlinkat(self.directories.root(), path, AtFlags::empty());
+        }
+    }
+}
+
+/// Removes aside files last written before `before_ns`; returns how many.
+pub(super) fn sweep(directories: &Directories, before_ns: u64) -> Result<u64> {
+    let path = directories.path_of(UNFINISHED);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let tmp = match super::beneath::open(directories.root(), UNFINISHED, flags) {
+        Ok(tmp) => tmp,
+        Err(Errno::NOENT) => return Ok(0),
+        Err(errno) => return Err(failed("sweep", &path, errno)),
+    };
+    let entries = Dir::read_from(&tmp).map_err(|errno| failed("sweep", &path, errno))?;
+    let mut removed = 0;
+    for entry in entries {
+        let entry = entry.map_err(|errno| failed("sweep", &path, errno))?;
+        let name = entry.file_name();
+        let Ok(stat) = statat(tmp.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if is_file && modified_ns(&stat) < before_ns {
+            match unlinkat(&tmp, name, AtFlags::empty()) {
+                Ok(()) => removed += 1,
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(failed("sweep", &path, errno)),
+            }
+        }
+    }
+    Ok(removed)
+}

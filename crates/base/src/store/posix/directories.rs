@@ -1,0 +1,158 @@
+//! Directories of the store that this process writes to: made once, known to be durable, kept open.
+//!
+//! A new object survives power loss only if every directory above it does. A directory is therefore
+//! made, and the one above it synced, before anything goes into it, and its descriptor is kept, so
+//! that the next object there costs neither. Others may remove a directory that fell empty: a
+//! descriptor of a removed directory answers ENOENT and never takes an object, so stale entries
+//! are found out and made anew.
+//! Concurrency: any thread; the cache is the only state.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use quick_cache::sync::Cache;
+use rustix::fs::{AtFlags, Mode, OFlags, fsync, mkdirat, openat, unlinkat};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::beneath;
+use super::failure::failed;
+use crate::Result;
+
+/// Directories kept open: writers use few (one of each kind in a change set).
+const OPEN_MAX: usize = 64;
+
+/// How often a directory may be removed under a writer before it gives up.
+const ATTEMPTS_MAX: u32 = 100;
+
+#[derive(Debug)]
+pub(super) struct Directories {
+    path: PathBuf,
+    root: Arc<OwnedFd>,
+    /// Directories that exist and would after power loss, by path below the root.
+    durable: Cache<String, Arc<OwnedFd>>,
+}
+
+impl Directories {
+    /// Opens the directory at `path`, the root of a store.
+    pub(super) fn open(path: PathBuf) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty()))
+            .map_err(|errno| failed("open", &path, errno))?;
+        Ok(Self { path, root: Arc::new(root), durable: Cache::new(OPEN_MAX) })
+    }
+
+    /// The root's descriptor.
+    pub(super) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// The root's path.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of an object, for messages.
+    pub(super) fn path_of(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Calls `act` with the descriptor of `directory` (empty: the root), which is made durable
+    /// first if need be, and made anew if it was removed meanwhile.
+    pub(super) fn with<T>(
+        &self,
+        directory: &str,
+        mut act: impl FnMut(BorrowedFd<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let mut attempt = 0;
+        loop {
+            let outcome = self.durable(directory).and_then(|found| act(found.as_fd()));
+            attempt += 1;
+            match outcome {
+                Err(Errno::NOENT) if !directory.is_empty() && attempt < ATTEMPTS_MAX => {
+                    self.forget(directory);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Removes `directory` and those above it as far as they are empty.
+    pub(super) fn prune(&self, directory: &str) {
+        let mut path = directory;
+        while !path.is_empty() {
+            let (above, leaf) = split(path);
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let Ok(above_fd) = beneath::open(self.root(), above, flags) else { return };
+            if unlinkat(above_fd, leaf, AtFlags::REMOVEDIR).is_err() {
+                return;
+            }
+            self.durable.remove(path);
+            path = above;
+        }
+    }
+
+    fn durable(&self, directory: &str) -> Result<Arc<OwnedFd>, Errno> {
+        if directory.is_empty() {
+            return Ok(Arc::clone(&self.root));
+        }
+        if let Some(known) = self.durable.get(directory) {
+            return Ok(known);
+        }
+        let (above, leaf) = split(directory);
+        let above = self.durable(above)?;
+        match retry_on_intr(|| mkdirat(&above, leaf, Mode::from_raw_mode(0o777))) {
+            // Whoever made it may not have synced it yet.
+            Ok(()) | Err(Errno::EXIST) => retry_on_intr(|| fsync(&above))?,
+            Err(errno) => return Err(errno),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = Arc::new(retry_on_intr(|| openat(&above, leaf, flags, Mode::empty()))?);
+        self.durable.insert(directory.into(), Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// Forgets `directory` and all above it: any of them may be what was removed.
+    fn forget(&self, directory: &str) {
+        let mut path = directory;
+        while !path.is_empty() {
+            self.durable.remove(path);
+            path = split(path).0;
+        }
+    }
+}
+
+/// The directory of a name and its last component.
+pub(super) fn split(name: &str) -> (&str, &str) {
+    name.rsplit_once('/').unwrap_or(("", name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removed_directories_are_made_again() {
+        let root = tempfile::tempdir().expect("temporary directory");
+        let directories = Directories::open(root.path().into()).expect("open");
+        let touch = |fd: BorrowedFd<'_>| {
+            let flags = OFlags::CREATE | OFlags::WRONLY;
+            openat(fd, "file", flags, Mode::RUSR | Mode::WUSR).map(drop)
+        };
+        directories.with("a/b/c", touch).expect("made");
+        std::fs::remove_dir_all(root.path().join("a")).expect("remove");
+        directories.with("a/b/c", touch).expect("made again");
+        assert!(root.path().join("a/b/c/file").exists());
+    }
+
+    #[test]
+    fn prune_stops_at_what_is_in_use() {
+        let root = tempfile::tempdir().expect("temporary directory");
+        let directories = Directories::open(root.path().into()).expect("open");
+        directories.with("a/b/c", |_| Ok(())).expect("made");
+        std::fs::write(root.path().join("a/kept"), b"").expect("write");
+        directories.prune("a/b/c");
+        assert!(!root.path().join("a/b").exists());
+        assert!(root.path().join("a/kept").exists());
+    }
+}

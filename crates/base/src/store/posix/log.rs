@@ -1,0 +1,127 @@
+//! Append log in a file: one write(2) an append, one fdatasync for all who wait.
+//!
+//! Invariants: (1) `synced <= bytes`; (2) once poisoned, never again usable: after a failed write
+//! the file may end in a part of it, after a failed sync the kernel may have dropped the pages.
+//! Concurrency: appends take `state`; syncs take `synced`, never both at once, so that appends go
+//! on while the device is busy, and syncs that waited for one that covered them return at once.
+//! Source: fsync after failure, Rebello et al., "Can applications recover from fsync failures?",
+//! USENIX ATC 2020.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags, fdatasync, fsync, openat};
+use rustix::io::{Errno, retry_on_intr, write};
+
+use super::directories::{Directories, split};
+use super::failure::failed;
+use crate::Result;
+use crate::store::{AppendLog, poisoned, taken};
+
+#[derive(Debug)]
+pub(super) struct PosixLog {
+    directories: Arc<Directories>,
+    name: String,
+    file: OwnedFd,
+    /// What was written; held for one write(2).
+    state: Mutex<State>,
+    /// What is durable; held for one fdatasync.
+    synced: Mutex<Synced>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    bytes: u64,
+    poisoned: bool,
+}
+
+#[derive(Debug, Default)]
+struct Synced {
+    bytes: u64,
+    /// Whether the file's name is durable.
+    name: bool,
+}
+
+impl PosixLog {
+    /// Makes the log's file; `Exists` if the name is taken.
+    pub(super) fn create(directories: &Arc<Directories>, name: &str) -> Result<Self> {
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
+        let (directory, leaf) = split(name);
+        let made = directories.with(directory, |fd| {
+            retry_on_intr(|| openat(fd, leaf, flags, Mode::from_raw_mode(0o666)))
+        });
+        let file = made.map_err(|errno| match errno {
+            Errno::EXIST => taken(name),
+            _ => failed("make", &directories.path_of(name), errno),
+        })?;
+        Ok(Self {
+            directories: Arc::clone(directories),
+            name: name.into(),
+            file,
+            state: Mutex::default(),
+            synced: Mutex::default(),
+        })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directories.path_of(&self.name)
+    }
+
+    fn sync_file(&self, synced: &Synced) -> Result<(), Errno> {
+        retry_on_intr(|| fdatasync(&self.file))?;
+        if !synced.name {
+            self.directories.with(split(&self.name).0, |fd| retry_on_intr(|| fsync(fd)))?;
+        }
+        Ok(())
+    }
+}
+
+impl AppendLog for PosixLog {
+    fn append(&self, bytes: &[u8]) -> Result<u64> {
+        let mut state = self.state.lock();
+        if state.poisoned {
+            return Err(poisoned(&self.name));
+        }
+        let offset = state.bytes;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match retry_on_intr(|| write(&self.file, rest)) {
+                Ok(written) => rest = &rest[written..],
+                Err(errno) => {
+                    state.poisoned = true;
+                    return Err(failed("append to", &self.path(), errno));
+                }
+            }
+        }
+        state.bytes += bytes.len() as u64;
+        Ok(offset)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let wanted = self.state.lock().bytes;
+        let mut synced = self.synced.lock();
+        let reached = {
+            let state = self.state.lock();
+            if state.poisoned {
+                return Err(poisoned(&self.name));
+            }
+            state.bytes
+        };
+        if synced.name && synced.bytes >= wanted {
+            return Ok(());
+        }
+        if let Err(errno) = self.sync_file(&synced) {
+            self.state.lock().poisoned = true;
+            return Err(failed("sync", &self.path(), errno));
+        }
+        *synced = Synced { bytes: reached, name: true };
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.state.lock().bytes
+    }
+}

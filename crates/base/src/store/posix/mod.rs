@@ -1,0 +1,146 @@
+//! POSIX store: a directory of a local or parallel file system.
+//!
+//! ```text
+//! <root>/esker.json      what marks the directory as a store
+//! <root>/<name>          an object or append log, one regular file each
+//! <root>/tmp/<hex>       objects not yet finished
+//! ```
+//! A put is write aside, fdatasync, `link`, fsync of the directory: at most three metadata
+//! operations on the server besides the data. Reads by range keep files open.
+//! Invariants: (1) a name is linked only once its bytes are durable; (2) nothing is opened through
+//! a symbolic link below the root, and nothing special is waited for.
+//! Concurrency: any number of threads and processes on any number of machines, as far as the file
+//! system keeps `link` atomic, as all do that call themselves POSIX.
+
+mod aside;
+mod beneath;
+mod directories;
+mod failure;
+mod log;
+mod open_files;
+mod walk;
+mod writer;
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustix::fs::{AtFlags, OFlags, fsync, unlinkat};
+use rustix::io::{Errno, retry_on_intr};
+
+use self::aside::Asides;
+use self::directories::{Directories, split};
+use self::failure::failed;
+use self::log::PosixLog;
+use self::open_files::OpenFiles;
+use self::writer::PosixWriter;
+use super::{AppendLog, ObjectInfo, ObjectWriter, Store, coalesce, name, url};
+use crate::{Error, Result};
+
+/// A store in a directory.
+#[derive(Debug)]
+pub struct PosixStore {
+    directories: Arc<Directories>,
+    asides: Asides,
+    open_files: OpenFiles,
+}
+
+impl PosixStore {
+    /// The store in the directory at `path`, whatever is in it; [`super::url::open`] checks that it
+    /// is a store.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such directory, `NotADirectory` if it is something else, `Denied`
+    /// if it may not be read.
+    pub fn new(path: impl AsRef<Path>) -> Result<Self> {
+        let path = std::path::absolute(&path)
+            .map_err(|error| Error::io(error, format!("open {}", path.as_ref().display())))?;
+        let directories = Arc::new(Directories::open(path)?);
+        let asides = Asides::new(Arc::clone(&directories));
+        Ok(Self { directories, asides, open_files: OpenFiles::new() })
+    }
+}
+
+impl Store for PosixStore {
+    fn url(&self) -> String {
+        url::of_path(self.directories.path())
+    }
+
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        name::check(name)?;
+        let aside = self.asides.create()?;
+        aside.write(bytes)?;
+        aside.publish(name)
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        name::check(name)?;
+        Ok(Box::new(PosixWriter::new(name.into(), self.asides.create()?)))
+    }
+
+    fn size(&self, name: &str) -> Result<u64> {
+        name::check(name)?;
+        open_files::size(&self.directories, name)
+    }
+
+    fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
+        name::check(name)?;
+        open_files::read_whole(&self.directories, name, bytes_max)
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        name::check(name)?;
+        coalesce::check_range(name, &range)?;
+        self.open_files.read(&self.directories, name, &range)
+    }
+
+    fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        name::check(name)?;
+        coalesce::read(name, ranges, |run| self.open_files.read(&self.directories, name, &run))
+    }
+
+    fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
+        name::check(name)?;
+        Ok(Box::new(PosixLog::create(&self.directories, name)?))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        name::check_prefix(prefix)?;
+        walk::objects(&self.directories, prefix)
+    }
+
+    fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
+        name::check_prefix(prefix)?;
+        walk::names(&self.directories, prefix)
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        name::check(name)?;
+        let failure = |errno| failed("delete", &self.directories.path_of(name), errno);
+        let (directory, leaf) = split(name);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let parent = match beneath::open(self.directories.root(), directory, flags) {
+            Ok(parent) => parent,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+            Err(errno) => return Err(failure(errno)),
+        };
+        let outcome = retry_on_intr(|| unlinkat(&parent, leaf, AtFlags::empty()));
+        self.open_files.forget(name);
+        match outcome {
+            // Whoever removed an absent one may not have made that durable yet.
+            Ok(()) | Err(Errno::NOENT) => retry_on_intr(|| fsync(&parent)).map_err(failure)?,
+            Err(Errno::ISDIR) => return Ok(()),
+            Err(errno) => return Err(failure(errno)),
+        }
+        self.directories.prune(directory);
+        Ok(())
+    }
+
+    fn sweep_unfinished(&self, before_ns: u64) -> Result<u64> {
+        aside::sweep(&self.directories, before_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests;

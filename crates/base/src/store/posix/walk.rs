@@ -1,0 +1,137 @@
+//! Walk: the objects below a directory, while others add and remove them.
+//!
+//! What vanishes between reading a directory and looking at its entries is left out. Entries that
+//! are no objects (symbolic links, special files, names no object may have, the store's own folder
+//! of unfinished objects) are passed over, and directories without objects are not there.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, Dir, DirEntry, FileType, OFlags, Stat, statat};
+use rustix::io::Errno;
+
+use super::beneath;
+use super::directories::Directories;
+use super::failure::failed;
+use crate::Result;
+use crate::store::name::{self, UNFINISHED};
+use crate::store::{ObjectInfo, modified_ns};
+
+/// All objects whose names start with `prefix`, sorted.
+pub(super) fn objects(directories: &Directories, prefix: &str) -> Result<Vec<ObjectInfo>> {
+    let mut found = Vec::new();
+    let mut pending = vec![prefix.to_owned()];
+    while let Some(prefix) = pending.pop() {
+        each(directories, &prefix, |entry| {
+            match entry {
+                Entry::Object(name, stat) => found.push(ObjectInfo {
+                    name,
+                    bytes: u64::try_from(stat.st_size).unwrap_or(0),
+                    modified_ns: modified_ns(&stat),
+                }),
+                Entry::Directory(name) => pending.push(name + "/"),
+            }
+            true
+        })?;
+    }
+    found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// The names directly below `prefix`, sorted.
+pub(super) fn names(directories: &Directories, prefix: &str) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    let mut candidates = Vec::new();
+    each(directories, prefix, |entry| {
+        match entry {
+            Entry::Object(name, _) => found.push(name),
+            Entry::Directory(name) => candidates.push(name),
+        }
+        true
+    })?;
+    for directory in candidates {
+        if holds_objects(directories, &directory)? {
+            found.push(directory);
+        }
+    }
+    let mut found: Vec<String> =
+        found.into_iter().map(|name| name[prefix.len()..].to_owned()).collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+enum Entry {
+    Object(String, Stat),
+    Directory(String),
+}
+
+fn holds_objects(directories: &Directories, directory: &str) -> Result<bool> {
+    let mut found = false;
+    let mut pending = vec![format!("{directory}/")];
+    while let Some(prefix) = pending.pop() {
+        each(directories, &prefix, |entry| {
+            match entry {
+                Entry::Object(..) => found = true,
+                Entry::Directory(name) => pending.push(name + "/"),
+            }
+            !found
+        })?;
+        if found {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Calls `visit` with the entries of the directory that `prefix` names, until it returns false.
+fn each(
+    directories: &Directories,
+    prefix: &str,
+    mut visit: impl FnMut(Entry) -> bool,
+) -> Result<()> {
+    let failure = |errno| failed("list", &directories.path_of(prefix), errno);
+    let path = prefix.strip_suffix('/').unwrap_or(prefix);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let directory = match beneath::open(directories.root(), path, flags) {
+        Ok(directory) => directory,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+        Err(errno) => return Err(failure(errno)),
+    };
+    for entry in Dir::read_from(&directory).map_err(failure)? {
+        let entry = match entry {
+            Ok(entry) => entry,
+            // The directory itself was removed meanwhile.
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(failure(errno)),
+        };
+        if let Some(entry) = look(&directory, prefix, &entry).map_err(failure)?
+            && !visit(entry)
+        {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn look(directory: &OwnedFd, prefix: &str, entry: &DirEntry) -> Result<Option<Entry>, Errno> {
+    let Ok(leaf) = entry.file_name().to_str() else { return Ok(None) };
+    let name = format!("{prefix}{leaf}");
+    if name::check(&name).is_err() || name == UNFINISHED {
+        return Ok(None);
+    }
+    if entry.file_type() == FileType::Directory {
+        return Ok(Some(Entry::Directory(name)));
+    }
+    if !matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown) {
+        return Ok(None);
+    }
+    let stat = match statat(directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(errno),
+    };
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Some(Entry::Object(name, stat)),
+        FileType::Directory => Some(Entry::Directory(name)),
+        _ => None,
+    })
+}

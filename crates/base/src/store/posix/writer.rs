@@ -1,0 +1,49 @@
+//! Writer of one object: pieces gather in a buffer and go to an aside file in large writes.
+
+use super::aside::Aside;
+use crate::Result;
+use crate::store::ObjectWriter;
+
+/// Pieces gather until they make a write of this many bytes: the stripe of parallel file systems.
+const BUFFER_BYTES: usize = 1 << 20;
+
+#[derive(Debug)]
+pub(super) struct PosixWriter {
+    name: String,
+    aside: Aside,
+    buffer: Vec<u8>,
+}
+
+impl PosixWriter {
+    pub(super) fn new(name: String, aside: Aside) -> Self {
+        Self { name, aside, buffer: Vec::new() }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.aside.write(&self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+impl ObjectWriter for PosixWriter {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.buffer.len() + bytes.len() > BUFFER_BYTES {
+            self.flush()?;
+        }
+        if bytes.len() >= BUFFER_BYTES {
+            return self.aside.write(bytes);
+        }
+        if self.buffer.capacity() == 0 {
+            self.buffer.reserve_exact(BUFFER_BYTES);
+        }
+        self.buffer.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        self.flush()?;
+        let Self { name, aside, .. } = *self;
+        aside.publish(&name)
+    }
+}

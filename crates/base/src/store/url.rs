@@ -1,0 +1,226 @@
+//! URLs of stores: which store a user means.
+//!
+//! | URL | store |
+//! |---|---|
+//! | a path, `file:///path` | a directory |
+//! | `s3://bucket/prefix` | S3, found by the standard AWS environment variables (feature `s3`) |
+//! | `memory:`, `memory:name` | memory of this process, shared by all who give the same name |
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::identity::Identity;
+use super::name::UNFINISHED;
+use super::{MemoryStore, PosixStore, SharedStore, Store};
+use crate::{Error, Kind, Random, Result};
+
+const MEMORY: &str = "memory:";
+const FILE: &str = "file://";
+const S3: &str = "s3://";
+
+/// What a file system puts into an empty directory by itself.
+const OF_THE_FILE_SYSTEM: &[&str] = &["lost+found", UNFINISHED];
+
+/// Opens the store at `url`. One read request.
+///
+/// # Errors
+/// `NotFound` if nothing is there or it is no store, `NotADirectory` if it is a file, `Invalid` for
+/// a URL that names no kind of store or a store of a newer format, `Denied` and `Unavailable` as
+/// the store answers.
+///
+/// # Examples
+/// ```
+/// let store = esker_base::store::url::init("memory:example")?;
+/// store.put_if_absent("greeting", b"hello")?;
+/// let same = esker_base::store::url::open("memory:example")?;
+/// assert_eq!(same.get("greeting", 100)?, "hello");
+/// # Ok::<(), esker_base::Error>(())
+/// ```
+pub fn open(url: &str) -> Result<SharedStore> {
+    let store: SharedStore = match Location::parse(url)? {
+        Location::Directory(path) => {
+            Arc::new(PosixStore::new(&path).map_err(|error| match error.kind() {
+                Kind::NotFound => {
+                    let what = "is not there: make a store with `esker init --store";
+                    Error::new(Kind::NotFound, format!("{} {what} {url}`", path.display()))
+                }
+                _ => error,
+            })?)
+        }
+        Location::Memory(name) => memory(&name),
+        Location::S3 { bucket, prefix } => s3(&bucket, &prefix)?,
+    };
+    Identity::read(&*store)?;
+    Ok(store)
+}
+
+/// Makes a store at `url` and opens it. A directory that is not there is made. Survives power loss
+/// once it returns. One write request and a listing.
+///
+/// # Errors
+/// `Exists` if there is a store already, `NotEmpty` if there is something else, `Invalid` for a URL
+/// that names no kind of store, `Denied` and `Unavailable` as the store answers.
+pub fn init(url: &str) -> Result<SharedStore> {
+    let store: SharedStore = match Location::parse(url)? {
+        Location::Directory(path) => {
+            make_durable(&path)?;
+            let store = Arc::new(PosixStore::new(&path)?);
+            refuse_marked(&*store)?;
+            refuse_used_directory(&path)?;
+            store
+        }
+        Location::Memory(name) => memory(&name),
+        Location::S3 { bucket, prefix } => s3(&bucket, &prefix)?,
+    };
+    refuse_marked(&*store)?;
+    if let Some(name) = store.list_names("")?.first() {
+        return Err(not_empty(&store.url(), name));
+    }
+    Identity::create(&*store, &mut Random::from_system())?;
+    Ok(store)
+}
+
+/// The URL of the directory at the absolute `path`.
+pub(super) fn of_path(path: &Path) -> String {
+    if let Some(path) = path.to_str() {
+        return path.into();
+    }
+    let mut url = String::from(FILE);
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'/' | b'-' | b'_' | b'.' | b'~' => url.push(char::from(*byte)),
+            _ if byte.is_ascii_alphanumeric() => url.push(char::from(*byte)),
+            _ => url.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    url
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Location {
+    Directory(PathBuf),
+    Memory(String),
+    S3 { bucket: String, prefix: String },
+}
+
+impl Location {
+    fn parse(url: &str) -> Result<Self> {
+        let invalid = |what: &str| Err(Error::new(Kind::Invalid, format!("store {url:?}: {what}")));
+        if url.is_empty() {
+            return invalid("expected a directory, s3://bucket/prefix or memory:name");
+        }
+        if let Some(name) = url.strip_prefix(MEMORY) {
+            return Ok(Self::Memory(name.into()));
+        }
+        if let Some(rest) = url.strip_prefix(FILE) {
+            let path = rest.strip_prefix("localhost").unwrap_or(rest);
+            if !path.starts_with('/') {
+                return invalid("a file URL has three slashes: file:///path");
+            }
+            return match percent_decode(path) {
+                Some(path) => Ok(Self::Directory(path)),
+                None => invalid("`%` is not followed by two hexadecimal digits"),
+            };
+        }
+        if let Some(rest) = url.strip_prefix(S3) {
+            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+            if bucket.is_empty() {
+                return invalid("expected s3://bucket/prefix");
+            }
+            let prefix = prefix.trim_end_matches('/');
+            if !prefix.is_empty() {
+                super::name::check(prefix)?;
+            }
+            return Ok(Self::S3 { bucket: bucket.into(), prefix: prefix.into() });
+        }
+        if url.split_once("://").is_some_and(|(scheme, _)| !scheme.contains('/')) {
+            return invalid(
+                "unknown kind of store: expected a directory, file:///path, s3://bucket/prefix \
+                 or memory:name",
+            );
+        }
+        Ok(Self::Directory(url.into()))
+    }
+}
+
+fn percent_decode(text: &str) -> Option<PathBuf> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+            let value = digit(bytes.next())? << 4 | digit(bytes.next())?;
+            decoded.push(u8::try_from(value).ok()?);
+        } else {
+            decoded.push(byte);
+        }
+    }
+    Some(OsString::from_vec(decoded).into())
+}
+
+fn memory(name: &str) -> SharedStore {
+    /// Guards the stores of this process by name.
+    static STORES: Mutex<BTreeMap<String, Arc<MemoryStore>>> = Mutex::new(BTreeMap::new());
+    let mut stores = STORES.lock();
+    let store = stores
+        .entry(name.into())
+        .or_insert_with(|| Arc::new(MemoryStore::named(format!("{MEMORY}{name}"))));
+    Arc::<MemoryStore>::clone(store)
+}
+
+#[cfg(feature = "s3")]
+fn s3(bucket: &str, prefix: &str) -> Result<SharedStore> {
+    Ok(Arc::new(super::S3Store::from_env(bucket, prefix)?))
+}
+
+#[cfg(not(feature = "s3"))]
+fn s3(bucket: &str, prefix: &str) -> Result<SharedStore> {
+    let what = "this build has no S3: build it with `cargo build --release --features s3`";
+    Err(Error::new(Kind::Invalid, format!("s3://{bucket}/{prefix}: {what}")))
+}
+
+/// Makes the directory `path` with all above it, and syncs the parents of what it made.
+fn make_durable(path: &Path) -> Result<()> {
+    let failure = |error| Error::io(error, format!("make the directory {}", path.display()));
+    let path = std::path::absolute(path).map_err(failure)?;
+    let absent: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
+    std::fs::create_dir_all(&path).map_err(failure)?;
+    for made in absent {
+        let above = made.parent().unwrap_or(Path::new("/"));
+        std::fs::File::open(above).and_then(|above| above.sync_all()).map_err(failure)?;
+    }
+    Ok(())
+}
+
+fn refuse_marked(store: &dyn Store) -> Result<()> {
+    match Identity::read(store) {
+        Err(error) if error.kind() == Kind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(Error::new(Kind::Exists, format!("{} is a store already", store.url()))),
+    }
+}
+
+/// A listing shows only what can be an object; a directory in use may hold other things.
+fn refuse_used_directory(path: &Path) -> Result<()> {
+    let failure = |error| Error::io(error, format!("list {}", path.display()));
+    for entry in std::fs::read_dir(path).map_err(failure)? {
+        let name = entry.map_err(failure)?.file_name();
+        if !OF_THE_FILE_SYSTEM.iter().any(|ours| name == *ours) {
+            return Err(not_empty(&path.display().to_string(), &name.to_string_lossy()));
+        }
+    }
+    Ok(())
+}
+
+fn not_empty(place: &str, name: &str) -> Error {
+    let what = format!("{place} holds {name:?} and is no store: give an empty or a new place");
+    Error::new(Kind::NotEmpty, what)
+}
+
+#[cfg(test)]
+mod tests;
