@@ -81,9 +81,10 @@ struct Engine {
     size_t cache_bytes = size_t{8} << 20;  // the library's default
     int filter_bits = 10;
     if (s.tuned()) {
-      options.write_buffer_size = 64 << 20;
+      options.write_buffer_size = 128 << 20;
       options.max_file_size = 64 << 20;
       options.max_open_files = 20000;
+      options.block_size = 16 << 10;
       options.compression = leveldb::kNoCompression;
       cache_bytes = size_t{1} << 30;
     }
