@@ -39,35 +39,31 @@ pub fn runs(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     runs
 }
 
-/// Reads `ranges` of `name` by one `read` for each run, and hands them out in their own order.
+/// Reads `ranges` of `name`, handed out in their own order: `fetch` is asked once for all runs, and
+/// for the empty ranges, of which the store itself says whether the object reaches so far.
 pub(super) fn read(
     name: &str,
     ranges: &[Range<u64>],
-    mut read: impl FnMut(Range<u64>) -> Result<Bytes>,
+    fetch: impl FnOnce(Vec<Range<u64>>) -> Result<Vec<Bytes>>,
 ) -> Result<Vec<Bytes>> {
     for range in ranges {
         check_range(name, range)?;
     }
     let runs = runs(ranges);
-    let mut pieces = Vec::with_capacity(runs.len());
-    for run in &runs {
-        pieces.push(read(run.clone())?);
-    }
-    let mut found = Vec::with_capacity(ranges.len());
-    for range in ranges {
+    let empty = ranges.iter().filter(|range| range.is_empty());
+    let pieces = fetch(runs.iter().chain(empty).cloned().collect())?;
+    let slice = |range: &Range<u64>| {
         if range.is_empty() {
-            // The store itself says whether the object reaches so far.
-            found.push(read(range.clone())?);
-            continue;
+            return Bytes::new();
         }
         // Ends ascend as starts do: of the runs that start early enough the last reaches furthest.
         let place = runs.partition_point(|run| run.start <= range.start) - 1;
         let skipped = range.start - runs[place].start;
         let start = usize::try_from(skipped).expect("a run was read into memory");
         let bytes = usize::try_from(range.end - range.start).expect("a run was read into memory");
-        found.push(pieces[place].slice(start..start + bytes));
-    }
-    Ok(found)
+        pieces[place].slice(start..start + bytes)
+    };
+    Ok(ranges.iter().map(slice).collect())
 }
 
 /// Checks that `range` does not run backwards.
@@ -115,7 +111,7 @@ mod tests {
     #[test]
     fn backwards_is_invalid() {
         #[expect(clippy::reversed_empty_ranges, reason = "the point of the test")]
-        let error = read("x", &[3..2], |_| Ok(Bytes::new())).expect_err("backwards");
+        let error = read("x", &[3..2], |_| Ok(Vec::new())).expect_err("backwards");
         assert_eq!(error.kind(), Kind::Invalid);
     }
 
@@ -129,7 +125,8 @@ mod tests {
             static DATA: LazyLock<Bytes> =
                 LazyLock::new(|| (0..50 << 20).map(|i: u32| (i >> 3) as u8).collect());
             let slice = |r: Range<u64>| DATA.slice(r.start as usize..r.end as usize);
-            let found = read("x", &ranges, |run| Ok(slice(run))).expect("all there");
+            let fetch = |runs: Vec<Range<u64>>| Ok(runs.into_iter().map(slice).collect());
+            let found = read("x", &ranges, fetch).expect("all there");
             prop_assert_eq!(found.len(), ranges.len());
             for (range, bytes) in ranges.iter().zip(found) {
                 prop_assert!(bytes == slice(range.clone()));

@@ -43,6 +43,11 @@ impl MemoryStore {
     pub(super) fn named(url: String) -> Self {
         Self { url, ..Self::new() }
     }
+
+    /// Puts an object as if it had been put at `modified_ns`.
+    pub(super) fn insert_stamped(&self, name: &str, bytes: Bytes, modified_ns: u64) -> Result<()> {
+        self.entries.insert_at(name, Content::Object(bytes), modified_ns)
+    }
 }
 
 impl Default for MemoryStore {
@@ -88,7 +93,9 @@ impl Store for MemoryStore {
 
     fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         name::check(name)?;
-        coalesce::read(name, ranges, |run| self.get_range(name, run))
+        coalesce::read(name, ranges, |runs| {
+            runs.into_iter().map(|run| self.get_range(name, run)).collect()
+        })
     }
 
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
@@ -162,11 +169,15 @@ fn below<'a>(
 
 impl Entries {
     fn insert(&self, name: &str, content: Content) -> Result<()> {
+        self.insert_at(name, content, self.clock.now_ns())
+    }
+
+    fn insert_at(&self, name: &str, content: Content, put_ns: u64) -> Result<()> {
         let mut map = self.map.write();
         if map.contains_key(name) {
             return Err(super::taken(name));
         }
-        map.insert(name.into(), Entry { content, put_ns: self.clock.now_ns() });
+        map.insert(name.into(), Entry { content, put_ns });
         Ok(())
     }
 

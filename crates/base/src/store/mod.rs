@@ -5,6 +5,10 @@
 //! Concurrency: every method may be called from several threads at once.
 
 mod coalesce;
+#[doc(hidden)]
+pub mod conformance;
+mod counted;
+mod fault;
 pub mod identity;
 mod memory;
 pub mod name;
@@ -18,6 +22,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use self::coalesce::{RUN_BYTES_MAX, runs};
+pub use self::counted::{CountedStore, Counts};
+pub use self::fault::{Effect, FaultStore};
 pub use self::memory::MemoryStore;
 pub use self::posix::PosixStore;
 use crate::{Error, Kind, Result};

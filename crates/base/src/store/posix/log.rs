@@ -57,13 +57,18 @@ impl PosixLog {
             Errno::EXIST => taken(name),
             _ => failed("make", &directories.path_of(name), errno),
         })?;
-        Ok(Self {
+        Ok(Self::over(directories, name, file))
+    }
+
+    /// The log of `name` in the empty `file`.
+    pub(super) fn over(directories: &Arc<Directories>, name: &str, file: OwnedFd) -> Self {
+        Self {
             directories: Arc::clone(directories),
             name: name.into(),
             file,
             state: Mutex::default(),
             synced: Mutex::default(),
-        })
+        }
     }
 
     fn path(&self) -> PathBuf {

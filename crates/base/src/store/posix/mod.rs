@@ -97,7 +97,9 @@ impl Store for PosixStore {
 
     fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         name::check(name)?;
-        coalesce::read(name, ranges, |run| self.open_files.read(&self.directories, name, &run))
+        coalesce::read(name, ranges, |runs| {
+            runs.iter().map(|run| self.open_files.read(&self.directories, name, run)).collect()
+        })
     }
 
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {

@@ -1,1 +1,214 @@
-//! Tests of what only the POSIX store does.
+//! Tests of what only the POSIX store does: files, leftovers, hostile directories, full disks.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use super::*;
+use crate::Kind;
+use crate::store::AppendLog;
+
+fn store() -> (tempfile::TempDir, PosixStore) {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let store = PosixStore::new(directory.path()).expect("open");
+    (directory, store)
+}
+
+fn unfinished(directory: &tempfile::TempDir) -> usize {
+    std::fs::read_dir(directory.path().join("tmp")).map_or(0, Iterator::count)
+}
+
+#[test]
+fn objects_and_logs_are_plain_files() {
+    let (directory, store) = store();
+    store.put_if_absent("a/b", b"object").expect("put");
+    store.append_log("a/c").expect("log").append(b"log").expect("append");
+    for (name, bytes) in [("a/b", "object"), ("a/c", "log")] {
+        let path = directory.path().join(name);
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), bytes);
+        assert_eq!(std::fs::metadata(&path).expect("stat").nlink(), 1);
+    }
+    assert_eq!(unfinished(&directory), 0);
+}
+
+#[test]
+fn appends_are_visible_before_they_are_synced() {
+    let (_directory, store) = store();
+    let log = store.append_log("log").expect("log");
+    log.append(b"abc").expect("append");
+    assert_eq!(store.get_range("log", 0..3).expect("read"), "abc");
+    log.append(b"def").expect("append");
+    assert_eq!(store.get_range("log", 2..6).expect("read"), "cdef");
+}
+
+#[test]
+fn reads_by_range_keep_the_file_open() {
+    let (directory, store) = store();
+    store.put_if_absent("a", b"0123").expect("put");
+    assert_eq!(store.get_range("a", 0..2).expect("read"), "01");
+    std::fs::remove_file(directory.path().join("a")).expect("remove behind its back");
+    assert_eq!(store.get_range("a", 2..4).expect("read"), "23");
+    assert_eq!(store.get("a", 4).expect_err("gone").kind(), Kind::NotFound);
+}
+
+#[test]
+fn a_file_cut_short_is_corrupt() {
+    let (directory, store) = store();
+    store.put_if_absent("a", b"0123456789").expect("put");
+    assert_eq!(store.get_range("a", 0..10).expect("read"), "0123456789");
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(directory.path().join("a"))
+        .expect("open")
+        .set_len(4)
+        .expect("cut");
+    let error = store.get_range("a", 2..10).expect_err("cut short");
+    assert_eq!(error.kind(), Kind::Corrupt);
+    assert!(error.to_string().contains("byte 4"), "{error}");
+}
+
+#[test]
+fn a_hostile_size_does_not_exhaust_memory() {
+    let (directory, store) = store();
+    let file = std::fs::File::create(directory.path().join("a")).expect("create");
+    file.set_len(1 << 42).expect("a sparse file");
+    assert_eq!(store.get("a", 1 << 20).expect_err("over the limit").kind(), Kind::TooLarge);
+    assert_eq!(store.get_range("a", (1 << 42) - 2..1 << 42).expect("read"), "\0\0");
+}
+
+#[test]
+fn special_files_do_not_hang_and_links_are_not_followed() {
+    let (directory, store) = store();
+    let path = directory.path();
+    let outside = tempfile::tempdir().expect("temporary directory");
+    std::fs::write(outside.path().join("secret"), b"secret").expect("write");
+    symlink(outside.path(), path.join("out")).expect("symlink");
+    symlink(outside.path().join("secret"), path.join("link")).expect("symlink");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, path.join("fifo"), mode).expect("mkfifo");
+    drop(std::os::unix::net::UnixListener::bind(path.join("socket")).expect("bind"));
+
+    for name in ["fifo", "socket", "link", "out/secret"] {
+        for kind in [
+            store.get(name, 10).expect_err(name).kind(),
+            store.get_range(name, 0..1).expect_err(name).kind(),
+            store.size(name).expect_err(name).kind(),
+        ] {
+            assert!(matches!(kind, Kind::Denied | Kind::Corrupt), "{name}: {kind:?}");
+        }
+        assert!(store.append_log(name).is_err(), "{name}");
+    }
+    store.put_if_absent("out/new", b"x").expect_err("through a link");
+    // Below a link there are no objects of this store: there is nothing to remove.
+    store.delete("out/secret").expect("an absent one");
+    assert_eq!(std::fs::read_dir(outside.path()).expect("list").count(), 1);
+    assert_eq!(store.list("").expect("list"), []);
+    assert_eq!(store.list_names("").expect("list"), [""; 0]);
+    // What should not be there can be removed.
+    for name in ["fifo", "socket", "link"] {
+        store.delete(name).expect(name);
+    }
+}
+
+#[test]
+fn foreign_files_are_not_listed() {
+    use std::os::unix::ffi::OsStrExt;
+    let (directory, store) = store();
+    let bad = std::ffi::OsStr::from_bytes(b"\xff");
+    std::fs::write(directory.path().join(bad), b"x").expect("write");
+    std::fs::write(directory.path().join("a\nb"), b"x").expect("write");
+    std::fs::create_dir(directory.path().join("empty")).expect("mkdir");
+    store.put_if_absent("a", b"x").expect("put");
+    assert_eq!(store.list_names("").expect("list"), ["a"]);
+    assert_eq!(store.list("").expect("list").len(), 1);
+}
+
+#[test]
+fn directories_that_fell_empty_are_removed() {
+    let (directory, store) = store();
+    store.put_if_absent("a/b/c", b"x").expect("put");
+    store.put_if_absent("a/d", b"x").expect("put");
+    store.delete("a/b/c").expect("delete");
+    assert!(!directory.path().join("a/b").exists());
+    assert!(directory.path().join("a/d").exists());
+    store.put_if_absent("a/b/c", b"x").expect("put again");
+}
+
+#[test]
+fn an_object_may_not_have_the_name_of_a_directory() {
+    let (_directory, store) = store();
+    store.put_if_absent("a", b"x").expect("put");
+    assert_eq!(store.put_if_absent("a/b", b"x").expect_err("below").kind(), Kind::NotADirectory);
+    assert_eq!(store.get("a/b", 1).expect_err("below").kind(), Kind::NotFound);
+    store.delete("a/b").expect("an absent one");
+    store.put_if_absent("c/d", b"x").expect("put");
+    assert_eq!(store.put_if_absent("c", b"x").expect_err("above").kind(), Kind::Exists);
+}
+
+#[test]
+fn sweep_removes_what_dead_writers_left() {
+    let (directory, store) = store();
+    let mut alive = store.create("a").expect("create");
+    alive.write(&vec![1; 2 << 20]).expect("write");
+    std::fs::write(directory.path().join("tmp/old"), b"left behind").expect("write");
+    assert_eq!(unfinished(&directory), 2);
+    assert_eq!(store.sweep_unfinished(1).expect("sweep"), 0);
+    // Everything is older than the end of time, so even the live one goes, and says so.
+    assert_eq!(store.sweep_unfinished(u64::MAX).expect("sweep"), 2);
+    let error = alive.finish().expect_err("swept");
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.to_string().contains("swept"), "{error}");
+    assert_eq!(store.list("").expect("list"), []);
+}
+
+#[test]
+fn a_removed_tmp_is_made_again() {
+    let (directory, store) = store();
+    store.put_if_absent("a", b"x").expect("put");
+    std::fs::remove_dir(directory.path().join("tmp")).expect("remove");
+    store.put_if_absent("b", b"x").expect("put");
+}
+
+#[test]
+fn two_stores_in_one_directory_agree() {
+    let (directory, one) = store();
+    let two = PosixStore::new(directory.path()).expect("open");
+    for round in 0..20 {
+        let name = format!("a/b/{round}");
+        one.put_if_absent(&name, b"x").expect("put");
+        assert_eq!(two.put_if_absent(&name, b"y").expect_err("taken").kind(), Kind::Exists);
+        two.delete(&name).expect("delete, and with it the directory");
+    }
+}
+
+#[test]
+fn a_log_on_a_full_device_is_poisoned() {
+    let (directory, store) = store();
+    // The kernel's own full device stands in for a full disk: opened by path, not created anew.
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let log = log::PosixLog::over(&store.directories, "log", full.into());
+    let error = log.append(b"x").expect_err("full");
+    assert_eq!(error.kind(), Kind::NoSpace);
+    let place = directory.path().join("log").display().to_string();
+    assert!(error.to_string().contains(&place) && error.to_string().contains("free some"));
+    assert_eq!(log.append(b"x").expect_err("poisoned").kind(), Kind::Closed);
+    assert_eq!(log.sync().expect_err("poisoned").kind(), Kind::Closed);
+    assert_eq!(log.bytes(), 0);
+}
+
+#[test]
+fn what_the_mode_denies_is_denied() {
+    let (directory, store) = store();
+    store.put_if_absent("a/b", b"x").expect("put");
+    let set = |mode| {
+        let path = directory.path().join("a");
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    };
+    set(0o500);
+    let outcome = store.put_if_absent("a/c", b"x");
+    let may_all = rustix::process::geteuid().is_root();
+    set(0o700);
+    if !may_all {
+        let error = outcome.expect_err("read-only directory");
+        assert_eq!(error.kind(), Kind::Denied);
+        assert!(error.to_string().contains("a/c"), "{error}");
+    }
+}

@@ -1,0 +1,253 @@
+//! Counted store: another store with its requests and bytes counted.
+//!
+//! Counts what reaches the store: neighbouring ranges that become one request count as one, and
+//! what failed counts too. Concurrency: counters are atomics; a snapshot taken while others work is
+//! not of one instant.
+
+use std::ops::{Range, Sub};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+use super::{AppendLog, ObjectInfo, ObjectWriter, SharedStore, Store, coalesce};
+use crate::Result;
+
+/// A store that counts.
+#[derive(Debug)]
+pub struct CountedStore {
+    inner: SharedStore,
+    counters: Arc<Counters>,
+}
+
+/// What was counted up to one moment, or (a difference of two) between two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Read requests: whole objects and runs of ranges.
+    pub reads: u64,
+    /// Bytes that they were asked for and gave.
+    pub read_bytes: u64,
+    /// Requests for the size of an object.
+    pub sizes: u64,
+    /// Objects put: at once, or finished after pieces.
+    pub writes: u64,
+    /// Bytes of objects, counted as they are handed over.
+    pub written_bytes: u64,
+    /// Appends to logs.
+    pub appends: u64,
+    /// Bytes that they appended.
+    pub log_bytes: u64,
+    /// Syncs of logs.
+    pub syncs: u64,
+    /// Listings.
+    pub lists: u64,
+    /// Deletions.
+    pub deletes: u64,
+}
+
+impl Sub for Counts {
+    type Output = Self;
+
+    /// What happened between `earlier` and `self`.
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            reads: self.reads - earlier.reads,
+            read_bytes: self.read_bytes - earlier.read_bytes,
+            sizes: self.sizes - earlier.sizes,
+            writes: self.writes - earlier.writes,
+            written_bytes: self.written_bytes - earlier.written_bytes,
+            appends: self.appends - earlier.appends,
+            log_bytes: self.log_bytes - earlier.log_bytes,
+            syncs: self.syncs - earlier.syncs,
+            lists: self.lists - earlier.lists,
+            deletes: self.deletes - earlier.deletes,
+        }
+    }
+}
+
+impl CountedStore {
+    /// `inner` with its requests counted from now on.
+    #[must_use]
+    pub fn new(inner: SharedStore) -> Self {
+        Self { inner, counters: Arc::default() }
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        Counts {
+            reads: read(&counters.reads),
+            read_bytes: read(&counters.read_bytes),
+            sizes: read(&counters.sizes),
+            writes: read(&counters.writes),
+            written_bytes: read(&counters.written_bytes),
+            appends: read(&counters.appends),
+            log_bytes: read(&counters.log_bytes),
+            syncs: read(&counters.syncs),
+            lists: read(&counters.lists),
+            deletes: read(&counters.deletes),
+        }
+    }
+
+    fn count_read(&self, requests: u64, outcome: &[Bytes]) {
+        add(&self.counters.reads, requests);
+        add(&self.counters.read_bytes, outcome.iter().map(|bytes| bytes.len() as u64).sum());
+    }
+}
+
+impl Store for CountedStore {
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        add(&self.counters.writes, 1);
+        add(&self.counters.written_bytes, bytes.len() as u64);
+        self.inner.put_if_absent(name, bytes)
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        let inner = self.inner.create(name)?;
+        Ok(Box::new(CountedWriter { inner, counters: Arc::clone(&self.counters) }))
+    }
+
+    fn size(&self, name: &str) -> Result<u64> {
+        add(&self.counters.sizes, 1);
+        self.inner.size(name)
+    }
+
+    fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
+        let outcome = self.inner.get(name, bytes_max);
+        self.count_read(1, outcome.as_ref().map(std::slice::from_ref).unwrap_or_default());
+        outcome
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        let outcome = self.inner.get_range(name, range);
+        self.count_read(1, outcome.as_ref().map(std::slice::from_ref).unwrap_or_default());
+        outcome
+    }
+
+    fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let outcome = self.inner.get_ranges(name, ranges);
+        let requests = coalesce::runs(ranges).len() as u64;
+        self.count_read(requests, outcome.as_deref().unwrap_or_default());
+        outcome
+    }
+
+    fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
+        let inner = self.inner.append_log(name)?;
+        Ok(Box::new(CountedLog { inner, counters: Arc::clone(&self.counters) }))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        add(&self.counters.lists, 1);
+        self.inner.list(prefix)
+    }
+
+    fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
+        add(&self.counters.lists, 1);
+        self.inner.list_names(prefix)
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        add(&self.counters.deletes, 1);
+        self.inner.delete(name)
+    }
+
+    fn sweep_unfinished(&self, before_ns: u64) -> Result<u64> {
+        add(&self.counters.lists, 1);
+        self.inner.sweep_unfinished(before_ns)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    sizes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    appends: AtomicU64,
+    log_bytes: AtomicU64,
+    syncs: AtomicU64,
+    lists: AtomicU64,
+    deletes: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Ordering::Relaxed);
+}
+
+struct CountedWriter {
+    inner: Box<dyn ObjectWriter>,
+    counters: Arc<Counters>,
+}
+
+impl ObjectWriter for CountedWriter {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        add(&self.counters.written_bytes, bytes.len() as u64);
+        self.inner.write(bytes)
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        add(&self.counters.writes, 1);
+        self.inner.finish()
+    }
+}
+
+struct CountedLog {
+    inner: Box<dyn AppendLog>,
+    counters: Arc<Counters>,
+}
+
+impl AppendLog for CountedLog {
+    fn append(&self, bytes: &[u8]) -> Result<u64> {
+        add(&self.counters.appends, 1);
+        add(&self.counters.log_bytes, bytes.len() as u64);
+        self.inner.append(bytes)
+    }
+
+    fn sync(&self) -> Result<()> {
+        add(&self.counters.syncs, 1);
+        self.inner.sync()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.inner.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    #[test]
+    fn counts_requests_and_bytes() {
+        let store = CountedStore::new(Arc::new(MemoryStore::new()));
+        store.put_if_absent("a", b"0123456789").expect("put");
+        let mut writer = store.create("b").expect("create");
+        writer.write(b"xy").expect("write");
+        writer.finish().expect("finish");
+        let log = store.append_log("c").expect("log");
+        log.append(b"abc").expect("append");
+        log.sync().expect("sync");
+        let before = store.counts();
+        assert_eq!((before.writes, before.written_bytes), (2, 12));
+        assert_eq!((before.appends, before.log_bytes, before.syncs), (1, 3, 1));
+
+        store.get_ranges("a", &[0..2, 4..6]).expect("get");
+        store.get_range("a", 0..5).expect("get");
+        store.get("absent", 9).expect_err("absent");
+        store.size("a").expect("size");
+        store.list("").expect("list");
+        store.delete("a").expect("delete");
+        let counts = store.counts() - before;
+        let expected =
+            Counts { reads: 3, read_bytes: 9, sizes: 1, lists: 1, deletes: 1, ..Counts::default() };
+        assert_eq!(counts, expected);
+    }
+}

@@ -1,0 +1,80 @@
+//! Append log through a fault store: remembers what was synced, poisons itself as real ones do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::plan::{Fate, fault};
+use super::{Effect, Shared};
+use crate::Result;
+use crate::store::{AppendLog, poisoned};
+
+pub(super) struct FaultLog {
+    shared: Arc<Shared>,
+    name: String,
+    inner: Box<dyn AppendLog>,
+    poisoned: AtomicBool,
+}
+
+impl FaultLog {
+    pub(super) fn new(shared: Arc<Shared>, name: String, inner: Box<dyn AppendLog>) -> Self {
+        Self { shared, name, inner, poisoned: AtomicBool::new(false) }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.poisoned.load(Ordering::SeqCst) {
+            return Err(poisoned(&self.name));
+        }
+        Ok(())
+    }
+
+    fn poison_if_failed<T>(&self, outcome: Result<T>) -> Result<T> {
+        if outcome.is_err() {
+            self.poisoned.store(true, Ordering::SeqCst);
+        }
+        outcome
+    }
+
+    fn append_as_fated(&self, bytes: &[u8]) -> Result<u64> {
+        let _running = self.shared.running.read();
+        match self.shared.fate() {
+            Fate::Done => self.inner.append(bytes),
+            Fate::Failed { kind, effect, share, n } => {
+                let kept = match effect {
+                    Effect::None => 0,
+                    Effect::Partial => share % (bytes.len() as u64 + 1),
+                    Effect::Full => bytes.len() as u64,
+                };
+                let kept = usize::try_from(kept).expect("no more than was given");
+                if kept > 0 {
+                    // The caller is told of the fault, whatever came of it.
+                    drop(self.inner.append(&bytes[..kept]));
+                }
+                Err(fault(kind, "append to", &self.name, n))
+            }
+        }
+    }
+}
+
+impl AppendLog for FaultLog {
+    fn append(&self, bytes: &[u8]) -> Result<u64> {
+        self.check()?;
+        self.poison_if_failed(self.append_as_fated(bytes))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.check()?;
+        let outcome = self.shared.act("sync", &self.name, || {
+            let reached = self.inner.bytes();
+            self.inner.sync()?;
+            if let Some(state) = self.shared.plan.lock().logs.get_mut(&self.name) {
+                state.synced = state.synced.max(Some(reached));
+            }
+            Ok(())
+        });
+        self.poison_if_failed(outcome)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.inner.bytes()
+    }
+}

@@ -1,0 +1,228 @@
+//! Fault store: another store seen through failures, delays, crashes and power losses, from a seed.
+//!
+//! ```text
+//! operation  1 … n-1      n                     n+1 …
+//!            reach the    fails; takes effect,  fail with `Closed`,
+//!            inner store  in part, or not       nothing reaches the inner store
+//! ```
+//! A test runs its subject once to count operations, then once for each n with the world stopped
+//! there, and opens what a machine would find afterwards: [`FaultStore::after_process_death`] or
+//! [`FaultStore::after_power_loss`].
+//! Invariants: (1) what was acknowledged as durable is in every image; (2) with one thread, the
+//! same seed and settings give the same outcomes and images.
+//! Concurrency: `plan` guards the settings and is never held across the inner store; `running` is
+//! held shared by each operation and alone while an image is taken, so an image waits for what is
+//! under way.
+//! Source: fault model of Protocol-Aware Recovery, Alagappan et al., FAST 2018; order of pages lost,
+//! Pillai et al., "All file systems are not created equal", OSDI 2014.
+
+mod image;
+mod log;
+mod plan;
+mod writer;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+
+use self::log::FaultLog;
+use self::plan::{Fate, Plan};
+use self::writer::FaultWriter;
+use super::{AppendLog, ObjectInfo, ObjectWriter, SharedStore, Store};
+use crate::{Kind, Result};
+
+/// What an operation that fails has done all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing.
+    None,
+    /// An append: a random prefix of its bytes. Anything else: all or nothing, at random.
+    Partial,
+    /// Everything: only the answer was lost.
+    Full,
+}
+
+/// A store that fails as it is told. Operations are numbered from 1: every call that would reach
+/// the store is one, also those of writers and logs.
+#[derive(Debug)]
+pub struct FaultStore {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    inner: SharedStore,
+    plan: Mutex<Plan>,
+    running: RwLock<()>,
+}
+
+impl FaultStore {
+    /// `inner` seen without faults until some are set; `seed` decides all that is random.
+    #[must_use]
+    pub fn new(inner: SharedStore, seed: u64) -> Self {
+        let plan = Mutex::new(Plan::new(seed));
+        Self { shared: Arc::new(Shared { inner, plan, running: RwLock::new(()) }) }
+    }
+
+    /// Stops the world at the `n`-th operation (at the next one if that has passed): it fails with
+    /// `effect`, and everything after it fails with `Closed` and never reaches the inner store.
+    pub fn stop_at(&self, n: u64, effect: Effect) {
+        self.shared.plan.lock().stop = Some((n, effect));
+    }
+
+    /// Fails the `n`-th operation with `kind`, without effect; the world goes on.
+    pub fn fail_at(&self, n: u64, kind: Kind) {
+        self.fail_at_with(n, kind, Effect::None);
+    }
+
+    /// Fails the `n`-th operation with `kind` and with `effect`, as when an answer is lost on the
+    /// way; the world goes on.
+    pub fn fail_at_with(&self, n: u64, kind: Kind, effect: Effect) {
+        self.shared.plan.lock().failures.insert(n, (kind, effect));
+    }
+
+    /// Fails one operation in `chances` with `kind`, without effect; 0 fails none.
+    pub fn fail_one_in(&self, chances: u64, kind: Kind) {
+        self.shared.plan.lock().fail_one_in = (chances, kind);
+    }
+
+    /// Delays each operation by a random time up to `delay_max`.
+    pub fn delay(&self, delay_max: Duration) {
+        self.shared.plan.lock().delay_max = delay_max;
+    }
+
+    /// How many operations there have been, counting those that failed but not those after the
+    /// world stopped.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.shared.plan.lock().operations
+    }
+
+    /// Whether the world has stopped.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.shared.plan.lock().stopped
+    }
+
+    /// A store in memory with what another process finds after this one died: every byte that was
+    /// handed over, and no unfinished object.
+    ///
+    /// # Errors
+    /// Those of reading the inner store.
+    pub fn after_process_death(&self) -> Result<SharedStore> {
+        let _still = self.shared.running.write();
+        image::take(&self.shared, |_, _, bytes| Some(bytes))
+    }
+
+    /// A store in memory with what a machine finds after power loss: of each append log that is not
+    /// synced to its end a random prefix that holds at least what was synced, its last pages
+    /// perhaps zeroed, garbled or lost out of order. Each call draws another outcome.
+    ///
+    /// # Errors
+    /// Those of reading the inner store.
+    pub fn after_power_loss(&self) -> Result<SharedStore> {
+        let _still = self.shared.running.write();
+        image::take(&self.shared, image::lose_power)
+    }
+
+    fn act<T>(&self, what: &str, name: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.shared.act(what, name, act)
+    }
+}
+
+impl Shared {
+    /// One operation: `act` is done unless its fate says otherwise.
+    fn act<T>(&self, what: &str, name: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _running = self.running.read();
+        match self.fate() {
+            Fate::Done => act(),
+            Fate::Failed { kind, effect, share, n } => {
+                let takes_effect = match effect {
+                    Effect::None => false,
+                    Effect::Partial => share % 2 == 0,
+                    Effect::Full => true,
+                };
+                if takes_effect {
+                    // The caller is told of the fault, whatever came of it.
+                    drop(act());
+                }
+                Err(plan::fault(kind, what, name, n))
+            }
+        }
+    }
+
+    /// Draws the fate of the next operation and sits out its delay.
+    fn fate(&self) -> Fate {
+        let (fate, delay) = self.plan.lock().draw();
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+        fate
+    }
+}
+
+impl Store for FaultStore {
+    fn url(&self) -> String {
+        self.shared.inner.url()
+    }
+
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.act("put", name, || self.shared.inner.put_if_absent(name, bytes))
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        let inner = self.act("create", name, || self.shared.inner.create(name))?;
+        Ok(Box::new(FaultWriter::new(Arc::clone(&self.shared), name.into(), inner)))
+    }
+
+    fn size(&self, name: &str) -> Result<u64> {
+        self.act("size", name, || self.shared.inner.size(name))
+    }
+
+    fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
+        self.act("get", name, || self.shared.inner.get(name, bytes_max))
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.act("get", name, || self.shared.inner.get_range(name, range))
+    }
+
+    fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.act("get", name, || self.shared.inner.get_ranges(name, ranges))
+    }
+
+    fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
+        let inner = self.act("open", name, || {
+            let inner = self.shared.inner.append_log(name)?;
+            self.shared.plan.lock().logs.insert(name.into(), plan::LogState::default());
+            Ok(inner)
+        })?;
+        Ok(Box::new(FaultLog::new(Arc::clone(&self.shared), name.into(), inner)))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.act("list", prefix, || self.shared.inner.list(prefix))
+    }
+
+    fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
+        self.act("list", prefix, || self.shared.inner.list_names(prefix))
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        self.act("delete", name, || {
+            self.shared.inner.delete(name)?;
+            self.shared.plan.lock().logs.remove(name);
+            Ok(())
+        })
+    }
+
+    fn sweep_unfinished(&self, before_ns: u64) -> Result<u64> {
+        self.act("sweep", "", || self.shared.inner.sweep_unfinished(before_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! Plan: which operation meets which fate, and what of each log would survive power loss.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Effect;
+use crate::{Error, Kind, Random};
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) random: Random,
+    pub(super) operations: u64,
+    pub(super) stopped: bool,
+    pub(super) stop: Option<(u64, Effect)>,
+    pub(super) failures: BTreeMap<u64, (Kind, Effect)>,
+    pub(super) fail_one_in: (u64, Kind),
+    pub(super) delay_max: Duration,
+    /// Logs written through this store; others are older and taken to be synced.
+    pub(super) logs: BTreeMap<String, LogState>,
+}
+
+/// How much of a log is durable.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LogState {
+    /// Bytes that survive power loss; `None` until the first sync: not even the name does.
+    pub(super) synced: Option<u64>,
+}
+
+/// What becomes of one operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fate {
+    /// It is done.
+    Done,
+    /// It fails; `share` is random, to choose how much of it happens; `n` is its number.
+    Failed { kind: Kind, effect: Effect, share: u64, n: u64 },
+}
+
+impl Plan {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            random: Random::from_seed(seed),
+            operations: 0,
+            stopped: false,
+            stop: None,
+            failures: BTreeMap::new(),
+            fail_one_in: (0, Kind::Unavailable),
+            delay_max: Duration::ZERO,
+            logs: BTreeMap::new(),
+        }
+    }
+
+    /// The fate of the next operation and how long it waits first.
+    pub(super) fn draw(&mut self) -> (Fate, Duration) {
+        let delay_ns = u64::try_from(self.delay_max.as_nanos()).unwrap_or(u64::MAX);
+        let delay = Duration::from_nanos(self.random.below(delay_ns));
+        (self.draw_fate(), delay)
+    }
+
+    fn draw_fate(&mut self) -> Fate {
+        let n = self.operations;
+        if self.stopped {
+            return Fate::Failed { kind: Kind::Closed, effect: Effect::None, share: 0, n };
+        }
+        self.operations += 1;
+        let n = self.operations;
+        let share = self.random.next_u64();
+        if let Some((at, effect)) = self.stop
+            && n >= at
+        {
+            self.stopped = true;
+            return Fate::Failed { kind: Kind::Closed, effect, share, n };
+        }
+        if let Some((kind, effect)) = self.failures.remove(&n) {
+            return Fate::Failed { kind, effect, share, n };
+        }
+        let (chances, kind) = self.fail_one_in;
+        if self.random.one_in(chances) {
+            return Fate::Failed { kind, effect: Effect::None, share, n };
+        }
+        Fate::Done
+    }
+}
+
+/// The error that a fault shows.
+pub(super) fn fault(kind: Kind, what: &str, name: &str, n: u64) -> Error {
+    Error::new(kind, format!("{what} {name}: injected fault at operation {n}"))
+}
