@@ -1,1 +1,22 @@
-//! Placeholder.
+//! The table engine: sorted records of any schema, in immutable columnar tables on a store.
+//!
+//! `schema → column → block → table` is the format; `wal → memtable → run → table` the path of a
+//! write; `tree` ties them together. Nothing here knows of files or directories.
+
+pub mod block;
+pub mod cache;
+pub mod cluster;
+pub mod column;
+pub mod filter;
+pub mod manifest;
+pub mod memtable;
+pub mod merge;
+pub mod presence;
+pub mod run;
+pub mod run_writer;
+pub mod schema;
+pub mod table;
+pub mod tables;
+pub mod tree;
+pub mod wal;
+pub mod wire;

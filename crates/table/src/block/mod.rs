@@ -1,0 +1,24 @@
+//! Blocks: some hundred sorted records of one table, stored column by column.
+//!
+//! Layout: docs/format/table.md, "Blocks". `builder` is the only encoder, `parsed` the only decoder.
+//! Invariants: (1) keys strictly ascend; (2) every column has the block's number of rows.
+//! Source: MetaKV §III-A (columns compressed apart); PAX, Ailamaki et al. 2001.
+
+mod builder;
+mod decoded;
+mod parsed;
+
+pub use builder::BlockBuilder;
+pub use decoded::DecodedBlock;
+pub use parsed::Block;
+
+/// A block has at most this many rows: a point read decodes only some of them, and its reader
+/// fetches some kilobytes.
+pub const BLOCK_ROWS_MAX: usize = 256;
+/// A block whose strings reach this many bytes is closed.
+pub const BLOCK_TEXT_BYTES_MIN: usize = 32 << 10;
+/// A reader refuses larger blocks.
+pub const BLOCK_BYTES_MAX: usize = 32 << 20;
+const _: () = assert!(BLOCK_BYTES_MAX > crate::column::TEXT_BYTES_MAX);
+/// Bytes before the columns: checksum and number of rows.
+pub(crate) const HEADER_BYTES: usize = 6;

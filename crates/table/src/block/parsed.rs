@@ -1,0 +1,259 @@
+//! Parsed block: finds and reads records without decoding the rest.
+
+use std::cmp::Ordering;
+
+use esker_base::Bytes;
+
+use super::DecodedBlock;
+use super::{BLOCK_BYTES_MAX, BLOCK_ROWS_MAX, HEADER_BYTES};
+use crate::column::{Ints, Strings};
+use crate::schema::{KEY_INTS_MAX, Key, RowBuffer, Schema};
+use crate::wire::{Damage, Input};
+
+/// A block whose checksum and structure were verified.
+#[derive(Debug)]
+pub struct Block {
+    schema: &'static Schema,
+    bytes: Bytes,
+    rows: usize,
+    ints: Vec<Ints>,
+    strings: Vec<Strings>,
+}
+
+impl Block {
+    /// Verifies and parses `bytes`, one encoded block and nothing else.
+    pub fn parse(schema: &'static Schema, bytes: Bytes) -> Result<Self, Damage> {
+        let mut input = Input::new(&bytes);
+        if bytes.len() > BLOCK_BYTES_MAX {
+            return Err(input.damage("a block within bounds"));
+        }
+        let checksum = input.u32()?;
+        if checksum != crc32c::crc32c(&bytes[4..]) {
+            return Err(Damage { offset: 0, what: "a block's checksum" });
+        }
+        let rows = usize::from(input.u16()?);
+        if rows == 0 || rows > BLOCK_ROWS_MAX {
+            return Err(Damage { offset: HEADER_BYTES - 2, what: "a block's number of rows" });
+        }
+        let mut ints = Vec::with_capacity(schema.ints.len());
+        for _ in schema.ints {
+            ints.push(Ints::parse(&mut input, rows)?);
+        }
+        let mut strings = Vec::with_capacity(schema.strings.len());
+        for _ in schema.strings {
+            strings.push(Strings::parse(&mut input, rows)?);
+        }
+        input.end()?;
+        Ok(Self { schema, bytes, rows, ints, strings })
+    }
+
+    /// How many records there are.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Memory that the block takes, for a cache's budget.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.len()
+            + size_of::<Self>()
+            + self.ints.iter().map(|column| size_of::<Ints>() + column.heap_bytes()).sum::<usize>()
+            + self.strings.iter().map(|c| size_of::<Strings>() + c.heap_bytes()).sum::<usize>()
+    }
+
+    /// The stored integer of `column` at `row`.
+    #[inline]
+    fn int(&self, column: usize, row: usize) -> u64 {
+        self.ints[column].get(&self.bytes, row)
+    }
+
+    /// How the key at `row` compares with `key`.
+    fn compare(&self, row: usize, key: &Key) -> Ordering {
+        for column in 0..self.schema.key_ints {
+            match self.int(column, row).cmp(&key.ints[column]) {
+                Ordering::Equal => {}
+                unequal => return unequal,
+            }
+        }
+        self.strings[0].compare(&self.bytes, row, key.string)
+    }
+
+    /// The first row whose key is at least `key`.
+    #[must_use]
+    pub fn lower_bound(&self, key: &Key) -> usize {
+        let (mut low, mut high) = (0, self.rows);
+        while low < high {
+            let middle = (low + high) / 2;
+            if self.compare(middle, key) == Ordering::Less {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// The row with exactly `key`.
+    #[must_use]
+    pub fn find(&self, key: &Key) -> Option<usize> {
+        let last = self.schema.key_ints - 1;
+        let grouped =
+            (0..last).all(|column| self.ints[column].constant() == Some(key.ints[column]));
+        if self.schema.hash_of.is_none() || !grouped {
+            let row = self.lower_bound(key);
+            return (row < self.rows && self.compare(row, key) == Ordering::Equal).then_some(row);
+        }
+        let mut row = self.hash_lower_bound(last, key.ints[last]);
+        while row < self.rows && self.int(last, row) == key.ints[last] {
+            if self.strings[0].equals(&self.bytes, row, key.string) {
+                return Some(row);
+            }
+            row += 1;
+        }
+        None
+    }
+
+    /// The first row whose `column`, evenly spread hashes, is at least `hash`: by interpolation.
+    fn hash_lower_bound(&self, column: usize, hash: u64) -> usize {
+        let (mut low, mut high) = (0, self.rows);
+        let (mut below, mut above) = (self.int(column, 0), self.int(column, self.rows - 1));
+        if hash <= below {
+            return 0;
+        }
+        if hash > above {
+            return self.rows;
+        }
+        // Now below < hash <= above, and the answer is in (low, high).
+        high -= 1;
+        for _ in 0..4 {
+            if high - low <= 4 {
+                break;
+            }
+            let share = u128::from(hash - below) * (high - low) as u128 / u128::from(above - below);
+            let guess = (low + share as usize).clamp(low + 1, high - 1);
+            let found = self.int(column, guess);
+            if found < hash {
+                (low, below) = (guess, found);
+            } else {
+                (high, above) = (guess, found);
+            }
+        }
+        while high - low > 1 {
+            let middle = (low + high) / 2;
+            if self.int(column, middle) < hash {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        high
+    }
+
+    /// The integers of the key at `row`.
+    #[must_use]
+    pub fn key_ints(&self, row: usize) -> [u64; KEY_INTS_MAX] {
+        let mut ints = [0; KEY_INTS_MAX];
+        for (column, int) in ints[..self.schema.key_ints].iter_mut().enumerate() {
+            *int = self.int(column, row);
+        }
+        ints
+    }
+
+    /// Appends all records, in stored form, to `out`.
+    pub fn decode(&self, out: &mut DecodedBlock) {
+        out.rows += self.rows;
+        out.ints.resize(self.ints.len(), Vec::new());
+        for (values, column) in out.ints.iter_mut().zip(&self.ints) {
+            column.decode(&self.bytes, self.rows, values);
+        }
+        for (column, texts) in self.strings.iter().zip(&mut out.strings) {
+            for row in 0..self.rows {
+                column.append(&self.bytes, row, &mut texts.text);
+                texts.ends.push(texts.text.len() as u32);
+            }
+        }
+    }
+
+    /// The encoded block.
+    #[must_use]
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Reads the integers at `row`, not in stored form, and the strings if `with_strings`.
+    pub fn read(&self, row: usize, with_strings: bool, out: &mut RowBuffer) {
+        for (column, int) in out.ints[..self.ints.len()].iter_mut().enumerate() {
+            *int = self.int(column, row);
+        }
+        self.schema.restore(&mut out.ints);
+        if with_strings {
+            for (column, string) in self.strings.iter().zip(&mut out.strings) {
+                string.clear();
+                column.append(&self.bytes, row, string);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::BlockBuilder;
+    use super::*;
+    use crate::schema::record::{self, RECORD};
+
+    fn sample() -> (Vec<Vec<u8>>, Vec<u8>) {
+        let mut keys: Vec<Vec<u8>> = (0..200u64)
+            .map(|i| {
+                let spread = (i * i).to_be_bytes();
+                spread[8 - (1 + i as usize % 8)..]
+                    .iter()
+                    .chain(&[7u8][..(i % 2) as usize])
+                    .copied()
+                    .collect()
+            })
+            .collect();
+        keys.sort();
+        keys.dedup();
+        let mut builder = BlockBuilder::new(&RECORD);
+        for key in &keys {
+            let mut row = record::row(key, b"value");
+            RECORD.store(&mut row.ints);
+            builder.push(&row);
+        }
+        let mut bytes = Vec::new();
+        builder.finish(&mut bytes);
+        (keys, bytes)
+    }
+
+    #[test]
+    fn every_key_is_found_and_no_other() {
+        let (keys, bytes) = sample();
+        let block = Block::parse(&RECORD, bytes.into()).expect("our own block");
+        assert_eq!(block.rows(), keys.len());
+        let mut decoded = DecodedBlock::default();
+        block.decode(&mut decoded);
+        for (row, key) in keys.iter().enumerate() {
+            assert_eq!(block.find(&record::key(key)), Some(row));
+            assert_eq!(block.lower_bound(&record::key(key)), row);
+            assert_eq!(decoded.string(record::VALUE, row), b"value");
+            assert_eq!(decoded.key(&RECORD, row), record::key(key));
+            let mut absent = key.clone();
+            absent.extend_from_slice(b"\x01z");
+            assert_eq!(block.find(&record::key(&absent)), None);
+        }
+    }
+
+    #[test]
+    fn every_truncation_and_bit_flip_is_refused() {
+        let (_, bytes) = sample();
+        for cut in 0..bytes.len() {
+            assert!(Block::parse(&RECORD, bytes[..cut].to_vec().into()).is_err());
+        }
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << (at % 8);
+            assert!(Block::parse(&RECORD, flipped.into()).is_err(), "byte {at}");
+        }
+    }
+}

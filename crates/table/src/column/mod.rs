@@ -1,0 +1,11 @@
+//! Columns: many values of one attribute, stored together and encoded apart from other columns.
+//!
+//! Layout: docs/format/table.md, "Columns". Source: MetaKV §III-A (each column of a block is
+//! compressed apart, regularly varying sequences by their deltas).
+
+pub mod bits;
+mod ints;
+mod strings;
+
+pub use ints::Ints;
+pub use strings::{Strings, StringsBuilder, TEXT_BYTES_MAX};

@@ -1,0 +1,411 @@
+//! String columns: byte strings without what all share in front, then in few bits a byte or LZ4.
+//!
+//! Layout: docs/format/table.md, "String columns". This file is its only encoder and decoder.
+//! Invariants: a block's strings decode to at most `TEXT_BYTES_MAX` bytes.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use super::{Ints, bits};
+use crate::wire::{Damage, Input, put_bytes, put_varint};
+
+/// The strings of one column of one block take at most this many bytes, so that a hostile block
+/// cannot make a reader allocate more.
+pub const TEXT_BYTES_MAX: usize = 16 << 20;
+
+const PLAIN: u8 = 0;
+const ALPHABET: u8 = 1;
+const LZ4: u8 = 2;
+
+/// With more distinct bytes than this, an alphabet saves too little to pay for its decoding.
+const ALPHABET_BYTES_MAX: usize = 64;
+/// Shorter text is not worth the LZ4 attempt.
+const LZ4_TEXT_BYTES_MIN: usize = 256;
+
+/// Strings being collected for one block.
+#[derive(Debug, Default)]
+pub struct StringsBuilder {
+    text: Vec<u8>,
+    lengths: Vec<u64>,
+}
+
+impl StringsBuilder {
+    /// Adds a string.
+    #[inline]
+    pub fn push(&mut self, string: &[u8]) {
+        self.text.extend_from_slice(string);
+        self.lengths.push(string.len() as u64);
+    }
+
+    /// Bytes of all strings so far.
+    #[must_use]
+    pub fn text_bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// The string added last; empty if there is none.
+    #[must_use]
+    pub fn last(&self) -> &[u8] {
+        let length = self.lengths.last().map_or(0, |length| *length as usize);
+        &self.text[self.text.len() - length..]
+    }
+
+    /// Forgets all strings, keeping the memory.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.lengths.clear();
+    }
+
+    /// Appends the cheapest encoding of the strings to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        if self.text.is_empty() {
+            Ints::encode(&self.lengths, false, out);
+            put_bytes(out, &[]);
+            out.push(PLAIN);
+            return;
+        }
+        let shared = self.shared_prefix();
+        let lengths: Vec<u64> = self.lengths.iter().map(|length| length - shared as u64).collect();
+        Ints::encode(&lengths, false, out);
+        put_bytes(out, &self.text[..shared]);
+        let mut rests = Vec::with_capacity(self.text.len() + 8);
+        let mut at = 0;
+        for &length in &self.lengths {
+            rests.extend_from_slice(&self.text[at + shared..at + length as usize]);
+            at += length as usize;
+        }
+        encode_text(&rests, out);
+    }
+
+    fn shared_prefix(&self) -> usize {
+        let first = &self.text[..self.lengths[0] as usize];
+        let mut shared = first.len();
+        let mut at = 0;
+        for &length in &self.lengths {
+            let string = &self.text[at..at + length as usize];
+            at += length as usize;
+            if !string.starts_with(&first[..shared]) {
+                shared = first.iter().zip(string).take_while(|(a, b)| a == b).count();
+            }
+        }
+        shared
+    }
+}
+
+fn encode_text(text: &[u8], out: &mut Vec<u8>) {
+    let mut seen = [false; 256];
+    for &byte in text {
+        seen[usize::from(byte)] = true;
+    }
+    let alphabet: Vec<u8> = (0..=255u8).filter(|&byte| seen[usize::from(byte)]).collect();
+    let width = bits::width_of(alphabet.len().saturating_sub(1) as u64);
+    let packs = alphabet.len() <= ALPHABET_BYTES_MAX
+        && !text.is_empty()
+        && bits::bytes(text.len(), width) + alphabet.len() + 2 < text.len();
+    let cheapest = if packs { bits::bytes(text.len(), width) + alphabet.len() } else { text.len() };
+    // Packed names are already near their entropy; LZ4 pays on longer, repetitive text.
+    if text.len() >= LZ4_TEXT_BYTES_MIN && (!packs || text.len() > 64 << 10) {
+        let compressed = lz4_flex::block::compress(text);
+        if compressed.len() + compressed.len() / 8 < cheapest {
+            out.push(LZ4);
+            put_varint(out, text.len() as u64);
+            put_bytes(out, &compressed);
+            return;
+        }
+    }
+    if packs {
+        out.push(ALPHABET);
+        put_bytes(out, &alphabet);
+        let mut rank = [0u8; 256];
+        for (index, &byte) in alphabet.iter().enumerate() {
+            rank[usize::from(byte)] = index as u8;
+        }
+        pack_ranks(text, &rank, width, out);
+    } else {
+        out.push(PLAIN);
+        out.extend_from_slice(text);
+    }
+}
+
+/// Packs the rank of each byte of `text` in `width` bits; the layout of [`bits::pack`].
+fn pack_ranks(text: &[u8], rank: &[u8; 256], width: u32, out: &mut Vec<u8>) {
+    let end = out.len() + bits::bytes(text.len(), width);
+    let (mut pending, mut filled) = (0u64, 0u32);
+    for &byte in text {
+        let value = u64::from(rank[usize::from(byte)]);
+        pending |= value << filled;
+        filled += width;
+        if filled >= 64 {
+            out.extend_from_slice(&pending.to_le_bytes());
+            filled -= 64;
+            pending = if filled == 0 { 0 } else { value >> (width - filled) };
+        }
+    }
+    out.extend_from_slice(&pending.to_le_bytes());
+    out.truncate(end);
+}
+
+/// A parsed string column. Borrowed bytes are passed again on access, so that a block owns them.
+#[derive(Debug)]
+pub struct Strings {
+    shared: Range<usize>,
+    places: Places,
+    text: Text,
+}
+
+/// Where each string's own part starts and ends.
+#[derive(Debug)]
+enum Places {
+    /// Every string's own part has this length.
+    Even(usize),
+    /// Row i's part is `[ends[i - 1], ends[i])`.
+    Ends(Vec<u32>),
+}
+
+#[derive(Debug)]
+enum Text {
+    Plain { at: usize },
+    Alphabet { symbols: Box<[u8; ALPHABET_BYTES_MAX]>, width: u32, at: usize },
+    Expanded(Vec<u8>),
+}
+
+impl Strings {
+    /// Parses a column of `rows` strings.
+    pub fn parse(input: &mut Input, rows: usize) -> Result<Self, Damage> {
+        let whole = input.whole();
+        let lengths = Ints::parse(input, rows)?;
+        let shared = input.bytes(TEXT_BYTES_MAX, "a shared prefix within bounds")?;
+        let shared = input.at() - shared.len()..input.at();
+        if rows.saturating_mul(shared.len()) > TEXT_BYTES_MAX {
+            return Err(input.damage("strings within bounds"));
+        }
+        let (places, text_bytes) = parse_places(&lengths, whole, rows)
+            .filter(|(_, text_bytes)| *text_bytes <= TEXT_BYTES_MAX)
+            .ok_or(input.damage("strings within bounds"))?;
+        let text = match input.u8()? {
+            PLAIN => {
+                input.take(text_bytes)?;
+                Text::Plain { at: input.at() - text_bytes }
+            }
+            ALPHABET => {
+                let alphabet = input.bytes(ALPHABET_BYTES_MAX, "an alphabet within bounds")?;
+                if alphabet.is_empty() {
+                    return Err(input.damage("an alphabet with a symbol"));
+                }
+                let width = bits::width_of(alphabet.len() as u64 - 1);
+                let packed_bytes = bits::bytes(text_bytes, width);
+                input.take(packed_bytes)?;
+                // Ranks past the alphabet cannot come from our encoder; its last symbol stands in.
+                let mut symbols = Box::new([alphabet[alphabet.len() - 1]; ALPHABET_BYTES_MAX]);
+                symbols[..alphabet.len()].copy_from_slice(alphabet);
+                Text::Alphabet { symbols, width, at: input.at() - packed_bytes }
+            }
+            LZ4 => {
+                input.varint_max(text_bytes, "the text's length").and_then(|length| {
+                    if length == text_bytes {
+                        Ok(())
+                    } else {
+                        Err(input.damage("the text's length"))
+                    }
+                })?;
+                let at = input.at();
+                let compressed = input.bytes(TEXT_BYTES_MAX, "compressed text within bounds")?;
+                let text = lz4_flex::block::decompress(compressed, text_bytes).ok();
+                let text = text.filter(|text| text.len() == text_bytes);
+                Text::Expanded(text.ok_or(Damage { offset: at, what: "LZ4 text" })?)
+            }
+            _ => return Err(input.damage("a known string encoding")),
+        };
+        Ok(Self { shared, places, text })
+    }
+
+    fn place(&self, row: usize) -> Range<usize> {
+        match &self.places {
+            Places::Even(length) => row * length..(row + 1) * length,
+            Places::Ends(ends) => {
+                let start = if row == 0 { 0 } else { ends[row - 1] as usize };
+                start..ends[row] as usize
+            }
+        }
+    }
+
+    /// The length in bytes of the string at `row`.
+    #[must_use]
+    pub fn length(&self, row: usize) -> usize {
+        self.shared.len() + self.place(row).len()
+    }
+
+    /// Appends the string at `row` of a column that was parsed from `bytes` to `out`.
+    #[inline]
+    pub fn append(&self, bytes: &[u8], row: usize, out: &mut Vec<u8>) {
+        let place = self.place(row);
+        out.extend_from_slice(&bytes[self.shared.clone()]);
+        match &self.text {
+            Text::Plain { at } => out.extend_from_slice(&bytes[at + place.start..at + place.end]),
+            Text::Expanded(text) => out.extend_from_slice(&text[place]),
+            Text::Alphabet { symbols, width, at } => {
+                append_ranks(&bytes[*at..], place, *width, symbols, out);
+            }
+        }
+    }
+
+    /// How the string at `row` compares with `other`.
+    #[must_use]
+    pub fn compare(&self, bytes: &[u8], row: usize, other: &[u8]) -> Ordering {
+        let mut string = Vec::with_capacity(64);
+        self.append(bytes, row, &mut string);
+        string.as_slice().cmp(other)
+    }
+
+    /// Whether the string at `row` is `other`, without decoding it into memory.
+    #[inline]
+    #[must_use]
+    pub fn equals(&self, bytes: &[u8], row: usize, other: &[u8]) -> bool {
+        let place = self.place(row);
+        let shared = &bytes[self.shared.clone()];
+        if shared.len() + place.len() != other.len() || !other.starts_with(shared) {
+            return false;
+        }
+        let other = &other[shared.len()..];
+        match &self.text {
+            Text::Plain { at } => &bytes[at + place.start..at + place.end] == other,
+            Text::Expanded(text) => &text[place] == other,
+            Text::Alphabet { symbols, width, at } => place.zip(other).all(|(index, &byte)| {
+                symbols[bits::get(&bytes[*at..], index, *width) as usize] == byte
+            }),
+        }
+    }
+
+    /// Bytes of memory the parsed column holds beyond its own size.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        let places = match &self.places {
+            Places::Even(_) => 0,
+            Places::Ends(ends) => ends.capacity() * 4,
+        };
+        let text = match &self.text {
+            Text::Plain { .. } => 0,
+            Text::Alphabet { .. } => ALPHABET_BYTES_MAX,
+            Text::Expanded(text) => text.capacity(),
+        };
+        places + text
+    }
+}
+
+/// The places of strings of `lengths` and the sum of the lengths, if it fits.
+fn parse_places(lengths: &Ints, whole: &[u8], rows: usize) -> Option<(Places, usize)> {
+    if let Some(length) = lengths.constant() {
+        let length = usize::try_from(length).ok()?;
+        return Some((Places::Even(length), length.checked_mul(rows)?));
+    }
+    let mut values = Vec::with_capacity(rows);
+    lengths.decode(whole, rows, &mut values);
+    let mut end = 0u32;
+    let mut ends = Vec::with_capacity(rows);
+    for length in values {
+        end = end.checked_add(u32::try_from(length).ok()?)?;
+        ends.push(end);
+    }
+    Some((Places::Ends(ends), end as usize))
+}
+
+/// Appends the symbols of the packed ranks `place` to `out`.
+fn append_ranks(
+    packed: &[u8],
+    place: Range<usize>,
+    width: u32,
+    symbols: &[u8; ALPHABET_BYTES_MAX],
+    out: &mut Vec<u8>,
+) {
+    if width == 0 {
+        out.resize(out.len() + place.len(), symbols[0]);
+        return;
+    }
+    let mask = (1u64 << width) - 1;
+    let mut index = place.start;
+    // One load of eight bytes yields at least nine symbols of at most six bits.
+    let per_load = 57 / width as usize;
+    while index < place.end {
+        let bit = index * width as usize;
+        let Some(word) = packed.get(bit / 8..bit / 8 + 8) else {
+            break;
+        };
+        let mut word = u64::from_le_bytes(word.try_into().expect("eight bytes")) >> (bit % 8);
+        let count = per_load.min(place.end - index);
+        out.extend((0..count).map(|_| {
+            let symbol = symbols[(word & mask) as usize];
+            word >>= width;
+            symbol
+        }));
+        index += count;
+    }
+    out.extend((index..place.end).map(|index| symbols[bits::get(packed, index, width) as usize]));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn round_trip(strings: &[Vec<u8>]) -> usize {
+        let mut builder = StringsBuilder::default();
+        for string in strings {
+            builder.push(string);
+        }
+        let mut out = Vec::new();
+        builder.encode(&mut out);
+        let mut input = Input::new(&out);
+        let column = Strings::parse(&mut input, strings.len()).expect("our own encoding");
+        input.end().expect("nothing is left");
+        for (row, string) in strings.iter().enumerate() {
+            let mut decoded = Vec::new();
+            column.append(&out, row, &mut decoded);
+            assert_eq!(&decoded, string);
+            assert!(column.equals(&out, row, string));
+            assert_eq!(column.length(row), string.len());
+            assert_eq!(column.compare(&out, row, string), Ordering::Equal);
+            let mut other = string.clone();
+            other.push(b'x');
+            assert!(!column.equals(&out, row, &other));
+        }
+        out.len()
+    }
+
+    #[test]
+    fn mdtest_names_take_four_bits_a_digit() {
+        let names: Vec<Vec<u8>> = (0..256u64)
+            .map(|i| format!("file.mdtest.0.{}", 1_000_000 + i * 7_919 % 9_000_000).into_bytes())
+            .collect();
+        assert!(round_trip(&names) < 256 * 4);
+    }
+
+    #[test]
+    fn repetitive_text_takes_lz4() {
+        let text: Vec<Vec<u8>> = (0..50u8).map(|i| (0..=255).chain([i]).collect()).collect();
+        assert!(round_trip(&text) < 50 * 64);
+    }
+
+    proptest! {
+        #[test]
+        fn any_strings_round_trip(strings in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..80)) {
+            round_trip(&strings);
+        }
+
+        #[test]
+        fn names_round_trip(strings in proptest::collection::vec("[a-c]{0,3}/[0-9]{0,9}", 0..80)) {
+            round_trip(&strings.into_iter().map(String::into_bytes).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn hostile_bytes_are_refused_or_decode(bytes in proptest::collection::vec(any::<u8>(), 0..96), rows in 0usize..200) {
+            if let Ok(column) = Strings::parse(&mut Input::new(&bytes), rows) {
+                for row in 0..rows {
+                    let mut out = Vec::new();
+                    column.append(&bytes, row, &mut out);
+                    prop_assert_eq!(out.len(), column.length(row));
+                }
+            }
+        }
+    }
+}

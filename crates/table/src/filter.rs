@@ -1,0 +1,99 @@
+//! Filters: which keys a part of a table may hold, at nine bits a key and 0.4 % false answers.
+//!
+//! Layout: docs/format/table.md, "Filters". A partition covers `FILTER_BLOCKS` neighbouring blocks,
+//! so that its construction and its probes stay within a processor's cache.
+//! Source: Graf and Lemire, Binary Fuse Filters, 2022; the `xorf` crate.
+
+use xorf::{BinaryFuse8, BinaryFuse8Ref, DmaSerializable, Filter, FilterRef};
+
+use crate::wire::{Damage, Input};
+
+/// Blocks that one filter partition covers.
+pub const FILTER_BLOCKS: usize = 256;
+
+/// A partition starts with seed, segment length, its mask and the segments' total length.
+const DESCRIPTOR_BYTES: usize = 20;
+
+/// Appends a filter over `digests` to `out`; sorts and empties them. A partition of no bytes
+/// answers "maybe" to every key.
+pub fn encode(digests: &mut Vec<u64>, out: &mut Vec<u8>) {
+    digests.sort_unstable();
+    digests.dedup();
+    if let Ok(filter) = BinaryFuse8::try_from(&*digests) {
+        let mut descriptor = [0; DESCRIPTOR_BYTES];
+        filter.dma_copy_descriptor_to(&mut descriptor);
+        out.extend_from_slice(&descriptor);
+        out.extend_from_slice(filter.dma_fingerprints());
+    }
+    digests.clear();
+}
+
+/// Verifies that probes of the partition `bytes` stay inside it.
+pub fn check(bytes: &[u8]) -> Result<(), Damage> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let mut input = Input::new(bytes);
+    input.u64()?;
+    let (length, mask, total) = (input.u32()?, input.u32()?, input.u32()?);
+    let reach = u64::from(total) + 2 * u64::from(length);
+    if !length.is_power_of_two()
+        || mask != length - 1
+        || total == 0
+        || total % length != 0
+        || reach > input.left() as u64
+    {
+        return Err(Damage { offset: 8, what: "a filter whose probes stay inside it" });
+    }
+    Ok(())
+}
+
+/// Whether the partition `bytes`, which was [`check`]ed, may hold `digest`.
+#[inline]
+#[must_use]
+pub fn may_contain(bytes: &[u8], digest: u64) -> bool {
+    if bytes.is_empty() {
+        return true;
+    }
+    let (descriptor, fingerprints) = bytes.split_at(DESCRIPTOR_BYTES);
+    BinaryFuse8Ref::from_dma(descriptor, fingerprints).contains(&digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::mix;
+
+    #[test]
+    fn holds_every_key_and_few_others() {
+        for count in [1u64, 2, 3, 10, 1_000, 65_536] {
+            let mut digests: Vec<u64> = (0..count).map(mix).collect();
+            digests.push(mix(0));
+            let mut bytes = Vec::new();
+            encode(&mut digests, &mut bytes);
+            check(&bytes).expect("our own filter");
+            assert!((0..count).all(|i| may_contain(&bytes, mix(i))));
+            let wrong = (count..count + 10_000).filter(|&i| may_contain(&bytes, mix(i))).count();
+            assert!(wrong < 100, "{wrong} of 10,000 absent keys among {count} pass");
+        }
+    }
+
+    #[test]
+    fn hostile_descriptors_are_refused() {
+        let mut bytes = Vec::new();
+        encode(&mut (0..1_000).map(mix).collect(), &mut bytes);
+        for at in 8..DESCRIPTOR_BYTES {
+            for bit in 0..8 {
+                let mut hostile = bytes.clone();
+                hostile[at] ^= 1 << bit;
+                if check(&hostile).is_ok() {
+                    // What passes must be safe to probe.
+                    assert!((0..1_000).filter(|&i| may_contain(&hostile, mix(i))).count() <= 1_000);
+                }
+            }
+        }
+        for cut in 1..bytes.len() {
+            assert!(check(&bytes[..cut]).is_err());
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Manifest: what a change set consists of; numbered snapshots of which the highest rules.
+//!
+//! Layout: docs/format/manifest.md. This file is its only encoder and decoder.
+//! Invariants: (1) `put_if_absent` of the next number is the only commit; (2) epochs never sink;
+//! (3) within one run, tables' key ranges ascend and do not overlap.
+//! Source: DeltaFS thesis §4.3 (manifest objects); DESIGN §1.3 (references carry key ranges).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use esker_base::store::Store;
+use esker_base::{Error, Kind, Result};
+
+use crate::schema::{KEY_INTS_MAX, Key, KeyBuffer};
+use crate::wire::{Damage, Input, put_bytes, put_varint};
+
+const MAGIC: [u8; 8] = *b"ESKERMNF";
+const VERSION: u16 = 1;
+/// A reader refuses larger manifests.
+pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+/// Bases, tables and properties that a manifest may list.
+const ENTRIES_MAX: usize = 1 << 22;
+/// A key's string or a property takes at most this many bytes.
+const STRING_BYTES_MAX: usize = 1 << 16;
+
+/// Identity of a change set, unique without coordination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SetId(pub u128);
+
+impl fmt::Display for SetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl FromStr for SetId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = u128::from_str_radix(text, 16).ok().filter(|_| digits);
+        id.map(Self).ok_or_else(|| {
+            Error::new(Kind::Invalid, format!("{text:?} is no change set id (32 hex digits)"))
+        })
+    }
+}
+
+/// What may be done with a change set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SetState {
+    /// A writer owns it, or left it behind when it died.
+    Open = 0,
+    /// Complete; other sets may build on it.
+    Published = 1,
+    /// Garbage collection is about to delete it.
+    Condemned = 2,
+}
+
+/// A table that a change set shows, or part of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableRef {
+    /// The set in whose folder the object is.
+    pub set: SetId,
+    /// Its number there.
+    pub number: u64,
+    /// [`crate::schema::Schema::id`] of its records.
+    pub schema: u16,
+    /// Tables of one run do not overlap; a higher run is newer and wins.
+    pub run: u64,
+    /// Bytes of the object.
+    pub bytes: u64,
+    /// Bytes of its tail.
+    pub tail_bytes: u64,
+    /// Records in the whole object.
+    pub rows: u64,
+    /// Highest sequence number in it.
+    pub seq_max: u64,
+    /// First visible key.
+    pub first: KeyBuffer,
+    /// Last visible key.
+    pub last: KeyBuffer,
+}
+
+impl TableRef {
+    /// The object's name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("set/{}/table/{:016x}", self.set, self.number)
+    }
+
+    /// Whether `key` is in the visible range.
+    #[inline]
+    #[must_use]
+    pub fn shows(&self, key: &Key) -> bool {
+        self.first.key() <= *key && *key <= self.last.key()
+    }
+}
+
+/// One snapshot of what a change set consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// Its number among the set's manifests.
+    pub number: u64,
+    /// Rises with every writer that takes over.
+    pub epoch: u64,
+    /// What may be done with the set.
+    pub state: SetState,
+    /// When the set was begun, in nanoseconds since the Unix epoch.
+    pub created_ns: u64,
+    /// When this snapshot was written.
+    pub written_ns: u64,
+    /// Highest sequence number that tables hold; the logs continue from there.
+    pub last_seq: u64,
+    /// Logs with lower numbers are not needed any more.
+    pub log_floor: u64,
+    /// Sets on which this one builds, the one that wins first.
+    pub bases: Vec<SetId>,
+    /// Its tables, newest run first, each run in key order.
+    pub tables: Vec<TableRef>,
+    /// Objects of this set that no snapshot from this one on needs: kept for readers of older
+    /// snapshots until collected.
+    pub obsolete: Vec<u64>,
+    /// Words about the set, for people.
+    pub properties: BTreeMap<String, String>,
+}
+
+impl Manifest {
+    /// The first snapshot of a new set.
+    #[must_use]
+    pub fn new(bases: Vec<SetId>, now_ns: u64) -> Self {
+        Self {
+            number: 0,
+            epoch: 1,
+            state: SetState::Open,
+            created_ns: now_ns,
+            written_ns: now_ns,
+            last_seq: 0,
+            log_floor: 0,
+            bases,
+            tables: Vec::new(),
+            obsolete: Vec::new(),
+            properties: BTreeMap::new(),
+        }
+    }
+
+    /// The folder of a set's manifests.
+    #[must_use]
+    pub fn folder(set: SetId) -> String {
+        format!("set/{set}/manifest/")
+    }
+
+    fn object(set: SetId, number: u64) -> String {
+        format!("{}{number:016x}", Self::folder(set))
+    }
+
+    /// Encodes the snapshot.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(256 + self.tables.len() * 128);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.push(self.state as u8);
+        for value in [
+            self.number,
+            self.epoch,
+            self.created_ns,
+            self.written_ns,
+            self.last_seq,
+            self.log_floor,
+        ] {
+            put_varint(&mut out, value);
+        }
+        put_varint(&mut out, self.bases.len() as u64);
+        for base in &self.bases {
+            out.extend_from_slice(&base.0.to_le_bytes());
+        }
+        put_varint(&mut out, self.tables.len() as u64);
+        for table in &self.tables {
+            encode_table(table, &mut out);
+        }
+        put_varint(&mut out, self.obsolete.len() as u64);
+        for number in &self.obsolete {
+            put_varint(&mut out, *number);
+        }
+        put_varint(&mut out, self.properties.len() as u64);
+        for (name, value) in &self.properties {
+            put_bytes(&mut out, name.as_bytes());
+            put_bytes(&mut out, value.as_bytes());
+        }
+        let checksum = crc32c::crc32c(&out);
+        out.extend_from_slice(&checksum.to_le_bytes());
+        out
+    }
+
+    /// Decodes a snapshot.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Damage> {
+        let Some((body, checksum)) = bytes.split_last_chunk::<4>() else {
+            return Err(Damage { offset: 0, what: "a manifest" });
+        };
+        let mut input = Input::new(body);
+        if input.take(MAGIC.len())? != MAGIC {
+            return Err(Damage { offset: 0, what: "a manifest" });
+        }
+        if crc32c::crc32c(body) != u32::from_le_bytes(*checksum) {
+            return Err(Damage { offset: body.len(), what: "a manifest's checksum" });
+        }
+        if input.u16()? != VERSION {
+            return Err(Damage { offset: MAGIC.len(), what: "a manifest of format version 1" });
+        }
+        let state = match input.u8()? {
+            0 => SetState::Open,
+            1 => SetState::Published,
+            2 => SetState::Condemned,
+            _ => return Err(input.damage("a known state")),
+        };
+        let mut manifest = Self::new(Vec::new(), 0);
+        manifest.state = state;
+        manifest.number = input.varint()?;
+        manifest.epoch = input.varint()?;
+        manifest.created_ns = input.varint()?;
+        manifest.written_ns = input.varint()?;
+        manifest.last_seq = input.varint()?;
+        manifest.log_floor = input.varint()?;
+        for _ in 0..input.varint_max(ENTRIES_MAX, "a number of bases")? {
+            manifest.bases.push(SetId(input.u128()?));
+        }
+        for _ in 0..input.varint_max(ENTRIES_MAX, "a number of tables")? {
+            manifest.tables.push(decode_table(&mut input)?);
+        }
+        for _ in 0..input.varint_max(ENTRIES_MAX, "a number of obsolete tables")? {
+            manifest.obsolete.push(input.varint()?);
+        }
+        for _ in 0..input.varint_max(ENTRIES_MAX, "a number of properties")? {
+            let name = decode_text(&mut input)?;
+            let value = decode_text(&mut input)?;
+            manifest.properties.insert(name, value);
+        }
+        input.end()?;
+        let ascend = manifest.tables.windows(2).all(|pair| {
+            pair[0].run > pair[1].run
+                || (pair[0].run == pair[1].run && pair[0].last.key() < pair[1].first.key())
+        });
+        let ranges = manifest.tables.iter().all(|table| table.first.key() <= table.last.key());
+        if !ascend || !ranges {
+            return Err(input.damage("tables in order of runs and keys"));
+        }
+        Ok(manifest)
+    }
+
+    /// The newest manifest of `set`. Two store requests: a listing and a read.
+    ///
+    /// # Errors
+    /// `NotFound` if the set has none, `Corrupt`, and what the store reports.
+    pub fn load(store: &dyn Store, set: SetId) -> Result<Self> {
+        // A newer manifest may replace the listed one while we read: then look again.
+        for _ in 0..8 {
+            let names = store.list_names(&Self::folder(set))?;
+            let newest = names
+                .iter()
+                .filter(|name| name.len() == 16)
+                .filter_map(|name| u64::from_str_radix(name, 16).ok())
+                .max();
+            let Some(number) = newest else {
+                return Err(Error::new(
+                    Kind::NotFound,
+                    format!("no change set {set} in the store"),
+                ));
+            };
+            match Self::load_number(store, set, number) {
+                Err(error) if error.kind() == Kind::NotFound => {}
+                loaded => return loaded,
+            }
+        }
+        Err(Error::new(Kind::Conflict, format!("the manifests of {set} keep changing; try again")))
+    }
+
+    /// Manifest `number` of `set`.
+    pub fn load_number(store: &dyn Store, set: SetId, number: u64) -> Result<Self> {
+        let name = Self::object(set, number);
+        let bytes = store.get(&name, MANIFEST_BYTES_MAX)?;
+        let manifest = Self::decode(&bytes).map_err(|damage| damage.of(&name, 0))?;
+        if manifest.number != number {
+            return Err(Error::corrupt(&name, 0, format!("holds manifest {}", manifest.number)));
+        }
+        Ok(manifest)
+    }
+
+    /// Commits this snapshot as the next one of `set`, after number `self.number`, and sets the
+    /// number to its own. Durable once it returns. One write, and one delete of an old snapshot.
+    ///
+    /// # Errors
+    /// `Fenced` if a writer of a higher epoch has committed, `Conflict` if another of the same
+    /// epoch has, and what the store reports.
+    pub fn commit(&mut self, store: &dyn Store, set: SetId, now_ns: u64) -> Result<()> {
+        self.written_ns = now_ns;
+        self.number += 1;
+        let name = Self::object(set, self.number);
+        match store.put_if_absent(&name, &self.encode()) {
+            Ok(()) => {}
+            Err(error) if error.kind() == Kind::Exists => {
+                let other = Self::load_number(store, set, self.number)?;
+                // A put whose answer was lost may have taken effect: then it was ours.
+                if other != *self {
+                    self.number -= 1;
+                    return Err(self.superseded_by(&other, set));
+                }
+            }
+            Err(error) => {
+                self.number -= 1;
+                return Err(error);
+            }
+        }
+        if let Some(old) = self.number.checked_sub(2) {
+            // The one before stays for readers that have just listed it.
+            store.delete(&Self::object(set, old))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that no other writer has committed after this snapshot. One store request.
+    ///
+    /// # Errors
+    /// As [`Manifest::commit`].
+    pub fn check_newest(&self, store: &dyn Store, set: SetId) -> Result<()> {
+        match store.size(&Self::object(set, self.number + 1)) {
+            Err(error) if error.kind() == Kind::NotFound => {
+                // A writer that has gone on twice has deleted the number after ours, but also ours.
+                match store.size(&Self::object(set, self.number)) {
+                    Err(error) if error.kind() == Kind::NotFound => {
+                        Err(self.superseded_by(&Self::load(store, set)?, set))
+                    }
+                    answer => answer.map(drop),
+                }
+            }
+            Err(error) => Err(error),
+            Ok(_) => {
+                let other = Self::load(store, set)?;
+                Err(self.superseded_by(&other, set))
+            }
+        }
+    }
+
+    fn superseded_by(&self, other: &Self, set: SetId) -> Error {
+        if other.epoch > self.epoch {
+            return Error::new(
+                Kind::Fenced,
+                format!(
+                    "change set {set} was taken over by another writer (epoch {} over {}); \
+                     this writer has stopped",
+                    other.epoch, self.epoch
+                ),
+            );
+        }
+        Error::new(Kind::Conflict, format!("change set {set} was changed by somebody else; retry"))
+    }
+}
+
+fn encode_table(table: &TableRef, out: &mut Vec<u8>) {
+    out.extend_from_slice(&table.set.0.to_le_bytes());
+    out.extend_from_slice(&table.schema.to_le_bytes());
+    for value in [table.number, table.run, table.bytes, table.tail_bytes, table.rows, table.seq_max]
+    {
+        put_varint(out, value);
+    }
+    for key in [&table.first, &table.last] {
+        for int in key.ints {
+            put_varint(out, int);
+        }
+        put_bytes(out, &key.string);
+    }
+}
+
+fn decode_table(input: &mut Input) -> Result<TableRef, Damage> {
+    let set = SetId(input.u128()?);
+    let schema = input.u16()?;
+    let mut values = [0; 6];
+    for value in &mut values {
+        *value = input.varint()?;
+    }
+    let [number, run, bytes, tail_bytes, rows, seq_max] = values;
+    let mut key = || -> Result<KeyBuffer, Damage> {
+        let mut ints = [0; KEY_INTS_MAX];
+        for int in &mut ints {
+            *int = input.varint()?;
+        }
+        let string = input.bytes(STRING_BYTES_MAX, "a key's string within bounds")?.to_vec();
+        Ok(KeyBuffer { ints, string })
+    };
+    let (first, last) = (key()?, key()?);
+    Ok(TableRef { set, number, schema, run, bytes, tail_bytes, rows, seq_max, first, last })
+}
+
+fn decode_text(input: &mut Input) -> Result<String, Damage> {
+    let bytes = input.bytes(STRING_BYTES_MAX, "a property within bounds")?;
+    String::from_utf8(bytes.to_vec()).map_err(|_| input.damage("UTF-8 text"))
+}

@@ -1,0 +1,238 @@
+//! Shard: the records of one part of the key space, found by a hash table over an arena.
+//!
+//! Slots hold `tag << 32 | position`, in linear probing from the slot that the tag's high bits
+//! name. Where the last integer of a key is a hash, the tag is its high bits, rotated by a number
+//! of the group; so walking the slots visits each group's records nearly in key order, and sorting
+//! a shard takes little more than one pass (`sorted.rs`).
+//! Concurrency: one owner at a time; the tree keeps a mutex around each.
+
+use hashbrown::HashMap;
+
+use super::SHARD_BITS;
+use super::arena::{Arena, Header};
+use crate::schema::{KEY_INTS_MAX, Key, Row, Schema, mix};
+
+const SLOTS_MIN: usize = 256;
+
+/// Integers that name a group, padded with 0.
+pub type GroupKey = [u64; KEY_INTS_MAX - 1];
+
+/// What a shard knows of one group.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// Its integers.
+    pub key: GroupKey,
+    /// What rotates the tags of its records.
+    pub salt: u32,
+    /// Position of its newest record.
+    pub newest: u32,
+}
+
+/// Records of one part of the key space.
+#[derive(Debug)]
+pub struct Shard {
+    schema: &'static Schema,
+    slots: Vec<u64>,
+    rows: usize,
+    pub(super) arena: Arena,
+    group_numbers: HashMap<GroupKey, u32>,
+    pub(super) groups: Vec<Group>,
+    bytes: usize,
+}
+
+/// Where a key is or would be.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    group: u32,
+    tag: u32,
+    slot: usize,
+    /// Position of the record, or 0.
+    position: u32,
+}
+
+impl Place {
+    /// Whether there is a record.
+    pub fn is_taken(&self) -> bool {
+        self.position != 0
+    }
+}
+
+impl Shard {
+    /// An empty shard.
+    pub fn new(schema: &'static Schema) -> Self {
+        Self {
+            schema,
+            slots: Vec::new(),
+            rows: 0,
+            arena: Arena::default(),
+            group_numbers: HashMap::new(),
+            groups: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    /// How many records there are, overwritten ones not counted.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Memory that the shard takes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn slots(&self) -> &[u64] {
+        &self.slots
+    }
+
+    fn group_key(&self, key: &Key) -> GroupKey {
+        let mut group = GroupKey::default();
+        let count = self.schema.group_ints;
+        group[..count].copy_from_slice(&key.ints[..count]);
+        group
+    }
+
+    fn group_number(&mut self, key: GroupKey) -> u32 {
+        if let Some(&number) = self.group_numbers.get(&key) {
+            return number;
+        }
+        let number = self.groups.len() as u32;
+        let salt = key.iter().fold(0, |salt, int| mix(salt ^ int)) as u32;
+        self.groups.push(Group { key, salt, newest: 0 });
+        self.group_numbers.insert(key, number);
+        self.bytes += size_of::<Group>() + size_of::<(GroupKey, u32)>() * 2;
+        number
+    }
+
+    /// The number of the group of `key` in this shard.
+    pub fn group_number_of(&mut self, key: &Key) -> usize {
+        self.group_number(self.group_key(key)) as usize
+    }
+
+    /// The tag of a key: nearly the order of its group's keys where that is a hash.
+    pub(super) fn tag(&self, salt: u32, order: u64, string: &[u8]) -> u32 {
+        if self.schema.hash_of.is_some() {
+            return ((order << SHARD_BITS >> 32) as u32).wrapping_add(salt);
+        }
+        let spread = mix(order ^ u64::from(salt));
+        let tail = if string.is_empty() { 0 } else { xxhash_rust::xxh3::xxh3_64(string) };
+        (mix(spread ^ tail) >> 32) as u32
+    }
+
+    fn first_slot(&self, tag: u32) -> usize {
+        // The number of slots is a power of two of at least SLOTS_MIN.
+        (tag >> (32 - self.slots.len().trailing_zeros())) as usize
+    }
+
+    /// Where `key` is, if it is here.
+    #[inline]
+    pub fn find(&self, key: &Key) -> Option<u32> {
+        if self.rows == 0 {
+            return None;
+        }
+        let group = *self.group_numbers.get(&self.group_key(key))?;
+        let order = self.schema.order(&key.ints);
+        let tag = self.tag(self.groups[group as usize].salt, order, key.string);
+        let (_, position) = self.probe(group, tag, order, key.string);
+        (position != 0).then_some(position)
+    }
+
+    /// Where `key` is or would be; makes room for it.
+    #[inline]
+    pub fn place(&mut self, key: &Key) -> Place {
+        if (self.rows + 1) * 4 > self.slots.len() * 3 {
+            self.grow();
+        }
+        let group = self.group_number(self.group_key(key));
+        let order = self.schema.order(&key.ints);
+        let tag = self.tag(self.groups[group as usize].salt, order, key.string);
+        let (slot, position) = self.probe(group, tag, order, key.string);
+        Place { group, tag, slot, position }
+    }
+
+    /// The slot of a key, and its position or 0.
+    #[inline]
+    fn probe(&self, group: u32, tag: u32, order: u64, string: &[u8]) -> (usize, u32) {
+        let mut slot = self.first_slot(tag);
+        loop {
+            let entry = self.slots[slot];
+            if entry == 0 {
+                return (slot, 0);
+            }
+            if (entry >> 32) as u32 == tag {
+                let position = entry as u32;
+                let header = self.arena.header(position);
+                if header.group == group
+                    && header.order == order
+                    && self.arena.key_string(self.schema, position) == string
+                {
+                    return (slot, position);
+                }
+            }
+            slot = (slot + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    fn grow(&mut self) {
+        let count = (self.slots.len() * 2).max(SLOTS_MIN);
+        let old = std::mem::replace(&mut self.slots, vec![0; count]);
+        self.bytes += (count - old.len()) * 8;
+        for entry in old.into_iter().filter(|&entry| entry != 0) {
+            let mut slot = self.first_slot((entry >> 32) as u32);
+            while self.slots[slot] != 0 {
+                slot = (slot + 1) & (count - 1);
+            }
+            self.slots[slot] = entry;
+        }
+    }
+
+    /// The record at `place`, in stored form, if there is one.
+    pub fn at(&self, place: &Place) -> Option<Row<'_>> {
+        (place.position != 0).then(|| self.row(place.position))
+    }
+
+    /// Puts a record in stored form at `place`, which was found for its key just before.
+    pub fn put(&mut self, place: &Place, row: &Row) {
+        let order = self.schema.order(&row.ints);
+        let group = &mut self.groups[place.group as usize];
+        let header = Header { order, group: place.group, previous: group.newest };
+        let (position, allocated) = self.arena.push(self.schema, header, row);
+        group.newest = position;
+        self.slots[place.slot] = u64::from(place.tag) << 32 | u64::from(position);
+        self.rows += usize::from(place.position == 0);
+        self.bytes += allocated;
+    }
+
+    /// The record at `position`, in stored form.
+    #[inline]
+    pub fn row(&self, position: u32) -> Row<'_> {
+        let mut row = self.arena.row(self.schema, position);
+        let group = self.groups[self.arena.header(position).group as usize];
+        let count = self.schema.group_ints;
+        row.ints[..count].copy_from_slice(&group.key[..count]);
+        row
+    }
+
+    /// Positions of the newest records of `group` with an order of at least `from`, by key.
+    pub fn group_positions(&self, group: &GroupKey, from: u64) -> Vec<u32> {
+        let Some(&number) = self.group_numbers.get(group) else {
+            return Vec::new();
+        };
+        let mut keyed: Vec<(u64, u32)> = Vec::new();
+        let mut position = self.groups[number as usize].newest;
+        while position != 0 {
+            let header = self.arena.header(position);
+            if header.order >= from {
+                keyed.push((header.order, position));
+            }
+            position = header.previous;
+        }
+        let string = |position| self.arena.key_string(self.schema, position);
+        keyed.sort_unstable_by(|a, b| {
+            // Equal keys: the newest, at the highest position, first.
+            a.0.cmp(&b.0).then_with(|| string(a.1).cmp(string(b.1))).then(b.1.cmp(&a.1))
+        });
+        keyed.dedup_by(|later, first| later.0 == first.0 && string(later.1) == string(first.1));
+        keyed.into_iter().map(|(_, position)| position).collect()
+    }
+}

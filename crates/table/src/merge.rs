@@ -1,0 +1,362 @@
+//! Merge: records of several sorted sources in key order, those of one key newest first.
+//!
+//! A cursor reads a source block by block, decoded column by column, so that a merge of one source
+//! is little more than decoding it.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::vec;
+
+use esker_base::{Bytes, Error, Kind, Result};
+
+use crate::block::{Block, DecodedBlock};
+use crate::schema::{Key, KeyBuffer, Row, Schema};
+use crate::tables::TableHandle;
+
+/// Reads the records of one sorted source.
+#[derive(Debug)]
+pub struct Cursor {
+    schema: &'static Schema,
+    source: Source,
+    decoded: DecodedBlock,
+    /// The encoded form of what is decoded, where the source has one.
+    encoded: Option<Bytes>,
+    row: usize,
+    /// Rows of the decoded block that are visible.
+    rows: usize,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// Only what is decoded already.
+    Decoded,
+    Blocks(vec::IntoIter<Arc<Block>>),
+    Tables(Box<TablesSource>),
+}
+
+#[derive(Debug)]
+struct TablesSource {
+    tables: vec::IntoIter<Arc<TableHandle>>,
+    table: Option<Arc<TableHandle>>,
+    /// The next block of the table, and the one after its last visible.
+    block: usize,
+    blocks_end: usize,
+    /// Blocks fetched ahead, the next one first.
+    ahead: vec::IntoIter<Bytes>,
+    from: KeyBuffer,
+}
+
+impl Cursor {
+    /// Reads `decoded` alone.
+    #[must_use]
+    pub fn over_decoded(schema: &'static Schema, decoded: DecodedBlock) -> Self {
+        let rows = decoded.rows();
+        Self { schema, source: Source::Decoded, decoded, encoded: None, row: 0, rows }
+    }
+
+    /// Reads sorted blocks of a run in memory.
+    #[must_use]
+    pub fn over_blocks(schema: &'static Schema, blocks: Vec<Arc<Block>>) -> Self {
+        let source = Source::Blocks(blocks.into_iter());
+        Self::new(schema, source)
+    }
+
+    /// Reads sorted tables, each within its visible range, from `from` on.
+    #[must_use]
+    pub fn over_tables(schema: &'static Schema, tables: Vec<Arc<TableHandle>>, from: &Key) -> Self {
+        let source = TablesSource {
+            tables: tables.into_iter(),
+            table: None,
+            block: 0,
+            blocks_end: 0,
+            ahead: Vec::new().into_iter(),
+            from: (*from).into(),
+        };
+        Self::new(schema, Source::Tables(Box::new(source)))
+    }
+
+    fn new(schema: &'static Schema, source: Source) -> Self {
+        Self { schema, source, decoded: DecodedBlock::default(), encoded: None, row: 0, rows: 0 }
+    }
+
+    /// Moves to the first record at or after `from`; call once, before reading.
+    pub fn start(&mut self, from: &Key) -> Result<()> {
+        if self.rows == 0 {
+            self.next_block()?;
+        }
+        while self.rows > 0 {
+            let bound = self.decoded.lower_bound(self.schema, from);
+            if bound < self.rows {
+                self.row = self.row.max(bound);
+                return Ok(());
+            }
+            self.next_block()?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is a record.
+    #[inline]
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.row < self.rows
+    }
+
+    /// The key of the record.
+    #[inline]
+    #[must_use]
+    pub fn key(&self) -> Key<'_> {
+        self.decoded.key(self.schema, self.row)
+    }
+
+    /// The record, in stored form.
+    #[inline]
+    #[must_use]
+    pub fn row(&self) -> Row<'_> {
+        self.decoded.row(self.row)
+    }
+
+    /// Moves to the next record.
+    #[inline]
+    pub fn advance(&mut self) -> Result<()> {
+        self.row += 1;
+        if self.row < self.rows { Ok(()) } else { self.next_block() }
+    }
+
+    /// The whole current block, if its first record is the current one, all of it is visible, and
+    /// the source has it encoded.
+    #[must_use]
+    pub fn whole_block(&self) -> Option<(&Bytes, &DecodedBlock)> {
+        let whole = self.row == 0 && self.rows == self.decoded.rows() && self.rows > 0;
+        self.encoded.as_ref().filter(|_| whole).map(|encoded| (encoded, &self.decoded))
+    }
+
+    /// The last key of the current block.
+    #[must_use]
+    pub fn block_last(&self) -> Key<'_> {
+        self.decoded.key(self.schema, self.rows - 1)
+    }
+
+    /// Moves past the current block.
+    pub fn next_block(&mut self) -> Result<()> {
+        (self.row, self.rows, self.encoded) = (0, 0, None);
+        match &mut self.source {
+            Source::Decoded => {}
+            Source::Blocks(blocks) => {
+                if let Some(block) = blocks.next() {
+                    self.decoded.clear();
+                    block.decode(&mut self.decoded);
+                    self.encoded = Some(block.bytes().clone());
+                    self.rows = self.decoded.rows();
+                }
+            }
+            Source::Tables(source) => {
+                while let Some((block, table)) = source.next()? {
+                    self.decoded.clear();
+                    block.decode(&mut self.decoded);
+                    let (first, last) =
+                        (table.reference().first.key(), table.reference().last.key());
+                    // Rows outside the visible range are not ours to show.
+                    self.row = self.decoded.lower_bound(self.schema, &first);
+                    self.rows = self.decoded.lower_bound(self.schema, &last);
+                    self.rows += usize::from(
+                        self.rows < self.decoded.rows()
+                            && self.decoded.key(self.schema, self.rows) == last,
+                    );
+                    if self.row < self.rows {
+                        self.encoded = Some(block.bytes().clone());
+                        return Ok(());
+                    }
+                    (self.row, self.rows) = (0, 0);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TablesSource {
+    fn next(&mut self) -> Result<Option<(Arc<Block>, Arc<TableHandle>)>> {
+        loop {
+            if self.block == self.blocks_end {
+                let Some(handle) = self.tables.next() else {
+                    return Ok(None);
+                };
+                let index = handle.open()?.index();
+                let first = self.from.key().max(handle.reference().first.key());
+                self.block = index.block_of(&first);
+                self.blocks_end = index.block_of(&handle.reference().last.key()) + 1;
+                if self.block >= self.blocks_end {
+                    return Err(Error::new(
+                        Kind::Corrupt,
+                        format!("{}: visible range outside it", handle.reference().name()),
+                    ));
+                }
+                self.table = Some(handle);
+                self.ahead = Vec::new().into_iter();
+            }
+            let handle = self.table.as_ref().expect("set with the block range");
+            let table = handle.open()?;
+            if let Some(bytes) = self.ahead.next() {
+                let block = table.parse_scanned(self.block, bytes)?;
+                self.block += 1;
+                return Ok(Some((block, handle.clone())));
+            }
+            self.ahead = table.read_ahead(self.block, self.blocks_end)?.into_iter();
+        }
+    }
+}
+
+/// Records of several cursors in key order.
+#[derive(Debug)]
+pub struct Merge {
+    cursors: Vec<Cursor>,
+    /// Indices of valid cursors as a binary heap: the least key, then the newest source, first.
+    heap: Vec<usize>,
+    /// Sources of the current key, the newest first.
+    current: Vec<usize>,
+}
+
+impl Merge {
+    /// Merges `cursors`, of which earlier ones are newer, from `from` on; call
+    /// [`Merge::advance`] to reach the first record.
+    pub fn new(mut cursors: Vec<Cursor>, from: &Key) -> Result<Self> {
+        for cursor in &mut cursors {
+            cursor.start(from)?;
+        }
+        let mut merge = Self { cursors, heap: Vec::new(), current: Vec::new() };
+        for index in 0..merge.cursors.len() {
+            merge.push(index);
+        }
+        Ok(merge)
+    }
+
+    fn before(&self, a: usize, b: usize) -> bool {
+        match self.cursors[a].key().cmp(&self.cursors[b].key()) {
+            Ordering::Less => true,
+            Ordering::Equal => a < b,
+            Ordering::Greater => false,
+        }
+    }
+
+    fn push(&mut self, index: usize) {
+        if !self.cursors[index].is_valid() {
+            return;
+        }
+        self.heap.push(index);
+        let mut child = self.heap.len() - 1;
+        while child > 0 {
+            let parent = (child - 1) / 2;
+            if !self.before(self.heap[child], self.heap[parent]) {
+                break;
+            }
+            self.heap.swap(child, parent);
+            child = parent;
+        }
+    }
+
+    fn sink_first(&mut self) {
+        let mut parent = 0;
+        loop {
+            let mut least = parent;
+            for child in [2 * parent + 1, 2 * parent + 2] {
+                if child < self.heap.len() && self.before(self.heap[child], self.heap[least]) {
+                    least = child;
+                }
+            }
+            if least == parent {
+                return;
+            }
+            self.heap.swap(parent, least);
+            parent = least;
+        }
+    }
+
+    fn pop(&mut self) -> usize {
+        let first = self.heap.swap_remove(0);
+        self.sink_first();
+        first
+    }
+
+    /// Moves to the next key; false at the end.
+    #[inline]
+    pub fn advance(&mut self) -> Result<bool> {
+        if let [only] = self.current[..]
+            && self.heap.is_empty()
+        {
+            // One source is left: nothing to compare with.
+            self.cursors[only].advance()?;
+            if !self.cursors[only].is_valid() {
+                self.current.clear();
+            }
+            return Ok(!self.current.is_empty());
+        }
+        for at in 0..self.current.len() {
+            let index = self.current[at];
+            self.cursors[index].advance()?;
+            self.push(index);
+        }
+        self.current.clear();
+        if self.heap.is_empty() {
+            return Ok(false);
+        }
+        let first = self.pop();
+        self.current.push(first);
+        while let Some(&next) = self.heap.first() {
+            if self.cursors[next].key() != self.cursors[first].key() {
+                break;
+            }
+            let next = self.pop();
+            self.current.push(next);
+        }
+        Ok(true)
+    }
+
+    /// The current key.
+    #[must_use]
+    pub fn key(&self) -> Key<'_> {
+        self.cursors[self.current[0]].key()
+    }
+
+    /// The newest record of the current key, in stored form.
+    #[inline]
+    #[must_use]
+    pub fn row(&self) -> Row<'_> {
+        self.cursors[self.current[0]].row()
+    }
+
+    /// Sources that have the current key, the newest first.
+    #[must_use]
+    pub fn versions(&self) -> &[usize] {
+        &self.current
+    }
+
+    /// The record of the current key in one of [`Merge::versions`], in stored form.
+    #[must_use]
+    pub fn version(&self, source: usize) -> Row<'_> {
+        self.cursors[source].row()
+    }
+
+    /// The current block of the only source of the current key, if no other source has a key in
+    /// its range, so that it can be passed on without being encoded again.
+    #[must_use]
+    pub fn lone_block(&self) -> Option<(&Bytes, &DecodedBlock)> {
+        let [only] = self.current[..] else {
+            return None;
+        };
+        let cursor = &self.cursors[only];
+        let block = cursor.whole_block()?;
+        let last = cursor.block_last();
+        let alone = self.heap.first().is_none_or(|&next| self.cursors[next].key() > last);
+        alone.then_some(block)
+    }
+
+    /// Moves past the block of [`Merge::lone_block`]; false at the end.
+    pub fn skip_block(&mut self) -> Result<bool> {
+        let only = self.current.pop().expect("a lone block is current");
+        self.current.clear();
+        self.cursors[only].next_block()?;
+        self.push(only);
+        self.advance()
+    }
+}

@@ -1,0 +1,98 @@
+//! Run writer: sorted records into as many tables as they take.
+
+use esker_base::Result;
+use esker_base::store::SharedStore;
+
+use crate::block::DecodedBlock;
+use crate::manifest::{SetId, TableRef};
+use crate::schema::{Row, Schema};
+use crate::table::{TABLE_BYTES, TableWriter};
+
+/// A sorted run being written. Dropping it unfinished leaves tables that no manifest names.
+pub struct RunWriter<'a> {
+    schema: &'static Schema,
+    store: &'a SharedStore,
+    set: SetId,
+    run: u64,
+    next_table: &'a mut u64,
+    open: Option<TableWriter>,
+    done: Vec<TableRef>,
+}
+
+impl<'a> RunWriter<'a> {
+    /// Starts run `run` of `set`; tables are numbered from `next_table` on, which is kept up.
+    pub fn new(
+        schema: &'static Schema,
+        store: &'a SharedStore,
+        set: SetId,
+        run: u64,
+        next_table: &'a mut u64,
+    ) -> Self {
+        Self { schema, store, set, run, next_table, open: None, done: Vec::new() }
+    }
+
+    fn table(&mut self) -> Result<&mut TableWriter> {
+        if self.open.as_ref().is_some_and(|table| table.bytes() >= TABLE_BYTES) {
+            self.close()?;
+        }
+        if self.open.is_none() {
+            let name = self.reference(*self.next_table).name();
+            self.open = Some(TableWriter::new(self.schema, self.store.create(&name)?));
+        }
+        Ok(self.open.as_mut().expect("opened just now"))
+    }
+
+    fn reference(&self, number: u64) -> TableRef {
+        TableRef {
+            set: self.set,
+            number,
+            schema: self.schema.id,
+            run: self.run,
+            bytes: 0,
+            tail_bytes: 0,
+            rows: 0,
+            seq_max: 0,
+            first: Default::default(),
+            last: Default::default(),
+        }
+    }
+
+    /// Adds a record in stored form, whose key is over all before.
+    #[inline]
+    pub fn push(&mut self, row: &Row) -> Result<()> {
+        match &mut self.open {
+            Some(table) if table.bytes() < TABLE_BYTES => table.push(row),
+            _ => self.table()?.push(row),
+        }
+    }
+
+    /// Adds an encoded block, whose keys are over all before.
+    pub fn push_block(&mut self, encoded: &[u8], decoded: &DecodedBlock) -> Result<()> {
+        self.table()?.push_block(encoded, decoded)
+    }
+
+    fn close(&mut self) -> Result<()> {
+        let Some(table) = self.open.take() else {
+            return Ok(());
+        };
+        let summary = table.finish()?;
+        let number = *self.next_table;
+        *self.next_table += 1;
+        self.done.push(TableRef {
+            bytes: summary.bytes,
+            tail_bytes: summary.tail_bytes,
+            rows: summary.rows,
+            seq_max: summary.seq_max,
+            first: summary.first,
+            last: summary.last,
+            ..self.reference(number)
+        });
+        Ok(())
+    }
+
+    /// Makes the last table durable and returns what a manifest needs to know of all of them.
+    pub fn finish(mut self) -> Result<Vec<TableRef>> {
+        self.close()?;
+        Ok(self.done)
+    }
+}

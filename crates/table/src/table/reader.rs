@@ -1,0 +1,264 @@
+//! Table reader: finds records of one table, by one store request each when nothing is cached.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use esker_base::store::SharedStore;
+use esker_base::{Bytes, Error, Kind, Result};
+
+use super::footer::{FOOTER_BYTES, Footer};
+use super::index::Index;
+use super::{TABLE_BYTES, TAIL_BYTES_MAX};
+use crate::block::{BLOCK_BYTES_MAX, Block};
+use crate::cache::BlockCache;
+use crate::cluster::{LOCALITY_PERCENT_MIN, Requested, cluster};
+use crate::filter;
+use crate::schema::{Key, RowBuffer, Schema};
+use crate::wire::Damage;
+
+/// How many blocks scans fetch in one request.
+const READ_AHEAD_BLOCKS: usize = 64;
+
+/// What reads have cost, for reports.
+#[derive(Debug, Default)]
+pub struct ReadCounters {
+    /// Blocks fetched from the store.
+    pub block_reads: AtomicU64,
+    /// Tails fetched from the store.
+    pub tail_reads: AtomicU64,
+}
+
+/// An open table. Its tail is in memory, its blocks in a shared cache.
+#[derive(Debug)]
+pub struct Table {
+    store: SharedStore,
+    name: String,
+    schema: &'static Schema,
+    /// Filters, index and footer as they are in the object.
+    tail: Bytes,
+    index: Index,
+    footer: Footer,
+    cache: Arc<BlockCache>,
+    cache_id: u64,
+    counters: Arc<ReadCounters>,
+}
+
+/// One key of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The key.
+    pub key: Key<'a>,
+    /// Its [`Schema::digest`].
+    pub digest: u64,
+}
+
+/// A record found by a batch: row `row` of `block` answers the batch's key `index`.
+#[derive(Clone, Debug)]
+pub struct Got {
+    /// Index in the batch.
+    pub index: usize,
+    /// The block.
+    pub block: Arc<Block>,
+    /// The row in it.
+    pub row: usize,
+}
+
+impl Table {
+    /// Opens the table `name` of `bytes` bytes, reading its last `tail_bytes`. One store request.
+    ///
+    /// # Errors
+    /// `Corrupt` if anything in the tail is not as written, and what the store reports.
+    pub fn open(
+        store: SharedStore,
+        name: String,
+        schema: &'static Schema,
+        (bytes, tail_bytes): (u64, u64),
+        cache: Arc<BlockCache>,
+        counters: Arc<ReadCounters>,
+    ) -> Result<Self> {
+        if tail_bytes > bytes || tail_bytes > TAIL_BYTES_MAX || tail_bytes < FOOTER_BYTES as u64 {
+            return Err(Error::corrupt(&name, bytes, "its manifest gives an impossible tail"));
+        }
+        let base = bytes - tail_bytes;
+        let tail = store.get_range(&name, base..bytes)?;
+        counters.tail_reads.fetch_add(1, Ordering::Relaxed);
+        let (footer, index) =
+            Self::parse_tail(schema, &tail, base).map_err(|damage| damage.of(&name, base))?;
+        let cache_id = cache.next_table();
+        Ok(Self { store, name, schema, tail, index, footer, cache, cache_id, counters })
+    }
+
+    fn parse_tail(
+        schema: &'static Schema,
+        tail: &[u8],
+        data_bytes: u64,
+    ) -> Result<(Footer, Index), Damage> {
+        let body = tail.len() - FOOTER_BYTES;
+        let shift = |damage: Damage, by| Damage { offset: damage.offset + by, ..damage };
+        let footer = Footer::decode(&tail[body..]).map_err(|damage| shift(damage, body))?;
+        let wrong = |what| Damage { offset: body, what };
+        if footer.schema != schema.id {
+            return Err(wrong("a table of the schema its manifest gives"));
+        }
+        if footer.filter_bytes.checked_add(footer.index_bytes) != Some(body as u64) {
+            return Err(wrong("filters and index that fill the tail"));
+        }
+        if footer.tail_checksum != crc32c::crc32c(&tail[..body]) {
+            return Err(wrong("the checksum of filters and index"));
+        }
+        let (filters, index) = tail[..body].split_at(footer.filter_bytes as usize);
+        let blocks = footer.blocks as usize;
+        let index = Index::decode(schema, index, blocks, data_bytes, footer.filter_bytes)
+            .map_err(|damage| shift(damage, filters.len()))?;
+        index.check_filters(filters)?;
+        Ok((footer, index))
+    }
+
+    /// The object's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the footer says.
+    #[must_use]
+    pub fn footer(&self) -> &Footer {
+        &self.footer
+    }
+
+    /// Where blocks are and which keys they start with.
+    #[must_use]
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Memory that the open table takes, without cached blocks.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.tail.len() + self.index.memory_bytes()
+    }
+
+    /// Whether block `block` may hold a key of `digest`.
+    #[inline]
+    fn may_contain(&self, block: usize, digest: u64) -> bool {
+        filter::may_contain(&self.tail[self.index.filter_place(block)], digest)
+    }
+
+    /// Reads the record of `key` into `out`, its strings only if `with_strings`; false if there is
+    /// none. At most one store request.
+    #[inline]
+    pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
+        let number = self.index.block_of(&wanted.key);
+        if !self.may_contain(number, wanted.digest) {
+            return Ok(false);
+        }
+        let block = self.block(number)?;
+        let Some(row) = block.find(&wanted.key) else {
+            return Ok(false);
+        };
+        block.read(row, with_strings, out);
+        Ok(true)
+    }
+
+    /// Finds every key of `batch` that is here; neighbouring blocks are read in one request, those
+    /// regions first that serve most keys a block. Calls `found` for each, in no set order.
+    ///
+    /// Source: MetaKV §III-B.
+    pub fn get_batch(&self, batch: &[(usize, Wanted)], found: &mut dyn FnMut(Got)) -> Result<()> {
+        let mut needs: Vec<(usize, usize)> = batch
+            .iter()
+            .enumerate()
+            .map(|(at, (_, wanted))| (self.index.block_of(&wanted.key), at))
+            .filter(|&(block, at)| self.may_contain(block, batch[at].1.digest))
+            .collect();
+        needs.sort_unstable();
+        let mut missing: Vec<Requested> = Vec::new();
+        let mut start = 0;
+        while start < needs.len() {
+            let number = needs[start].0;
+            let end = start + needs[start..].partition_point(|need| need.0 == number);
+            match self.cache.get(self.cache_id, number as u32) {
+                Some(block) => Self::answer(&block, batch, &needs[start..end], found),
+                None => missing.push(Requested { block: number, count: end - start }),
+            }
+            start = end;
+        }
+        for region in cluster(&missing, LOCALITY_PERCENT_MIN) {
+            let blocks = region.blocks;
+            let place = self.index.place(blocks.start).start..self.index.place(blocks.end - 1).end;
+            let bytes = self.store.get_range(&self.name, place.clone())?;
+            for number in blocks {
+                let from = needs.partition_point(|need| need.0 < number);
+                let to = needs.partition_point(|need| need.0 <= number);
+                if from < to {
+                    let own = self.index.place(number);
+                    let own = (own.start - place.start) as usize..(own.end - place.start) as usize;
+                    let block = self.parse_block(number, bytes.slice(own))?;
+                    self.cache.insert(self.cache_id, number as u32, &block);
+                    Self::answer(&block, batch, &needs[from..to], found);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(
+        block: &Arc<Block>,
+        batch: &[(usize, Wanted)],
+        needs: &[(usize, usize)],
+        found: &mut dyn FnMut(Got),
+    ) {
+        for &(_, at) in needs {
+            let (index, wanted) = &batch[at];
+            if let Some(row) = block.find(&wanted.key) {
+                found(Got { index: *index, block: block.clone(), row });
+            }
+        }
+    }
+
+    fn parse_block(&self, number: usize, bytes: Bytes) -> Result<Arc<Block>> {
+        self.counters.block_reads.fetch_add(1, Ordering::Relaxed);
+        let base = self.index.place(number).start;
+        let block =
+            Block::parse(self.schema, bytes).map_err(|damage| damage.of(&self.name, base))?;
+        Ok(Arc::new(block))
+    }
+
+    /// Block `number`, from the cache or by one store request.
+    pub fn block(&self, number: usize) -> Result<Arc<Block>> {
+        if let Some(block) = self.cache.get(self.cache_id, number as u32) {
+            return Ok(block);
+        }
+        let place = self.index.place(number);
+        if place.end - place.start > BLOCK_BYTES_MAX as u64 {
+            return Err(Error::corrupt(&self.name, place.start, "a block over the limit"));
+        }
+        let bytes = self.store.get_range(&self.name, place)?;
+        let block = self.parse_block(number, bytes)?;
+        self.cache.insert(self.cache_id, number as u32, &block);
+        Ok(block)
+    }
+
+    /// Encoded bytes of a span of blocks from `number` on, at most `READ_AHEAD_BLOCKS` and those
+    /// before `end`, in one request; for scans, which pass the cache by.
+    pub fn read_ahead(&self, number: usize, end: usize) -> Result<Vec<Bytes>> {
+        let end = end.min(self.index.blocks()).min(number + READ_AHEAD_BLOCKS);
+        let base = self.index.place(number).start;
+        let stop = self.index.place(end - 1).end;
+        if stop - base > TABLE_BYTES.max((READ_AHEAD_BLOCKS * BLOCK_BYTES_MAX) as u64) {
+            return Err(Error::new(Kind::Corrupt, format!("{}: blocks over the limit", self.name)));
+        }
+        let bytes = self.store.get_range(&self.name, base..stop)?;
+        Ok((number..end)
+            .map(|block| {
+                let place = self.index.place(block);
+                bytes.slice((place.start - base) as usize..(place.end - base) as usize)
+            })
+            .collect())
+    }
+
+    /// Parses what [`Table::read_ahead`] returned for block `number`.
+    pub fn parse_scanned(&self, number: usize, bytes: Bytes) -> Result<Arc<Block>> {
+        self.parse_block(number, bytes)
+    }
+}

@@ -1,0 +1,192 @@
+//! Tables of a change set as its readers see them: sorted runs, the newest first.
+//!
+//! Concurrency: immutable; a table's tail is read when it is first needed, by whoever comes first.
+
+use std::sync::{Arc, OnceLock};
+
+use esker_base::Result;
+use esker_base::store::SharedStore;
+
+use crate::cache::BlockCache;
+use crate::manifest::TableRef;
+use crate::merge::Cursor;
+use crate::schema::{Key, RowBuffer, Schema};
+use crate::table::{Got, ReadCounters, Table, Wanted};
+
+/// Where tables are read from and what their readers share.
+#[derive(Clone, Debug)]
+pub struct TableSource {
+    /// The store.
+    pub store: SharedStore,
+    /// Parsed blocks.
+    pub cache: Arc<BlockCache>,
+    /// What reads have cost.
+    pub counters: Arc<ReadCounters>,
+}
+
+impl TableSource {
+    /// Reads from `store` with a cache of `cache_bytes`.
+    #[must_use]
+    pub fn new(store: SharedStore, cache_bytes: u64) -> Self {
+        Self { store, cache: BlockCache::new(cache_bytes), counters: Arc::default() }
+    }
+}
+
+/// A table of a manifest, opened when first needed.
+#[derive(Debug)]
+pub struct TableHandle {
+    reference: TableRef,
+    schema: &'static Schema,
+    source: TableSource,
+    open: OnceLock<Arc<Table>>,
+}
+
+impl TableHandle {
+    /// The table that `reference` names.
+    #[must_use]
+    pub fn new(reference: TableRef, schema: &'static Schema, source: TableSource) -> Arc<Self> {
+        Arc::new(Self { reference, schema, source, open: OnceLock::new() })
+    }
+
+    /// What the manifest says of it.
+    #[must_use]
+    pub fn reference(&self) -> &TableRef {
+        &self.reference
+    }
+
+    /// The open table. One store request the first time.
+    #[inline]
+    pub fn open(&self) -> Result<&Arc<Table>> {
+        match self.open.get() {
+            Some(table) => Ok(table),
+            None => self.open_now(),
+        }
+    }
+
+    #[cold]
+    fn open_now(&self) -> Result<&Arc<Table>> {
+        let table = Table::open(
+            self.source.store.clone(),
+            self.reference.name(),
+            self.schema,
+            (self.reference.bytes, self.reference.tail_bytes),
+            self.source.cache.clone(),
+            self.source.counters.clone(),
+        )?;
+        Ok(self.open.get_or_init(|| Arc::new(table)))
+    }
+}
+
+/// Tables that do not overlap, in key order.
+#[derive(Clone, Debug)]
+pub struct SortedRun {
+    /// [`TableRef::run`] of all its tables.
+    pub number: u64,
+    /// Its tables.
+    pub tables: Vec<Arc<TableHandle>>,
+}
+
+impl SortedRun {
+    /// Bytes of all its tables.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.tables.iter().map(|table| table.reference.bytes).sum()
+    }
+
+    /// Index of the first table whose range ends at or after `key`.
+    fn table_of(&self, key: &Key) -> usize {
+        self.tables.partition_point(|table| table.reference.last.key() < *key)
+    }
+
+    fn table_showing(&self, key: &Key) -> Option<&Arc<TableHandle>> {
+        let table = self.tables.get(self.table_of(key))?;
+        table.reference.shows(key).then_some(table)
+    }
+
+    /// A cursor over records from `from` on.
+    #[must_use]
+    pub fn cursor(&self, schema: &'static Schema, from: &Key) -> Cursor {
+        Cursor::over_tables(schema, self.tables[self.table_of(from)..].to_vec(), from)
+    }
+}
+
+/// All runs of a change set, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    /// The runs.
+    pub runs: Vec<SortedRun>,
+}
+
+impl Tables {
+    /// The tables of schema `schema` among `references`, which are in a manifest's order.
+    #[must_use]
+    pub fn new(references: &[TableRef], schema: &'static Schema, source: &TableSource) -> Self {
+        let mut runs: Vec<SortedRun> = Vec::new();
+        for reference in references.iter().filter(|reference| reference.schema == schema.id) {
+            let table = TableHandle::new(reference.clone(), schema, source.clone());
+            match runs.last_mut().filter(|run| run.number == reference.run) {
+                Some(run) => run.tables.push(table),
+                None => runs.push(SortedRun { number: reference.run, tables: vec![table] }),
+            }
+        }
+        Self { runs }
+    }
+
+    /// What a manifest lists of these tables.
+    #[must_use]
+    pub fn references(&self) -> Vec<TableRef> {
+        let tables = self.runs.iter().flat_map(|run| &run.tables);
+        tables.map(|table| table.reference.clone()).collect()
+    }
+
+    /// Reads the newest record of a key into `out`; false if no table has one. A store request for
+    /// each table whose filter says maybe, until the first that has it.
+    #[inline]
+    pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
+        for run in &self.runs {
+            if let Some(table) = run.table_showing(&wanted.key)
+                && table.open()?.get(wanted, with_strings, out)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Finds the newest record of each key of `batch`; those found leave the batch. Neighbouring
+    /// blocks are read together ([`Table::get_batch`]).
+    pub fn get_batch(
+        &self,
+        batch: &mut Vec<(usize, Wanted)>,
+        found: &mut dyn FnMut(Got),
+    ) -> Result<()> {
+        batch.sort_unstable_by(|a, b| a.1.key.cmp(&b.1.key));
+        for run in &self.runs {
+            let mut answered: Vec<usize> = Vec::new();
+            let mut rest = &batch[..];
+            while let Some((_, first)) = rest.first() {
+                let Some(table) = run.tables.get(run.table_of(&first.key)) else {
+                    break;
+                };
+                let (from, to) = (table.reference.first.key(), table.reference.last.key());
+                let start = rest.partition_point(|(_, wanted)| wanted.key < from);
+                let end = rest.partition_point(|(_, wanted)| wanted.key <= to);
+                if start < end {
+                    table.open()?.get_batch(&rest[start..end], &mut |got| {
+                        answered.push(got.index);
+                        found(got);
+                    })?;
+                }
+                rest = &rest[end..];
+            }
+            answered.sort_unstable();
+            batch.retain(|(index, _)| answered.binary_search(index).is_err());
+        }
+        Ok(())
+    }
+
+    /// Cursors over each run's records from `from` on, newest first.
+    pub fn cursors(&self, schema: &'static Schema, from: &Key, out: &mut Vec<Cursor>) {
+        out.extend(self.runs.iter().map(|run| run.cursor(schema, from)));
+    }
+}

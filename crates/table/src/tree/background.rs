@@ -1,0 +1,87 @@
+//! Threads of a tree: one writes frozen memtables, one writes the log through in time.
+
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use esker_base::{Error, Result};
+
+use super::{Durability, Inner, LOG_INTERVAL};
+
+/// The threads; dropping them stops and joins them.
+pub(super) struct Threads {
+    inner: Arc<Inner>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Threads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Threads").field("count", &self.handles.len()).finish()
+    }
+}
+
+impl Threads {
+    /// Starts what the options ask for.
+    pub(super) fn start(inner: &Arc<Inner>) -> Result<Self> {
+        let mut threads = Self { inner: inner.clone(), handles: Vec::new() };
+        if inner.options.background {
+            threads.spawn("esker-flush", flush_loop)?;
+        }
+        if inner.options.durability == Durability::Async {
+            threads.spawn("esker-log", log_loop)?;
+        }
+        Ok(threads)
+    }
+
+    fn spawn(&mut self, name: &str, run: fn(&Inner)) -> Result<()> {
+        let inner = self.inner.clone();
+        let handle = Builder::new().name(name.to_owned()).spawn(move || run(&inner));
+        self.handles
+            .push(handle.map_err(|error| Error::io(error, format!("start thread {name}")))?);
+        Ok(())
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.inner.pending.lock().stopping = true;
+        self.inner.work.notify_all();
+        for handle in self.handles.drain(..) {
+            // A panic in a thread has been reported where it happened.
+            let _ = handle.join();
+        }
+    }
+}
+
+fn flush_loop(inner: &Inner) {
+    loop {
+        let mut pending = inner.pending.lock();
+        while pending.frozen.is_empty() && !pending.stopping {
+            inner.work.wait(&mut pending);
+        }
+        if pending.stopping {
+            return;
+        }
+        drop(pending);
+        if inner.flush_frozen().is_err() {
+            // Remembered as the tree's failure; writers report it.
+            return;
+        }
+    }
+}
+
+fn log_loop(inner: &Inner) {
+    loop {
+        let mut pending = inner.pending.lock();
+        if !pending.stopping {
+            inner.work.wait_for(&mut pending, LOG_INTERVAL);
+        }
+        if pending.stopping {
+            return;
+        }
+        drop(pending);
+        if let Err(error) = inner.write_log(false) {
+            inner.fail(&error);
+            return;
+        }
+    }
+}

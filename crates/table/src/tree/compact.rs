@@ -1,0 +1,124 @@
+//! Compaction: merges runs of tables into fewer, by policy or when asked.
+//!
+//! Readers that hold an older version go on reading the replaced tables; their objects stay,
+//! listed as obsolete in the manifest, until garbage is collected.
+
+use esker_base::Result;
+
+use super::{Compaction, FlushState, Inner, TIER_RATIO, TIER_RUNS_MAX, Tree, Verdict, Version};
+use crate::manifest::TableRef;
+use crate::merge::{Cursor, Merge};
+use crate::schema::Key;
+use crate::tables::{SortedRun, Tables};
+
+impl Tree {
+    /// Merges all tables into one run, after a flush. Reads and writes every record once.
+    pub fn compact(&self) -> Result<()> {
+        self.flush()?;
+        let mut state = self.inner.flush.lock();
+        let runs = self.inner.version.load().tables.runs.len();
+        self.inner.compact_runs(&mut state, 0, runs)
+    }
+}
+
+impl Inner {
+    /// Compacts as the policy asks after a flush.
+    pub(super) fn compact_by_policy(&self, state: &mut FlushState) -> Result<()> {
+        loop {
+            let version = self.version.load();
+            let runs = &version.tables.runs;
+            let (start, end) = match self.options.compaction {
+                Compaction::Deferred => return Ok(()),
+                Compaction::Full if runs.len() < 2 => return Ok(()),
+                Compaction::Full => (0, runs.len()),
+                Compaction::Tiered => match crowded_tier(runs) {
+                    None => return Ok(()),
+                    Some(tier) => tier,
+                },
+            };
+            drop(version);
+            self.compact_runs(state, start, end)?;
+        }
+    }
+
+    /// Merges the runs `start..end`, newest first, into one that takes their place.
+    fn compact_runs(&self, state: &mut FlushState, start: usize, end: usize) -> Result<()> {
+        let version = self.version.load_full();
+        let runs = &version.tables.runs;
+        if end - start == 0 || (end - start == 1 && runs.len() > 1) {
+            return Ok(());
+        }
+        let merged = &runs[start..end];
+        let number = merged[0].number;
+        // Nothing of this set is older than its last run; bases below still need tombstones.
+        let bottom = end == runs.len() && state.manifest.bases.is_empty();
+        let cursors: Vec<Cursor> =
+            merged.iter().map(|run| run.cursor(self.schema, &Key::FIRST)).collect();
+        let mut tables = self.write_run(state, |writer| {
+            let mut merge = Merge::new(cursors, &Key::FIRST)?;
+            while merge.advance()? {
+                let row = merge.row();
+                let mut readable = row;
+                self.schema.restore(&mut readable.ints);
+                if (self.retention)(&readable, bottom) == Verdict::Keep {
+                    writer.push(&row)?;
+                }
+            }
+            Ok(())
+        })?;
+        for table in &mut tables {
+            table.run = number;
+        }
+        self.replace(state, merged, &tables)
+    }
+
+    /// Commits `tables` in place of the runs `merged` and shows them to readers.
+    fn replace(
+        &self,
+        state: &mut FlushState,
+        merged: &[SortedRun],
+        tables: &[TableRef],
+    ) -> Result<()> {
+        let gone = |run: u64| merged.iter().any(|merged| merged.number == run);
+        self.commit(state, |manifest| {
+            let old = std::mem::take(&mut manifest.tables);
+            let (old, mut kept): (Vec<_>, Vec<_>) = old
+                .into_iter()
+                .partition(|table| table.schema == self.schema.id && gone(table.run));
+            let own = old.iter().filter(|table| table.set == self.set);
+            manifest.obsolete.extend(own.map(|table| table.number));
+            kept.extend(tables.iter().cloned());
+            kept.sort_by(|a, b| b.run.cmp(&a.run).then_with(|| a.first.key().cmp(&b.first.key())));
+            manifest.tables = kept;
+        })?;
+        let fresh = Tables::new(tables, self.schema, &self.source);
+        self.version.rcu(|version| {
+            let mut version = Version::clone(version);
+            version.tables.runs.retain(|run| !gone(run.number));
+            version.tables.runs.extend(fresh.runs.iter().cloned());
+            version.tables.runs.sort_by_key(|run| std::cmp::Reverse(run.number));
+            version
+        });
+        Ok(())
+    }
+}
+
+/// The newest neighbouring runs of one size class, if there are too many.
+fn crowded_tier(runs: &[SortedRun]) -> Option<(usize, usize)> {
+    let sizes: Vec<u64> = runs.iter().map(SortedRun::bytes).collect();
+    for start in 0..sizes.len() {
+        let (mut least, mut most) = (sizes[start], sizes[start]);
+        let mut end = start + 1;
+        while end < sizes.len() {
+            (least, most) = (least.min(sizes[end]), most.max(sizes[end]));
+            if most > least.saturating_mul(TIER_RATIO) {
+                break;
+            }
+            end += 1;
+        }
+        if end - start >= TIER_RUNS_MAX {
+            return Some((start, end));
+        }
+    }
+    None
+}

@@ -1,0 +1,300 @@
+//! Flush: freezes the memtable, writes what is frozen as a compressed run or as tables, commits.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use esker_base::{Bytes, Result};
+
+use super::{FlushState, Frozen, Inner, LiveShard, LogState, Mark, Tree, Version};
+use crate::block::{Block, BlockBuilder};
+use crate::manifest::{Manifest, TableRef};
+use crate::memtable::{FrozenMemtable, FrozenRows};
+use crate::merge::{Cursor, Merge};
+use crate::run::{CompressedRun, SAMPLE_BLOCKS, SHRINK_MIN};
+use crate::run_writer::RunWriter;
+use crate::schema::{Key, KeyBuffer, Row};
+use crate::tables::Tables;
+
+/// Compressed runs take at most this share of a tree's memory.
+const COMPRESSED_SHARE: usize = 4;
+/// More compressed runs than this would make reads search too many places.
+const COMPRESSED_RUNS_MAX: usize = 64;
+/// Frozen memtables that may wait for the thread before writers wait with them.
+const FROZEN_MAX: usize = 1;
+
+impl Tree {
+    /// Writes everything put so far into tables and commits them: it survives power loss once
+    /// this returns. Cost: the tables' bytes, one commit, a deletion for each log.
+    pub fn flush(&self) -> Result<()> {
+        let inner = &*self.inner;
+        inner.freeze(true)?;
+        inner.flush_frozen()?;
+        inner.check_failure()?;
+        let mut state = inner.flush.lock();
+        inner.drain_compressed(&mut state)
+    }
+
+    /// Returns once everything put so far survives power loss: by its log, or by a flush if there
+    /// is none. Checks that no other writer has taken over. Cost: a log write, a sync, a look-up.
+    ///
+    /// # Errors
+    /// `Fenced` if another writer has taken over; then what was put since may be lost.
+    pub fn sync(&self) -> Result<()> {
+        let inner = &*self.inner;
+        inner.check_failure()?;
+        if !inner.logs() {
+            return self.flush();
+        }
+        inner.write_log(true)?;
+        let manifest = inner.flush.lock().manifest.clone();
+        manifest.check_newest(&**inner.store(), inner.set)
+    }
+
+    /// Flushes, then commits the manifest that `edit` makes of the current one.
+    pub fn commit(&self, edit: impl FnOnce(&mut Manifest)) -> Result<Manifest> {
+        self.flush()?;
+        let mut state = self.inner.flush.lock();
+        self.inner.commit(&mut state, edit)?;
+        Ok(state.manifest.clone())
+    }
+}
+
+impl Inner {
+    /// Freezes the memtable if it is over its share of memory, and sees to it being written.
+    pub(super) fn make_room(&self) -> Result<()> {
+        self.freeze(false)?;
+        if !self.options.background {
+            return self.flush_frozen();
+        }
+        let mut pending = self.pending.lock();
+        while pending.frozen.len() > FROZEN_MAX && self.failure.get().is_none() {
+            self.done.wait(&mut pending);
+        }
+        drop(pending);
+        self.check_failure()
+    }
+
+    /// Freezes the active memtable: always if `all`, otherwise if it is over its share.
+    pub(super) fn freeze(&self, all: bool) -> Result<()> {
+        let mut log = self.log.lock();
+        if !all && self.active_bytes.load(Ordering::Relaxed) < self.active_bytes_max() {
+            return Ok(());
+        }
+        let mut shards = self.lock_shards();
+        if shards.iter().all(|shard| shard.rows.rows() == 0) {
+            return Ok(());
+        }
+        let last_seq = self.next_seq.load(Ordering::Acquire) - 1;
+        let mut taken = Vec::with_capacity(shards.len());
+        for (number, shard) in shards.iter_mut().enumerate() {
+            log.chunk.take(number, &mut shard.log);
+            let presence = std::mem::take(&mut shard.presence);
+            let fresh = LiveShard { presence, ..LiveShard::new(self.schema) };
+            taken.push(std::mem::replace(&mut **shard, fresh).rows);
+        }
+        let memtable = Arc::new(FrozenMemtable::new(self.schema, taken));
+        self.version.rcu(|version| {
+            let mut version = Version::clone(version);
+            version.frozen.insert(0, memtable.clone());
+            version
+        });
+        self.freezes.fetch_add(1, Ordering::Relaxed);
+        self.active_bytes.store(0, Ordering::Relaxed);
+        drop(shards);
+        self.hand_over(&mut log, memtable, last_seq)
+    }
+
+    fn hand_over(
+        &self,
+        log: &mut LogState,
+        memtable: Arc<FrozenMemtable>,
+        last_seq: u64,
+    ) -> Result<()> {
+        if self.logs() {
+            log.write()?;
+            log.rotate()?;
+        }
+        // The log just started is the first that later memtables need.
+        let log_floor = if self.logs() { log.next() - 1 } else { log.next() };
+        let mark = Mark { last_seq, log_floor };
+        self.pending.lock().frozen.push_back(Frozen { memtable, mark });
+        self.work.notify_all();
+        Ok(())
+    }
+
+    /// Writes all frozen memtables, the oldest first.
+    pub(super) fn flush_frozen(&self) -> Result<()> {
+        let mut state = self.flush.lock();
+        loop {
+            let Some(frozen) = self.pending.lock().frozen.front().cloned() else {
+                return Ok(());
+            };
+            let written = self.flush_one(&mut state, &frozen);
+            if let Err(error) = &written {
+                self.fail(error);
+            } else {
+                self.pending.lock().frozen.pop_front();
+            }
+            self.done.notify_all();
+            written?;
+        }
+    }
+
+    fn flush_one(&self, state: &mut FlushState, frozen: &Frozen) -> Result<()> {
+        let mut rows = frozen.memtable.sorted();
+        if self.is_structured(&frozen.memtable, &mut rows) {
+            let run = Arc::new(self.compress(&mut rows)?);
+            self.version.rcu(|version| {
+                let mut version = Version::clone(version);
+                version.frozen.retain(|memtable| !Arc::ptr_eq(memtable, &frozen.memtable));
+                version.compressed.insert(0, run.clone());
+                version
+            });
+            state.compressed_mark = Some(frozen.mark);
+            let compressed = self.version.load().compressed.clone();
+            let bytes: usize = compressed.iter().map(|run| run.bytes()).sum();
+            let full = bytes > self.options.memory_bytes / COMPRESSED_SHARE
+                || compressed.len() >= COMPRESSED_RUNS_MAX;
+            return if full { self.drain_compressed(state) } else { Ok(()) };
+        }
+        // Older records in memory must not come after newer ones on the store.
+        self.drain_compressed(state)?;
+        let tables = self.write_run(state, |writer| {
+            while rows.next_span(&mut |row: &Row| writer.push(row))? {}
+            Ok(())
+        })?;
+        self.install(state, tables, frozen.mark, |version| {
+            version.frozen.retain(|memtable| !Arc::ptr_eq(memtable, &frozen.memtable));
+        })?;
+        self.compact_by_policy(state)
+    }
+
+    /// Whether the first blocks of `rows`, which start over, shrink enough to be kept in memory.
+    fn is_structured(&self, memtable: &FrozenMemtable, rows: &mut FrozenRows) -> bool {
+        let mut builder = BlockBuilder::new(self.schema);
+        let (mut encoded, mut blocks, mut sampled) = (Vec::new(), 0, 0usize);
+        let full = loop {
+            let more = rows.next_span(&mut |row: &Row| {
+                if builder.is_full() {
+                    builder.finish(&mut encoded);
+                    blocks += 1;
+                    if blocks == SAMPLE_BLOCKS {
+                        return Err(());
+                    }
+                }
+                builder.push(row);
+                sampled += 1;
+                Ok(())
+            });
+            match more {
+                Ok(true) => {}
+                Ok(false) => break false,
+                Err(()) => break true,
+            }
+        };
+        rows.rewind();
+        let raw = memtable.bytes() / memtable.rows().max(1) * sampled;
+        full && encoded.len() * SHRINK_MIN <= raw
+    }
+
+    fn compress(&self, rows: &mut FrozenRows) -> Result<CompressedRun> {
+        let mut builder = BlockBuilder::new(self.schema);
+        let mut blocks = Vec::new();
+        let mut close = |builder: &mut BlockBuilder| {
+            let (mut encoded, mut last) = (Vec::new(), KeyBuffer::default());
+            builder.last_key(&mut last);
+            builder.finish(&mut encoded);
+            let block = Block::parse(self.schema, Bytes::from(encoded));
+            blocks.push((last, Arc::new(block.expect("a block just built is whole"))));
+        };
+        while rows.next_span(&mut |row: &Row| -> Result<()> {
+            if builder.is_full() {
+                close(&mut builder);
+            }
+            builder.push(row);
+            Ok(())
+        })? {}
+        if builder.rows() > 0 {
+            close(&mut builder);
+        }
+        Ok(CompressedRun::new(self.schema, blocks))
+    }
+
+    /// Merges all compressed runs into tables. Only blocks that overlap are decoded and encoded
+    /// again (MetaKV §III-A).
+    fn drain_compressed(&self, state: &mut FlushState) -> Result<()> {
+        let Some(mark) = state.compressed_mark else {
+            return Ok(());
+        };
+        let runs = self.version.load().compressed.clone();
+        let cursors: Vec<Cursor> = runs.iter().map(|run| run.cursor(&Key::FIRST)).collect();
+        let tables = self.write_run(state, |writer| {
+            let mut merge = Merge::new(cursors, &Key::FIRST)?;
+            let mut more = merge.advance()?;
+            while more {
+                if let Some((encoded, decoded)) = merge.lone_block() {
+                    writer.push_block(encoded, decoded)?;
+                    more = merge.skip_block()?;
+                } else {
+                    writer.push(&merge.row())?;
+                    more = merge.advance()?;
+                }
+            }
+            Ok(())
+        })?;
+        self.install(state, tables, mark, |version| version.compressed.clear())?;
+        state.compressed_mark = None;
+        self.compact_by_policy(state)
+    }
+
+    /// Writes one run of tables.
+    pub(super) fn write_run(
+        &self,
+        state: &mut FlushState,
+        fill: impl FnOnce(&mut RunWriter) -> Result<()>,
+    ) -> Result<Vec<TableRef>> {
+        let run = state.next_run;
+        state.next_run += 1;
+        let next_table = &mut state.next_table;
+        let mut writer = RunWriter::new(self.schema, self.store(), self.set, run, next_table);
+        fill(&mut writer)?;
+        writer.finish()
+    }
+
+    /// Commits `tables` as the newest run and shows them to readers in place of what `replaces`
+    /// takes away.
+    fn install(
+        &self,
+        state: &mut FlushState,
+        tables: Vec<TableRef>,
+        mark: Mark,
+        replaces: impl Fn(&mut Version),
+    ) -> Result<()> {
+        self.commit(state, |manifest| {
+            manifest.tables.splice(0..0, tables.iter().cloned());
+            manifest.last_seq = mark.last_seq;
+            manifest.log_floor = mark.log_floor;
+        })?;
+        let fresh = Tables::new(&tables, self.schema, &self.source);
+        self.version.rcu(|version| {
+            let mut version = Version::clone(version);
+            replaces(&mut version);
+            version.tables.runs.splice(0..0, fresh.runs.iter().cloned());
+            version
+        });
+        self.log.lock().delete_below(mark.log_floor)
+    }
+
+    /// Commits what `edit` makes of the manifest.
+    pub(super) fn commit(
+        &self,
+        state: &mut FlushState,
+        edit: impl FnOnce(&mut Manifest),
+    ) -> Result<()> {
+        let mut next = state.manifest.clone();
+        edit(&mut next);
+        next.commit(&**self.store(), self.set, self.clock.now_ns())?;
+        state.manifest = next;
+        Ok(())
+    }
+}

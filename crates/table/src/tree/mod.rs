@@ -1,0 +1,258 @@
+//! Tree: one writer's view of a change set's records, from its log to its tables.
+//!
+//! Path of a write: shard of the active memtable (and its log) → frozen memtable → compressed run
+//! in memory, or at once tables → fewer tables by compaction. Path of a read: the same places,
+//! newest first, stopping at the first that has the key.
+//!
+//! Lock order: `flush` (one flusher or compactor) → `log` → shards in ascending order. The version
+//! is swapped, never locked. No shard is locked across store I/O; `log` is, as `log.rs` says.
+//! Source: DESIGN §4; MetaKV §III-A; DeltaFS thesis §4.3.
+
+mod background;
+mod compact;
+mod flush;
+mod log;
+mod open;
+mod options;
+mod read;
+mod update;
+mod version;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use esker_base::store::SharedStore;
+use esker_base::{Clock, Error, Kind, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+pub use open::TreeSetup;
+pub use options::{
+    Compaction, Durability, LOG_BYTES, LOG_INTERVAL, TIER_RATIO, TIER_RUNS_MAX, TreeOptions,
+};
+pub use read::GroupCursors;
+pub use update::{Draft, Slot, check_text_bytes};
+
+use crate::manifest::{Manifest, SetId};
+use crate::memtable::{FrozenMemtable, SHARD_BYTES_MAX, Shard};
+use crate::presence::Presence;
+use crate::schema::{Row, Schema};
+use crate::tables::TableSource;
+use crate::wal::ShardLog;
+use log::LogState;
+use version::Version;
+
+/// What becomes of a record when tables are merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It stays.
+    Keep,
+    /// Nothing older can be below it: it goes.
+    Drop,
+}
+
+/// Decides whether a record, in readable form, is needed; `bottom` says that nothing is below.
+pub type Retention = fn(row: &Row, bottom: bool) -> Verdict;
+
+/// A writer of one change set. Dropping it stops it as a crash would; what was flushed, logged or
+/// synced remains as the durability level says.
+#[derive(Debug)]
+pub struct Tree {
+    inner: Arc<Inner>,
+    _threads: background::Threads,
+}
+
+/// What the tree and its threads share.
+struct Inner {
+    schema: &'static Schema,
+    set: SetId,
+    source: TableSource,
+    clock: Arc<dyn Clock>,
+    options: TreeOptions,
+    retention: Retention,
+    shards: Box<[Mutex<LiveShard>]>,
+    /// Number of the next operation; taken under the lock of a shard it writes to.
+    next_seq: AtomicU64,
+    /// How often the memtable was frozen; changes under the locks of all shards.
+    freezes: AtomicU64,
+    /// Memory of the active memtable, in steps of its allocations.
+    active_bytes: AtomicUsize,
+    version: ArcSwap<Version>,
+    /// Whether the shards' presence filters cover all tables; not after reopening a set.
+    presence_covers: AtomicBool,
+    log: Mutex<LogState>,
+    flush: Mutex<FlushState>,
+    /// Guards `Pending`; waited on with the two conditions.
+    pending: Mutex<Pending>,
+    work: Condvar,
+    done: Condvar,
+    /// The first failure of a flush; every later operation reports it.
+    failure: OnceLock<(Kind, String)>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tree").field("set", &self.set).field("schema", &self.schema.name).finish()
+    }
+}
+
+/// A shard of the active memtable and the log of its operations.
+struct LiveShard {
+    rows: Shard,
+    /// Keys that the shard has ever held, also those frozen since.
+    presence: Presence,
+    log: ShardLog,
+    /// Numbers of the shard's groups in its log, plus one; 0 if not named yet.
+    logged_groups: Vec<u32>,
+}
+
+impl LiveShard {
+    fn new(schema: &'static Schema) -> Self {
+        Self {
+            rows: Shard::new(schema),
+            presence: Presence::default(),
+            log: ShardLog::default(),
+            logged_groups: Vec::new(),
+        }
+    }
+}
+
+/// What belongs to the one flusher or compactor.
+struct FlushState {
+    manifest: Manifest,
+    /// Number of the next table, its high half the epoch.
+    next_table: u64,
+    /// Number of the next run of tables.
+    next_run: u64,
+    /// How far tables reach once the compressed runs are in them.
+    compressed_mark: Option<Mark>,
+}
+
+/// What waits for the flusher.
+#[derive(Default)]
+struct Pending {
+    /// Frozen memtables, the oldest first.
+    frozen: VecDeque<Frozen>,
+    stopping: bool,
+}
+
+/// A frozen memtable on its way to tables.
+#[derive(Clone)]
+struct Frozen {
+    memtable: Arc<FrozenMemtable>,
+    mark: Mark,
+}
+
+/// How far tables reach once a memtable is in them.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// The highest sequence number in the memtable.
+    last_seq: u64,
+    /// The log of the memtable after it: older ones are not needed any more.
+    log_floor: u64,
+}
+
+/// Counts of what a tree has done and holds.
+#[derive(Clone, Debug, Default)]
+pub struct TreeStatistics {
+    /// Bytes written to write-ahead logs.
+    pub log_bytes: u64,
+    /// Bytes of all tables.
+    pub table_bytes: u64,
+    /// Records in all tables, shadowed ones counted.
+    pub table_rows: u64,
+    /// How many tables there are.
+    pub tables: usize,
+    /// How many sorted runs they form.
+    pub runs: usize,
+}
+
+impl Tree {
+    /// The set that is written.
+    #[must_use]
+    pub fn set(&self) -> SetId {
+        self.inner.set
+    }
+
+    /// The records' schema.
+    #[must_use]
+    pub fn schema(&self) -> &'static Schema {
+        self.inner.schema
+    }
+
+    /// Where tables are read from.
+    #[must_use]
+    pub fn source(&self) -> &TableSource {
+        &self.inner.source
+    }
+
+    /// A copy of the last committed manifest.
+    #[must_use]
+    pub fn manifest(&self) -> Manifest {
+        self.inner.flush.lock().manifest.clone()
+    }
+
+    /// What the tree has done and holds.
+    #[must_use]
+    pub fn statistics(&self) -> TreeStatistics {
+        let log_bytes = self.inner.log.lock().written_bytes;
+        let references = self.inner.version.load().tables.references();
+        TreeStatistics {
+            log_bytes,
+            table_bytes: references.iter().map(|table| table.bytes).sum(),
+            table_rows: references.iter().map(|table| table.rows).sum(),
+            tables: references.len(),
+            runs: self.inner.version.load().tables.runs.len(),
+        }
+    }
+}
+
+impl Inner {
+    fn store(&self) -> &SharedStore {
+        &self.source.store
+    }
+
+    fn logs(&self) -> bool {
+        self.options.durability != Durability::None
+    }
+
+    /// The memory that the active memtable may take before it is frozen.
+    fn active_bytes_max(&self) -> usize {
+        // With a thread, one memtable fills while another is written.
+        let share = if self.options.background { 2 } else { 1 };
+        (self.options.memory_bytes / share).min(SHARD_BYTES_MAX)
+    }
+
+    fn check_failure(&self) -> Result<()> {
+        match self.failure.get() {
+            None => Ok(()),
+            Some((kind, context)) => Err(Error::new(*kind, context.clone())),
+        }
+    }
+
+    /// Remembers a failure of work that no caller waits for.
+    fn fail(&self, error: &Error) {
+        let _ = self.failure.set((error.kind(), format!("an earlier flush failed: {error}")));
+    }
+
+    /// Locks every shard, in order.
+    fn lock_shards(&self) -> Vec<MutexGuard<'_, LiveShard>> {
+        self.shards.iter().map(Mutex::lock).collect()
+    }
+
+    /// Writes what all shards have pending to the log, and syncs it if asked to.
+    fn write_log(&self, sync: bool) -> Result<()> {
+        self.write_log_of(&mut self.log.lock(), sync)
+    }
+
+    fn write_log_of(&self, log: &mut LogState, sync: bool) -> Result<()> {
+        // Operations below this number are in their shard's log once the shard's lock was taken.
+        let below = self.next_seq.load(Ordering::Acquire);
+        for (number, shard) in self.shards.iter().enumerate() {
+            log.chunk.take(number, &mut shard.lock().log);
+        }
+        log.write()?;
+        if sync { log.sync(below) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,207 @@
+//! Opening a tree: beginning a change set, or taking one over from a writer that is gone.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use esker_base::{Clock, Error, Kind, Result};
+use parking_lot::{Condvar, Mutex};
+
+use super::background::Threads;
+use super::log::{self, LogState};
+use super::{FlushState, Inner, LiveShard, Pending, Retention, Tree, TreeOptions, Version};
+use crate::manifest::{Manifest, SetId, SetState};
+use crate::memtable::SHARDS;
+use crate::schema::{Row, Schema};
+use crate::tables::{TableSource, Tables};
+use crate::wal::{decode_log, prefix_end};
+
+/// A log larger than this is refused.
+const LOG_BYTES_MAX: u64 = 1 << 36;
+
+/// What a tree is opened with.
+#[derive(Debug)]
+pub struct TreeSetup {
+    /// The records' schema.
+    pub schema: &'static Schema,
+    /// Where tables are read from and written to.
+    pub source: TableSource,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Promises and limits.
+    pub options: TreeOptions,
+    /// Which records merges may drop.
+    pub retention: Retention,
+}
+
+impl Tree {
+    /// Begins change set `set` with the manifest that is given, committing it. One write.
+    ///
+    /// # Errors
+    /// `Conflict` or `Fenced` if the set exists.
+    pub fn create(setup: TreeSetup, set: SetId, mut manifest: Manifest) -> Result<Self> {
+        setup.schema.check();
+        let now_ns = setup.clock.now_ns();
+        manifest.commit(&*setup.source.store, set, now_ns)?;
+        Self::start(setup, set, manifest)
+    }
+
+    /// Takes over change set `set`: fences its writer by a commit with a higher epoch, replays
+    /// what its logs hold beyond the tables, up to the first operation that is missing or has a
+    /// row which `accepts` refuses, and flushes that.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if the set is published; `Corrupt` if a log passes its checksums and
+    /// makes no sense; what the store reports.
+    pub fn resume(
+        setup: TreeSetup,
+        set: SetId,
+        accepts: &mut dyn FnMut(&Row) -> Result<bool>,
+    ) -> Result<Self> {
+        setup.schema.check();
+        let store = setup.source.store.clone();
+        let mut manifest = Manifest::load(&*store, set)?;
+        if manifest.state != SetState::Open {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!("change set {set} is complete; start a new session on top of it"),
+            ));
+        }
+        manifest.epoch += 1;
+        manifest.commit(&*store, set, setup.clock.now_ns())?;
+        let old_logs = old_logs(&setup, set, &manifest)?;
+        let end = replay_end(&setup, set, &old_logs, manifest.last_seq, accepts)?;
+        let tree = Self::start(setup, set, manifest)?;
+        tree.replay(&old_logs, end)?;
+        tree.flush()?;
+        // A flush of nothing commits nothing; this also covers logs that held nothing new.
+        let floor = tree.inner.log.lock().next().saturating_sub(1);
+        tree.commit(|manifest| manifest.log_floor = manifest.log_floor.max(floor))?;
+        for number in old_logs {
+            store.delete(&log::name(set, number))?;
+        }
+        Ok(tree)
+    }
+
+    fn start(setup: TreeSetup, set: SetId, manifest: Manifest) -> Result<Self> {
+        let tables = Tables::new(&manifest.tables, setup.schema, &setup.source);
+        let covers = tables.runs.is_empty();
+        let version = Version { tables, ..Version::default() };
+        let next_log = manifest.epoch << 32;
+        let next_seq = manifest.last_seq + 1;
+        let next_run = manifest.tables.iter().map(|table| table.run + 1).max().unwrap_or(1);
+        let mut log = LogState::new(setup.source.store.clone(), set, next_log);
+        if setup.options.durability != super::Durability::None {
+            log.rotate()?;
+        }
+        let state = FlushState {
+            next_table: manifest.epoch << 32,
+            manifest,
+            next_run,
+            compressed_mark: None,
+        };
+        let inner = Arc::new(Inner {
+            schema: setup.schema,
+            set,
+            source: setup.source,
+            clock: setup.clock,
+            options: setup.options,
+            retention: setup.retention,
+            shards: (0..SHARDS).map(|_| Mutex::new(LiveShard::new(setup.schema))).collect(),
+            next_seq: AtomicU64::new(next_seq),
+            freezes: AtomicU64::new(0),
+            active_bytes: AtomicUsize::new(0),
+            version: ArcSwap::from_pointee(version),
+            presence_covers: AtomicBool::new(covers),
+            log: Mutex::new(log),
+            flush: Mutex::new(state),
+            pending: Mutex::new(Pending::default()),
+            work: Condvar::new(),
+            done: Condvar::new(),
+            failure: OnceLock::new(),
+        });
+        let threads = Threads::start(&inner)?;
+        Ok(Self { inner, _threads: threads })
+    }
+
+    /// Puts the operations of `logs` up to `end` into the memtable.
+    fn replay(&self, logs: &[u64], end: u64) -> Result<()> {
+        let inner = &*self.inner;
+        let last_seq = inner.flush.lock().manifest.last_seq;
+        inner.next_seq.store(end + 1, std::sync::atomic::Ordering::Release);
+        for &number in logs {
+            let name = log::name(inner.set, number);
+            let bytes = inner.store().get(&name, LOG_BYTES_MAX)?;
+            let mut grown = 0;
+            let mut put = |seq: u64, row: &Row| {
+                if seq > last_seq && seq <= end {
+                    grown += inner.replay_row(seq, row);
+                }
+            };
+            decode_log(inner.schema, &bytes, &mut put, &mut |_| {})
+                .map_err(|damage| damage.of(&name, 0))?;
+            inner.active_bytes.fetch_add(grown, std::sync::atomic::Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Puts a logged row, in stored form, unless a later operation on its key came before it.
+    fn replay_row(&self, seq: u64, row: &Row) -> usize {
+        let order = self.schema.order(&row.ints);
+        let mut shard = self.shards[crate::memtable::shard_of(order)].lock();
+        let before = shard.rows.bytes();
+        let key = self.schema.key(row);
+        let place = shard.rows.place(&key);
+        let newer = |old: Row| old.ints[self.schema.seq()] > seq;
+        if !shard.rows.at(&place).is_some_and(newer) {
+            let digest = self.schema.digest(&key);
+            shard.presence.insert(digest);
+            shard.rows.put(&place, row);
+        }
+        shard.rows.bytes() - before
+    }
+}
+
+/// Numbers of the logs that `manifest` still needs, in order.
+fn old_logs(setup: &TreeSetup, set: SetId, manifest: &Manifest) -> Result<Vec<u64>> {
+    let names = setup.source.store.list_names(&log::folder(set))?;
+    let mut numbers: Vec<u64> = names
+        .iter()
+        .filter_map(|name| log::number(name))
+        .filter(|&number| number >= manifest.log_floor && number < manifest.epoch << 32)
+        .collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// The last operation of the logs' prefix in which `accepts` takes every row.
+fn replay_end(
+    setup: &TreeSetup,
+    set: SetId,
+    logs: &[u64],
+    last_seq: u64,
+    accepts: &mut dyn FnMut(&Row) -> Result<bool>,
+) -> Result<u64> {
+    let mut seqs = Vec::new();
+    let mut refused = u64::MAX;
+    for &number in logs {
+        let name = log::name(set, number);
+        let bytes = setup.source.store.get(&name, LOG_BYTES_MAX)?;
+        let mut failed = Ok(());
+        let mut check = |seq: u64, row: &Row| {
+            let mut readable = *row;
+            setup.schema.restore(&mut readable.ints);
+            match accepts(&readable) {
+                Ok(true) => {}
+                Ok(false) => refused = refused.min(seq),
+                Err(error) => failed = Err(error),
+            }
+        };
+        decode_log(setup.schema, &bytes, &mut check, &mut |seq| seqs.push(seq))
+            .map_err(|damage| damage.of(&name, 0))?;
+        failed?;
+    }
+    Ok(prefix_end(seqs, last_seq).min(refused.saturating_sub(1)).max(last_seq))
+}

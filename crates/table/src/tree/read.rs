@@ -1,0 +1,114 @@
+//! Reads: one key, many keys, and cursors over one group.
+
+use std::sync::Arc;
+
+use esker_base::Result;
+
+use super::{Inner, Tree};
+use crate::block::DecodedBlock;
+use crate::memtable::{GroupKey, collect_group, shard_of};
+use crate::merge::Cursor;
+use crate::schema::{Key, RowBuffer};
+use crate::table::Wanted;
+
+/// Sources of one group's records from a key on.
+#[derive(Debug)]
+pub struct GroupCursors {
+    /// Cursors, newest source first.
+    pub cursors: Vec<Cursor>,
+    /// Records from this order on are not complete: continue there with new cursors.
+    pub end: Option<u64>,
+}
+
+impl Tree {
+    /// Reads the record of `key` into `out`, in readable form, its strings only if `with_strings`;
+    /// false if there is none. Cost: nothing but memory while the record is in memory, else a
+    /// block read.
+    pub fn get(&self, key: &Key, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
+        let inner = &*self.inner;
+        if inner.get_active(key, out) {
+            return Ok(true);
+        }
+        let wanted = Wanted { digest: inner.schema.digest(key), key: *key };
+        inner.version.load().get(inner.schema, &wanted, with_strings, out)
+    }
+
+    /// Reads the records of `keys`; neighbouring blocks are fetched together (MetaKV §III-B). The
+    /// answer at each index is that of the key there.
+    pub fn get_batch(&self, keys: &[Key]) -> Result<Vec<Option<RowBuffer>>> {
+        let inner = &*self.inner;
+        let mut answers: Vec<Option<RowBuffer>> = vec![None; keys.len()];
+        let mut missing = Vec::new();
+        let mut buffer = RowBuffer::default();
+        for (index, key) in keys.iter().enumerate() {
+            if inner.get_active(key, &mut buffer) {
+                answers[index] = Some(buffer.clone());
+            } else {
+                missing.push((index, Wanted { digest: inner.schema.digest(key), key: *key }));
+            }
+        }
+        let version = inner.version.load();
+        missing.retain(|(index, wanted)| {
+            let found = version.get_memory(inner.schema, wanted, true, &mut buffer);
+            if found {
+                answers[*index] = Some(buffer.clone());
+            }
+            !found
+        });
+        version.tables.get_batch(&mut missing, &mut |got| {
+            let mut row = RowBuffer::default();
+            got.block.read(got.row, true, &mut row);
+            answers[got.index] = Some(row);
+        })?;
+        Ok(answers)
+    }
+
+    /// Cursors over the records of the group of `from` from that key on; at least `limit` of the
+    /// active memtable's, if it has as many. Records put meanwhile may or may not be seen; all
+    /// others are.
+    pub fn group_cursors(&self, from: &Key, limit: usize) -> GroupCursors {
+        let inner = &*self.inner;
+        let mut group = GroupKey::default();
+        group[..inner.schema.group_ints].copy_from_slice(&from.ints[..inner.schema.group_ints]);
+        let mut active = DecodedBlock::default();
+        let mut end =
+            collect_group(inner.schema, &group, from, limit, &mut active, |shard, use_it| {
+                use_it(&inner.shards[shard].lock().rows);
+            });
+        // Loaded after the active memtable was read: what was frozen since is in it.
+        let version = inner.version.load_full();
+        let mut cursors = vec![Cursor::over_decoded(inner.schema, active)];
+        for memtable in &version.frozen {
+            let mut rows = DecodedBlock::default();
+            let bound = memtable.collect_group(&group, from, limit, &mut rows);
+            end = match (end, bound) {
+                (Some(end), Some(bound)) => Some(end.min(bound)),
+                (end, bound) => end.or(bound),
+            };
+            cursors.push(Cursor::over_decoded(inner.schema, rows));
+        }
+        cursors.extend(version.compressed.iter().map(|run| run.cursor(from)));
+        version.tables.cursors(inner.schema, from, &mut cursors);
+        GroupCursors { cursors, end }
+    }
+
+    /// What readers see of the tables, for scans of a flushed tree.
+    #[must_use]
+    pub fn tables(&self) -> crate::tables::Tables {
+        Arc::clone(&self.inner.version.load()).tables.clone()
+    }
+}
+
+impl Inner {
+    /// Reads the record of `key` in the active memtable.
+    #[inline]
+    fn get_active(&self, key: &Key, out: &mut RowBuffer) -> bool {
+        let shard = self.shards[shard_of(self.schema.order(&key.ints))].lock();
+        let Some(position) = shard.rows.find(key) else {
+            return false;
+        };
+        out.set(&shard.rows.row(position));
+        self.schema.restore(&mut out.ints);
+        true
+    }
+}

@@ -1,0 +1,244 @@
+//! Updates: read some keys, decide, write them, as one operation.
+//!
+//! The active memtable is looked at under the locks of the keys' shards. What is older is read
+//! without them, and only if the presence filter says that there may be something; should the
+//! memtable be frozen meanwhile, it is read again.
+
+use std::array;
+use std::sync::atomic::Ordering;
+
+use arrayvec::ArrayVec;
+use esker_base::{Error, Kind, Result};
+use parking_lot::MutexGuard;
+
+use super::{Durability, Inner, LOG_BYTES, LiveShard, Tree};
+use crate::memtable::{ROW_TEXT_BYTES_MAX, SHARDS, shard_of};
+use crate::schema::{Key, Row, RowBuffer};
+use crate::table::Wanted;
+
+/// A shard's log is written through once this much of it is pending, so that all of them together
+/// stay under [`LOG_BYTES`].
+const SHARD_LOG_BYTES: usize = LOG_BYTES / SHARDS;
+
+/// The record that a key had before an update, if any, in readable form.
+pub type Slot<'a> = Option<Row<'a>>;
+
+/// A locked shard and its number.
+type OwnShard<'g> = (usize, MutexGuard<'g, LiveShard>);
+
+/// What an update writes.
+pub struct Draft<'d, 'g> {
+    inner: &'d Inner,
+    shards: &'d mut [OwnShard<'g>],
+    seq: Option<u64>,
+    has_put: bool,
+    /// Memory that the shards took more.
+    grown_bytes: usize,
+}
+
+impl Draft<'_, '_> {
+    /// The operation's sequence number.
+    pub fn seq(&mut self) -> u64 {
+        *self.seq.get_or_insert_with(|| self.inner.next_seq.fetch_add(1, Ordering::AcqRel))
+    }
+
+    /// Writes `rows`, in readable form, as one operation; their keys are among the update's. Their
+    /// sequence number is set here. At most once an update.
+    ///
+    /// # Panics
+    /// If a key is of a shard that the update does not own, or on the second call.
+    #[inline]
+    pub fn put(&mut self, rows: &mut [Row]) {
+        assert!(!self.has_put, "an update puts once");
+        self.has_put = true;
+        let schema = self.inner.schema;
+        let seq = self.seq();
+        for row in rows.iter_mut() {
+            row.ints[schema.seq()] = seq;
+            schema.store(&mut row.ints);
+        }
+        if self.inner.logs() {
+            self.log(seq, rows);
+        }
+        for row in rows {
+            let shard = self.shard(shard_of(schema.order(&row.ints)));
+            let before = shard.rows.bytes();
+            let key = schema.key(row);
+            let place = shard.rows.place(&key);
+            if !place.is_taken() {
+                shard.presence.insert(schema.digest(&key));
+            }
+            shard.rows.put(&place, row);
+            let grown = shard.rows.bytes() - before;
+            self.grown_bytes += grown;
+        }
+    }
+
+    fn shard(&mut self, number: usize) -> &mut LiveShard {
+        let own = self.shards.iter_mut().find(|(own, _)| *own == number);
+        &mut own.expect("an update writes only keys that it named").1
+    }
+
+    /// Logs an operation with the shard of its first row.
+    fn log(&mut self, seq: u64, rows: &[Row]) {
+        let schema = self.inner.schema;
+        let number_of = |row: &Row| shard_of(schema.order(&row.ints));
+        let first = rows.first().map_or(self.shards[0].0, number_of);
+        let shard = self.shard(first);
+        shard.log.start(seq, rows.len());
+        for row in rows {
+            if number_of(row) == first {
+                let group = shard.rows.group_number_of(&schema.key(row));
+                if shard.logged_groups.len() <= group {
+                    shard.logged_groups.resize(group + 1, 0);
+                }
+                shard.log.row(schema, row, Some(&mut shard.logged_groups[group]));
+            } else {
+                shard.log.row(schema, row, None);
+            }
+        }
+    }
+}
+
+impl Tree {
+    /// Reads the records of `keys`, lets `decide` look at them and put new ones, all as one
+    /// operation: others see the state before or after it. `decide` may run more than once, but
+    /// puts take effect only the last time; it must not fail after putting.
+    ///
+    /// Once it returns the operation survives what the tree's durability promises. Cost: no store
+    /// request unless an older record may exist, a share of a log write, and at times, without a
+    /// background thread, a flush.
+    ///
+    /// # Errors
+    /// What `decide` returns; `TooLarge` and `Closed`; what the store reports.
+    #[inline]
+    pub fn update<const N: usize, T>(
+        &self,
+        keys: [Key; N],
+        mut decide: impl FnMut([Slot; N], &mut Draft) -> Result<T>,
+    ) -> Result<T> {
+        const { assert!(N > 0, "an update has a key") };
+        let inner = &*self.inner;
+        inner.check_failure()?;
+        let wanted = keys.map(|key| Wanted { digest: inner.schema.digest(&key), key });
+        // What older places hold, and at which count of freezes it was read.
+        let mut older: [Option<(u64, Option<Box<RowBuffer>>)>; N] = array::from_fn(|_| None);
+        loop {
+            let mut shards = inner.lock_shards_of(&keys);
+            let freezes = inner.freezes.load(Ordering::Relaxed);
+            let mut active: [Option<Box<RowBuffer>>; N] = array::from_fn(|_| None);
+            let mut missing = false;
+            for index in 0..N {
+                let number = shard_of(inner.schema.order(&keys[index].ints));
+                let own = shards.iter().position(|(own, _)| *own == number);
+                let shard = &shards[own.expect("every key's shard is locked")].1;
+                shard.presence.prefetch(wanted[index].digest);
+                if let Some(position) = shard.rows.find(&keys[index]) {
+                    let mut buffer = Box::<RowBuffer>::default();
+                    buffer.set(&shard.rows.row(position));
+                    inner.schema.restore(&mut buffer.ints);
+                    active[index] = Some(buffer);
+                    continue;
+                }
+                let known = older[index].as_ref().is_some_and(|(at, _)| *at == freezes);
+                if !known {
+                    let absent = inner.presence_covers.load(Ordering::Relaxed)
+                        && !shard.presence.may_contain(wanted[index].digest);
+                    older[index] = absent.then_some((freezes, None));
+                    missing |= !absent;
+                }
+            }
+            if missing {
+                drop(shards);
+                for index in 0..N {
+                    if active[index].is_none() && older[index].is_none() {
+                        older[index] = Some((freezes, inner.read_older(&wanted[index])?));
+                    }
+                }
+                continue;
+            }
+            let slots: [Slot; N] = array::from_fn(|index| {
+                let older = || older[index].as_ref().and_then(|(_, row)| row.as_deref());
+                active[index].as_deref().or_else(older).map(RowBuffer::row)
+            });
+            let mut draft =
+                Draft { inner, shards: &mut shards, seq: None, has_put: false, grown_bytes: 0 };
+            let decided = decide(slots, &mut draft);
+            debug_assert!(decided.is_ok() || !draft.has_put, "an update fails before it puts");
+            if draft.seq.is_some() && !draft.has_put {
+                // The number is taken: log it, or replay would stop at the gap.
+                draft.put(&mut []);
+            }
+            let (seq, grown_bytes) = (draft.seq, draft.grown_bytes);
+            let full = shards.iter().any(|(_, own)| own.log.pending().len() >= SHARD_LOG_BYTES);
+            drop(shards);
+            if let Some(seq) = seq {
+                inner.settle(seq, full, grown_bytes)?;
+            }
+            return decided;
+        }
+    }
+}
+
+/// Fails if a record's strings are over what the engine takes.
+///
+/// # Errors
+/// `TooLarge`.
+pub fn check_text_bytes(strings: &[&[u8]]) -> Result<()> {
+    let bytes: usize = strings.iter().map(|string| string.len()).sum();
+    if bytes <= ROW_TEXT_BYTES_MAX {
+        return Ok(());
+    }
+    let context = format!("a record of {bytes} bytes; at most {ROW_TEXT_BYTES_MAX} are possible");
+    Err(Error::new(Kind::TooLarge, context))
+}
+
+impl Inner {
+    /// Locks the shards of `keys`, each once, in ascending order.
+    #[inline]
+    fn lock_shards_of<const N: usize>(&self, keys: &[Key; N]) -> ArrayVec<OwnShard<'_>, N> {
+        let mut numbers = keys.map(|key| shard_of(self.schema.order(&key.ints)));
+        numbers.sort_unstable();
+        let mut locked = ArrayVec::new();
+        for (at, &number) in numbers.iter().enumerate() {
+            if at == 0 || numbers[at - 1] != number {
+                locked.push((number, self.shards[number].lock()));
+            }
+        }
+        locked
+    }
+
+    /// The record of a key below the active memtable, in readable form.
+    fn read_older(&self, wanted: &Wanted) -> Result<Option<Box<RowBuffer>>> {
+        let mut buffer = Box::<RowBuffer>::default();
+        let found = self.version.load().get(self.schema, wanted, true, &mut buffer)?;
+        Ok(found.then_some(buffer))
+    }
+
+    /// What follows an operation, outside its locks: log, memory, durability.
+    #[inline]
+    fn settle(&self, seq: u64, log_full: bool, grown_bytes: usize) -> Result<()> {
+        match self.options.durability {
+            Durability::None => {}
+            Durability::Async if !log_full => {}
+            Durability::Async => self.write_log(false)?,
+            Durability::Always => self.sync_through(seq)?,
+        }
+        if grown_bytes > 0 {
+            let active = self.active_bytes.fetch_add(grown_bytes, Ordering::Relaxed) + grown_bytes;
+            if active >= self.active_bytes_max() {
+                self.make_room()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns once operation `seq` is synced; those that wait together share one sync.
+    fn sync_through(&self, seq: u64) -> Result<()> {
+        let mut log = self.log.lock();
+        if log.synced_below > seq {
+            return Ok(());
+        }
+        self.write_log_of(&mut log, true)
+    }
+}

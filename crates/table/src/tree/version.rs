@@ -1,0 +1,58 @@
+//! Version: everything a reader looks at below the active memtable, as one immutable snapshot.
+
+use std::sync::Arc;
+
+use esker_base::Result;
+
+use crate::memtable::FrozenMemtable;
+use crate::run::CompressedRun;
+use crate::schema::{RowBuffer, Schema};
+use crate::table::Wanted;
+use crate::tables::Tables;
+
+/// One snapshot; each part the newest first, the parts in order of age.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Version {
+    /// Frozen memtables that are being encoded.
+    pub(super) frozen: Vec<Arc<FrozenMemtable>>,
+    /// Compressed runs in memory.
+    pub(super) compressed: Vec<Arc<CompressedRun>>,
+    /// Tables on the store.
+    pub(super) tables: Tables,
+}
+
+impl Version {
+    /// Reads the newest record of a key; false if there is none.
+    #[inline]
+    pub(super) fn get(
+        &self,
+        schema: &Schema,
+        wanted: &Wanted,
+        with_strings: bool,
+        out: &mut RowBuffer,
+    ) -> Result<bool> {
+        if self.get_memory(schema, wanted, with_strings, out) {
+            return Ok(true);
+        }
+        self.tables.get(wanted, with_strings, out)
+    }
+
+    /// As [`Version::get`], but in memory only.
+    #[inline]
+    pub(super) fn get_memory(
+        &self,
+        schema: &Schema,
+        wanted: &Wanted,
+        with_strings: bool,
+        out: &mut RowBuffer,
+    ) -> bool {
+        for memtable in &self.frozen {
+            if let Some(row) = memtable.get(&wanted.key) {
+                out.set(&row);
+                schema.restore(&mut out.ints);
+                return true;
+            }
+        }
+        self.compressed.iter().any(|run| run.get(&wanted.key, with_strings, out))
+    }
+}

@@ -1,0 +1,177 @@
+//! Shard log: the operations of one shard since its log began, each against the one before.
+//!
+//! This file is the only encoder and decoder of operations. An operation is
+//! ```text
+//! seq - last seq | rows | row …
+//! row: group | changed columns and strings (bits) | zigzag differences | strings
+//! group: 0 integers: named here only | 1 integers: named as the next number | n + 2: the n-th
+//! string: bytes shared with the row before | bytes that follow | those bytes
+//! ```
+//! all in varints but the integers of a group (8 bytes each). Rows are in stored form. The sequence
+//! number and a hash that follows from the key's string are not logged.
+
+use crate::memtable::{GroupKey, ROW_TEXT_BYTES_MAX};
+use crate::schema::{INTS_MAX, Row, RowBuffer, STRINGS_MAX, Schema};
+use crate::wire::{Damage, Input, put_varint, unzigzag, zigzag};
+
+/// An operation has at most this many rows.
+pub const OPERATION_ROWS_MAX: usize = 1 << 16;
+
+/// Encodes, or decodes, the operations of one shard of one log.
+#[derive(Debug, Default)]
+pub struct ShardLog {
+    pending: Vec<u8>,
+    last_seq: u64,
+    before: RowBuffer,
+    /// Groups by number; kept by the decoder only.
+    groups: Vec<GroupKey>,
+    group_count: u32,
+}
+
+/// The columns that a log leaves out: the group, which is named, and what is derived.
+fn implied(schema: &Schema) -> u32 {
+    let group = (1 << schema.group_ints) - 1;
+    let hash = u32::from(schema.hash_of.is_some()) << (schema.key_ints - 1);
+    group | hash | 1 << schema.seq()
+}
+
+impl ShardLog {
+    /// What is encoded and not yet taken.
+    #[must_use]
+    pub fn pending(&self) -> &[u8] {
+        &self.pending
+    }
+
+    /// Forgets what is pending, once it was taken.
+    pub fn clear_pending(&mut self) {
+        self.pending.clear();
+    }
+
+    /// Starts the operation `seq` of `rows` rows; `rows` calls of [`ShardLog::row`] must follow.
+    pub fn start(&mut self, seq: u64, rows: usize) {
+        put_varint(&mut self.pending, seq.wrapping_sub(self.last_seq));
+        put_varint(&mut self.pending, rows as u64);
+        self.last_seq = seq;
+    }
+
+    /// Adds a row in stored form. `group_number` is where the caller keeps the number of the row's
+    /// group plus one, 0 until the group was named in this log; `None` for a row of another shard.
+    #[inline]
+    pub fn row(&mut self, schema: &Schema, row: &Row, group_number: Option<&mut u32>) {
+        if schema.group_ints > 0 {
+            self.put_group(schema, row, group_number);
+        }
+        let mut mask = 0u32;
+        for column in 0..INTS_MAX {
+            mask |= u32::from(row.ints[column] != self.before.ints[column]) << column;
+        }
+        mask &= !implied(schema);
+        for column in 0..STRINGS_MAX {
+            let same = self.before.strings[column] == row.strings[column];
+            mask |= u32::from(!same) << (INTS_MAX + column);
+        }
+        put_varint(&mut self.pending, u64::from(mask));
+        let mut changed = mask & ((1 << INTS_MAX) - 1);
+        while changed != 0 {
+            let column = changed.trailing_zeros() as usize;
+            changed &= changed - 1;
+            let difference = row.ints[column].wrapping_sub(self.before.ints[column]);
+            put_varint(&mut self.pending, zigzag(difference));
+        }
+        self.before.ints = row.ints;
+        for column in 0..STRINGS_MAX {
+            if mask >> (INTS_MAX + column) & 1 == 1 {
+                let (before, string) = (&mut self.before.strings[column], row.strings[column]);
+                let shared = before.iter().zip(string).take_while(|(a, b)| a == b).count();
+                put_varint(&mut self.pending, shared as u64);
+                put_varint(&mut self.pending, (string.len() - shared) as u64);
+                self.pending.extend_from_slice(&string[shared..]);
+                before.truncate(shared);
+                before.extend_from_slice(&string[shared..]);
+            }
+        }
+    }
+
+    fn put_group(&mut self, schema: &Schema, row: &Row, group_number: Option<&mut u32>) {
+        match group_number {
+            Some(number) if *number > 0 => {
+                return put_varint(&mut self.pending, u64::from(*number) + 1);
+            }
+            Some(number) => {
+                self.group_count += 1;
+                *number = self.group_count;
+                self.pending.push(1);
+            }
+            None => self.pending.push(0),
+        }
+        for int in &row.ints[..schema.group_ints] {
+            self.pending.extend_from_slice(&int.to_le_bytes());
+        }
+    }
+
+    /// Decodes the next operation of `input`: its number, and each row to `visit`.
+    pub(super) fn decode(
+        &mut self,
+        schema: &Schema,
+        input: &mut Input,
+        visit: &mut dyn FnMut(u64, &Row),
+    ) -> Result<u64, Damage> {
+        let seq = self.last_seq.wrapping_add(input.varint()?);
+        let rows = input.varint_max(OPERATION_ROWS_MAX, "an operation's number of rows")?;
+        self.last_seq = seq;
+        for _ in 0..rows {
+            self.decode_row(schema, input)?;
+            self.before.ints[schema.seq()] = seq;
+            visit(seq, &self.before.row());
+        }
+        Ok(seq)
+    }
+
+    fn decode_row(&mut self, schema: &Schema, input: &mut Input) -> Result<(), Damage> {
+        if schema.group_ints > 0 {
+            let group = self.decode_group(schema, input)?;
+            let count = schema.group_ints;
+            self.before.ints[..count].copy_from_slice(&group[..count]);
+        }
+        let mask = input.varint_max(u32::MAX as usize, "a row's changes")? as u32;
+        let known = (1u32 << schema.ints.len()) - 1 | ((1 << schema.strings.len()) - 1) << INTS_MAX;
+        if mask & (implied(schema) | !known) != 0 {
+            return Err(input.damage("changes of logged columns"));
+        }
+        for column in (0..INTS_MAX).filter(|column| mask >> column & 1 == 1) {
+            let difference = unzigzag(input.varint()?);
+            self.before.ints[column] = self.before.ints[column].wrapping_add(difference);
+        }
+        for column in (0..STRINGS_MAX).filter(|column| mask >> (INTS_MAX + column) & 1 == 1) {
+            let before = &mut self.before.strings[column];
+            let shared = input.varint_max(before.len(), "a shared part of the string before")?;
+            let rest = input.bytes(ROW_TEXT_BYTES_MAX, "a string within bounds")?;
+            before.truncate(shared);
+            before.extend_from_slice(rest);
+            if before.len() > ROW_TEXT_BYTES_MAX {
+                return Err(input.damage("a string within bounds"));
+            }
+        }
+        if let Some(hash_of) = schema.hash_of {
+            self.before.ints[schema.key_ints - 1] = hash_of(&self.before.strings[0]);
+        }
+        Ok(())
+    }
+
+    fn decode_group(&mut self, schema: &Schema, input: &mut Input) -> Result<GroupKey, Damage> {
+        let at = input.clone();
+        let code = input.varint()?;
+        if let Some(number) = code.checked_sub(2) {
+            let group = usize::try_from(number).ok().and_then(|number| self.groups.get(number));
+            return group.copied().ok_or(at.damage("a group that was named before"));
+        }
+        let mut group = GroupKey::default();
+        for int in &mut group[..schema.group_ints] {
+            *int = input.u64()?;
+        }
+        if code == 1 {
+            self.groups.push(group);
+        }
+        Ok(group)
+    }
+}

@@ -1,0 +1,208 @@
+//! Reading and writing of integers and byte strings in everything that Esker puts on disk.
+//!
+//! Integers are little-endian or LEB128 varints. Reading never goes past the end and never
+//! allocates: what is wrong is a [`Damage`], which the reader of an object turns into `Corrupt`
+//! with the object's name.
+
+use esker_base::Error;
+
+/// What is wrong with some bytes, and where in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Offset from the start of the bytes being read.
+    pub offset: usize,
+    /// What was expected there.
+    pub what: &'static str,
+}
+
+impl Damage {
+    /// The error that names `object`, whose bytes being read start at `base`.
+    #[must_use]
+    pub fn of(self, object: &str, base: u64) -> Error {
+        Error::corrupt(object, base + self.offset as u64, self.what)
+    }
+}
+
+/// A varint takes at most this many bytes.
+pub const VARINT_BYTES_MAX: usize = 10;
+
+/// Appends `value` as a LEB128 varint.
+#[inline]
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a varint length and then `bytes`.
+pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Maps small negative and positive differences to small numbers.
+#[inline]
+#[must_use]
+pub const fn zigzag(difference: u64) -> u64 {
+    (difference << 1) ^ (((difference as i64) >> 63) as u64)
+}
+
+/// The inverse of [`zigzag`].
+#[inline]
+#[must_use]
+pub const fn unzigzag(value: u64) -> u64 {
+    (value >> 1) ^ (value & 1).wrapping_neg()
+}
+
+/// Bytes being read from the front.
+#[derive(Clone, Debug)]
+pub struct Input<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Input<'a> {
+    /// Reads `bytes` from their start.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    /// The offset of the next byte.
+    #[must_use]
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// All the bytes, also those already read.
+    #[must_use]
+    pub fn whole(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// How many bytes are left.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    /// The damage `what` at the current offset.
+    #[must_use]
+    pub fn damage(&self, what: &'static str) -> Damage {
+        Damage { offset: self.at, what }
+    }
+
+    /// The next `count` bytes.
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8], Damage> {
+        if count > self.left() {
+            return Err(self.damage("more bytes than there are"));
+        }
+        let taken = &self.bytes[self.at..self.at + count];
+        self.at += count;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Damage> {
+        let taken = self.take(N)?;
+        Ok(taken.try_into().expect("take returns what was asked for"))
+    }
+
+    /// One byte.
+    #[inline]
+    pub fn u8(&mut self) -> Result<u8, Damage> {
+        let byte = *self.bytes.get(self.at).ok_or(self.damage("one more byte"))?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    /// A little-endian 16-bit integer.
+    pub fn u16(&mut self) -> Result<u16, Damage> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    /// A little-endian 32-bit integer.
+    pub fn u32(&mut self) -> Result<u32, Damage> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    /// A little-endian 64-bit integer.
+    pub fn u64(&mut self) -> Result<u64, Damage> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// A little-endian 128-bit integer.
+    pub fn u128(&mut self) -> Result<u128, Damage> {
+        Ok(u128::from_le_bytes(self.array()?))
+    }
+
+    /// A varint.
+    #[inline]
+    pub fn varint(&mut self) -> Result<u64, Damage> {
+        let mut value = 0u64;
+        for shift in 0..VARINT_BYTES_MAX {
+            let byte = self.u8()?;
+            if shift == VARINT_BYTES_MAX - 1 && byte > 1 {
+                return Err(self.damage("a varint of at most 64 bits"));
+            }
+            value |= u64::from(byte & 0x7f) << (7 * shift);
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(self.damage("a varint of at most 10 bytes"))
+    }
+
+    /// A varint of at most `max`; `what` names it in the damage.
+    #[inline]
+    pub fn varint_max(&mut self, max: usize, what: &'static str) -> Result<usize, Damage> {
+        let at = self.at;
+        match usize::try_from(self.varint()?) {
+            Ok(value) if value <= max => Ok(value),
+            _ => Err(Damage { offset: at, what }),
+        }
+    }
+
+    /// A varint length, at most `max`, and as many bytes.
+    pub fn bytes(&mut self, max: usize, what: &'static str) -> Result<&'a [u8], Damage> {
+        let count = self.varint_max(max, what)?;
+        self.take(count)
+    }
+
+    /// Succeeds if nothing is left.
+    pub fn end(&self) -> Result<(), Damage> {
+        if self.left() == 0 { Ok(()) } else { Err(self.damage("the end")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn varints_round_trip_and_overlong_ones_are_refused() {
+        for value in [0, 1, 127, 128, 16_383, 16_384, u64::MAX - 1, u64::MAX] {
+            let mut out = Vec::new();
+            put_varint(&mut out, value);
+            assert_eq!(Input::new(&out).varint(), Ok(value));
+            for cut in 0..out.len() {
+                assert!(Input::new(&out[..cut]).varint().is_err());
+            }
+        }
+        assert!(Input::new(&[0xff; 11]).varint().is_err());
+        assert!(
+            Input::new(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2])
+                .varint()
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn zigzag_keeps_small_differences_small() {
+        for difference in [0i64, 1, -1, 2, -2, i64::MAX, i64::MIN] {
+            assert_eq!(unzigzag(zigzag(difference as u64)), difference as u64);
+        }
+        assert_eq!(zigzag((-1i64) as u64), 1);
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of the table engine as a whole.
+
+mod model;
