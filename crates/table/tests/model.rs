@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
-use esker_base::store::{FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Random, Result};
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::merge::Merge;
@@ -169,19 +169,23 @@ fn a_crash_at_every_store_operation_leaves_a_prefix() {
             memory_bytes: 1 << 17,
             background: false,
         };
-        let (total, _) = workload(&options, None);
-        for stop in 0..total {
-            crash_at(&options, stop);
+        let (total, (durable, _)) = workload(&options, None);
+        assert!(durable >= 360 && total > 30, "the workload runs to its end: {total}, {durable}");
+        for stop in 0..=total {
+            for effect in [Effect::None, Effect::Partial, Effect::Full] {
+                crash_at(&options, stop, effect);
+            }
         }
     }
 }
 
 /// Runs 400 puts of ascending values with a sync at times; returns store operations and how many
 /// puts were acknowledged as durable.
-fn workload(options: &TreeOptions, stop: Option<u64>) -> (u64, (usize, Arc<FaultStore>)) {
-    let fault = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), stop.unwrap_or(0)));
-    if let Some(stop) = stop {
-        fault.stop_at(stop);
+fn workload(options: &TreeOptions, stop: Option<(u64, Effect)>) -> (u64, (usize, Arc<FaultStore>)) {
+    let fault =
+        Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), stop.map_or(0, |stop| stop.0)));
+    if let Some((stop, effect)) = stop {
+        fault.stop_at(stop, effect);
     }
     let store: SharedStore = fault.clone();
     let mut durable = 0;
@@ -207,9 +211,9 @@ fn workload(options: &TreeOptions, stop: Option<u64>) -> (u64, (usize, Arc<Fault
     (fault.operations(), (durable, fault))
 }
 
-fn crash_at(options: &TreeOptions, stop: u64) {
-    let (_, (durable, fault)) = workload(options, Some(stop));
-    let store = fault.after_power_loss();
+fn crash_at(options: &TreeOptions, stop: u64, effect: Effect) {
+    let (_, (durable, fault)) = workload(options, Some((stop, effect)));
+    let store = fault.after_power_loss().expect("an image");
     let resume = || Tree::resume(setup(&store, options.clone()), SetId(7), &mut |_| Ok(true));
     let tree = match resume() {
         Ok(tree) => tree,

@@ -105,7 +105,7 @@ impl LogState {
             return Ok(());
         }
         let active = self.live.last().expect("a logged tree has an active log");
-        let bytes = self.chunk.seal();
+        let bytes = self.chunk.seal(active.synced_bytes);
         self.written_bytes += bytes.len() as u64;
         let written = active.log.append(bytes);
         self.chunk.clear();

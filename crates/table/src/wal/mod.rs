@@ -17,8 +17,11 @@ use crate::wire::{Damage, Input, put_varint};
 pub const LOG_MAGIC: [u8; 8] = *b"ESKERWL1";
 /// A chunk larger than this is not one of ours.
 pub const CHUNK_BYTES_MAX: usize = 64 << 20;
-/// Bytes of a chunk before its segments: their length and CRC-32C.
-const CHUNK_HEADER_BYTES: usize = 8;
+/// A chunk starts with these bytes, by which one is found again after bytes that are damaged.
+const CHUNK_MAGIC: [u8; 4] = *b"ECNK";
+/// Bytes of a chunk before its segments: magic, their length, a CRC-32C of what follows it, and
+/// how many bytes of the log were synced when the chunk was written.
+const CHUNK_HEADER_BYTES: usize = 20;
 
 /// What the shards have pending, as one unit that is written whole or counts as absent.
 #[derive(Debug)]
@@ -50,14 +53,16 @@ impl Chunk {
         }
     }
 
-    /// The chunk as it is written.
+    /// The chunk as it is written to a log of which `synced_bytes` are synced.
     #[must_use]
-    pub fn seal(&mut self) -> &[u8] {
+    pub fn seal(&mut self, synced_bytes: u64) -> &[u8] {
         let body = self.bytes.len() - CHUNK_HEADER_BYTES;
         let length = u32::try_from(body).expect("shards write through long before that");
-        let checksum = crc32c::crc32c(&self.bytes[CHUNK_HEADER_BYTES..]);
-        self.bytes[..4].copy_from_slice(&length.to_le_bytes());
-        self.bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
+        self.bytes[..4].copy_from_slice(&CHUNK_MAGIC);
+        self.bytes[4..8].copy_from_slice(&length.to_le_bytes());
+        self.bytes[12..20].copy_from_slice(&synced_bytes.to_le_bytes());
+        let checksum = crc32c::crc32c(&self.bytes[12..]);
+        self.bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
         &self.bytes
     }
 
@@ -65,19 +70,36 @@ impl Chunk {
     pub fn clear(&mut self) {
         self.bytes.truncate(CHUNK_HEADER_BYTES);
     }
+}
 
-    /// The segments of the chunk at the front of `input`; `None` if what is there is not a whole
-    /// chunk: the log was cut short here.
-    pub(crate) fn read<'a>(input: &mut Input<'a>) -> Option<Input<'a>> {
+/// A chunk as it is read.
+#[derive(Debug)]
+pub(crate) struct ReadChunk<'a> {
+    /// Its segments.
+    pub(crate) segments: Input<'a>,
+    /// How many bytes of the log were synced when it was written.
+    pub(crate) synced_bytes: u64,
+}
+
+impl<'a> ReadChunk<'a> {
+    /// The chunk at the front of `input`; `None` if what is there is not a whole chunk.
+    pub(crate) fn read(input: &mut Input<'a>) -> Option<Self> {
         let mut ahead = input.clone();
+        if ahead.take(4).ok()? != CHUNK_MAGIC {
+            return None;
+        }
         let length = ahead.u32().ok()? as usize;
         let checksum = ahead.u32().ok()?;
-        let body = ahead.take(length).ok()?;
-        if length == 0 || length > CHUNK_BYTES_MAX || crc32c::crc32c(body) != checksum {
+        if length == 0 || length > CHUNK_BYTES_MAX {
+            return None;
+        }
+        let checked = ahead.take(8 + length).ok()?;
+        if crc32c::crc32c(checked) != checksum {
             return None;
         }
         *input = ahead;
-        Some(Input::new(body))
+        let (synced, body) = checked.split_first_chunk().expect("at least eight bytes");
+        Some(Self { segments: Input::new(body), synced_bytes: u64::from_le_bytes(*synced) })
     }
 }
 
