@@ -18,6 +18,10 @@ use rocksdb::{DB, ReadOptions, WaitForCompactOptions, WriteOptions};
 use settings::Settings;
 use workload::{Files, Permutation, Row, SEED_REMOVE, SEED_STAT, SEED_WARM, Shape, decode_value};
 
+/// Serves RocksDB's own allocations too: the symbols of malloc are replaced.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 const LOG_BUFFER_BYTES_MAX: u64 = 64 << 10;
 const LOG_DELAY_MAX: Duration = Duration::from_millis(100);
 /// What RocksDB's log adds to key and value: a batch header of 12 bytes, a type byte, the two
@@ -229,7 +233,8 @@ impl Driver {
     fn stat(&mut self) {
         let shape = self.load_shape();
         let Settings { threads, absent, .. } = self.settings;
-        let operations = if self.settings.operations == 0 { shape.files } else { self.settings.operations };
+        let operations =
+            if self.settings.operations == 0 { shape.files } else { self.settings.operations };
         let db = self.open(false);
         if !self.settings.cold {
             self.warm(&db, shape);
