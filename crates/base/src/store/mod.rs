@@ -13,6 +13,8 @@ pub mod identity;
 mod memory;
 pub mod name;
 mod posix;
+#[cfg(feature = "s3")]
+mod s3;
 pub mod url;
 
 use std::fmt::Debug;
@@ -26,6 +28,8 @@ pub use self::counted::{CountedStore, Counts};
 pub use self::fault::{Effect, FaultStore};
 pub use self::memory::MemoryStore;
 pub use self::posix::PosixStore;
+#[cfg(feature = "s3")]
+pub use self::s3::S3Store;
 use crate::{Error, Kind, Result};
 
 /// An object as a listing shows it.

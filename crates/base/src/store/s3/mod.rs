@@ -1,0 +1,217 @@
+//! S3 store: a bucket, or a part of one, on anything that speaks S3 with conditional writes.
+//!
+//! ```text
+//! <prefix>/<name>                        an object
+//! <prefix>/<log>/_<8 digits>.log         a piece of an append log, numbered from 0
+//! ```
+//! Races are decided by `If-None-Match: *`, also when an upload in parts is completed. The client
+//! retries what failed on the way; since a repeated conditional write may be refused because the
+//! first one came through, every object carries a mark in its metadata that tells whose it is.
+//! Invariants: (1) nothing is overwritten; (2) pieces of a log are numbered without gaps.
+//! Limits: a put does not look whether a log has its name, and a log does not look twice whether an
+//! object has; names of objects and logs are disjoint by the layout of change sets. What abandoned
+//! uploads left costs space until a lifecycle rule of the bucket removes it.
+//! Concurrency: any number of threads, processes and machines. Calls block; a runtime of two threads
+//! of this store's own drives the network, so callers may have one or none.
+
+mod connection;
+mod failure;
+mod log;
+mod pieces;
+mod read;
+mod upload;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use self::connection::Connection;
+use self::log::S3Log;
+use self::read::Reader;
+use self::upload::{PART_BYTES, S3Writer};
+use super::{AppendLog, ObjectInfo, ObjectWriter, Store, coalesce, name};
+use crate::Result;
+
+/// A store in a bucket.
+#[derive(Debug)]
+pub struct S3Store {
+    connection: Arc<Connection>,
+    reader: Arc<Reader>,
+}
+
+impl S3Store {
+    /// The store below `prefix` (empty: all) of `bucket`, reached as the standard AWS environment
+    /// variables say: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`,
+    /// `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_ALLOW_HTTP`, roles of containers and instances. Makes
+    /// no request.
+    ///
+    /// # Errors
+    /// `Invalid` if the variables make no sense.
+    pub fn from_env(bucket: &str, prefix: &str) -> Result<Self> {
+        let variables = std::env::vars_os()
+            .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
+        Self::with_variables(bucket, prefix, variables)
+    }
+
+    /// As [`S3Store::from_env`], with `variables` instead of the environment.
+    ///
+    /// # Errors
+    /// `Invalid` if the variables make no sense.
+    pub fn with_variables(
+        bucket: &str,
+        prefix: &str,
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self> {
+        let connection = Arc::new(Connection::new(bucket, prefix, variables)?);
+        let reader = Arc::new(Reader::new(Arc::clone(&connection)));
+        Ok(Self { connection, reader })
+    }
+}
+
+impl Store for S3Store {
+    fn url(&self) -> String {
+        self.connection.url().into()
+    }
+
+    /// One request; one more if the name is taken; in parts if large.
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.connection.check(name)?;
+        if bytes.len() > PART_BYTES {
+            let mut writer = self.create(name)?;
+            writer.write(bytes)?;
+            return writer.finish();
+        }
+        self.connection.put(name, Bytes::copy_from_slice(bytes))
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        self.connection.check(name)?;
+        Ok(Box::new(S3Writer::new(Arc::clone(&self.connection), name.into())))
+    }
+
+    /// One request for an object, two for a log or what is absent.
+    fn size(&self, name: &str) -> Result<u64> {
+        self.connection.check(name)?;
+        let (reader, name) = (Arc::clone(&self.reader), name.to_owned());
+        self.connection.wait(async move { reader.size(&name).await })
+    }
+
+    fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
+        self.connection.check(name)?;
+        let (reader, name) = (Arc::clone(&self.reader), name.to_owned());
+        self.connection.wait(async move { reader.whole(&name, bytes_max).await })
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.connection.check(name)?;
+        coalesce::check_range(name, &range)?;
+        let (reader, name) = (Arc::clone(&self.reader), name.to_owned());
+        self.connection.wait(async move {
+            let mut pieces = reader.ranges(&name, vec![range]).await?;
+            Ok(pieces.pop().expect("one range gives one piece"))
+        })
+    }
+
+    fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.connection.check(name)?;
+        coalesce::read(name, ranges, |runs| {
+            let (reader, name) = (Arc::clone(&self.reader), name.to_owned());
+            self.connection.wait(async move { reader.ranges(&name, runs).await })
+        })
+    }
+
+    /// Two requests: whether an object has the name, and the empty first piece that decides races.
+    fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
+        self.connection.check(name)?;
+        Ok(Box::new(S3Log::create(Arc::clone(&self.connection), name)?))
+    }
+
+    /// One request for a thousand objects and pieces of logs.
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        name::check_prefix(prefix)?;
+        let connection = Arc::clone(&self.connection);
+        let below = prefix.to_owned();
+        let metas: Vec<ObjectMeta> = self.connection.wait(async move {
+            let path = connection.directory(&below)?;
+            let metas: Vec<_> = connection
+                .client()
+                .list(path.as_ref())
+                .try_collect()
+                .await
+                .map_err(|error| connection.failed("list", &below, error))?;
+            Ok(metas)
+        })?;
+        let mut found: BTreeMap<String, ObjectInfo> = BTreeMap::new();
+        for meta in &metas {
+            let Some(name) = self.connection.name_of(&meta.location) else { continue };
+            let name = pieces::log_of(name).unwrap_or(name);
+            if !name.starts_with(prefix) || name::check(name).is_err() {
+                continue;
+            }
+            let info = found.entry(name.into()).or_insert_with(|| ObjectInfo {
+                name: name.into(),
+                bytes: 0,
+                modified_ns: 0,
+            });
+            info.bytes += meta.size;
+            info.modified_ns = info.modified_ns.max(pieces::modified_ns(meta));
+        }
+        Ok(found.into_values().collect())
+    }
+
+    fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
+        name::check_prefix(prefix)?;
+        let connection = Arc::clone(&self.connection);
+        let below = prefix.to_owned();
+        let listed = self.connection.wait(async move {
+            let path = connection.directory(&below)?;
+            connection
+                .client()
+                .list_with_delimiter(path.as_ref())
+                .await
+                .map_err(|error| connection.failed("list", &below, error))
+        })?;
+        let objects = listed.objects.iter().map(|meta| &meta.location);
+        let mut names: Vec<String> = objects
+            .chain(&listed.common_prefixes)
+            .filter_map(|path| self.connection.name_of(path))
+            .filter(|name| pieces::log_of(name).is_none() && name::check(name).is_ok())
+            .filter_map(|name| name.strip_prefix(prefix))
+            .map(str::to_owned)
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// Two requests for an object; for a log, one more for a thousand pieces.
+    fn delete(&self, name: &str) -> Result<()> {
+        self.connection.check(name)?;
+        let (reader, connection) = (Arc::clone(&self.reader), Arc::clone(&self.connection));
+        let name = name.to_owned();
+        self.connection.wait(async move {
+            let failure = |error| connection.failed("delete", &name, error);
+            match connection.client().delete(&connection.path(&name)?).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(failure(error)),
+            }
+            let pieces = reader.list_pieces(&name).await?;
+            reader.forget(&name);
+            // The first piece last: while it is there the name is taken.
+            let mut paths: Vec<_> = pieces.into_iter().map(|piece| piece.location).collect();
+            let first = if paths.is_empty() { None } else { Some(paths.remove(0)) };
+            let paths = futures_util::stream::iter(paths.into_iter().map(Ok)).boxed();
+            let rest: Result<Vec<_>, _> =
+                connection.client().delete_stream(paths).try_collect().await;
+            rest.map_err(failure)?;
+            if let Some(first) = first {
+                connection.client().delete(&first).await.map_err(failure)?;
+            }
+            Ok(())
+        })
+    }
+}

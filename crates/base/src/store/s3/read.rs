@@ -1,0 +1,222 @@
+//! Reader: whole objects and ranges, of objects and of logs in pieces, several requests at a time.
+//!
+//! A name is taken for an object first, since most are; what is not one may be a log. Listings of
+//! logs are kept, since pieces never change; a read that goes beyond what is known lists again.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{
+    Error as S3Error, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt,
+};
+use quick_cache::sync::Cache;
+
+use super::connection::Connection;
+use super::pieces::{self, Pieces};
+use crate::store::{coalesce, over_limit};
+use crate::{Error, Kind, Result};
+
+/// Requests under way for one call: what fills a line with a round trip of some ten milliseconds.
+const REQUESTS_MAX: usize = 8;
+
+/// A longer range is read in requests of this many bytes side by side.
+const REQUEST_BYTES_MAX: u64 = 16 << 20;
+
+/// Listings of logs that are kept.
+const LOGS_MAX: usize = 1024;
+
+#[derive(Debug)]
+pub(super) struct Reader {
+    connection: Arc<Connection>,
+    logs: Cache<String, Arc<Pieces>>,
+}
+
+impl Reader {
+    pub(super) fn new(connection: Arc<Connection>) -> Self {
+        Self { connection, logs: Cache::new(LOGS_MAX) }
+    }
+
+    /// Forgets the listing of a log that was deleted.
+    pub(super) fn forget(&self, name: &str) {
+        self.logs.remove(name);
+    }
+
+    /// The size of an object or log.
+    pub(super) async fn size(&self, name: &str) -> Result<u64> {
+        match self.connection.client().head(&self.connection.path(name)?).await {
+            Ok(meta) => Ok(meta.size),
+            Err(S3Error::NotFound { .. }) => Ok(self.log(name).await?.bytes()),
+            Err(error) => Err(self.connection.failed("get", name, error)),
+        }
+    }
+
+    /// All bytes of an object or log; `TooLarge` if they are more than `bytes_max`.
+    pub(super) async fn whole(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
+        let path = self.connection.path(name)?;
+        let result = match self.connection.client().get(&path).await {
+            Ok(result) => result,
+            Err(S3Error::NotFound { .. }) => {
+                let log = self.log(name).await?;
+                if log.bytes() > bytes_max {
+                    return Err(over_limit(name, log.bytes(), bytes_max));
+                }
+                return self.range_of_log(name, &log, 0..log.bytes()).await;
+            }
+            Err(error) => return Err(self.connection.failed("get", name, error)),
+        };
+        let bytes = result.meta.size;
+        if bytes > bytes_max {
+            return Err(over_limit(name, bytes, bytes_max));
+        }
+        let found = result.bytes().await;
+        let found = found.map_err(|error| self.connection.failed("get", name, error))?;
+        if found.len() as u64 != bytes {
+            return Err(coalesce::too_short(name, &(0..bytes), found.len() as u64));
+        }
+        Ok(found)
+    }
+
+    /// The bytes of each of `ranges`, none of which runs backwards, of an object or log.
+    pub(super) async fn ranges(&self, name: &str, ranges: Vec<Range<u64>>) -> Result<Vec<Bytes>> {
+        let furthest = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        if let Some(log) = self.logs.get(name)
+            && furthest <= log.bytes()
+        {
+            if let Ok(found) = self.ranges_of_log(name, &log, &ranges).await {
+                return Ok(found);
+            }
+            // It may have been deleted, and written again, by somebody else.
+            self.forget(name);
+        } else {
+            match self.ranges_of_object(name, &ranges).await {
+                Err(error) if error.kind() == Kind::NotFound => {}
+                outcome => return outcome,
+            }
+        }
+        let log = self.log(name).await?;
+        self.logs.insert(name.into(), Arc::clone(&log));
+        self.ranges_of_log(name, &log, &ranges).await
+    }
+
+    /// The pieces of a log, in order; none if there is no such log.
+    pub(super) async fn list_pieces(&self, name: &str) -> Result<Vec<ObjectMeta>> {
+        let path = self.connection.path(name)?;
+        let listed = self.connection.client().list_with_delimiter(Some(&path)).await;
+        let listed = listed.map_err(|error| self.connection.failed("list", name, error))?;
+        let mut pieces = listed.objects;
+        pieces.retain(|meta| pieces::log_of(meta.location.as_ref()).is_some());
+        pieces.sort_unstable_by(|a, b| a.location.cmp(&b.location));
+        Ok(pieces)
+    }
+
+    async fn log(&self, name: &str) -> Result<Arc<Pieces>> {
+        let listed = self.list_pieces(name).await?;
+        if listed.is_empty() {
+            let what = format!("{name}: no such object in this store");
+            return Err(Error::new(Kind::NotFound, what));
+        }
+        Ok(Arc::new(Pieces::new(name, &listed)?))
+    }
+
+    async fn ranges_of_object(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let path = self.connection.path(name)?;
+        let read = |range: Range<u64>| self.range_of_object(name, path.clone(), range);
+        futures_util::stream::iter(ranges.to_vec())
+            .map(read)
+            .buffered(REQUESTS_MAX)
+            .try_collect()
+            .await
+    }
+
+    async fn ranges_of_log(
+        &self,
+        name: &str,
+        log: &Pieces,
+        ranges: &[Range<u64>],
+    ) -> Result<Vec<Bytes>> {
+        let mut found = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            found.push(self.range_of_log(name, log, range.clone()).await?);
+        }
+        Ok(found)
+    }
+
+    async fn range_of_log(&self, name: &str, log: &Pieces, range: Range<u64>) -> Result<Bytes> {
+        if range.end > log.bytes() {
+            return Err(coalesce::too_short(name, &range, log.bytes()));
+        }
+        self.gather(name, log.cover(&range)).await
+    }
+
+    async fn range_of_object(&self, name: &str, path: Path, range: Range<u64>) -> Result<Bytes> {
+        if !range.is_empty() && range.end - range.start <= REQUEST_BYTES_MAX {
+            return self.request(name, path, range).await;
+        }
+        // Before anything is sized by a range, the object must be that large.
+        let meta = self.connection.client().head(&path).await;
+        let bytes = meta.map_err(|error| self.connection.failed("get", name, error))?.size;
+        if range.end > bytes {
+            return Err(coalesce::too_short(name, &range, bytes));
+        }
+        let mut parts = Vec::new();
+        let mut start = range.start;
+        while start < range.end {
+            let end = range.end.min(start + REQUEST_BYTES_MAX);
+            parts.push((path.clone(), start..end));
+            start = end;
+        }
+        self.gather(name, parts).await
+    }
+
+    /// The bytes of `parts`, one after the other.
+    async fn gather(&self, name: &str, parts: Vec<(Path, Range<u64>)>) -> Result<Bytes> {
+        let read = |(path, range)| self.request(name, path, range);
+        let mut found: Vec<Bytes> = futures_util::stream::iter(parts)
+            .map(read)
+            .buffered(REQUESTS_MAX)
+            .try_collect()
+            .await?;
+        if found.len() == 1 {
+            return Ok(found.remove(0));
+        }
+        let mut whole = BytesMut::with_capacity(found.iter().map(Bytes::len).sum());
+        for piece in found {
+            whole.extend_from_slice(&piece);
+        }
+        Ok(whole.freeze())
+    }
+
+    /// One request: the bytes of `range`, not empty, of the object at `path`.
+    async fn request(&self, name: &str, path: Path, range: Range<u64>) -> Result<Bytes> {
+        let client = self.connection.client();
+        let bounded = Some(GetRange::Bounded(range.clone()));
+        let options = GetOptions { range: bounded, ..GetOptions::default() };
+        let result = match client.get_opts(&path, options).await {
+            Ok(result) => result,
+            Err(error @ S3Error::NotFound { .. }) => {
+                return Err(self.connection.failed("get", name, error));
+            }
+            // Among other things: the object ends before the range starts.
+            Err(error) => {
+                return match client.head(&path).await {
+                    Ok(meta) if meta.size < range.end => {
+                        Err(coalesce::too_short(name, &range, meta.size))
+                    }
+                    _ => Err(self.connection.failed("get", name, error)),
+                };
+            }
+        };
+        if result.range != range {
+            return Err(coalesce::too_short(name, &range, result.meta.size));
+        }
+        let bytes = result.bytes().await;
+        let bytes = bytes.map_err(|error| self.connection.failed("get", name, error))?;
+        if bytes.len() as u64 != range.end - range.start {
+            return Err(coalesce::too_short(name, &range, range.start + bytes.len() as u64));
+        }
+        Ok(bytes)
+    }
+}
