@@ -46,59 +46,110 @@ pub struct ObjectInfo {
 /// Shared storage: a POSIX directory, memory, S3, or a wrapper that injects faults.
 ///
 /// What a method has acknowledged survives power loss, except what an [`AppendLog`] holds unsynced.
+/// A put, finish or delete that failed with anything but `Exists` or `Invalid` may have taken effect
+/// all the same: look before doing it again.
+///
+/// # Errors
+/// Besides those that each method names: `Invalid` for a bad name ([`name::check`]), `Denied`,
+/// `NoSpace`, `ReadOnly` and `Unavailable` as the storage answers.
 pub trait Store: Send + Sync + Debug {
     /// The URL that opens this store again.
     fn url(&self) -> String;
 
     /// Puts an object of `bytes`, replacing none: of several racing puts of one name exactly one
-    /// succeeds and the others get `Exists`. Durable when it returns. One write request.
+    /// succeeds. Durable when it returns. One write request.
+    ///
+    /// # Errors
+    /// `Exists` if the name is taken.
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()>;
 
     /// Starts an object whose bytes arrive in pieces; it is visible only once finished.
+    ///
+    /// # Errors
+    /// Those of every method. That the name is taken shows when the object is finished.
     fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>>;
 
-    /// The size of an object or append log in bytes, or `NotFound`. One request on objects.
+    /// The size of an object or append log in bytes. One request on objects.
+    ///
+    /// # Errors
+    /// `NotFound` if there is neither.
     fn size(&self, name: &str) -> Result<u64>;
 
-    /// All bytes of an object or append log; `TooLarge` if they are more than `bytes_max`.
+    /// All bytes of an object or append log. One read request on objects.
+    ///
+    /// # Errors
+    /// `NotFound` if there is neither, `TooLarge` if they are more than `bytes_max`.
     fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes>;
 
-    /// The bytes of `range`; `Corrupt` if the object ends before it does. One read request.
+    /// The bytes of `range`. One read request. An object that this process has read before may
+    /// still be read if another has deleted it since; read whole what is put again under one name.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such object or log, `Corrupt` if it ends before `range` does,
+    /// `Invalid` if `range` runs backwards.
     fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes>;
 
     /// The bytes of each of `ranges`, in their order; neighbours closer than
-    /// [`COALESCE_GAP_BYTES`] become one read request.
+    /// [`COALESCE_GAP_BYTES`] become one read request ([`runs`]).
+    ///
+    /// # Errors
+    /// As [`Store::get_range`].
     fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>>;
 
-    /// Opens an append log for writing; `Exists` if it has been written before.
+    /// Opens an append log for writing. Its name is durable with its first sync.
+    ///
+    /// # Errors
+    /// `Exists` if it has been opened before, by whomever, or is an object.
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>>;
 
     /// Objects and append logs whose names start with `prefix` (empty, or ending in `/`), sorted
-    /// by name. An append log is listed once, under its own name.
+    /// by name. An append log is listed once, under its own name. What is put or deleted meanwhile
+    /// may be there or not.
+    ///
+    /// # Errors
+    /// `Invalid` for a prefix that is neither empty nor ends in `/`.
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>>;
 
     /// The names directly below `prefix`, each once, sorted: `a/b` and `a/c/d` below `a/` give
     /// `b` and `c`.
+    ///
+    /// # Errors
+    /// As [`Store::list`].
     fn list_names(&self, prefix: &str) -> Result<Vec<String>>;
 
     /// Removes an object or append log. Removing an absent one succeeds. Durable when it returns.
+    ///
+    /// # Errors
+    /// Those of every method.
     fn delete(&self, name: &str) -> Result<()>;
 
     /// Removes what writers that died left of unfinished objects, if it was last written before
     /// `before_ns` since the Unix epoch; returns how many. A writer that has paused for longer
     /// loses its object too, so leave a day. A listing and a request for each; no-op where the
-    /// store cleans up by itself.
+    /// store cleans up by itself (memory) or by a rule of its own (S3 buckets).
+    ///
+    /// # Errors
+    /// Those of every method.
     fn sweep_unfinished(&self, _before_ns: u64) -> Result<u64> {
         Ok(0)
     }
 }
 
 /// An object being written. Dropping it unfinished leaves no visible object.
+///
+/// After a failed write every later call fails with `Closed`.
 pub trait ObjectWriter: Send {
     /// Adds `bytes` at the end. Buffered; large objects reach the store in parts.
+    ///
+    /// # Errors
+    /// `NoSpace` and what else the storage answers.
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// Makes the object visible and durable, replacing none (`Exists`).
+    /// Makes the object visible and durable, replacing none. One write request, or one for each
+    /// part and one to join them.
+    ///
+    /// # Errors
+    /// `Exists` if the name was taken meanwhile; else as [`Store::put_if_absent`].
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
@@ -106,12 +157,20 @@ pub trait ObjectWriter: Send {
 ///
 /// After a failed append or sync the log is poisoned: every later call fails with `Closed`.
 pub trait AppendLog: Send + Sync {
-    /// Hands `bytes` to the store: they survive the death of this process on stores that can
-    /// append (POSIX), and survive power loss only after [`AppendLog::sync`]. Returns the offset
-    /// at which they start. Appends of several threads do not interleave.
+    /// Hands `bytes` to the store. They survive the death of this process on POSIX; on S3 they
+    /// gather in memory, and only a sync or some megabytes of appends make a request. They survive
+    /// power loss only after [`AppendLog::sync`]. Returns the offset at which they start. Appends
+    /// of several threads do not interleave.
+    ///
+    /// # Errors
+    /// `NoSpace` and what else the storage answers, `Closed` once poisoned.
     fn append(&self, bytes: &[u8]) -> Result<u64>;
 
-    /// Returns once all bytes appended before the call survive power loss.
+    /// Returns once all bytes appended before the call survive power loss. One write request, or
+    /// none if another thread's sync covered them.
+    ///
+    /// # Errors
+    /// As [`AppendLog::append`]. `Conflict` if somebody else wrote to the log.
     fn sync(&self) -> Result<()>;
 
     /// Bytes appended so far.
@@ -129,9 +188,9 @@ fn taken(name: &str) -> Error {
     Error::new(Kind::Exists, format!("{name}: the name is taken, and objects are never replaced"))
 }
 
-/// `Closed`: an earlier append or sync of the log `name` failed.
+/// `Closed`: an earlier write or sync of the object or log `name` failed.
 fn poisoned(name: &str) -> Error {
-    let what = "an earlier append or sync failed, so what it holds is uncertain: start another log";
+    let what = "an earlier write or sync failed, so what it holds is uncertain: start another";
     Error::new(Kind::Closed, format!("{name}: {what}"))
 }
 

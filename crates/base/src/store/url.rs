@@ -60,7 +60,7 @@ pub fn open(url: &str) -> Result<SharedStore> {
 }
 
 /// Makes a store at `url` and opens it. A directory that is not there is made. Survives power loss
-/// once it returns. One write request and a listing.
+/// once it returns. Two write requests, a read and a listing.
 ///
 /// # Errors
 /// `Exists` if there is a store already, `NotEmpty` if there is something else, `Invalid` for a URL
@@ -81,8 +81,17 @@ pub fn init(url: &str) -> Result<SharedStore> {
     if let Some(name) = store.list_names("")?.first() {
         return Err(not_empty(&store.url(), name));
     }
-    Identity::create(&*store, &mut Random::from_system())?;
-    Ok(store)
+    let mut random = Random::from_system();
+    Identity::create(&*store, &mut random)?;
+    // Storage that only pretends to refuse would lose data later, when two writers race.
+    match Identity::create(&*store, &mut random) {
+        Err(error) if error.kind() == Kind::Exists => Ok(store),
+        Err(error) => Err(error),
+        Ok(_) => {
+            let what = "lets one writer replace what another put: use one with conditional writes";
+            Err(Error::new(Kind::Invalid, format!("{} {what}", store.url())))
+        }
+    }
 }
 
 /// The URL of the directory at the absolute `path`.
@@ -134,7 +143,8 @@ impl Location {
             }
             let prefix = prefix.trim_end_matches('/');
             if !prefix.is_empty() {
-                super::name::check(prefix)?;
+                // Below a prefix, unlike below a store, any first component will do.
+                super::name::check(&format!("s3/{prefix}"))?;
             }
             return Ok(Self::S3 { bucket: bucket.into(), prefix: prefix.into() });
         }

@@ -71,6 +71,12 @@ pub(super) struct Aside {
 }
 
 impl Aside {
+    /// `file` as if it lay aside, to see what happens when it fails.
+    #[cfg(test)]
+    pub(super) fn over(directories: &Arc<Directories>, file: OwnedFd) -> Self {
+        Self { directories: Arc::clone(directories), name: "none".into(), file, moved: false }
+    }
+
     /// Writes all of `bytes` at the end.
     pub(super) fn write(&self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {

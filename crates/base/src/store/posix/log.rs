@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, fdatasync, fsync, openat};
-use rustix::io::{Errno, retry_on_intr, write};
+use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr, write};
 
 use super::directories::{Directories, split};
 use super::failure::failed;
@@ -37,11 +37,11 @@ struct State {
     poisoned: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Synced {
     bytes: u64,
-    /// Whether the file's name is durable.
-    name: bool,
+    /// Where the file's name is, until that is durable.
+    directory: Option<OwnedFd>,
 }
 
 impl PosixLog {
@@ -51,23 +51,29 @@ impl PosixLog {
             OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
         let (directory, leaf) = split(name);
         let made = directories.with(directory, |fd| {
-            retry_on_intr(|| openat(fd, leaf, flags, Mode::from_raw_mode(0o666)))
+            let file = retry_on_intr(|| openat(fd, leaf, flags, Mode::from_raw_mode(0o666)))?;
+            Ok((file, fcntl_dupfd_cloexec(fd, 0)?))
         });
-        let file = made.map_err(|errno| match errno {
+        let (file, parent) = made.map_err(|errno| match errno {
             Errno::EXIST => taken(name),
             _ => failed("make", &directories.path_of(name), errno),
         })?;
-        Ok(Self::over(directories, name, file))
+        Ok(Self::over(directories, name, file, Some(parent)))
     }
 
-    /// The log of `name` in the empty `file`.
-    pub(super) fn over(directories: &Arc<Directories>, name: &str, file: OwnedFd) -> Self {
+    /// The log of `name` in the empty `file`, whose name in `directory` is not durable yet.
+    pub(super) fn over(
+        directories: &Arc<Directories>,
+        name: &str,
+        file: OwnedFd,
+        directory: Option<OwnedFd>,
+    ) -> Self {
         Self {
             directories: Arc::clone(directories),
             name: name.into(),
             file,
             state: Mutex::default(),
-            synced: Mutex::default(),
+            synced: Mutex::new(Synced { bytes: 0, directory }),
         }
     }
 
@@ -77,8 +83,8 @@ impl PosixLog {
 
     fn sync_file(&self, synced: &Synced) -> Result<(), Errno> {
         retry_on_intr(|| fdatasync(&self.file))?;
-        if !synced.name {
-            self.directories.with(split(&self.name).0, |fd| retry_on_intr(|| fsync(fd)))?;
+        if let Some(directory) = &synced.directory {
+            retry_on_intr(|| fsync(directory))?;
         }
         Ok(())
     }
@@ -115,14 +121,14 @@ impl AppendLog for PosixLog {
             }
             state.bytes
         };
-        if synced.name && synced.bytes >= wanted {
+        if synced.directory.is_none() && synced.bytes >= wanted {
             return Ok(());
         }
         if let Err(errno) = self.sync_file(&synced) {
             self.state.lock().poisoned = true;
             return Err(failed("sync", &self.path(), errno));
         }
-        *synced = Synced { bytes: reached, name: true };
+        *synced = Synced { bytes: reached, directory: None };
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use super::*;
 use crate::Kind;
-use crate::store::AppendLog;
+use crate::store::{AppendLog, ObjectWriter};
 
 fn store() -> (tempfile::TempDir, PosixStore) {
     let directory = tempfile::tempdir().expect("temporary directory");
@@ -184,7 +184,7 @@ fn a_log_on_a_full_device_is_poisoned() {
     let (directory, store) = store();
     // The kernel's own full device stands in for a full disk: opened by path, not created anew.
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
-    let log = log::PosixLog::over(&store.directories, "log", full.into());
+    let log = PosixLog::over(&store.directories, "log", full.into(), None);
     let error = log.append(b"x").expect_err("full");
     assert_eq!(error.kind(), Kind::NoSpace);
     let place = directory.path().join("log").display().to_string();
@@ -192,6 +192,30 @@ fn a_log_on_a_full_device_is_poisoned() {
     assert_eq!(log.append(b"x").expect_err("poisoned").kind(), Kind::Closed);
     assert_eq!(log.sync().expect_err("poisoned").kind(), Kind::Closed);
     assert_eq!(log.bytes(), 0);
+}
+
+/// A writer that went on after a failed write would publish an object with a hole in it.
+#[test]
+fn a_writer_on_a_full_device_never_finishes() {
+    let (_directory, store) = store();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let aside = aside::Aside::over(&store.directories, full.into());
+    let mut writer = Box::new(PosixWriter::new("a".into(), aside));
+    writer.write(b"buffered").expect("nothing is written yet");
+    assert_eq!(writer.write(&vec![0; 2 << 20]).expect_err("full").kind(), Kind::NoSpace);
+    assert_eq!(writer.write(b"x").expect_err("failed before").kind(), Kind::Closed);
+    assert_eq!(writer.finish().expect_err("failed before").kind(), Kind::Closed);
+    assert_eq!(store.list("").expect("list"), []);
+}
+
+#[test]
+fn a_sync_after_deletion_leaves_nothing_behind() {
+    let (directory, store) = store();
+    let log = store.append_log("a/log").expect("log");
+    log.append(b"x").expect("append");
+    store.delete("a/log").expect("delete");
+    log.sync().expect("a sync of a file without a name");
+    assert!(!directory.path().join("a").exists());
 }
 
 #[test]

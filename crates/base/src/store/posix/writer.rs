@@ -1,8 +1,9 @@
 //! Writer of one object: pieces gather in a buffer and go to an aside file in large writes.
+//! Invariant: once a write failed, bytes may be missing, so the object never appears.
 
 use super::aside::Aside;
 use crate::Result;
-use crate::store::ObjectWriter;
+use crate::store::{ObjectWriter, poisoned};
 
 /// Pieces gather until they make a write of this many bytes: the stripe of parallel file systems.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -12,22 +13,15 @@ pub(super) struct PosixWriter {
     name: String,
     aside: Aside,
     buffer: Vec<u8>,
+    failed: bool,
 }
 
 impl PosixWriter {
     pub(super) fn new(name: String, aside: Aside) -> Self {
-        Self { name, aside, buffer: Vec::new() }
+        Self { name, aside, buffer: Vec::new(), failed: false }
     }
 
-    fn flush(&mut self) -> Result<()> {
-        self.aside.write(&self.buffer)?;
-        self.buffer.clear();
-        Ok(())
-    }
-}
-
-impl ObjectWriter for PosixWriter {
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    fn push(&mut self, bytes: &[u8]) -> Result<()> {
         if self.buffer.len() + bytes.len() > BUFFER_BYTES {
             self.flush()?;
         }
@@ -41,7 +35,27 @@ impl ObjectWriter for PosixWriter {
         Ok(())
     }
 
+    fn check(&self) -> Result<()> {
+        if self.failed { Err(poisoned(&self.name)) } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.aside.write(&self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+impl ObjectWriter for PosixWriter {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.check()?;
+        let outcome = self.push(bytes);
+        self.failed = outcome.is_err();
+        outcome
+    }
+
     fn finish(mut self: Box<Self>) -> Result<()> {
+        self.check()?;
         self.flush()?;
         let Self { name, aside, .. } = *self;
         aside.publish(&name)

@@ -17,6 +17,7 @@ fn urls_name_places() {
         ("memory:x", Location::Memory("x".into())),
         ("s3://bucket", s3("bucket", "")),
         ("s3://bucket/a/b/", s3("bucket", "a/b")),
+        ("s3://bucket/tmp/b", s3("bucket", "tmp/b")),
     ] {
         assert_eq!(Location::parse(url).expect(url), location);
     }
