@@ -1,1 +1,20 @@
-//! Placeholder.
+//! File systems as stacks of change sets.
+//!
+//! `inode` and `data` are what is stored; `layers → namespace` shows a stack of change sets as a
+//! file system; `session` and `ops` change it; `repository` begins, publishes and collects.
+//! Nothing here knows of the kernel's file system interface or of a network.
+
+pub mod data;
+pub mod dir;
+pub mod identity;
+pub mod inode;
+pub mod layers;
+pub mod list;
+pub mod marker;
+pub mod names;
+pub mod namespace;
+pub mod ops;
+pub mod path;
+pub mod repository;
+pub mod session;
+pub mod xattr;

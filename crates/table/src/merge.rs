@@ -43,8 +43,14 @@ struct TablesSource {
     blocks_end: usize,
     /// Blocks fetched ahead, the next one first.
     ahead: vec::IntoIter<Bytes>,
+    /// How many blocks to fetch next: few at first, since most groups are small.
+    ahead_blocks: usize,
     from: KeyBuffer,
+    to: KeyBuffer,
 }
+
+/// Scans read this many blocks through the cache before they read further ahead around it.
+const CACHED_BLOCKS: usize = 4;
 
 impl Cursor {
     /// Reads `decoded` alone.
@@ -61,16 +67,23 @@ impl Cursor {
         Self::new(schema, source)
     }
 
-    /// Reads sorted tables, each within its visible range, from `from` on.
+    /// Reads sorted tables, each within its visible range, from `from` on and not much beyond `to`.
     #[must_use]
-    pub fn over_tables(schema: &'static Schema, tables: Vec<Arc<TableHandle>>, from: &Key) -> Self {
+    pub fn over_tables(
+        schema: &'static Schema,
+        tables: Vec<Arc<TableHandle>>,
+        from: &Key,
+        to: &Key,
+    ) -> Self {
         let source = TablesSource {
             tables: tables.into_iter(),
             table: None,
             block: 0,
             blocks_end: 0,
             ahead: Vec::new().into_iter(),
+            ahead_blocks: 1,
             from: (*from).into(),
+            to: (*to).into(),
         };
         Self::new(schema, Source::Tables(Box::new(source)))
     }
@@ -185,7 +198,8 @@ impl TablesSource {
                 let index = handle.open()?.index();
                 let first = self.from.key().max(handle.reference().first.key());
                 self.block = index.block_of(&first);
-                self.blocks_end = index.block_of(&handle.reference().last.key()) + 1;
+                let last = self.to.key().min(handle.reference().last.key());
+                self.blocks_end = index.block_of(&last) + 1;
                 if self.block >= self.blocks_end {
                     return Err(Error::new(
                         Kind::Corrupt,
@@ -202,7 +216,15 @@ impl TablesSource {
                 self.block += 1;
                 return Ok(Some((block, handle.clone())));
             }
-            self.ahead = table.read_ahead(self.block, self.blocks_end)?.into_iter();
+            if self.ahead_blocks < CACHED_BLOCKS {
+                self.ahead_blocks += 1;
+                let block = table.block(self.block)?;
+                self.block += 1;
+                return Ok(Some((block, handle.clone())));
+            }
+            let end = self.blocks_end.min(self.block + self.ahead_blocks);
+            self.ahead = table.read_ahead(self.block, end)?.into_iter();
+            self.ahead_blocks *= 2;
         }
     }
 }

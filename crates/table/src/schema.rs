@@ -103,6 +103,8 @@ pub const KEY_INTS_MAX: usize = 3;
 impl<'a> Key<'a> {
     /// The key that sorts before all others.
     pub const FIRST: Key<'static> = Key { ints: [0; KEY_INTS_MAX], string: &[] };
+    /// A key that sorts after all others: no string is as long.
+    pub const LAST: Key<'static> = Key { ints: [u64::MAX; KEY_INTS_MAX], string: &[0xFF; 300] };
 }
 
 impl PartialOrd for Key<'_> {
@@ -162,6 +164,14 @@ impl Schema {
     #[must_use]
     pub fn order(&self, ints: &[u64]) -> u64 {
         ints[self.key_ints - 1]
+    }
+
+    /// A key that sorts after all others of the group of `key`.
+    #[must_use]
+    pub fn group_last(&self, key: &Key) -> Key<'static> {
+        let mut ints = [u64::MAX; KEY_INTS_MAX];
+        ints[..self.group_ints].copy_from_slice(&key.ints[..self.group_ints]);
+        Key { ints, ..Key::LAST }
     }
 
     /// A well-mixed hash of a key, for filters and hash tables.

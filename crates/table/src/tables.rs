@@ -103,10 +103,13 @@ impl SortedRun {
         table.reference.shows(key).then_some(table)
     }
 
-    /// A cursor over records from `from` on.
+    /// A cursor over records from `from` on; it need not go beyond `to`.
     #[must_use]
-    pub fn cursor(&self, schema: &'static Schema, from: &Key) -> Cursor {
-        Cursor::over_tables(schema, self.tables[self.table_of(from)..].to_vec(), from)
+    pub fn cursor(&self, schema: &'static Schema, from: &Key, to: &Key) -> Cursor {
+        let start = self.table_of(from);
+        let count =
+            self.tables[start..].partition_point(|table| table.reference.first.key() <= *to);
+        Cursor::over_tables(schema, self.tables[start..start + count].to_vec(), from, to)
     }
 }
 
@@ -185,8 +188,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Cursors over each run's records from `from` on, newest first.
-    pub fn cursors(&self, schema: &'static Schema, from: &Key, out: &mut Vec<Cursor>) {
-        out.extend(self.runs.iter().map(|run| run.cursor(schema, from)));
+    /// Cursors over each run's records from `from` on, newest first; they need not go beyond `to`.
+    pub fn cursors(&self, schema: &'static Schema, from: &Key, to: &Key, out: &mut Vec<Cursor>) {
+        out.extend(self.runs.iter().map(|run| run.cursor(schema, from, to)));
     }
 }

@@ -29,6 +29,7 @@ fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {
         clock: Arc::new(SystemClock),
         options,
         retention,
+        barrier: Arc::new(|| Ok(())),
     }
 }
 

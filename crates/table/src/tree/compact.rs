@@ -53,7 +53,7 @@ impl Inner {
         // Nothing of this set is older than its last run; bases below still need tombstones.
         let bottom = end == runs.len() && state.manifest.bases.is_empty();
         let cursors: Vec<Cursor> =
-            merged.iter().map(|run| run.cursor(self.schema, &Key::FIRST)).collect();
+            merged.iter().map(|run| run.cursor(self.schema, &Key::FIRST, &Key::LAST)).collect();
         let mut tables = self.write_run(state, |writer| {
             let mut merge = Merge::new(cursors, &Key::FIRST)?;
             while merge.advance()? {

@@ -291,6 +291,7 @@ impl Inner {
         state: &mut FlushState,
         edit: impl FnOnce(&mut Manifest),
     ) -> Result<()> {
+        (self.barrier)()?;
         let mut next = state.manifest.clone();
         edit(&mut next);
         next.commit(&**self.store(), self.set, self.clock.now_ns())?;

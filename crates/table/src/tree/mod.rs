@@ -55,6 +55,9 @@ pub enum Verdict {
 /// Decides whether a record, in readable form, is needed; `bottom` says that nothing is below.
 pub type Retention = fn(row: &Row, bottom: bool) -> Verdict;
 
+/// Makes durable what records refer to, such as file data.
+pub type Barrier = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
 /// A writer of one change set. Dropping it stops it as a crash would; what was flushed, logged or
 /// synced remains as the durability level says.
 #[derive(Debug)]
@@ -71,6 +74,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     options: TreeOptions,
     retention: Retention,
+    barrier: Barrier,
     shards: Box<[Mutex<LiveShard>]>,
     /// Number of the next operation; taken under the lock of a shard it writes to.
     next_seq: AtomicU64,
@@ -253,6 +257,10 @@ impl Inner {
             log.chunk.take(number, &mut shard.lock().log);
         }
         log.write()?;
-        if sync { log.sync(below) } else { Ok(()) }
+        if sync {
+            (self.barrier)()?;
+            log.sync(below)?;
+        }
+        Ok(())
     }
 }

@@ -9,7 +9,9 @@ use parking_lot::{Condvar, Mutex};
 
 use super::background::Threads;
 use super::log::{self, LogState};
-use super::{FlushState, Inner, LiveShard, Pending, Retention, Tree, TreeOptions, Version};
+use super::{
+    Barrier, FlushState, Inner, LiveShard, Pending, Retention, Tree, TreeOptions, Version,
+};
 use crate::manifest::{Manifest, SetId, SetState};
 use crate::memtable::SHARDS;
 use crate::schema::{Row, Schema};
@@ -20,7 +22,6 @@ use crate::wal::{decode_log, prefix_end};
 const LOG_BYTES_MAX: u64 = 1 << 36;
 
 /// What a tree is opened with.
-#[derive(Debug)]
 pub struct TreeSetup {
     /// The records' schema.
     pub schema: &'static Schema,
@@ -32,6 +33,8 @@ pub struct TreeSetup {
     pub options: TreeOptions,
     /// Which records merges may drop.
     pub retention: Retention,
+    /// Called before records become durable: what they refer to must be by then.
+    pub barrier: Barrier,
 }
 
 impl Tree {
@@ -107,6 +110,7 @@ impl Tree {
             clock: setup.clock,
             options: setup.options,
             retention: setup.retention,
+            barrier: setup.barrier,
             shards: (0..SHARDS).map(|_| Mutex::new(LiveShard::new(setup.schema))).collect(),
             next_seq: AtomicU64::new(next_seq),
             freezes: AtomicU64::new(0),

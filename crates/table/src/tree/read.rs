@@ -88,7 +88,7 @@ impl Tree {
             cursors.push(Cursor::over_decoded(inner.schema, rows));
         }
         cursors.extend(version.compressed.iter().map(|run| run.cursor(from)));
-        version.tables.cursors(inner.schema, from, &mut cursors);
+        version.tables.cursors(inner.schema, from, &inner.schema.group_last(from), &mut cursors);
         GroupCursors { cursors, end }
     }
 

@@ -1,0 +1,70 @@
+//! Reading file data.
+
+use esker_base::store::Store;
+use esker_base::{Bytes, Error, Kind, Result};
+
+use super::log_name;
+use crate::inode::Inode;
+
+/// Whole files are read in requests of this size.
+const PIECE_BYTES: u64 = 4 << 20;
+
+/// Up to `bytes_max` bytes of `inode` from `offset` on. At most one store request.
+pub fn read(store: &dyn Store, inode: &Inode, offset: u64, bytes_max: usize) -> Result<Bytes> {
+    let end = inode.size.min(offset.saturating_add(bytes_max as u64));
+    if offset >= end {
+        return Ok(Bytes::new());
+    }
+    let count = usize::try_from(end - offset).expect("at most bytes_max");
+    let stored = match &inode.extent {
+        Some(extent) if offset < extent.length => {
+            let start = extent.offset + offset;
+            let stop = extent.offset + end.min(extent.length);
+            store.get_range(&log_name(extent.set, extent.log), start..stop)?
+        }
+        Some(_) => Bytes::new(),
+        None => {
+            let content = &inode.content[..inode.content.len().min(end as usize)];
+            Bytes::copy_from_slice(content.get(offset as usize..).unwrap_or_default())
+        }
+    };
+    if stored.len() == count {
+        return Ok(stored);
+    }
+    // Beyond what is stored a file is zeros.
+    let mut padded = stored.to_vec();
+    padded.resize(count, 0);
+    Ok(padded.into())
+}
+
+/// Passes all bytes of `inode` to `take` and verifies their checksum, if none was cut off.
+pub fn read_all(
+    store: &dyn Store,
+    inode: &Inode,
+    take: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let (mut offset, mut checksum) = (0, 0);
+    let stored = inode.extent.map_or(0, |extent| extent.length);
+    while offset < inode.size {
+        // Pieces end where the stored bytes do, so that the checksum covers only those.
+        let stop = if offset < stored { stored } else { inode.size };
+        let count = (stop - offset).min(PIECE_BYTES);
+        let bytes = read(store, inode, offset, count as usize)?;
+        if offset < stored {
+            checksum = crc32c::crc32c_append(checksum, &bytes);
+        }
+        offset += count;
+        take(&bytes)?;
+    }
+    match &inode.extent {
+        Some(extent) if extent.length == extent.written && checksum != extent.checksum => {
+            let name = log_name(extent.set, extent.log);
+            let context = format!(
+                "{name} at byte {}: {} bytes with checksum {checksum:08x}, expected {:08x}",
+                extent.offset, extent.length, extent.checksum
+            );
+            Err(Error::new(Kind::Corrupt, context))
+        }
+        _ => Ok(()),
+    }
+}

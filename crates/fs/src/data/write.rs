@@ -1,0 +1,155 @@
+//! Writing file data: appends to the data logs of one writer.
+//!
+//! Bytes reach the store before the record that refers to them is logged, and are synced before it
+//! becomes durable (`DataLogs::sync` is the tree's barrier), so a recovered record finds its bytes.
+//! Concurrency: appends of several threads go to one log under a mutex; large files have their own.
+
+use std::sync::Arc;
+
+use esker_base::store::{AppendLog, SharedStore};
+use esker_base::{Error, Kind, Result};
+use esker_table::manifest::SetId;
+use parking_lot::Mutex;
+
+use super::log_name;
+use crate::inode::Extent;
+
+/// A packed log is closed at about this size.
+pub const LOG_BYTES: u64 = 256 << 20;
+/// Files of at least this size get a log of their own.
+pub const LARGE_FILE_BYTES: u64 = 8 << 20;
+/// Bytes of a large file are appended in pieces of this size.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// The data logs of one writer.
+pub struct DataLogs {
+    store: SharedStore,
+    set: SetId,
+    state: Mutex<State>,
+}
+
+struct State {
+    next: u64,
+    packed: Option<(u64, Arc<dyn AppendLog>)>,
+    /// Logs with bytes that may not be synced.
+    unsynced: Vec<Arc<dyn AppendLog>>,
+    written_bytes: u64,
+    is_poisoned: bool,
+}
+
+impl std::fmt::Debug for DataLogs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DataLogs").field("set", &self.set).finish()
+    }
+}
+
+impl DataLogs {
+    /// Logs of `set`, numbered from `next` on.
+    #[must_use]
+    pub fn new(store: SharedStore, set: SetId, next: u64) -> Self {
+        let state = State {
+            next,
+            packed: None,
+            unsynced: Vec::new(),
+            written_bytes: 0,
+            is_poisoned: false,
+        };
+        Self { store, set, state: Mutex::new(state) }
+    }
+
+    /// Bytes appended so far.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.state.lock().written_bytes
+    }
+
+    fn open(&self, state: &mut State) -> Result<(u64, Arc<dyn AppendLog>)> {
+        let number = state.next;
+        state.next += 1;
+        let log = self.store.append_log(&log_name(self.set, number))?;
+        Ok((number, Arc::from(log)))
+    }
+
+    /// Appends the bytes of a small file to a packed log. One store write.
+    pub fn append(&self, bytes: &[u8]) -> Result<Extent> {
+        let mut state = self.state.lock();
+        check(&state)?;
+        if state.packed.as_ref().is_some_and(|(_, log)| log.bytes() >= LOG_BYTES) {
+            state.packed = None;
+        }
+        let (number, log) = match &state.packed {
+            Some(packed) => packed.clone(),
+            None => {
+                let packed = self.open(&mut state)?;
+                state.packed = Some(packed.clone());
+                packed
+            }
+        };
+        let offset = log.append(bytes);
+        state.is_poisoned |= offset.is_err();
+        let offset = offset?;
+        note_unsynced(&mut state, &log);
+        state.written_bytes += bytes.len() as u64;
+        let length = bytes.len() as u64;
+        let checksum = crc32c::crc32c(bytes);
+        Ok(Extent { set: self.set, log: number, offset, length, checksum, written: length })
+    }
+
+    /// Writes a large file, whose bytes `fill` reads into a buffer until it returns 0, to a log of
+    /// its own.
+    pub fn write_large(&self, fill: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<Extent> {
+        let (number, log) = {
+            let mut state = self.state.lock();
+            check(&state)?;
+            let opened = self.open(&mut state)?;
+            note_unsynced(&mut state, &opened.1);
+            opened
+        };
+        let mut buffer = vec![0; PIECE_BYTES];
+        let (mut length, mut checksum) = (0u64, 0);
+        loop {
+            let count = fill(&mut buffer)?;
+            if count == 0 {
+                break;
+            }
+            let appended = log.append(&buffer[..count]);
+            self.state.lock().is_poisoned |= appended.is_err();
+            appended?;
+            checksum = crc32c::crc32c_append(checksum, &buffer[..count]);
+            length += count as u64;
+        }
+        self.state.lock().written_bytes += length;
+        Ok(Extent { set: self.set, log: number, offset: 0, length, checksum, written: length })
+    }
+
+    /// Returns once all bytes appended before the call survive power loss.
+    pub fn sync(&self) -> Result<()> {
+        let unsynced = {
+            let mut state = self.state.lock();
+            check(&state)?;
+            std::mem::take(&mut state.unsynced)
+        };
+        for log in unsynced {
+            let synced = log.sync();
+            if synced.is_err() {
+                self.state.lock().is_poisoned = true;
+            }
+            synced?;
+        }
+        Ok(())
+    }
+}
+
+fn check(state: &State) -> Result<()> {
+    if state.is_poisoned {
+        let context = "an earlier write of file data failed; resume the session to go on";
+        return Err(Error::new(Kind::Closed, context));
+    }
+    Ok(())
+}
+
+fn note_unsynced(state: &mut State, log: &Arc<dyn AppendLog>) {
+    if !state.unsynced.iter().any(|unsynced| Arc::ptr_eq(unsynced, log)) {
+        state.unsynced.push(log.clone());
+    }
+}

@@ -1,0 +1,453 @@
+//! Inode: what a change set records of one name, and the schema that stores it.
+//!
+//! Layout: docs/format/inode.md. This file is its only encoder and decoder.
+//! A record is keyed by (directory, xxh3 of the name, name). A tombstone hides the name below; a
+//! link stands for an inode that has several names and lives in the links directory instead.
+//! Source: DESIGN §4; DeltaFS thesis §4.3 (what a log entry holds).
+
+use std::fmt;
+
+use esker_base::{Error, Kind, Result};
+use esker_table::manifest::SetId;
+use esker_table::schema::{IntColumn, Key, Row, Schema};
+
+use crate::xattr::XATTR_BYTES_MAX;
+
+/// Identity of a directory: the first 128 bits of `BLAKE3(parent ‖ generation ‖ name)` of where it
+/// was made; the root's is 0. It stays when the directory is renamed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DirId(pub u128);
+
+impl DirId {
+    /// The root directory.
+    pub const ROOT: Self = Self(0);
+    /// Where inodes with several names live, by file id. Nobody can list it.
+    pub const LINKS: Self = Self(u128::MAX);
+
+    /// The identity of the directory made in `parent` at `name`, which was taken `generation`
+    /// times before.
+    #[must_use]
+    pub fn child(parent: Self, generation: u64, name: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&parent.0.to_le_bytes());
+        hasher.update(&generation.to_le_bytes());
+        hasher.update(name);
+        let digest = hasher.finalize();
+        let first = digest.as_bytes().first_chunk().expect("a digest has 32 bytes");
+        Self(u128::from_le_bytes(*first))
+    }
+}
+
+impl fmt::Display for DirId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// Identity of a file: the set that made it (its first half) and the operation that did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub u128);
+
+impl FileId {
+    /// The file that operation `seq` of `set` makes.
+    #[must_use]
+    pub fn new(set: SetId, seq: u64) -> Self {
+        Self((set.0 >> 64) << 64 | u128::from(seq))
+    }
+
+    /// A 64-bit inode number for interfaces that have no more; collisions are possible, as for
+    /// any such number of a larger identity.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        esker_table::schema::mix((self.0 >> 64) as u64) ^ self.0 as u64
+    }
+}
+
+/// What kind of file a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+/// What a record says that its name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Nothing any more, whatever lower layers say.
+    Tombstone,
+    /// A file of this kind.
+    Is(FileKind),
+    /// One of several names of the file whose inode is in the links directory.
+    Link,
+}
+
+impl Entry {
+    const fn number(self) -> u64 {
+        match self {
+            Self::Tombstone => 0,
+            Self::Is(FileKind::File) => 1,
+            Self::Is(FileKind::Directory) => 2,
+            Self::Is(FileKind::Symlink) => 3,
+            Self::Is(FileKind::Fifo) => 4,
+            Self::Is(FileKind::Socket) => 5,
+            Self::Is(FileKind::CharDevice) => 6,
+            Self::Is(FileKind::BlockDevice) => 7,
+            Self::Link => 8,
+        }
+    }
+
+    /// What a record's number for it means.
+    pub(crate) const fn of_number(number: u64) -> Option<Self> {
+        Some(match number {
+            0 => Self::Tombstone,
+            1 => Self::Is(FileKind::File),
+            2 => Self::Is(FileKind::Directory),
+            3 => Self::Is(FileKind::Symlink),
+            4 => Self::Is(FileKind::Fifo),
+            5 => Self::Is(FileKind::Socket),
+            6 => Self::Is(FileKind::CharDevice),
+            7 => Self::Is(FileKind::BlockDevice),
+            8 => Self::Link,
+            _ => return None,
+        })
+    }
+}
+
+/// Bytes of a file in a data log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// The set in whose folder the log is.
+    pub set: SetId,
+    /// Number of the log.
+    pub log: u64,
+    /// Where in the log the bytes start.
+    pub offset: u64,
+    /// How many there are; a file that is longer ends in zeros.
+    pub length: u64,
+    /// CRC-32C of all of them as they were written.
+    pub checksum: u32,
+    /// How many were written, which is what the checksum covers; truncation lessens `length` only.
+    pub written: u64,
+}
+
+/// Everything about one file but its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inode {
+    /// What it is.
+    pub entry: Entry,
+    /// For a directory, how often its name was a directory before; else how often it was so far.
+    pub generation: u64,
+    /// Operation that wrote this record, within its set.
+    pub seq: u64,
+    /// Permission bits with set-id and sticky bits, as the low 12 bits of `st_mode`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// How many names it has. Directories have 1.
+    pub nlink: u32,
+    /// Device number of a device file.
+    pub rdev: u64,
+    /// Bytes of content.
+    pub size: u64,
+    /// Last change of content, in nanoseconds since the Unix epoch.
+    pub mtime_ns: u64,
+    /// Last change of the inode.
+    pub ctime_ns: u64,
+    /// Last access, as far as it is recorded: set explicitly or at creation.
+    pub atime_ns: u64,
+    /// Identity; that of a directory is its [`DirId`].
+    pub id: u128,
+    /// Content in a data log, if any.
+    pub extent: Option<Extent>,
+    /// Content of a small file, or the target of a symbolic link.
+    pub content: Vec<u8>,
+    /// Extended attributes, encoded (`xattr.rs`).
+    pub xattrs: Vec<u8>,
+}
+
+/// Columns of [`INODE`], in its order.
+pub(crate) mod column {
+    pub const HASH: usize = 2;
+    pub const SEQ: usize = 3;
+    pub const ENTRY: usize = 4;
+    pub const GENERATION: usize = 5;
+    pub const MODE: usize = 6;
+    pub const UID: usize = 7;
+    pub const GID: usize = 8;
+    pub const NLINK: usize = 9;
+    pub const RDEV: usize = 10;
+    pub const SIZE: usize = 11;
+    pub const MTIME: usize = 12;
+    pub const CTIME: usize = 13;
+    pub const ATIME: usize = 14;
+    pub const ID_HIGH: usize = 15;
+    pub const ID_LOW: usize = 16;
+    pub const LOG_SET_HIGH: usize = 17;
+    pub const LOG_SET_LOW: usize = 18;
+    pub const LOG: usize = 19;
+    pub const LOG_OFFSET: usize = 20;
+    pub const LOG_LENGTH: usize = 21;
+    pub const LOG_WRITTEN: usize = 22;
+    pub const LOG_CHECKSUM: usize = 23;
+    pub const NAME: usize = 0;
+    pub const CONTENT: usize = 1;
+    pub const XATTRS: usize = 2;
+}
+
+const fn plain(name: &'static str) -> IntColumn {
+    IntColumn { name, relative_to: None }
+}
+
+const fn follows(name: &'static str, column: usize) -> IntColumn {
+    IntColumn { name, relative_to: Some(column) }
+}
+
+/// The hash by which names are ordered within their directory; its high bits name a partition.
+#[must_use]
+pub fn name_hash(name: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(name)
+}
+
+/// The schema of inode records.
+pub static INODE: Schema = Schema {
+    id: 1,
+    name: "inode",
+    ints: &[
+        plain("dir_high"),
+        plain("dir_low"),
+        plain("hash"),
+        plain("seq"),
+        plain("entry"),
+        plain("generation"),
+        plain("mode"),
+        plain("uid"),
+        plain("gid"),
+        plain("nlink"),
+        plain("rdev"),
+        plain("size"),
+        plain("mtime"),
+        follows("ctime", column::MTIME),
+        follows("atime", column::MTIME),
+        plain("id_high"),
+        follows("id_low", column::SEQ),
+        plain("log_set_high"),
+        plain("log_set_low"),
+        plain("log"),
+        plain("log_offset"),
+        follows("log_length", column::SIZE),
+        follows("log_written", column::LOG_LENGTH),
+        plain("log_checksum"),
+    ],
+    strings: &["name", "content", "xattrs"],
+    key_ints: 3,
+    group_ints: 2,
+    hash_of: Some(name_hash),
+};
+
+/// The key of `name` in `dir`.
+#[inline]
+#[must_use]
+pub fn key(dir: DirId, name: &[u8]) -> Key<'_> {
+    Key { ints: [(dir.0 >> 64) as u64, dir.0 as u64, name_hash(name)], string: name }
+}
+
+impl Inode {
+    /// A new inode without content, owned by nobody in particular.
+    #[must_use]
+    pub fn new(entry: Entry, mode: u32, now_ns: u64) -> Self {
+        Self {
+            entry,
+            generation: 0,
+            seq: 0,
+            mode,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            rdev: 0,
+            size: 0,
+            mtime_ns: now_ns,
+            ctime_ns: now_ns,
+            atime_ns: now_ns,
+            id: 0,
+            extent: None,
+            content: Vec::new(),
+            xattrs: Vec::new(),
+        }
+    }
+
+    /// A record that hides a name; a directory made there again is of `generation`.
+    #[must_use]
+    pub fn tombstone(generation: u64, now_ns: u64) -> Self {
+        Self { generation, nlink: 0, ..Self::new(Entry::Tombstone, 0, now_ns) }
+    }
+
+    /// The kind of file, unless it is a tombstone or a link.
+    #[must_use]
+    pub fn kind(&self) -> Option<FileKind> {
+        match self.entry {
+            Entry::Is(kind) => Some(kind),
+            Entry::Tombstone | Entry::Link => None,
+        }
+    }
+
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.entry == Entry::Is(FileKind::Directory)
+    }
+
+    /// The identity as that of a directory.
+    #[must_use]
+    pub fn dir_id(&self) -> DirId {
+        DirId(self.id)
+    }
+
+    /// The generation that a directory made at this name after this record gets.
+    #[must_use]
+    pub fn next_generation(&self) -> u64 {
+        self.generation + u64::from(self.is_directory())
+    }
+
+    /// The record of this inode under `key`, in readable form.
+    #[inline]
+    #[must_use]
+    pub fn row<'a>(&'a self, key: &Key<'a>) -> Row<'a> {
+        use column as c;
+        let mut row = Row::default();
+        let ints = &mut row.ints;
+        ints[..3].copy_from_slice(&key.ints);
+        ints[c::SEQ] = self.seq;
+        ints[c::ENTRY] = self.entry.number();
+        ints[c::GENERATION] = self.generation;
+        ints[c::MODE] = u64::from(self.mode);
+        ints[c::UID] = u64::from(self.uid);
+        ints[c::GID] = u64::from(self.gid);
+        ints[c::NLINK] = u64::from(self.nlink);
+        ints[c::RDEV] = self.rdev;
+        ints[c::SIZE] = self.size;
+        ints[c::MTIME] = self.mtime_ns;
+        ints[c::CTIME] = self.ctime_ns;
+        ints[c::ATIME] = self.atime_ns;
+        ints[c::ID_HIGH] = (self.id >> 64) as u64;
+        ints[c::ID_LOW] = self.id as u64;
+        match &self.extent {
+            Some(extent) => {
+                ints[c::LOG_SET_HIGH] = (extent.set.0 >> 64) as u64;
+                ints[c::LOG_SET_LOW] = extent.set.0 as u64;
+                ints[c::LOG] = extent.log;
+                ints[c::LOG_OFFSET] = extent.offset;
+                ints[c::LOG_LENGTH] = extent.length;
+                ints[c::LOG_WRITTEN] = extent.written;
+                ints[c::LOG_CHECKSUM] = u64::from(extent.checksum);
+            }
+            // As the columns follow the size, a file without extent costs nothing more.
+            None => (ints[c::LOG_LENGTH], ints[c::LOG_WRITTEN]) = (self.size, self.size),
+        }
+        row.strings = [key.string, &self.content, &self.xattrs];
+        row
+    }
+
+    /// What a record in readable form says.
+    ///
+    /// # Errors
+    /// `Corrupt` if a number is out of its range.
+    pub fn of_row(row: &Row) -> Result<Self> {
+        use column as c;
+        let ints = &row.ints;
+        let wrong = |what: &str| {
+            let name = String::from_utf8_lossy(row.strings[c::NAME]);
+            Error::new(
+                Kind::Corrupt,
+                format!("inode record of {name:?}: {what}; run `esker verify`"),
+            )
+        };
+        let entry = Entry::of_number(ints[c::ENTRY]).ok_or_else(|| wrong("unknown entry"))?;
+        let small = |column: usize, what| u32::try_from(ints[column]).map_err(|_| wrong(what));
+        let set = SetId(u128::from(ints[c::LOG_SET_HIGH]) << 64 | u128::from(ints[c::LOG_SET_LOW]));
+        let extent = Extent {
+            set,
+            log: ints[c::LOG],
+            offset: ints[c::LOG_OFFSET],
+            length: ints[c::LOG_LENGTH],
+            written: ints[c::LOG_WRITTEN],
+            checksum: small(c::LOG_CHECKSUM, "checksum")?,
+        };
+        let whole = extent.length <= extent.written && extent.length <= ints[c::SIZE];
+        if set != SetId::default()
+            && (!whole || extent.offset.checked_add(extent.written).is_none())
+        {
+            return Err(wrong("impossible extent"));
+        }
+        if row.strings[c::XATTRS].len() > XATTR_BYTES_MAX {
+            return Err(wrong("extended attributes over the limit"));
+        }
+        Ok(Self {
+            entry,
+            generation: ints[c::GENERATION],
+            seq: ints[c::SEQ],
+            mode: small(c::MODE, "mode")? & 0o7777,
+            uid: small(c::UID, "owner")?,
+            gid: small(c::GID, "group")?,
+            nlink: small(c::NLINK, "link count")?,
+            rdev: ints[c::RDEV],
+            size: ints[c::SIZE],
+            mtime_ns: ints[c::MTIME],
+            ctime_ns: ints[c::CTIME],
+            atime_ns: ints[c::ATIME],
+            id: u128::from(ints[c::ID_HIGH]) << 64 | u128::from(ints[c::ID_LOW]),
+            extent: (set != SetId::default()).then_some(extent),
+            content: row.strings[c::CONTENT].to_vec(),
+            xattrs: row.strings[c::XATTRS].to_vec(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inodes_round_trip_through_rows() {
+        let mut inode = Inode::new(Entry::Is(FileKind::File), 0o4755, 1_700_000_000_000_000_123);
+        inode.id = FileId::new(SetId(7 << 64), 9).0;
+        inode.size = 4_000;
+        inode.extent = Some(Extent {
+            set: SetId(5),
+            log: 1 << 32,
+            offset: 77,
+            length: 3_000,
+            checksum: 0xDEAD_BEEF,
+            written: 5_000,
+        });
+        inode.xattrs = b"x".to_vec();
+        let mut row = inode.row(&key(DirId(3), b"name"));
+        INODE.check();
+        INODE.store(&mut row.ints);
+        INODE.restore(&mut row.ints);
+        assert_eq!(Inode::of_row(&row).expect("our own record"), inode);
+        row.ints[column::ENTRY] = 99;
+        assert_eq!(Inode::of_row(&row).expect_err("no such entry").kind(), Kind::Corrupt);
+    }
+
+    #[test]
+    fn directory_ids_depend_on_parent_generation_and_name() {
+        let a = DirId::child(DirId::ROOT, 0, b"a");
+        assert_eq!(a, DirId::child(DirId::ROOT, 0, b"a"));
+        assert_ne!(a, DirId::child(DirId::ROOT, 1, b"a"));
+        assert_ne!(a, DirId::child(a, 0, b"a"));
+    }
+}

@@ -1,0 +1,171 @@
+//! Layers: the change sets that a namespace shows, one over the other; the first that has a name
+//! decides. The writer's own tree, if there is one, is on top.
+//!
+//! Source: DeltaFS thesis §4.3 (search from the root of the stack; a record or tombstone ends it).
+
+use std::sync::Arc;
+
+use esker_base::{Error, Kind, Result};
+use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::merge::Cursor;
+use esker_table::schema::{Key, RowBuffer};
+use esker_table::table::Wanted;
+use esker_table::tables::{TableSource, Tables};
+use esker_table::tree::Tree;
+
+use crate::inode::{INODE, Inode};
+
+/// A stack has at most this many change sets; squash deeper ones.
+pub const LAYERS_MAX: usize = 4096;
+
+/// A complete change set as a layer.
+#[derive(Debug)]
+pub struct BaseSet {
+    /// Its identity.
+    pub set: SetId,
+    /// Its newest manifest when it was opened.
+    pub manifest: Manifest,
+    /// Its tables.
+    pub tables: Tables,
+}
+
+/// What layers below a writer say of a name.
+#[derive(Debug, Default)]
+pub(crate) struct Below {
+    /// The record that decides, if any.
+    pub(crate) inode: Option<Inode>,
+    /// The generation that a directory made at the name gets.
+    pub(crate) next_generation: u64,
+}
+
+/// The layers of a namespace.
+#[derive(Debug)]
+pub struct Layers {
+    writer: Option<Tree>,
+    bases: Vec<Arc<BaseSet>>,
+    source: TableSource,
+}
+
+/// Loads `roots` and everything they build on, each set once: depth first, so that a set comes
+/// before those it builds on, in the order of priorities. Two store requests a set.
+///
+/// # Errors
+/// `NotFound` or `Invalid` if a set is gone or not complete; `TooLarge` over [`LAYERS_MAX`].
+pub(crate) fn load_stack(source: &TableSource, roots: &[SetId]) -> Result<Vec<Arc<BaseSet>>> {
+    let mut stack: Vec<Arc<BaseSet>> = Vec::new();
+    let mut seen = hashbrown::HashSet::new();
+    let mut waiting: Vec<SetId> = roots.iter().rev().copied().collect();
+    while let Some(set) = waiting.pop() {
+        if !seen.insert(set) {
+            continue;
+        }
+        if stack.len() == LAYERS_MAX {
+            let context = format!("a stack of over {LAYERS_MAX} change sets; squash some first");
+            return Err(Error::new(Kind::TooLarge, context));
+        }
+        let manifest = Manifest::load(&*source.store, set)?;
+        match manifest.state {
+            SetState::Published => {}
+            SetState::Open => {
+                let context = format!("change set {set} is not published; resume or delete it");
+                return Err(Error::new(Kind::Invalid, context));
+            }
+            SetState::Condemned => {
+                let context = format!("change set {set} is being deleted");
+                return Err(Error::new(Kind::NotFound, context));
+            }
+        }
+        waiting.extend(manifest.bases.iter().rev());
+        let tables = Tables::new(&manifest.tables, &INODE, source);
+        stack.push(Arc::new(BaseSet { set, manifest, tables }));
+    }
+    Ok(stack)
+}
+
+impl Layers {
+    /// `bases` under `writer`.
+    pub(crate) fn new(source: TableSource, bases: Vec<Arc<BaseSet>>, writer: Option<Tree>) -> Self {
+        Self { writer, bases, source }
+    }
+
+    /// The tree that takes writes, if there is one.
+    #[must_use]
+    pub fn writer(&self) -> Option<&Tree> {
+        self.writer.as_ref()
+    }
+
+    /// The layers below it.
+    #[must_use]
+    pub fn bases(&self) -> &[Arc<BaseSet>] {
+        &self.bases
+    }
+
+    /// Where tables are read from.
+    #[must_use]
+    pub fn source(&self) -> &TableSource {
+        &self.source
+    }
+
+    /// Reads the record that decides `key`, its strings only if `with_strings`; false if there is
+    /// none. With `only_writer` the layers below cannot have any.
+    #[inline]
+    pub(crate) fn get(
+        &self,
+        key: &Key,
+        only_writer: bool,
+        with_strings: bool,
+        out: &mut RowBuffer,
+    ) -> Result<bool> {
+        if let Some(tree) = &self.writer
+            && tree.get(key, with_strings, out)?
+        {
+            return Ok(true);
+        }
+        if only_writer || self.bases.is_empty() {
+            return Ok(false);
+        }
+        let wanted = Wanted { digest: INODE.digest(key), key: *key };
+        for base in &self.bases {
+            if base.tables.get(&wanted, with_strings, out)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What the layers below the writer say of `key`. All of them are asked, because the next
+    /// generation of a directory must be over every one that any layer has seen.
+    pub(crate) fn below(&self, key: &Key, only_writer: bool) -> Result<Below> {
+        let mut below = Below::default();
+        if only_writer || self.bases.is_empty() {
+            return Ok(below);
+        }
+        let wanted = Wanted { digest: INODE.digest(key), key: *key };
+        let mut row = RowBuffer::default();
+        for base in &self.bases {
+            if base.tables.get(&wanted, true, &mut row)? {
+                let inode = Inode::of_row(&row.row())?;
+                below.next_generation = below.next_generation.max(inode.next_generation());
+                below.inode.get_or_insert(inode);
+            }
+        }
+        Ok(below)
+    }
+
+    /// Cursors over the records of the directory of `from` from that key on, the layer that
+    /// decides first; and the hash from which on the writer's are not complete.
+    pub(crate) fn cursors(&self, from: &Key, limit: usize) -> (Vec<Cursor>, Option<u64>) {
+        let (mut cursors, end) = match &self.writer {
+            Some(tree) => {
+                let own = tree.group_cursors(from, limit);
+                (own.cursors, own.end)
+            }
+            None => (Vec::new(), None),
+        };
+        let to = INODE.group_last(from);
+        for base in &self.bases {
+            base.tables.cursors(&INODE, from, &to, &mut cursors);
+        }
+        (cursors, end)
+    }
+}

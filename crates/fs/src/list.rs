@@ -1,0 +1,173 @@
+//! Listing: the entries of a directory in order of the hash of their names, from a cursor on.
+//!
+//! The cursor is the last entry seen, so it stays good while entries come and go, and over
+//! restarts. Entries put or removed while a listing goes on may or may not be seen; all others
+//! are, once.
+
+use std::ops::ControlFlow;
+
+use esker_base::Result;
+use esker_table::merge::Merge;
+use esker_table::schema::{Key, KeyBuffer, Row};
+
+use crate::dir::{Dir, DirNode};
+use crate::identity::READ;
+use crate::inode::{Entry, FileKind, INODE, Inode, column, key};
+use crate::namespace::Namespace;
+
+/// Rows of the active memtable that are looked at together.
+const PAGE_ROWS: usize = 8192;
+
+/// Where a listing goes on: after the entry of this name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DirCursor {
+    /// The last entry's name; empty at the start.
+    name: Vec<u8>,
+}
+
+impl DirCursor {
+    /// After the entry `name`, which need not exist any more.
+    #[must_use]
+    pub fn after(name: &[u8]) -> Self {
+        Self { name: name.to_vec() }
+    }
+}
+
+/// One entry of a directory, while it is being visited.
+#[derive(Debug)]
+pub struct EntryView<'a> {
+    namespace: &'a Namespace,
+    row: Row<'a>,
+}
+
+/// An entry of a directory with its attributes.
+#[derive(Clone, Debug)]
+pub struct DirEntry {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Its inode, with content and extended attributes.
+    pub inode: Inode,
+}
+
+impl<'a> EntryView<'a> {
+    /// Its name.
+    #[inline]
+    #[must_use]
+    pub fn name(&self) -> &'a [u8] {
+        self.row.strings[column::NAME]
+    }
+
+    /// The size that its record gives; of a file with several names, 0.
+    #[inline]
+    #[must_use]
+    pub fn record_size(&self) -> u64 {
+        self.row.ints[column::SIZE]
+    }
+
+    /// Its kind. One look-up if the file has several names.
+    pub fn kind(&self) -> Result<FileKind> {
+        match Entry::of_number(self.row.ints[column::ENTRY]) {
+            Some(Entry::Is(kind)) => Ok(kind),
+            _ => self.inode().map(|inode| inode.kind().unwrap_or(FileKind::File)),
+        }
+    }
+
+    /// Its inode, with content and extended attributes. One look-up if the file has several names.
+    pub fn inode(&self) -> Result<Inode> {
+        let mut row = self.row;
+        INODE.restore(&mut row.ints);
+        let inode = Inode::of_row(&row)?;
+        if inode.entry == Entry::Link { self.namespace.linked(inode.id, true) } else { Ok(inode) }
+    }
+}
+
+impl Namespace {
+    /// Visits the entries of `dir` behind `cursor` until `visit` breaks or they end. `.` and `..`
+    /// are not among them. Cost: the blocks of the directory, read ahead.
+    ///
+    /// # Errors
+    /// `Denied` without permission to read `dir`; what `visit` returns.
+    pub fn list(
+        &self,
+        dir: &Dir,
+        cursor: &DirCursor,
+        visit: &mut dyn FnMut(&EntryView) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        dir.check_alive()?;
+        dir.check(self.identity(), READ, b"directory")?;
+        self.list_unchecked(dir, cursor, visit)
+    }
+
+    pub(crate) fn list_unchecked(
+        &self,
+        dir: &DirNode,
+        cursor: &DirCursor,
+        visit: &mut dyn FnMut(&EntryView) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let mut from = match cursor.name.is_empty() {
+            true => KeyBuffer { string: Vec::new(), ..key(dir.id(), b"").into() },
+            false => key(dir.id(), &cursor.name).into(),
+        };
+        if cursor.name.is_empty() {
+            from.ints[2] = 0;
+        }
+        loop {
+            let (cursors, end) = self.layers().cursors(&from.key(), PAGE_ROWS);
+            let mut merge = Merge::new(cursors, &from.key())?;
+            while merge.advance()? {
+                let row = merge.row();
+                if row.ints[..2] != from.ints[..2] {
+                    break;
+                }
+                if end.is_some_and(|end| row.ints[column::HASH] >= end) {
+                    break;
+                }
+                let name = row.strings[column::NAME];
+                // The root keeps its own inode under the empty name.
+                if row.ints[column::ENTRY] == 0 || name.is_empty() || name == cursor.name {
+                    continue;
+                }
+                if visit(&EntryView { namespace: self, row })?.is_break() {
+                    return Ok(());
+                }
+            }
+            match end {
+                Some(end) => {
+                    from = Key { ints: [from.ints[0], from.ints[1], end], string: &[] }.into();
+                }
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Up to `limit` entries of `dir` behind `cursor`; fewer only at the end.
+    ///
+    /// # Errors
+    /// As [`Namespace::list`].
+    pub fn read_dir(&self, dir: &Dir, cursor: &DirCursor, limit: usize) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        if limit == 0 {
+            return Ok(entries);
+        }
+        self.list(dir, cursor, &mut |entry| {
+            let mut inode = entry.inode()?;
+            if inode.is_directory() {
+                self.overlay_times(&mut inode);
+            }
+            entries.push(DirEntry { name: entry.name().to_vec(), inode });
+            let full = entries.len() == limit;
+            Ok(if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(entries)
+    }
+
+    /// Whether `dir` has no entries.
+    pub(crate) fn is_empty(&self, dir: &DirNode) -> Result<bool> {
+        let mut empty = true;
+        self.list_unchecked(dir, &DirCursor::default(), &mut |_| {
+            empty = false;
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(empty)
+    }
+}

@@ -1,0 +1,76 @@
+//! Reference markers: `ref/<set>/<holder>`, one object for each reason to keep a change set.
+//!
+//! A set is garbage when no marker is left. Markers instead of counters: nobody contends, and an
+//! update that is cut short can only keep garbage, never lose data. Whoever wants to hold a set
+//! first puts its marker and then looks whether the set is still good; the collector first
+//! condemns a set and then looks for markers once more (`gc.rs`). One of the two sees the other.
+//! Source: DESIGN §3; DeltaFS thesis §4.3 (reference counting of change sets).
+
+use std::fmt;
+
+use esker_base::store::Store;
+use esker_base::{Kind, Result};
+use esker_table::manifest::SetId;
+
+/// Why a change set is kept.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holder {
+    /// It has this published name.
+    Name(String),
+    /// This change set builds on it or shows its tables or data.
+    Set(SetId),
+    /// A session writes it.
+    Session,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "name-{name}"),
+            Self::Set(set) => write!(f, "set-{set}"),
+            Self::Session => write!(f, "session"),
+        }
+    }
+}
+
+impl Holder {
+    /// The holder that a marker's last component names.
+    fn parse(text: &str) -> Option<Self> {
+        if text == "session" {
+            return Some(Self::Session);
+        }
+        if let Some(set) = text.strip_prefix("set-") {
+            return set.parse().ok().map(Self::Set);
+        }
+        text.strip_prefix("name-").map(|name| Self::Name(name.to_owned()))
+    }
+}
+
+fn folder(set: SetId) -> String {
+    format!("ref/{set}/")
+}
+
+/// Puts the marker by which `holder` keeps `set`. Putting it again succeeds. One write.
+pub fn hold(store: &dyn Store, set: SetId, holder: &Holder) -> Result<()> {
+    match store.put_if_absent(&format!("{}{holder}", folder(set)), b"") {
+        Err(error) if error.kind() == Kind::Exists => Ok(()),
+        put => put,
+    }
+}
+
+/// Removes a marker, if it is there. One request.
+pub fn release(store: &dyn Store, set: SetId, holder: &Holder) -> Result<()> {
+    store.delete(&format!("{}{holder}", folder(set)))
+}
+
+/// Everybody who keeps `set`. One listing.
+pub fn holders(store: &dyn Store, set: SetId) -> Result<Vec<Holder>> {
+    let names = store.list_names(&folder(set))?;
+    // A marker of an unknown kind is somebody's reason all the same.
+    Ok(names.iter().map(|name| Holder::parse(name).unwrap_or(Holder::Name(name.clone()))).collect())
+}
+
+/// Sets that have markers. One listing.
+pub fn held_sets(store: &dyn Store) -> Result<Vec<SetId>> {
+    Ok(store.list_names("ref/")?.iter().filter_map(|name| name.parse().ok()).collect())
+}

@@ -1,0 +1,125 @@
+//! Published names: `name/<name>`, an object that says which change set the name stands for.
+//!
+//! Layout: docs/format/store.md, "Names". This file is its only encoder and decoder.
+
+use esker_base::store::Store;
+use esker_base::{Error, Kind, Result};
+use esker_table::manifest::SetId;
+use serde::{Deserialize, Serialize};
+
+/// A name takes at most this many bytes.
+pub const PUBLISHED_NAME_BYTES_MAX: usize = 200;
+/// A name's object is small.
+const OBJECT_BYTES_MAX: u64 = 64 << 10;
+
+/// A published name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublishedName {
+    /// The name.
+    pub name: String,
+    /// The change set it stands for, with all that one builds on.
+    pub set: SetId,
+    /// When it was published, in nanoseconds since the Unix epoch.
+    pub published_ns: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Object {
+    set: String,
+    published_ns: u64,
+}
+
+fn object_name(name: &str) -> String {
+    format!("name/{name}")
+}
+
+/// Fails unless `name` can be published: letters, digits, `.`, `_`, `-`, `+`, `@`, `=` and `,`, not
+/// starting with a dot or a minus.
+///
+/// # Errors
+/// `Invalid`, `TooLarge`.
+pub fn check(name: &str) -> Result<()> {
+    if name.len() > PUBLISHED_NAME_BYTES_MAX {
+        let context = format!(
+            "a name of {} bytes; at most {PUBLISHED_NAME_BYTES_MAX} are possible",
+            name.len()
+        );
+        return Err(Error::new(Kind::TooLarge, context));
+    }
+    let good = |letter: char| letter.is_alphanumeric() || "._-+@=,".contains(letter);
+    if name.is_empty() || name.starts_with(['.', '-']) || !name.chars().all(good) {
+        let context =
+            format!("{name:?} cannot be published; use letters, digits and . _ - + @ = ,");
+        return Err(Error::new(Kind::Invalid, context));
+    }
+    Ok(())
+}
+
+/// Lets `name` stand for `set`. One write; durable once it returns.
+///
+/// # Errors
+/// `Exists` if the name is taken.
+pub fn publish(store: &dyn Store, name: &str, set: SetId, now_ns: u64) -> Result<()> {
+    check(name)?;
+    let object = Object { set: set.to_string(), published_ns: now_ns };
+    let bytes = serde_json::to_vec(&object).expect("a name's object has only text and numbers");
+    store.put_if_absent(&object_name(name), &bytes).map_err(|error| match error.kind() {
+        Kind::Exists => taken(name),
+        _ => error,
+    })
+}
+
+/// The error that a name is taken.
+pub fn taken(name: &str) -> Error {
+    let context =
+        format!("the name {name:?} is taken; choose another or `esker delete {name}` first");
+    Error::new(Kind::Exists, context)
+}
+
+/// Whether `name` is taken. One request.
+pub fn is_taken(store: &dyn Store, name: &str) -> Result<bool> {
+    match store.size(&object_name(name)) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == Kind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// What `name` stands for. One request.
+///
+/// # Errors
+/// `NotFound`, `Corrupt`.
+pub fn resolve(store: &dyn Store, name: &str) -> Result<PublishedName> {
+    check(name)?;
+    let object_name = object_name(name);
+    let bytes = store.get(&object_name, OBJECT_BYTES_MAX).map_err(|error| match error.kind() {
+        Kind::NotFound => {
+            Error::new(Kind::NotFound, format!("no published name {name:?}; see `esker names`"))
+        }
+        _ => error,
+    })?;
+    let corrupt = |what: String| Error::corrupt(&object_name, 0, what);
+    let object: Object =
+        serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
+    let set = object.set.parse().map_err(|error: Error| corrupt(error.to_string()))?;
+    Ok(PublishedName { name: name.to_owned(), set, published_ns: object.published_ns })
+}
+
+/// All published names, sorted. A listing and a request each.
+pub fn all(store: &dyn Store) -> Result<Vec<PublishedName>> {
+    let mut names = Vec::new();
+    for name in store.list_names("name/")? {
+        match resolve(store, &name) {
+            // Deleted since it was listed.
+            Err(error) if error.kind() == Kind::NotFound => {}
+            resolved => names.push(resolved?),
+        }
+    }
+    Ok(names)
+}
+
+/// Takes a name back. One request.
+pub fn remove(store: &dyn Store, name: &str) -> Result<()> {
+    check(name)?;
+    store.delete(&object_name(name))
+}

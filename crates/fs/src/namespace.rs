@@ -1,0 +1,324 @@
+//! Namespace: a read-only stack of change sets as a file system: paths, attributes, content.
+//!
+//! Concurrency: share freely. What it shows does not change, except as the session above it does.
+
+use std::sync::{Arc, Weak};
+
+use esker_base::{Bytes, Error, Kind, Result};
+use esker_table::schema::RowBuffer;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+use crate::data;
+use crate::dir::{Dir, DirNode};
+use crate::identity::{EXECUTE, Identity, READ};
+use crate::inode::{DirId, Entry, FileId, FileKind, Inode, key};
+use crate::layers::Layers;
+use crate::path::{SYMLINKS_MAX, check_name, components, show, split_last};
+use crate::xattr::{self, Xattrs};
+
+/// Mode of a root directory that no layer has changed.
+const ROOT_MODE: u32 = 0o755;
+
+/// A stack of change sets, seen by somebody.
+#[derive(Debug)]
+pub struct Namespace {
+    layers: Layers,
+    identity: Identity,
+    root: Dir,
+    /// Open directories by identity, so that a change reaches all who have one open.
+    nodes: Mutex<HashMap<DirId, Weak<DirNode>>>,
+}
+
+/// Whether a path's last component is followed if it is a symbolic link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// It is, as by `stat`.
+    Yes,
+    /// It is not, as by `lstat`.
+    No,
+}
+
+/// What a path leads to.
+#[derive(Debug)]
+pub struct Found {
+    /// The directory it is in; of the root, the root.
+    pub dir: Dir,
+    /// Its name there; empty for the root.
+    pub name: Vec<u8>,
+    /// What it is.
+    pub inode: Inode,
+}
+
+impl Namespace {
+    pub(crate) fn new(layers: Layers, identity: Identity) -> Result<Self> {
+        let mut row = RowBuffer::default();
+        let inode = if layers.get(&key(DirId::ROOT, b""), false, true, &mut row)? {
+            Inode::of_row(&row.row())?
+        } else {
+            Inode::new(Entry::Is(FileKind::Directory), ROOT_MODE, 0)
+        };
+        let root = DirNode::new(&inode, None, false);
+        Ok(Self { layers, identity, root, nodes: Mutex::default() })
+    }
+
+    /// The change sets.
+    #[must_use]
+    pub fn layers(&self) -> &Layers {
+        &self.layers
+    }
+
+    /// Who looks at it.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The root directory.
+    #[must_use]
+    pub fn root(&self) -> &Dir {
+        &self.root
+    }
+
+    /// The record of `name` in `dir` as it is, a link not followed to its inode; `None` for a
+    /// tombstone. Content and extended attributes only if `with_strings`.
+    #[inline]
+    pub(crate) fn entry(
+        &self,
+        dir: &DirNode,
+        name: &[u8],
+        with_strings: bool,
+    ) -> Result<Option<Inode>> {
+        let mut row = RowBuffer::default();
+        let key = key(dir.id(), name);
+        if !self.layers.get(&key, dir.is_fresh(), with_strings, &mut row)? {
+            return Ok(None);
+        }
+        let inode = Inode::of_row(&row.row())?;
+        Ok((inode.entry != Entry::Tombstone).then_some(inode))
+    }
+
+    /// The inode of a file with several names.
+    pub(crate) fn linked(&self, id: u128, with_strings: bool) -> Result<Inode> {
+        let mut row = RowBuffer::default();
+        let name = id.to_be_bytes();
+        if self.layers.get(&key(DirId::LINKS, &name), false, with_strings, &mut row)? {
+            let inode = Inode::of_row(&row.row())?;
+            if inode.entry != Entry::Tombstone {
+                return Ok(inode);
+            }
+        }
+        let context = format!("file {id:032x} has a name and no inode; run `esker verify`");
+        Err(Error::new(Kind::Corrupt, context))
+    }
+
+    /// Looks up `name` in `dir`: its attributes, without content and extended attributes unless
+    /// `with_strings`. At most one block read a layer.
+    ///
+    /// # Errors
+    /// `NotFound`; `Denied` without permission to search `dir`.
+    #[inline]
+    pub fn lookup(&self, dir: &DirNode, name: &[u8], with_strings: bool) -> Result<Inode> {
+        dir.check(&self.identity, EXECUTE, name)?;
+        let Some(mut inode) = self.entry(dir, name, with_strings)? else {
+            check_name(name)?;
+            return Err(Error::new(Kind::NotFound, format!("{}: no such file", show(name))));
+        };
+        match inode.entry {
+            Entry::Link => inode = self.linked(inode.id, with_strings)?,
+            Entry::Is(FileKind::Directory) => self.overlay_times(&mut inode),
+            _ => {}
+        }
+        Ok(inode)
+    }
+
+    pub(crate) fn overlay_times(&self, inode: &mut Inode) {
+        if let Some(node) = self.nodes.lock().get(&inode.dir_id()).and_then(Weak::upgrade) {
+            node.overlay_times(inode);
+        }
+    }
+
+    /// Attributes of an open directory itself.
+    pub fn stat_dir(&self, dir: &Dir) -> Result<Inode> {
+        dir.check_alive()?;
+        let mut inode = match dir.place() {
+            Some((parent, name)) => self.entry(&parent, &name, true)?.ok_or_else(|| {
+                Error::new(Kind::NotFound, format!("{}: no such directory", show(&name)))
+            })?,
+            None => self.root_inode()?,
+        };
+        dir.overlay_times(&mut inode);
+        Ok(inode)
+    }
+
+    /// The root's inode; the record has the empty name in the root itself.
+    fn root_inode(&self) -> Result<Inode> {
+        match self.entry(&self.root, b"", true)? {
+            Some(inode) => Ok(inode),
+            None => Ok(Inode::new(Entry::Is(FileKind::Directory), ROOT_MODE, 0)),
+        }
+    }
+
+    /// Opens the directory that `inode`, found as `name` in `parent`, is.
+    pub(crate) fn open_dir(&self, parent: &Dir, name: &[u8], inode: &Inode) -> Result<Dir> {
+        if !inode.is_directory() {
+            return Err(Error::new(
+                Kind::NotADirectory,
+                format!("{}: not a directory", show(name)),
+            ));
+        }
+        Ok(self.node(parent, name, inode, false))
+    }
+
+    /// The one handle of a directory.
+    pub(crate) fn node(&self, parent: &Dir, name: &[u8], inode: &Inode, is_fresh: bool) -> Dir {
+        let mut nodes = self.nodes.lock();
+        if let Some(node) = nodes.get(&inode.dir_id()).and_then(Weak::upgrade) {
+            return node;
+        }
+        let node = DirNode::new(inode, Some((parent.clone(), name.to_vec())), is_fresh);
+        if nodes.len() == nodes.capacity() {
+            nodes.retain(|_, node| node.strong_count() > 0);
+        }
+        nodes.insert(node.id(), Arc::downgrade(&node));
+        node
+    }
+
+    /// Every open directory but the root.
+    pub(crate) fn open_nodes(&self) -> Vec<Dir> {
+        self.nodes.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Opens the directory at `path`, which is followed through symbolic links.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, `Denied`, `TooLarge`; `Invalid` for a loop of links.
+    pub fn dir(&self, path: impl AsRef<[u8]>) -> Result<Dir> {
+        let found = self.find(path.as_ref(), Follow::Yes)?;
+        self.dir_of(&found, path.as_ref())
+    }
+
+    /// The directory that was found.
+    fn dir_of(&self, found: &Found, path: &[u8]) -> Result<Dir> {
+        if found.name.is_empty() {
+            return Ok(found.dir.clone());
+        }
+        self.open_dir(&found.dir, &found.name, &found.inode)
+            .map_err(|error| error.within(show(path)))
+    }
+
+    /// Finds what `path` leads to, with content and extended attributes.
+    ///
+    /// # Errors
+    /// As [`Namespace::dir`].
+    pub fn find(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Found> {
+        let path = path.as_ref();
+        let in_path = |error: Error| error.within(show(path));
+        self.walk(&self.root.clone(), path, follow, &mut 0).map_err(in_path)
+    }
+
+    /// Attributes of what `path` leads to.
+    pub fn stat(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Inode> {
+        self.find(path, follow).map(|found| found.inode)
+    }
+
+    /// The open directory and the name there of a path whose last component need not exist.
+    ///
+    /// # Errors
+    /// As [`Namespace::dir`] for the directory; `Invalid` if no file can have the last component.
+    pub fn locate<'a>(&self, path: &'a (impl AsRef<[u8]> + ?Sized)) -> Result<(Dir, &'a [u8])> {
+        let (parent, name) = split_last(path.as_ref())?;
+        Ok((self.dir(parent)?, name))
+    }
+
+    fn walk(&self, from: &Dir, path: &[u8], follow: Follow, links: &mut usize) -> Result<Found> {
+        let parts = components(path)?;
+        let wants_dir = path.ends_with(b"/");
+        let mut dir = if path.starts_with(b"/") { self.root.clone() } else { from.clone() };
+        let mut at = 0;
+        while let Some(&name) = parts.get(at) {
+            at += 1;
+            let last = at == parts.len();
+            if name == b".." {
+                dir.check(&self.identity, EXECUTE, name)?;
+                dir = dir.place().map_or_else(|| self.root.clone(), |(parent, _)| parent);
+                continue;
+            }
+            let inode = self.lookup(&dir, name, true)?;
+            if inode.kind() == Some(FileKind::Symlink)
+                && (!last || wants_dir || follow == Follow::Yes)
+            {
+                *links += 1;
+                if *links > SYMLINKS_MAX {
+                    return Err(Error::new(Kind::Invalid, "too many symbolic links"));
+                }
+                let found = self.walk(&dir, &inode.content, Follow::Yes, links)?;
+                if last {
+                    return Ok(found);
+                }
+                dir = self.dir_of(&found, name)?;
+                continue;
+            }
+            if last && !wants_dir {
+                return Ok(Found { dir, name: name.to_vec(), inode });
+            }
+            dir = self.open_dir(&dir, name, &inode)?;
+        }
+        // The path ended in a directory that is open now.
+        let inode = self.stat_dir(&dir)?;
+        Ok(match dir.place() {
+            Some((parent, name)) => Found { dir: parent, name, inode },
+            None => Found { dir, name: Vec::new(), inode },
+        })
+    }
+
+    /// The target of the symbolic link at `path`.
+    ///
+    /// # Errors
+    /// `Invalid` if it is something else.
+    pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        let inode = self.stat(path, Follow::No)?;
+        if inode.kind() != Some(FileKind::Symlink) {
+            return Err(Error::new(Kind::Invalid, format!("{}: not a symbolic link", show(path))));
+        }
+        Ok(inode.content)
+    }
+
+    /// Extended attributes of `inode`, which was read with its strings.
+    pub fn xattrs(&self, inode: &Inode) -> Result<Xattrs> {
+        xattr::decode(&inode.xattrs)
+    }
+
+    /// Up to `bytes_max` bytes of the file `inode`, read with its strings, from `offset` on; fewer
+    /// only at its end. One store request unless the content is in the inode.
+    ///
+    /// # Errors
+    /// `Denied`; `IsADirectory` or `Invalid` for what is no regular file; `Corrupt`.
+    pub fn read(&self, inode: &Inode, offset: u64, bytes_max: usize) -> Result<Bytes> {
+        self.identity.check(READ, inode, b"read")?;
+        match inode.kind() {
+            Some(FileKind::File) => {}
+            Some(FileKind::Directory) => {
+                return Err(Error::new(Kind::IsADirectory, "a directory has no bytes to read"));
+            }
+            _ => return Err(Error::new(Kind::Invalid, "only regular files have bytes to read")),
+        }
+        data::read(&*self.layers.source().store, inode, offset, bytes_max)
+    }
+
+    /// Passes all bytes of the file `inode` to `take`, in pieces, and checks their checksum.
+    ///
+    /// # Errors
+    /// As [`Namespace::read`]; `Corrupt` if the bytes are not those written; what `take` returns.
+    pub fn read_all(&self, inode: &Inode, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        self.read(inode, 0, 0)?;
+        data::read_all(&*self.layers.source().store, inode, take)
+    }
+
+    /// Identity of the file `inode`; hard links of one file share it.
+    #[must_use]
+    pub fn file_id(inode: &Inode) -> FileId {
+        FileId(inode.id)
+    }
+}

@@ -1,0 +1,81 @@
+//! Creating files, directories, symbolic links and special files.
+
+use esker_base::{Error, Kind, Result};
+
+use crate::dir::Dir;
+use crate::inode::{Entry, FileKind, Inode};
+use crate::path::PATH_BYTES_MAX;
+use crate::session::Session;
+
+impl Session {
+    /// Creates an empty regular file `name` in `dir` with permission bits `mode`.
+    ///
+    /// Survives what the session's durability promises once it returns. Cost: no store request as
+    /// long as no layer below may have the name.
+    ///
+    /// # Errors
+    /// `Exists`, `Denied`, `NotFound` if `dir` was removed, `Invalid` or `TooLarge` names.
+    #[inline]
+    pub fn create(&self, dir: &Dir, name: &[u8], mode: u32) -> Result<Inode> {
+        let entry = Entry::Is(FileKind::File);
+        self.insert(dir, name, Inode::new(entry, mode & 0o7777, self.now_ns()))
+    }
+
+    /// Creates a directory; returns it open.
+    ///
+    /// # Errors
+    /// As [`Session::create`].
+    pub fn mkdir(&self, dir: &Dir, name: &[u8], mode: u32) -> Result<Dir> {
+        let entry = Entry::Is(FileKind::Directory);
+        let inode = self.insert(dir, name, Inode::new(entry, mode & 0o7777, self.now_ns()))?;
+        // A first generation cannot have been removed: if a layer below had entries for it, the
+        // name would exist there. Of later ones a layer that is not of our stack's line may.
+        let is_fresh = inode.generation == 0;
+        Ok(self.node(dir, name, &inode, is_fresh))
+    }
+
+    /// Creates a named pipe, a socket or a device file; `rdev` is a device's number.
+    ///
+    /// # Errors
+    /// As [`Session::create`]; `Denied` for devices unless this is the superuser; `Invalid` for
+    /// other kinds.
+    pub fn mknod(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        kind: FileKind,
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Inode> {
+        match kind {
+            FileKind::Fifo | FileKind::Socket | FileKind::File => {}
+            FileKind::CharDevice | FileKind::BlockDevice if self.identity().is_root() => {}
+            FileKind::CharDevice | FileKind::BlockDevice => {
+                return Err(crate::identity::denied(name));
+            }
+            FileKind::Directory | FileKind::Symlink => {
+                return Err(Error::new(Kind::Invalid, "mknod makes no directories or links"));
+            }
+        }
+        let mut inode = Inode::new(Entry::Is(kind), mode & 0o7777, self.now_ns());
+        inode.rdev = rdev;
+        self.insert(dir, name, inode)
+    }
+
+    /// Creates a symbolic link to `target`, which need not exist.
+    ///
+    /// # Errors
+    /// As [`Session::create`]; `TooLarge` or `Invalid` for targets that no path can be.
+    pub fn symlink(&self, dir: &Dir, name: &[u8], target: &[u8]) -> Result<Inode> {
+        if target.len() >= PATH_BYTES_MAX {
+            return Err(Error::new(Kind::TooLarge, "a link's target is longer than any path"));
+        }
+        if target.is_empty() || target.contains(&0) {
+            return Err(Error::new(Kind::Invalid, "a link's target is empty or has a zero byte"));
+        }
+        let mut inode = Inode::new(Entry::Is(FileKind::Symlink), 0o777, self.now_ns());
+        inode.size = target.len() as u64;
+        inode.content = target.to_vec();
+        self.insert(dir, name, inode)
+    }
+}

@@ -1,0 +1,81 @@
+//! Hard links: a further name moves the inode to the links directory, where every name finds it.
+
+use esker_base::{Error, Kind, Result};
+
+use crate::dir::Dir;
+use crate::inode::{DirId, Entry, Inode, key};
+use crate::path::check_name;
+use crate::session::{Session, State, check_not_directory, exists, not_found};
+
+/// A file has at most this many names, as on most file systems.
+pub const LINKS_MAX: u32 = 1 << 20;
+
+impl Session {
+    /// Makes `name` in `dir` a further name of the file `old_name` in `old_dir`.
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists`, `Denied`; `IsADirectory` for a directory; `TooLarge` over
+    /// [`LINKS_MAX`] names.
+    pub fn link(&self, old_dir: &Dir, old_name: &[u8], dir: &Dir, name: &[u8]) -> Result<Inode> {
+        let _shape = self.shape();
+        check_name(name)?;
+        self.check_change(dir, name)?;
+        loop {
+            let current = self.lookup(old_dir, old_name, false)?;
+            check_not_directory(&current, old_name)?;
+            if let Some(inode) = self.try_link((old_dir, old_name), (dir, name), current.id)? {
+                dir.touch(inode.ctime_ns);
+                return Ok(inode);
+            }
+            // The old name stands for another file by now: look again.
+        }
+    }
+
+    fn try_link(
+        &self,
+        (old_dir, old_name): (&Dir, &[u8]),
+        (dir, name): (&Dir, &[u8]),
+        id: u128,
+    ) -> Result<Option<Inode>> {
+        let link_name = id.to_be_bytes();
+        let keys =
+            [key(old_dir.id(), old_name), key(dir.id(), name), key(DirId::LINKS, &link_name)];
+        let below = [
+            self.below(old_dir, &keys[0])?,
+            self.below(dir, &keys[1])?,
+            self.layers().below(&keys[2], false)?,
+        ];
+        let now_ns = self.now_ns();
+        self.tree().update(keys, |[old, new, shared], draft| {
+            let old_state = State::of(old, &below[0])?;
+            let old = old_state.inode.ok_or_else(|| not_found(old_name))?;
+            let new = State::of(new, &below[1])?;
+            if new.inode.is_some() {
+                return Err(exists(name));
+            }
+            if old.id != id {
+                return Ok(None);
+            }
+            let mut inode = match old.entry {
+                Entry::Link => {
+                    State::of(shared, &below[2])?.inode.ok_or_else(|| not_found(old_name))?
+                }
+                _ => old.clone(),
+            };
+            if inode.nlink >= LINKS_MAX {
+                return Err(Error::new(Kind::TooLarge, format!("a file has {LINKS_MAX} names")));
+            }
+            inode.nlink += 1;
+            inode.ctime_ns = now_ns;
+            let link = |generation| {
+                let mut link = Inode::new(Entry::Link, 0, now_ns);
+                (link.id, link.generation) = (id, generation);
+                link
+            };
+            let old_link = link(old_state.next_generation);
+            let new_link = link(new.next_generation);
+            draft.put(&mut [old_link.row(&keys[0]), new_link.row(&keys[1]), inode.row(&keys[2])]);
+            Ok(Some(inode))
+        })
+    }
+}

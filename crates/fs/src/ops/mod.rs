@@ -1,0 +1,11 @@
+//! Operations of a session, one a file, with POSIX semantics.
+
+mod create;
+mod link;
+mod remove;
+mod rename;
+mod setattr;
+mod write;
+
+pub use rename::RenameFlags;
+pub use setattr::{Changes, XattrSet};

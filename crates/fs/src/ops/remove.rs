@@ -1,0 +1,137 @@
+//! Removing names: files, empty directories, whole trees.
+
+use esker_base::{Error, Kind, Result};
+
+use crate::dir::{Dir, DirNode};
+use crate::inode::{DirId, Entry, Inode, key};
+use crate::path::{check_name, show};
+use crate::session::{Session, State, check_not_directory, not_found, put};
+
+impl Session {
+    /// Removes the file `name` from `dir`; its content goes with its last name.
+    ///
+    /// # Errors
+    /// `NotFound`, `Denied`; `IsADirectory` for a directory.
+    pub fn unlink(&self, dir: &Dir, name: &[u8]) -> Result<()> {
+        let _shape = self.shape();
+        check_name(name)?;
+        self.check_change(dir, name)?;
+        let name_key = key(dir.id(), name);
+        let below = self.below(dir, &name_key)?;
+        let now_ns = self.now_ns();
+        loop {
+            // A link must be removed together with its inode's count, whose key it names.
+            let linked = self.tree().update([name_key], |[own], draft| {
+                let state = State::of(own, &below)?;
+                let inode = state.inode.ok_or_else(|| not_found(name))?;
+                check_not_directory(&inode, name)?;
+                if inode.entry == Entry::Link {
+                    return Ok(Some(inode.id));
+                }
+                self.check_sticky(dir, &inode, name)?;
+                put(draft, &name_key, &Inode::tombstone(state.next_generation, now_ns));
+                Ok(None)
+            })?;
+            match linked {
+                None => break,
+                Some(id) if self.unlink_one_of(dir, name, id, now_ns)? => break,
+                Some(_) => {}
+            }
+        }
+        dir.touch(now_ns);
+        Ok(())
+    }
+
+    /// Removes a name of a file with several; false if the name stands for another file by now.
+    fn unlink_one_of(&self, dir: &Dir, name: &[u8], id: u128, now_ns: u64) -> Result<bool> {
+        let link_name = id.to_be_bytes();
+        let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
+        let below = [self.below(dir, &keys[0])?, self.layers().below(&keys[1], false)?];
+        self.tree().update(keys, |[own, shared], draft| {
+            let state = State::of(own, &below[0])?;
+            let link = state.inode.ok_or_else(|| not_found(name))?;
+            if link.entry != Entry::Link || link.id != id {
+                return Ok(false);
+            }
+            let inode = State::of(shared, &below[1])?.inode.ok_or_else(|| not_found(name))?;
+            self.check_sticky(dir, &inode, name)?;
+            let tombstone = Inode::tombstone(state.next_generation, now_ns);
+            let inode = drop_name(inode, now_ns);
+            draft.put(&mut [tombstone.row(&keys[0]), inode.row(&keys[1])]);
+            Ok(true)
+        })
+    }
+
+    /// Removes the empty directory `name` from `dir`.
+    ///
+    /// # Errors
+    /// `NotFound`, `Denied`, `NotADirectory`, `NotEmpty`.
+    pub fn rmdir(&self, dir: &Dir, name: &[u8]) -> Result<()> {
+        self.remove_dir(dir, name, |node| {
+            if self.is_empty(node)? {
+                return Ok(());
+            }
+            Err(Error::new(Kind::NotEmpty, format!("{}: directory not empty", show(name))))
+        })
+    }
+
+    /// Removes the directory `name` from `dir` with everything in it, in one step whatever its
+    /// size: the name's generation rises, so that nothing leads to its records any more; squash
+    /// drops them. Names elsewhere of files with several names stay, with their link counts.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`; `Denied` unless this is the directory's owner or the
+    /// superuser, since permissions within the tree are not looked at.
+    pub fn remove_tree(&self, dir: &Dir, name: &[u8]) -> Result<()> {
+        self.remove_dir(dir, name, |node| {
+            let inode = self.stat_dir(node)?;
+            self.identity().check_owner(&inode, name)
+        })
+    }
+
+    fn remove_dir(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        check: impl FnOnce(&Dir) -> Result<()>,
+    ) -> Result<()> {
+        check_name(name)?;
+        self.reshape(|| {
+            self.check_change(dir, name)?;
+            let inode = self.entry(dir, name, true)?.ok_or_else(|| not_found(name))?;
+            let node = self.open_dir(dir, name, &inode)?;
+            self.check_sticky(dir, &inode, name)?;
+            check(&node)?;
+            let key = key(dir.id(), name);
+            let below = self.below(dir, &key)?;
+            let now_ns = self.now_ns();
+            self.tree().update([key], |[own], draft| {
+                let state = State::of(own, &below)?;
+                put(draft, &key, &Inode::tombstone(state.next_generation, now_ns));
+                Ok(())
+            })?;
+            self.forget_tree(&node);
+            dir.touch(now_ns);
+            Ok(())
+        })
+    }
+
+    /// Marks every open directory within `node` as removed.
+    pub(crate) fn forget_tree(&self, node: &DirNode) {
+        for open in self.open_nodes() {
+            if open.is_within(node.id()) {
+                open.set_removed();
+            }
+        }
+    }
+}
+
+/// The inode of a file with several names after it lost one.
+pub(crate) fn drop_name(mut inode: Inode, now_ns: u64) -> Inode {
+    if inode.nlink <= 1 {
+        return Inode::tombstone(0, now_ns);
+    }
+    inode.nlink -= 1;
+    inode.ctime_ns = now_ns;
+    inode
+}

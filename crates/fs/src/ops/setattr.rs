@@ -1,0 +1,204 @@
+//! Changing attributes: mode, owner, times, size, extended attributes.
+
+use esker_base::{Error, Kind, Result};
+
+use crate::dir::Dir;
+use crate::identity::{WRITE, denied};
+use crate::inode::{FileKind, Inode};
+use crate::path::show;
+use crate::session::Session;
+use crate::xattr;
+
+/// Changes of attributes; what is `None` stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size: a file is cut off or extended by zeros.
+    pub size: Option<u64>,
+    /// Access time, in nanoseconds since the Unix epoch.
+    pub atime_ns: Option<u64>,
+    /// Modification time.
+    pub mtime_ns: Option<u64>,
+}
+
+/// How an extended attribute is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XattrSet {
+    /// Whether or not it exists.
+    #[default]
+    Any,
+    /// Only if it does not exist (`XATTR_CREATE`).
+    Create,
+    /// Only if it exists (`XATTR_REPLACE`).
+    Replace,
+}
+
+impl Session {
+    /// Changes attributes of `name` in `dir`.
+    ///
+    /// # Errors
+    /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for a size of what has none.
+    pub fn setattr(&self, dir: &Dir, name: &[u8], changes: &Changes) -> Result<Inode> {
+        let _shape = self.shape();
+        self.check_search(dir, name)?;
+        let inode = self.amend(dir, name, |inode| self.apply(inode, name, changes))?;
+        if inode.is_directory() {
+            self.node(dir, name, &inode, false).set_attributes(&inode);
+        }
+        Ok(inode)
+    }
+
+    /// Changes attributes of the root directory.
+    ///
+    /// # Errors
+    /// As [`Session::setattr`].
+    pub fn setattr_root(&self, changes: &Changes) -> Result<()> {
+        let _shape = self.shape();
+        self.amend_root(|inode| self.apply(inode, b"/", changes))
+    }
+
+    fn check_search(&self, dir: &Dir, name: &[u8]) -> Result<()> {
+        dir.check_alive()?;
+        dir.check(self.identity(), crate::identity::EXECUTE, name)
+    }
+
+    fn apply(&self, inode: &mut Inode, name: &[u8], changes: &Changes) -> Result<()> {
+        let now_ns = self.now_ns();
+        let identity = self.identity();
+        if changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() {
+            identity.check_owner(inode, name)?;
+        }
+        if let Some(mode) = changes.mode {
+            inode.mode = mode & 0o7777;
+            if !identity.is_root() && !identity.is_member(inode.gid) {
+                inode.mode &= !0o2000;
+            }
+        }
+        self.apply_owner(inode, name, changes)?;
+        if let Some(size) = changes.size {
+            identity.check(WRITE, inode, name)?;
+            resize(inode, name, size)?;
+            inode.mtime_ns = now_ns;
+        }
+        if changes.atime_ns.is_some() || changes.mtime_ns.is_some() {
+            identity.check_owner(inode, name)?;
+            inode.atime_ns = changes.atime_ns.unwrap_or(inode.atime_ns);
+            inode.mtime_ns = changes.mtime_ns.unwrap_or(inode.mtime_ns);
+        }
+        inode.ctime_ns = now_ns;
+        Ok(())
+    }
+
+    fn apply_owner(&self, inode: &mut Inode, name: &[u8], changes: &Changes) -> Result<()> {
+        let identity = self.identity();
+        if !identity.is_root() {
+            let gives_away = changes.uid.is_some_and(|uid| uid != inode.uid);
+            let joins = changes.gid.is_some_and(|gid| gid != inode.gid && !identity.is_member(gid));
+            if gives_away || joins {
+                return Err(denied(name));
+            }
+        }
+        if changes.uid.is_some() || changes.gid.is_some() {
+            inode.uid = changes.uid.unwrap_or(inode.uid);
+            inode.gid = changes.gid.unwrap_or(inode.gid);
+            // A program does not keep its set-id bits under another owner.
+            if changes.mode.is_none()
+                && inode.kind() == Some(FileKind::File)
+                && inode.mode & 0o111 != 0
+            {
+                inode.mode &= !0o6000;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets an extended attribute of `name` in `dir`.
+    ///
+    /// # Errors
+    /// `NotFound`, `Denied`, `TooLarge`; `Exists` or `NotFound` as `how` asks.
+    pub fn set_xattr(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        (attribute, value): (&[u8], &[u8]),
+        how: XattrSet,
+    ) -> Result<()> {
+        self.amend_xattrs(dir, name, attribute, |xattrs| {
+            let has = xattrs.contains_key(attribute);
+            match how {
+                XattrSet::Create if has => {
+                    Err(Error::new(Kind::Exists, format!("{}: attribute exists", show(attribute))))
+                }
+                XattrSet::Replace if !has => Err(no_attribute(attribute)),
+                _ => {
+                    xattrs.insert(attribute.to_vec(), value.to_vec());
+                    Ok(())
+                }
+            }
+        })
+    }
+
+    /// Removes an extended attribute of `name` in `dir`.
+    ///
+    /// # Errors
+    /// `NotFound`, `Denied`.
+    pub fn remove_xattr(&self, dir: &Dir, name: &[u8], attribute: &[u8]) -> Result<()> {
+        self.amend_xattrs(dir, name, attribute, |xattrs| {
+            xattrs.remove(attribute).map(drop).ok_or_else(|| no_attribute(attribute))
+        })
+    }
+
+    fn amend_xattrs(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        attribute: &[u8],
+        mut change: impl FnMut(&mut xattr::Xattrs) -> Result<()>,
+    ) -> Result<()> {
+        let _shape = self.shape();
+        self.check_search(dir, name)?;
+        let user = attribute.starts_with(b"user.");
+        self.amend(dir, name, |inode| {
+            if user {
+                self.identity().check(WRITE, inode, name)?;
+            } else if !self.identity().is_root() {
+                return Err(denied(attribute));
+            }
+            let mut xattrs = xattr::decode(&inode.xattrs)?;
+            change(&mut xattrs)?;
+            inode.xattrs = xattr::encode(&xattrs)?;
+            inode.ctime_ns = self.now_ns();
+            Ok(())
+        })?;
+        Ok(())
+    }
+}
+
+fn no_attribute(attribute: &[u8]) -> Error {
+    Error::new(Kind::NotFound, format!("{}: no such attribute", show(attribute)))
+}
+
+/// Cuts a file off at `size`, or extends it by zeros.
+fn resize(inode: &mut Inode, name: &[u8], size: u64) -> Result<()> {
+    crate::session::check_not_directory(inode, name)?;
+    if inode.kind() != Some(FileKind::File) {
+        return Err(Error::new(Kind::Invalid, format!("{}: has no size to set", show(name))));
+    }
+    if i64::try_from(size).is_err() {
+        return Err(Error::new(Kind::TooLarge, format!("{}: {size} bytes", show(name))));
+    }
+    if let Some(extent) = &mut inode.extent {
+        extent.length = extent.length.min(size);
+        if extent.length == 0 {
+            inode.extent = None;
+        }
+    }
+    inode.content.truncate(usize::try_from(size).unwrap_or(usize::MAX));
+    inode.size = size;
+    Ok(())
+}

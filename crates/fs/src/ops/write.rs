@@ -1,0 +1,105 @@
+//! Writing files as a whole: small ones into the inode, others into data logs.
+
+use esker_base::Result;
+
+use crate::data::{INLINE_BYTES_MAX, LARGE_FILE_BYTES};
+use crate::dir::Dir;
+use crate::identity::WRITE;
+use crate::inode::{Entry, Extent, FileKind, Inode};
+use crate::session::{Session, check_not_directory};
+
+/// The content of a file, wherever it is.
+struct Content {
+    size: u64,
+    inline: Vec<u8>,
+    extent: Option<Extent>,
+}
+
+impl Session {
+    /// Creates the file `name` in `dir` with the bytes that `fill` reads into the buffer it is
+    /// given until it returns 0. The name appears with all of them.
+    ///
+    /// Cost: a data log append, none up to [`INLINE_BYTES_MAX`] bytes.
+    ///
+    /// # Errors
+    /// As [`Session::create`]; what `fill` returns.
+    pub fn create_with(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        mode: u32,
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<Inode> {
+        self.check_change(dir, name)?;
+        let content = self.store_content(fill)?;
+        let entry = Entry::Is(FileKind::File);
+        let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
+        content.give(&mut inode);
+        self.insert(dir, name, inode)
+    }
+
+    /// Replaces the content of the file `name` in `dir` by the bytes that `fill` reads.
+    ///
+    /// # Errors
+    /// `NotFound`, `Denied`, `IsADirectory`; what `fill` returns.
+    pub fn rewrite(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<Inode> {
+        let content = self.store_content(fill)?;
+        let _shape = self.shape();
+        dir.check_alive()?;
+        self.lookup(dir, name, false)?;
+        let now_ns = self.now_ns();
+        self.amend(dir, name, |inode| {
+            check_not_directory(inode, name)?;
+            self.identity().check(WRITE, inode, name)?;
+            content.give(inode);
+            (inode.mtime_ns, inode.ctime_ns) = (now_ns, now_ns);
+            Ok(())
+        })
+    }
+
+    fn store_content(&self, fill: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<Content> {
+        // Small files are read as a whole; only those that turn out large get a log of their own.
+        let mut head = Vec::new();
+        let mut piece = vec![0; 64 << 10];
+        while (head.len() as u64) < LARGE_FILE_BYTES {
+            let count = fill(&mut piece)?;
+            if count == 0 {
+                return self.store_small(head);
+            }
+            head.extend_from_slice(&piece[..count]);
+        }
+        let mut head = head.as_slice();
+        let extent = self.data().write_large(&mut |buffer| {
+            if head.is_empty() {
+                return fill(buffer);
+            }
+            let count = head.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&head[..count]);
+            head = &head[count..];
+            Ok(count)
+        })?;
+        Ok(Content { size: extent.length, inline: Vec::new(), extent: Some(extent) })
+    }
+
+    fn store_small(&self, bytes: Vec<u8>) -> Result<Content> {
+        let size = bytes.len() as u64;
+        if bytes.len() <= INLINE_BYTES_MAX {
+            return Ok(Content { size, inline: bytes, extent: None });
+        }
+        let extent = Some(self.data().append(&bytes)?);
+        Ok(Content { size, inline: Vec::new(), extent })
+    }
+}
+
+impl Content {
+    fn give(&self, inode: &mut Inode) {
+        inode.size = self.size;
+        inode.content.clone_from(&self.inline);
+        inode.extent = self.extent;
+    }
+}

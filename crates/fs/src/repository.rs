@@ -1,0 +1,233 @@
+//! Repository: the change sets and names of one store; where namespaces are opened, sessions begun
+//! and results published.
+
+use std::sync::Arc;
+
+use esker_base::clock::SystemClock;
+use esker_base::store::SharedStore;
+use esker_base::{Clock, Error, Kind, Random, Result};
+use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::schema::Row;
+use esker_table::tables::TableSource;
+use esker_table::tree::{Tree, TreeOptions, TreeSetup};
+
+use crate::data::DataLogs;
+use crate::identity::Identity;
+use crate::inode::{INODE, Inode};
+use crate::layers::{BaseSet, Layers, load_stack};
+use crate::marker::{self, Holder};
+use crate::names::{self, PublishedName};
+use crate::namespace::Namespace;
+use crate::session::{Session, SessionOptions, retention};
+
+/// Memory for parsed blocks unless told otherwise.
+pub const CACHE_BYTES: u64 = 256 << 20;
+
+/// The change sets and names of one store. Share freely; cloning shares the block cache.
+#[derive(Clone, Debug)]
+pub struct Repository {
+    source: TableSource,
+    clock: Arc<dyn Clock>,
+}
+
+impl Repository {
+    /// The repository in `store`, with a block cache of [`CACHE_BYTES`].
+    #[must_use]
+    pub fn new(store: SharedStore) -> Self {
+        Self::with(store, CACHE_BYTES, Arc::new(SystemClock))
+    }
+
+    /// The repository in `store` with a block cache of `cache_bytes` (0: none) and a clock.
+    #[must_use]
+    pub fn with(store: SharedStore, cache_bytes: u64, clock: Arc<dyn Clock>) -> Self {
+        Self { source: TableSource::new(store, cache_bytes), clock }
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &SharedStore {
+        &self.source.store
+    }
+
+    /// Where tables are read from.
+    #[must_use]
+    pub fn source(&self) -> &TableSource {
+        &self.source
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// What `name` stands for.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn resolve(&self, name: &str) -> Result<PublishedName> {
+        names::resolve(&**self.store(), name)
+    }
+
+    /// All published names, sorted.
+    pub fn names(&self) -> Result<Vec<PublishedName>> {
+        names::all(&**self.store())
+    }
+
+    /// Opens the stack of `bases`, of which earlier ones win, and everything they build on. Cost:
+    /// two store requests a change set, whatever their sizes.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if a set is not published.
+    pub fn open(&self, bases: &[SetId], identity: Identity) -> Result<Namespace> {
+        let stack = load_stack(&self.source, bases)?;
+        Namespace::new(Layers::new(self.source.clone(), stack, None), identity)
+    }
+
+    /// Begins a session on top of `bases`, of which earlier ones win. Cost: as
+    /// [`Repository::open`], and a marker for each base and one for itself, a manifest.
+    ///
+    /// # Errors
+    /// As [`Repository::open`].
+    pub fn begin(&self, bases: &[SetId], options: SessionOptions) -> Result<Session> {
+        let set = SetId(Random::from_system().u128());
+        let store = &**self.store();
+        // Markers first, then a look at what they hold: see `marker.rs`.
+        marker::hold(store, set, &Holder::Session)?;
+        for base in bases {
+            marker::hold(store, *base, &Holder::Set(set))?;
+        }
+        let stack = load_stack(&self.source, bases).inspect_err(|_| {
+            // Nothing was begun; a marker that stays behind is collected with its set.
+            for base in bases {
+                let _ = marker::release(store, *base, &Holder::Set(set));
+            }
+            let _ = marker::release(store, set, &Holder::Session);
+        })?;
+        let mut manifest = Manifest::new(bases.to_vec(), self.clock.now_ns());
+        manifest.properties.clone_from(&options.properties);
+        let data = Arc::new(DataLogs::new(self.store().clone(), set, manifest.epoch << 32));
+        let tree = Tree::create(self.setup(&options.tree, &data), set, manifest)?;
+        self.session(stack, tree, data, options.identity)
+    }
+
+    /// Goes on with the session of `set`, which its writer left: fences that writer, and recovers
+    /// what its log holds, up to the first operation whose file data did not survive.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` if the set is published; `Corrupt`.
+    pub fn resume(&self, set: SetId, options: SessionOptions) -> Result<Session> {
+        let manifest = Manifest::load(&**self.store(), set)?;
+        let stack = load_stack(&self.source, &manifest.bases)?;
+        // The tree commits the next epoch: data logs go on in numbers of that one.
+        let next_log = (manifest.epoch + 1) << 32;
+        let data = Arc::new(DataLogs::new(self.store().clone(), set, next_log));
+        let tree = Tree::resume(self.setup(&options.tree, &data), set, &mut |row| {
+            self.has_data(set, row)
+        })?;
+        self.session(stack, tree, data, options.identity)
+    }
+
+    fn session(
+        &self,
+        stack: Vec<Arc<BaseSet>>,
+        tree: Tree,
+        data: Arc<DataLogs>,
+        identity: Identity,
+    ) -> Result<Session> {
+        let layers = Layers::new(self.source.clone(), stack, Some(tree));
+        Ok(Session::new(Namespace::new(layers, identity)?, data, self.clock.clone()))
+    }
+
+    fn setup(&self, options: &TreeOptions, data: &Arc<DataLogs>) -> TreeSetup {
+        let data = data.clone();
+        TreeSetup {
+            schema: &INODE,
+            source: self.source.clone(),
+            clock: self.clock.clone(),
+            options: options.clone(),
+            retention,
+            barrier: Arc::new(move || data.sync()),
+        }
+    }
+
+    /// Whether the bytes that a logged record of `set` refers to survived.
+    fn has_data(&self, set: SetId, row: &Row) -> Result<bool> {
+        let inode = Inode::of_row(row)?;
+        if inode.extent.is_none_or(|extent| extent.set != set) {
+            return Ok(true);
+        }
+        match crate::data::read_all(&**self.store(), &inode, &mut |_| Ok(())) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Corrupt) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Publishes a complete set that has no name yet, or a further name of one.
+    ///
+    /// # Errors
+    /// `Exists` if the name is taken; `Invalid` if the set is not complete.
+    pub fn publish(&self, set: SetId, name: &str) -> Result<()> {
+        let store = &**self.store();
+        names::check(name)?;
+        let holder = Holder::Name(name.to_owned());
+        marker::hold(store, set, &holder)?;
+        let manifest = Manifest::load(store, set)?;
+        if manifest.state != SetState::Published {
+            let context = format!("change set {set} is not complete; resume and publish it");
+            return Err(Error::new(Kind::Invalid, context));
+        }
+        names::publish(store, name, set, self.clock.now_ns())
+    }
+}
+
+impl Session {
+    /// Completes the change set and publishes it as `name`: everything written so far is one
+    /// snapshot that others can build on, and survives power loss once this returns. Cost: a
+    /// flush, two markers, a commit and the name, whatever the size of the namespace.
+    ///
+    /// # Errors
+    /// `Exists` if the name is taken: the session is as before, publish it under another name.
+    /// `Fenced`; what the store reports.
+    pub fn publish(&self, name: &str) -> Result<SetId> {
+        let store = self.layers().source().store.clone();
+        names::check(name)?;
+        if names::is_taken(&*store, name)? {
+            return Err(names::taken(name));
+        }
+        let set = self.set();
+        self.write_dir_times()?;
+        marker::hold(&*store, set, &Holder::Name(name.to_owned()))?;
+        self.tree().commit(|manifest| manifest.state = SetState::Published)?;
+        names::publish(&*store, name, set, self.now_ns())?;
+        marker::release(&*store, set, &Holder::Session)?;
+        Ok(set)
+    }
+
+    /// Publishes what the session shows now as `name` and goes on: the snapshot is a change set of
+    /// its own that shows this one's tables.
+    ///
+    /// # Errors
+    /// As [`Session::publish`].
+    pub fn snapshot(&self, name: &str) -> Result<SetId> {
+        let store = self.layers().source().store.clone();
+        names::check(name)?;
+        if names::is_taken(&*store, name)? {
+            return Err(names::taken(name));
+        }
+        self.write_dir_times()?;
+        let own = self.tree().commit(|_| {})?;
+        let snapshot = SetId(Random::from_system().u128());
+        marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
+        for held in own.bases.iter().chain([&self.set()]) {
+            marker::hold(&*store, *held, &Holder::Set(snapshot))?;
+        }
+        let mut manifest = Manifest::new(own.bases.clone(), self.now_ns());
+        manifest.state = SetState::Published;
+        manifest.last_seq = own.last_seq;
+        manifest.tables.clone_from(&own.tables);
+        manifest.properties.clone_from(&own.properties);
+        manifest.commit(&*store, snapshot, self.now_ns())?;
+        names::publish(&*store, name, snapshot, self.now_ns())?;
+        Ok(snapshot)
+    }
+}

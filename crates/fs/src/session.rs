@@ -1,0 +1,322 @@
+//! Session: a namespace plus one new change set on top, which takes every change.
+//!
+//! Path of a change: an operation (`ops/`) checks permissions and shape, then updates one or a few
+//! inode records of the session's tree as one step; file data goes to data logs before.
+//! Concurrency: share freely. `structure` is taken shared by every operation and exclusively by
+//! those that move or remove directories, before any lock of the tree.
+//! What survives a crash: docs/guide/durability.md. Times of directories are lazy (`dir.rs`).
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard};
+use esker_base::{Clock, Error, Kind, Result};
+use esker_table::manifest::SetId;
+use esker_table::schema::{Key, Row};
+use esker_table::tree::{Draft, Slot, Tree, TreeOptions, Verdict};
+
+use crate::data::DataLogs;
+use crate::dir::{Dir, DirNode};
+use crate::identity::{EXECUTE, Identity, WRITE, denied};
+use crate::inode::{DirId, Entry, FileKind, Inode, column, key};
+use crate::layers::Below;
+use crate::namespace::Namespace;
+use crate::path::show;
+
+/// Settings of a session.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// Who acts.
+    pub identity: Identity,
+    /// Durability, compaction and memory of the change set.
+    pub tree: TreeOptions,
+    /// Words about the change set, for people: a program, a job, a purpose.
+    pub properties: std::collections::BTreeMap<String, String>,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self {
+            identity: Identity::of_process(),
+            tree: TreeOptions::default(),
+            properties: Default::default(),
+        }
+    }
+}
+
+/// A namespace that takes changes. Dropping it leaves the change set open: resume or delete it.
+#[derive(Debug)]
+pub struct Session {
+    namespace: Namespace,
+    data: Arc<DataLogs>,
+    clock: Arc<dyn Clock>,
+    structure: ShardedLock<()>,
+}
+
+impl Deref for Session {
+    type Target = Namespace;
+
+    fn deref(&self) -> &Namespace {
+        &self.namespace
+    }
+}
+
+/// Which records merges within a change set may drop: tombstones with nothing below them, unless
+/// they keep the generation of a directory.
+pub(crate) fn retention(row: &Row, bottom: bool) -> Verdict {
+    let dead = row.ints[column::ENTRY] == 0 && row.ints[column::GENERATION] == 0;
+    if bottom && dead { Verdict::Drop } else { Verdict::Keep }
+}
+
+impl Session {
+    pub(crate) fn new(namespace: Namespace, data: Arc<DataLogs>, clock: Arc<dyn Clock>) -> Self {
+        assert!(namespace.layers().writer().is_some(), "a session has a tree to write to");
+        Self { namespace, data, clock, structure: ShardedLock::new(()) }
+    }
+
+    pub(crate) fn tree(&self) -> &Tree {
+        self.namespace.layers().writer().expect("checked when the session was made")
+    }
+
+    pub(crate) fn data(&self) -> &DataLogs {
+        &self.data
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
+    /// The change set that takes the changes.
+    #[must_use]
+    pub fn set(&self) -> SetId {
+        self.tree().set()
+    }
+
+    /// Held while an operation relies on directories staying where they are.
+    pub(crate) fn shape(&self) -> ShardedLockReadGuard<'_, ()> {
+        // A panic elsewhere cannot leave the lock's nothing in a bad state.
+        self.structure.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Runs `change`, which moves or removes directories, alone.
+    pub(crate) fn reshape<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        let guard = self.structure.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let done = change();
+        drop(guard);
+        done
+    }
+
+    /// Fails unless entries may be added to or taken from `dir`.
+    #[inline]
+    pub(crate) fn check_change(&self, dir: &DirNode, name: &[u8]) -> Result<()> {
+        dir.check_alive()?;
+        dir.check(self.identity(), WRITE | EXECUTE, name)
+    }
+
+    /// Fails if the sticky bit of `dir` keeps this identity from taking away `inode`.
+    pub(crate) fn check_sticky(&self, dir: &DirNode, inode: &Inode, name: &[u8]) -> Result<()> {
+        let sticky = dir.mode() & 0o1000 != 0;
+        let uid = self.identity().uid;
+        if sticky && uid != 0 && uid != inode.uid && uid != dir.owner().0 {
+            return Err(denied(name));
+        }
+        Ok(())
+    }
+
+    /// What the layers below this session's say of `name` in `dir`.
+    #[inline]
+    pub(crate) fn below(&self, dir: &DirNode, key: &Key) -> Result<Below> {
+        self.namespace.layers().below(key, dir.is_fresh())
+    }
+
+    /// Puts `inode` at `name` in `dir` if there is nothing; gives it its identity and owner.
+    #[inline]
+    pub(crate) fn insert(&self, dir: &Dir, name: &[u8], mut inode: Inode) -> Result<Inode> {
+        let _shape = self.shape();
+        crate::path::check_name(name)?;
+        self.check_change(dir, name)?;
+        self.own(dir, &mut inode);
+        let key = key(dir.id(), name);
+        let below = self.below(dir, &key)?;
+        let set = self.set();
+        self.tree().update([key], |[own], draft| {
+            let state = State::of(own, &below)?;
+            if state.inode.is_some() {
+                return Err(exists(name));
+            }
+            inode.generation = state.next_generation;
+            inode.seq = draft.seq();
+            inode.id = if inode.is_directory() {
+                DirId::child(dir.id(), inode.generation, name).0
+            } else {
+                crate::inode::FileId::new(set, inode.seq).0
+            };
+            draft.put(&mut [inode.row(&key)]);
+            Ok(())
+        })?;
+        dir.touch(inode.ctime_ns);
+        Ok(inode)
+    }
+
+    /// Gives a new inode in `dir` its owner, and what a set-group-id directory passes on.
+    fn own(&self, dir: &DirNode, inode: &mut Inode) {
+        let identity = self.identity();
+        (inode.uid, inode.gid) = (identity.uid, identity.gid);
+        if dir.mode() & 0o2000 != 0 {
+            inode.gid = dir.owner().1;
+            if inode.is_directory() {
+                inode.mode |= 0o2000;
+            } else if inode.mode & 0o2010 == 0o2010
+                && !identity.is_member(inode.gid)
+                && !identity.is_root()
+            {
+                inode.mode &= !0o2000;
+            }
+        }
+    }
+
+    /// Updates the record of `name` in `dir`, wherever its inode lives: `change` gets the inode.
+    pub(crate) fn amend(
+        &self,
+        dir: &DirNode,
+        name: &[u8],
+        mut change: impl FnMut(&mut Inode) -> Result<()>,
+    ) -> Result<Inode> {
+        let mut amend_at = |dir: DirId, only_writer: bool, name: &[u8]| {
+            let key = key(dir, name);
+            let below = self.namespace.layers().below(&key, only_writer)?;
+            self.tree().update([key], |[own], draft| {
+                let mut inode = State::of(own, &below)?.inode.ok_or_else(|| not_found(name))?;
+                if inode.entry != Entry::Link {
+                    change(&mut inode)?;
+                    put(draft, &key, &inode);
+                }
+                Ok(inode)
+            })
+        };
+        let inode = amend_at(dir.id(), dir.is_fresh(), name)?;
+        if inode.entry != Entry::Link {
+            return Ok(inode);
+        }
+        amend_at(DirId::LINKS, false, &inode.id.to_be_bytes())
+    }
+
+    /// Writes the times of directories to their records.
+    pub(crate) fn write_dir_times(&self) -> Result<()> {
+        let mut nodes = self.namespace.open_nodes();
+        nodes.push(self.namespace.root().clone());
+        for node in nodes {
+            let _shape = self.shape();
+            let Some(mtime_ns) = node.take_touch().filter(|_| !node.is_removed()) else {
+                continue;
+            };
+            let touch = |inode: &mut Inode| {
+                inode.mtime_ns = inode.mtime_ns.max(mtime_ns);
+                inode.ctime_ns = inode.ctime_ns.max(mtime_ns);
+                Ok(())
+            };
+            match node.place() {
+                Some((parent, name)) => match self.amend(&parent, &name, touch) {
+                    // Under a tree that was removed as a whole there is no record any more.
+                    Err(error) if error.kind() == Kind::NotFound => {}
+                    amended => drop(amended?),
+                },
+                None => self.amend_root(touch)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Updates the root's own record, making it if no layer has one.
+    pub(crate) fn amend_root(
+        &self,
+        mut change: impl FnMut(&mut Inode) -> Result<()>,
+    ) -> Result<()> {
+        let current = self.namespace.stat_dir(self.namespace.root())?;
+        let key = key(DirId::ROOT, b"");
+        self.tree().update([key], |[own], draft| {
+            let mut inode = match own {
+                Some(row) => Inode::of_row(&row)?,
+                None => current.clone(),
+            };
+            change(&mut inode)?;
+            put(draft, &key, &inode);
+            self.namespace.root().set_attributes(&inode);
+            Ok(())
+        })
+    }
+
+    /// Returns once every change made so far survives power loss. Cost: a write and a sync of the
+    /// log and of data logs with new bytes, and a look whether another writer has taken over.
+    ///
+    /// # Errors
+    /// `Fenced` if one has; `Closed` after a failed write; what the store reports.
+    pub fn sync(&self) -> Result<()> {
+        self.write_dir_times()?;
+        self.data.sync()?;
+        self.tree().sync()
+    }
+
+    /// Writes every change made so far into tables and commits them: as [`Session::sync`], and the
+    /// log is empty afterwards.
+    pub fn flush(&self) -> Result<()> {
+        self.write_dir_times()?;
+        self.tree().flush()
+    }
+
+    /// Merges the change set's tables into one run.
+    pub fn compact(&self) -> Result<()> {
+        self.write_dir_times()?;
+        self.tree().compact()
+    }
+}
+
+/// What a name stands for, over all layers.
+pub(crate) struct State {
+    /// Its record, unless there is none or a tombstone.
+    pub(crate) inode: Option<Inode>,
+    /// The generation that a directory made at the name gets.
+    pub(crate) next_generation: u64,
+}
+
+impl State {
+    /// The state that the session's own record makes together with what is below.
+    #[inline]
+    pub(crate) fn of(own: Slot, below: &Below) -> Result<Self> {
+        let Some(row) = own else {
+            let inode = below.inode.as_ref().filter(|inode| inode.entry != Entry::Tombstone);
+            return Ok(Self { inode: inode.cloned(), next_generation: below.next_generation });
+        };
+        let inode = Inode::of_row(&row)?;
+        let next_generation = inode.next_generation().max(below.next_generation);
+        let inode = (inode.entry != Entry::Tombstone).then_some(inode);
+        Ok(Self { inode, next_generation })
+    }
+}
+
+/// Writes `inode` under `key` as the only record of an update.
+pub(crate) fn put(draft: &mut Draft, key: &Key, inode: &Inode) {
+    draft.put(&mut [inode.row(key)]);
+}
+
+/// The error that `name` is taken.
+pub(crate) fn exists(name: &[u8]) -> Error {
+    Error::new(Kind::Exists, format!("{}: file exists", show(name)))
+}
+
+/// The error that `name` is not there.
+pub(crate) fn not_found(name: &[u8]) -> Error {
+    Error::new(Kind::NotFound, format!("{}: no such file", show(name)))
+}
+
+/// Fails for a directory.
+pub(crate) fn check_not_directory(inode: &Inode, name: &[u8]) -> Result<()> {
+    if inode.entry == Entry::Is(FileKind::Directory) {
+        return Err(Error::new(Kind::IsADirectory, format!("{}: is a directory", show(name))));
+    }
+    Ok(())
+}

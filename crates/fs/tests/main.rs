@@ -1,0 +1,3 @@
+//! Tests of file systems as a whole.
+
+mod smoke;
