@@ -249,6 +249,17 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// The number of the newest manifest of `set`. One store request, a listing.
+    fn newest_number(store: &dyn Store, set: SetId) -> Result<u64> {
+        let names = store.list_names(&Self::folder(set))?;
+        let digits =
+            |name: &&String| name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit());
+        let numbers = names.iter().filter(digits).filter_map(|n| u64::from_str_radix(n, 16).ok());
+        numbers
+            .max()
+            .ok_or_else(|| Error::new(Kind::NotFound, format!("no change set {set} in the store")))
+    }
+
     /// The newest manifest of `set`. Two store requests: a listing and a read.
     ///
     /// # Errors
@@ -256,19 +267,7 @@ impl Manifest {
     pub fn load(store: &dyn Store, set: SetId) -> Result<Self> {
         // A newer manifest may replace the listed one while we read: then look again.
         for _ in 0..8 {
-            let names = store.list_names(&Self::folder(set))?;
-            let newest = names
-                .iter()
-                .filter(|name| name.len() == 16)
-                .filter_map(|name| u64::from_str_radix(name, 16).ok())
-                .max();
-            let Some(number) = newest else {
-                return Err(Error::new(
-                    Kind::NotFound,
-                    format!("no change set {set} in the store"),
-                ));
-            };
-            match Self::load_number(store, set, number) {
+            match Self::load_number(store, set, Self::newest_number(store, set)?) {
                 Err(error) if error.kind() == Kind::NotFound => {}
                 loaded => return loaded,
             }
@@ -288,58 +287,79 @@ impl Manifest {
     }
 
     /// Commits this snapshot as the next one of `set`, after number `self.number`, and sets the
-    /// number to its own. Durable once it returns. One write, and one delete of an old snapshot.
+    /// number to its own. Durable once it returns. One write, one listing, and one delete of an
+    /// old snapshot.
     ///
     /// # Errors
     /// `Fenced` if a writer of a higher epoch has committed, `Conflict` if another of the same
     /// epoch has, and what the store reports.
     pub fn commit(&mut self, store: &dyn Store, set: SetId, now_ns: u64) -> Result<()> {
-        self.written_ns = now_ns;
-        self.number += 1;
-        let name = Self::object(set, self.number);
-        match store.put_if_absent(&name, &self.encode()) {
-            Ok(()) => {}
-            Err(error) if error.kind() == Kind::Exists => {
-                let other = Self::load_number(store, set, self.number)?;
-                // A put whose answer was lost may have taken effect: then it was ours.
-                if other != *self {
-                    self.number -= 1;
-                    return Err(self.superseded_by(&other, set));
-                }
-            }
-            Err(error) => {
-                self.number -= 1;
-                return Err(error);
-            }
-        }
-        if let Some(old) = self.number.checked_sub(2) {
-            // The one before stays for readers that have just listed it.
-            store.delete(&Self::object(set, old))?;
-        }
-        Ok(())
+        self.commit_as(store, set, now_ns, true)
     }
 
-    /// Checks that no other writer has committed after this snapshot. One store request.
+    /// Commits this snapshot as [`Manifest::commit`] does, as the first of a writer: its epoch is
+    /// one that this writer has not committed before.
     ///
     /// # Errors
-    /// As [`Manifest::commit`].
-    pub fn check_newest(&self, store: &dyn Store, set: SetId) -> Result<()> {
-        match store.size(&Self::object(set, self.number + 1)) {
-            Err(error) if error.kind() == Kind::NotFound => {
-                // A writer that has gone on twice has deleted the number after ours, but also ours.
-                match store.size(&Self::object(set, self.number)) {
-                    Err(error) if error.kind() == Kind::NotFound => {
-                        Err(self.superseded_by(&Self::load(store, set)?, set))
-                    }
-                    answer => answer.map(drop),
+    /// As [`Manifest::commit`]. Two that claim one epoch at once may write the same snapshot, so
+    /// `Conflict` also where this one's own put took effect and its answer was lost.
+    pub fn claim(&mut self, store: &dyn Store, set: SetId, now_ns: u64) -> Result<()> {
+        self.commit_as(store, set, now_ns, false)
+    }
+
+    fn commit_as(
+        &mut self,
+        store: &dyn Store,
+        set: SetId,
+        now_ns: u64,
+        owns_epoch: bool,
+    ) -> Result<()> {
+        self.written_ns = now_ns;
+        self.number += 1;
+        let committed = self.put(store, set, owns_epoch);
+        if committed.is_err() {
+            self.number -= 1;
+        } else if let Some(old) = self.number.checked_sub(2) {
+            // The one before stays for readers that have just listed it. An older one that cannot
+            // be deleted does no harm.
+            drop(store.delete(&Self::object(set, old)));
+        }
+        committed
+    }
+
+    fn put(&self, store: &dyn Store, set: SetId, owns_epoch: bool) -> Result<()> {
+        match store.put_if_absent(&Self::object(set, self.number), &self.encode()) {
+            Ok(()) => {
+                // The name is free also where a writer that went on has deleted its snapshot of
+                // this number. The highest number rules, so it decides here too.
+                if Self::newest_number(store, set)? == self.number {
+                    return Ok(());
                 }
+                Err(self.superseded_by(&Self::load(store, set)?, set))
             }
-            Err(error) => Err(error),
-            Ok(_) => {
+            Err(error) if error.kind() == Kind::Exists => {
                 let other = Self::load(store, set)?;
+                // A put whose answer was lost may have taken effect: then it was ours.
+                if owns_epoch && other == *self {
+                    return Ok(());
+                }
                 Err(self.superseded_by(&other, set))
             }
+            Err(error) => Err(error),
         }
+    }
+
+    /// Checks that no other writer has taken over, whatever this one committed since. One store
+    /// request, a listing, while this is the newest snapshot.
+    ///
+    /// # Errors
+    /// `Fenced`, and what the store reports.
+    pub fn check_owned(&self, store: &dyn Store, set: SetId) -> Result<()> {
+        if Self::newest_number(store, set)? == self.number {
+            return Ok(());
+        }
+        let newest = Self::load(store, set)?;
+        if newest.epoch > self.epoch { Err(self.superseded_by(&newest, set)) } else { Ok(()) }
     }
 
     fn superseded_by(&self, other: &Self, set: SetId) -> Error {

@@ -3,6 +3,8 @@
 //! Readers that hold an older version go on reading the replaced tables; their objects stay,
 //! listed as obsolete in the manifest, until garbage is collected.
 
+use std::collections::HashSet;
+
 use esker_base::Result;
 
 use super::{Compaction, FlushState, Inner, TIER_RATIO, TIER_RUNS_MAX, Tree, Verdict, Version};
@@ -85,8 +87,11 @@ impl Inner {
             let (old, mut kept): (Vec<_>, Vec<_>) = old
                 .into_iter()
                 .partition(|table| table.schema == self.schema.id && gone(table.run));
+            // Another reference, of another key range, may still show the same object.
+            let shown: HashSet<_> = kept.iter().map(|table| (table.set, table.number)).collect();
             let own = old.iter().filter(|table| table.set == self.set);
-            manifest.obsolete.extend(own.map(|table| table.number));
+            let gone = own.filter(|table| !shown.contains(&(table.set, table.number)));
+            manifest.obsolete.extend(gone.map(|table| table.number));
             kept.extend(tables.iter().cloned());
             kept.sort_by(|a, b| b.run.cmp(&a.run).then_with(|| a.first.key().cmp(&b.first.key())));
             manifest.tables = kept;

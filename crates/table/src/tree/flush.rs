@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use esker_base::{Bytes, Result};
+use esker_base::{Bytes, Kind, Result};
 
 use super::{FlushState, Frozen, Inner, LiveShard, LogState, Mark, Tree, Version};
 use crate::block::{Block, BlockBuilder};
@@ -46,8 +46,7 @@ impl Tree {
             return self.flush();
         }
         inner.write_log(true)?;
-        let manifest = inner.flush.lock().manifest.clone();
-        manifest.check_newest(&**inner.store(), inner.set)
+        inner.check_owned()
     }
 
     /// Flushes, then commits the manifest that `edit` makes of the current one.
@@ -101,7 +100,12 @@ impl Inner {
         self.freezes.fetch_add(1, Ordering::Relaxed);
         self.active_bytes.store(0, Ordering::Relaxed);
         drop(shards);
-        self.hand_over(&mut log, memtable, last_seq)
+        let handed_over = self.hand_over(&mut log, memtable, last_seq);
+        if let Err(error) = &handed_over {
+            // Nobody will write the memtable, and a later flush must not pass it over.
+            self.fail(error);
+        }
+        handed_over
     }
 
     fn hand_over(
@@ -295,7 +299,19 @@ impl Inner {
         let mut next = state.manifest.clone();
         edit(&mut next);
         next.commit(&**self.store(), self.set, self.clock.now_ns())?;
+        self.committed.store(Arc::new(next.clone()));
         state.manifest = next;
         Ok(())
+    }
+
+    /// Checks that no other writer has taken over; if one has, that is the tree's failure.
+    pub(super) fn check_owned(&self) -> Result<()> {
+        let owned = self.committed.load().check_owned(&**self.store(), self.set);
+        if let Err(error) = &owned
+            && error.kind() == Kind::Fenced
+        {
+            self.fail(error);
+        }
+        owned
     }
 }

@@ -87,11 +87,13 @@ struct Inner {
     presence_covers: AtomicBool,
     log: Mutex<LogState>,
     flush: Mutex<FlushState>,
+    /// A copy of the last committed manifest, for those who must not wait for a flush.
+    committed: ArcSwap<Manifest>,
     /// Guards `Pending`; waited on with the two conditions.
     pending: Mutex<Pending>,
     work: Condvar,
     done: Condvar,
-    /// The first failure of a flush; every later operation reports it.
+    /// The first failure of a flush, or a takeover; every later operation reports it.
     failure: OnceLock<(Kind, String)>,
 }
 
@@ -194,7 +196,7 @@ impl Tree {
     /// A copy of the last committed manifest.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
-        self.inner.flush.lock().manifest.clone()
+        Manifest::clone(&self.inner.committed.load())
     }
 
     /// What the tree has done and holds.
@@ -237,7 +239,7 @@ impl Inner {
 
     /// Remembers a failure of work that no caller waits for.
     fn fail(&self, error: &Error) {
-        let _ = self.failure.set((error.kind(), format!("an earlier flush failed: {error}")));
+        let _ = self.failure.set((error.kind(), format!("an earlier write failed: {error}")));
     }
 
     /// Locks every shard, in order.

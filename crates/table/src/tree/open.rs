@@ -45,7 +45,7 @@ impl Tree {
     pub fn create(setup: TreeSetup, set: SetId, mut manifest: Manifest) -> Result<Self> {
         setup.schema.check();
         let now_ns = setup.clock.now_ns();
-        manifest.commit(&*setup.source.store, set, now_ns)?;
+        manifest.claim(&*setup.source.store, set, now_ns)?;
         Self::start(setup, set, manifest)
     }
 
@@ -71,7 +71,7 @@ impl Tree {
             ));
         }
         manifest.epoch += 1;
-        manifest.commit(&*store, set, setup.clock.now_ns())?;
+        manifest.claim(&*store, set, setup.clock.now_ns())?;
         let old_logs = old_logs(&setup, set, &manifest)?;
         let end = replay_end(&setup, set, &old_logs, manifest.last_seq, accepts)?;
         let tree = Self::start(setup, set, manifest)?;
@@ -97,6 +97,7 @@ impl Tree {
         if setup.options.durability != super::Durability::None {
             log.rotate()?;
         }
+        let committed = ArcSwap::from_pointee(manifest.clone());
         let state = FlushState {
             next_table: manifest.epoch << 32,
             manifest,
@@ -119,6 +120,7 @@ impl Tree {
             presence_covers: AtomicBool::new(covers),
             log: Mutex::new(log),
             flush: Mutex::new(state),
+            committed,
             pending: Mutex::new(Pending::default()),
             work: Condvar::new(),
             done: Condvar::new(),

@@ -233,12 +233,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns once operation `seq` is synced; those that wait together share one sync.
+    /// Returns once operation `seq` is synced; those that wait together share one sync, and one
+    /// look for another writer, which may have read the log before that.
     fn sync_through(&self, seq: u64) -> Result<()> {
         let mut log = self.log.lock();
         if log.synced_below > seq {
-            return Ok(());
+            return self.check_failure();
         }
-        self.write_log_of(&mut log, true)
+        self.write_log_of(&mut log, true)?;
+        self.check_owned()
     }
 }

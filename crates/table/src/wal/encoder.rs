@@ -134,7 +134,8 @@ impl ShardLog {
             self.before.ints[..count].copy_from_slice(&group[..count]);
         }
         let mask = input.varint_max(u32::MAX as usize, "a row's changes")? as u32;
-        let known = (1u32 << schema.ints.len()) - 1 | ((1 << schema.strings.len()) - 1) << INTS_MAX;
+        let strings = (1u32 << schema.strings.len()) - 1;
+        let known = ((1u32 << schema.ints.len()) - 1) | (strings << INTS_MAX);
         if mask & (implied(schema) | !known) != 0 {
             return Err(input.damage("changes of logged columns"));
         }
