@@ -27,6 +27,7 @@ pub fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {
         clock: Arc::new(SystemClock),
         options,
         retention: keep_all,
+        barrier: Arc::new(|| Ok(())),
     }
 }
 
