@@ -12,7 +12,9 @@ use std::str::FromStr;
 use esker_base::store::Store;
 use esker_base::{Error, Kind, Result};
 
+use crate::block::BLOCK_ROWS_MAX;
 use crate::schema::{KEY_INTS_MAX, Key, KeyBuffer};
+use crate::table::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::wire::{Damage, Input, put_bytes, put_varint};
 
 const MAGIC: [u8; 8] = *b"ESKERMNF";
@@ -23,6 +25,14 @@ pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 const ENTRIES_MAX: usize = 1 << 22;
 /// A key's string or a property takes at most this many bytes.
 const STRING_BYTES_MAX: usize = 1 << 16;
+/// Numbers that are counted on are at most this, so that no sum of them overflows: epochs are the
+/// high half of the numbers of logs and tables.
+const EPOCH_MAX: u64 = (1 << 30) - 1;
+const NUMBER_MAX: u64 = u64::MAX >> 2;
+/// A table has at most this many records, far more than its bytes can hold.
+const ROWS_MAX: u64 = TABLE_DATA_BYTES_MAX * BLOCK_ROWS_MAX as u64;
+const _: () = assert!(u64::MAX / ROWS_MAX > ENTRIES_MAX as u64);
+const _: () = assert!((EPOCH_MAX << 32) | u32::MAX as u64 == NUMBER_MAX);
 
 /// Identity of a change set, unique without coordination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -235,14 +245,25 @@ impl Manifest {
         for _ in 0..input.varint_max(ENTRIES_MAX, "a number of properties")? {
             let name = decode_text(&mut input)?;
             let value = decode_text(&mut input)?;
+            if manifest.properties.last_key_value().is_some_and(|(last, _)| *last >= name) {
+                return Err(input.damage("properties in order of their names"));
+            }
             manifest.properties.insert(name, value);
         }
         input.end()?;
-        let ascend = manifest.tables.windows(2).all(|pair| {
+        let tables = &manifest.tables;
+        let numbers = [manifest.number, manifest.last_seq, manifest.log_floor];
+        let fits = manifest.epoch <= EPOCH_MAX
+            && numbers.into_iter().all(|number| number <= NUMBER_MAX)
+            && tables.iter().all(|table| table.number.max(table.run) <= NUMBER_MAX);
+        if !fits {
+            return Err(input.damage("numbers that leave room to count on"));
+        }
+        let ascend = tables.windows(2).all(|pair| {
             pair[0].run > pair[1].run
                 || (pair[0].run == pair[1].run && pair[0].last.key() < pair[1].first.key())
         });
-        let ranges = manifest.tables.iter().all(|table| table.first.key() <= table.last.key());
+        let ranges = tables.iter().all(|table| table.first.key() <= table.last.key());
         if !ascend || !ranges {
             return Err(input.damage("tables in order of runs and keys"));
         }
@@ -400,6 +421,9 @@ fn decode_table(input: &mut Input) -> Result<TableRef, Damage> {
         *value = input.varint()?;
     }
     let [number, run, bytes, tail_bytes, rows, seq_max] = values;
+    if bytes > TABLE_DATA_BYTES_MAX + TAIL_BYTES_MAX || tail_bytes > bytes || rows > ROWS_MAX {
+        return Err(input.damage("a table within bounds"));
+    }
     let mut key = || -> Result<KeyBuffer, Damage> {
         let mut ints = [0; KEY_INTS_MAX];
         for int in &mut ints {

@@ -6,7 +6,7 @@ use esker_base::store::SharedStore;
 use crate::block::DecodedBlock;
 use crate::manifest::{SetId, TableRef};
 use crate::schema::{Row, Schema};
-use crate::table::{TABLE_BYTES, TableWriter};
+use crate::table::TableWriter;
 
 /// A sorted run being written. Dropping it unfinished leaves tables that no manifest names.
 pub struct RunWriter<'a> {
@@ -32,7 +32,7 @@ impl<'a> RunWriter<'a> {
     }
 
     fn table(&mut self) -> Result<&mut TableWriter> {
-        if self.open.as_ref().is_some_and(|table| table.bytes() >= TABLE_BYTES) {
+        if self.open.as_ref().is_some_and(TableWriter::is_full) {
             self.close()?;
         }
         if self.open.is_none() {
@@ -61,7 +61,7 @@ impl<'a> RunWriter<'a> {
     #[inline]
     pub fn push(&mut self, row: &Row) -> Result<()> {
         match &mut self.open {
-            Some(table) if table.bytes() < TABLE_BYTES => table.push(row),
+            Some(table) if !table.is_full() => table.push(row),
             _ => self.table()?.push(row),
         }
     }

@@ -3,5 +3,6 @@
 mod concurrency;
 mod failures;
 mod fencing;
+mod hostile;
 mod model;
 mod records;

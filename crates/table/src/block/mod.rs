@@ -22,3 +22,5 @@ pub const BLOCK_BYTES_MAX: usize = 32 << 20;
 const _: () = assert!(BLOCK_BYTES_MAX > crate::column::TEXT_BYTES_MAX);
 /// Bytes before the columns: checksum and number of rows.
 pub(crate) const HEADER_BYTES: usize = 6;
+/// The least bytes of a block: its header, two integer columns of two and a string column of four.
+pub(crate) const BLOCK_BYTES_MIN: usize = HEADER_BYTES + 8;

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use crate::block::BLOCK_BYTES_MIN;
 use crate::column::{Ints, Strings, StringsBuilder};
 use crate::filter::{self, FILTER_BLOCKS};
 use crate::schema::{KEY_INTS_MAX, Key, KeyBuffer, Schema};
@@ -53,6 +54,11 @@ impl IndexBuilder {
         self.block_bytes.len()
     }
 
+    /// Bytes of the separators' strings.
+    pub fn text_bytes(&self) -> usize {
+        self.separators.text_bytes()
+    }
+
     /// Appends the encoded index, which ends with the table's `last` key, to `out`.
     pub fn encode(&self, last: &Key, out: &mut Vec<u8>) {
         for column in &self.key_ints {
@@ -93,8 +99,8 @@ impl Index {
         filter_bytes: u64,
     ) -> Result<Self, Damage> {
         let mut input = Input::new(bytes);
-        // Every block takes more than its header, which bounds what is allocated below.
-        if blocks == 0 || (blocks as u64).saturating_mul(8) > data_bytes {
+        // This bounds what is allocated below.
+        if blocks == 0 || (blocks as u64).saturating_mul(BLOCK_BYTES_MIN as u64) > data_bytes {
             return Err(input.damage("an index of as many blocks as fit the table"));
         }
         let mut firsts = vec![[0; KEY_INTS_MAX]; blocks];
@@ -154,15 +160,26 @@ impl Index {
     #[must_use]
     pub fn block_of(&self, key: &Key) -> usize {
         let after = self.firsts.partition_point(|first| *first <= key.ints);
-        let mut block = after.saturating_sub(1);
-        // Neighbouring blocks may share the integers; then their separators decide.
-        while block > 0
-            && self.firsts[block] == key.ints
-            && self.separators.compare(&self.bytes, block, key.string).is_gt()
-        {
-            block -= 1;
+        if after == 0 || self.firsts[after - 1] != key.ints {
+            return after.saturating_sub(1);
         }
-        block
+        self.block_of_tied(key, after)
+    }
+
+    /// As [`Index::block_of`], where the integers of block `after - 1` are the key's. Neighbouring
+    /// blocks, perhaps all, may share them; then their separators decide.
+    fn block_of_tied(&self, key: &Key, after: usize) -> usize {
+        let mut low = self.firsts[..after].partition_point(|first| *first < key.ints);
+        let mut high = after;
+        while low < high {
+            let middle = (low + high) / 2;
+            if self.separators.compare(&self.bytes, middle, key.string).is_gt() {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        low.saturating_sub(1)
     }
 
     /// Where `block` is in the table.

@@ -9,6 +9,8 @@ mod index;
 mod reader;
 mod writer;
 
+use crate::block::BLOCK_BYTES_MAX;
+
 pub use footer::{FOOTER_BYTES, Footer};
 pub use index::Index;
 pub use reader::{Got, ReadCounters, Table, Wanted};
@@ -17,5 +19,10 @@ pub use writer::{TableSummary, TableWriter};
 /// A table is closed once its blocks reach this many bytes: large enough for a store's bandwidth,
 /// small enough to move between workers.
 pub const TABLE_BYTES: u64 = 64 << 20;
+/// A reader refuses tables whose blocks take more, and so many blocks at most that its index stays
+/// in proportion. The last blocks of ours may begin just before [`TABLE_BYTES`].
+pub const TABLE_DATA_BYTES_MAX: u64 = 2 * TABLE_BYTES;
+const _: () = assert!(TABLE_BYTES + 2 * BLOCK_BYTES_MAX as u64 <= TABLE_DATA_BYTES_MAX);
 /// A reader refuses larger tails, so that a hostile manifest cannot make it allocate more.
 pub const TAIL_BYTES_MAX: u64 = 1 << 30;
+const _: () = assert!(4 * TABLE_BYTES < TAIL_BYTES_MAX);

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_base::store::SharedStore;
-use esker_base::{Bytes, Error, Kind, Result};
+use esker_base::{Bytes, Error, Result};
 
 use super::footer::{FOOTER_BYTES, Footer};
 use super::index::Index;
-use super::{TABLE_BYTES, TAIL_BYTES_MAX};
+use super::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::block::{BLOCK_BYTES_MAX, Block};
 use crate::cache::BlockCache;
 use crate::cluster::{LOCALITY_PERCENT_MIN, Requested, cluster};
@@ -80,6 +80,9 @@ impl Table {
             return Err(Error::corrupt(&name, bytes, "its manifest gives an impossible tail"));
         }
         let base = bytes - tail_bytes;
+        if base > TABLE_DATA_BYTES_MAX {
+            return Err(Error::corrupt(&name, base, "its manifest gives it too many bytes"));
+        }
         let tail = store.get_range(&name, base..bytes)?;
         counters.tail_reads.fetch_add(1, Ordering::Relaxed);
         let (footer, index) =
@@ -245,9 +248,6 @@ impl Table {
         let end = end.min(self.index.blocks()).min(number + READ_AHEAD_BLOCKS);
         let base = self.index.place(number).start;
         let stop = self.index.place(end - 1).end;
-        if stop - base > TABLE_BYTES.max((READ_AHEAD_BLOCKS * BLOCK_BYTES_MAX) as u64) {
-            return Err(Error::new(Kind::Corrupt, format!("{}: blocks over the limit", self.name)));
-        }
         let bytes = self.store.get_range(&self.name, base..stop)?;
         Ok((number..end)
             .map(|block| {

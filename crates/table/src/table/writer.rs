@@ -5,7 +5,9 @@ use esker_base::{Error, Kind, Result};
 
 use super::footer::Footer;
 use super::index::IndexBuilder;
+use super::{TABLE_BYTES, TABLE_DATA_BYTES_MAX};
 use crate::block::{BlockBuilder, DecodedBlock};
+use crate::column::TEXT_BYTES_MAX;
 use crate::filter::{self, FILTER_BLOCKS};
 use crate::schema::{Key, KeyBuffer, Row, Schema};
 
@@ -49,6 +51,7 @@ pub struct TableWriter {
     first: Option<KeyBuffer>,
     /// Last key of the last closed block.
     last: KeyBuffer,
+    full: bool,
 }
 
 impl TableWriter {
@@ -70,6 +73,7 @@ impl TableWriter {
             seq_max: 0,
             first: None,
             last: KeyBuffer::default(),
+            full: false,
         }
     }
 
@@ -77,6 +81,14 @@ impl TableWriter {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.written + self.pending.len() as u64
+    }
+
+    /// Whether the table should be closed before another record: its blocks or filters take
+    /// [`TABLE_BYTES`], or its index is about to hold more text than a reader takes.
+    #[inline]
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.full
     }
 
     /// Records so far.
@@ -93,7 +105,7 @@ impl TableWriter {
             self.close_block()?;
         }
         if self.block.rows() == 0 {
-            self.start_block(&key);
+            self.start_block(&key)?;
         }
         self.note(&key, row.ints[self.schema.seq()]);
         self.block.push(row);
@@ -103,7 +115,7 @@ impl TableWriter {
     /// Adds an encoded block whose records, `decoded`, all have keys over those before.
     pub fn push_block(&mut self, encoded: &[u8], decoded: &DecodedBlock) -> Result<()> {
         self.close_block()?;
-        self.start_block(&decoded.key(self.schema, 0));
+        self.start_block(&decoded.key(self.schema, 0))?;
         for (row, seq) in decoded.column(self.schema.seq()).iter().enumerate() {
             self.note(&decoded.key(self.schema, row), *seq);
         }
@@ -112,8 +124,11 @@ impl TableWriter {
         self.end_block(encoded.len())
     }
 
-    fn start_block(&mut self, key: &Key) {
-        debug_assert!(self.first.is_none() || self.last.key() < *key, "keys ascend");
+    fn start_block(&mut self, key: &Key) -> Result<()> {
+        if self.first.is_some() && self.last.key() >= *key {
+            // Only the blocks of a hostile table, being merged, get here.
+            return Err(Error::new(Kind::Corrupt, "records being merged are not in key order"));
+        }
         self.block_ties = self.first.is_some() && self.last.ints == key.ints;
         self.block_first.ints = key.ints;
         self.block_first.string.clear();
@@ -121,6 +136,7 @@ impl TableWriter {
         if self.first.is_none() {
             self.first = Some(self.block_first.clone());
         }
+        Ok(())
     }
 
     #[inline]
@@ -147,6 +163,12 @@ impl TableWriter {
         }
         if self.pending.len() >= PIECE_BYTES {
             self.write_pending()?;
+        }
+        self.full = self.bytes().max(self.filters.len() as u64) >= TABLE_BYTES
+            || self.index.text_bytes() >= TEXT_BYTES_MAX / 2;
+        if self.bytes() > TABLE_DATA_BYTES_MAX {
+            let what = "a table over its limit: its writer closes it once it is full";
+            return Err(Error::new(Kind::TooLarge, what));
         }
         Ok(())
     }

@@ -149,9 +149,9 @@ impl ShardLog {
             let rest = input.bytes(ROW_TEXT_BYTES_MAX, "a string within bounds")?;
             before.truncate(shared);
             before.extend_from_slice(rest);
-            if before.len() > ROW_TEXT_BYTES_MAX {
-                return Err(input.damage("a string within bounds"));
-            }
+        }
+        if self.before.strings.iter().map(Vec::len).sum::<usize>() > ROW_TEXT_BYTES_MAX {
+            return Err(input.damage("a row's strings within bounds"));
         }
         if let Some(hash_of) = schema.hash_of {
             self.before.ints[schema.key_ints - 1] = hash_of(&self.before.strings[0]);

@@ -11,12 +11,15 @@ mod replay;
 pub use encoder::ShardLog;
 pub use replay::{decode_log, prefix_end};
 
+use crate::memtable::ROW_TEXT_BYTES_MAX;
 use crate::wire::{Damage, Input, put_varint};
 
 /// A log starts with these bytes.
 pub const LOG_MAGIC: [u8; 8] = *b"ESKERWL1";
-/// A chunk larger than this is not one of ours.
-pub const CHUNK_BYTES_MAX: usize = 64 << 20;
+/// A chunk larger than this is not one of ours: what a thousand writers of the largest records
+/// have pending at once stays below.
+pub const CHUNK_BYTES_MAX: usize = 1 << 30;
+const _: () = assert!(CHUNK_BYTES_MAX > 1_000 * ROW_TEXT_BYTES_MAX);
 /// A chunk starts with these bytes, by which one is found again after bytes that are damaged.
 const CHUNK_MAGIC: [u8; 4] = *b"ECNK";
 /// Bytes of a chunk before its segments: magic, their length, a CRC-32C of what follows it, and
@@ -57,7 +60,8 @@ impl Chunk {
     #[must_use]
     pub fn seal(&mut self, synced_bytes: u64) -> &[u8] {
         let body = self.bytes.len() - CHUNK_HEADER_BYTES;
-        let length = u32::try_from(body).expect("shards write through long before that");
+        assert!(body <= CHUNK_BYTES_MAX, "shards write through long before that");
+        let length = u32::try_from(body).expect("CHUNK_BYTES_MAX fits 32 bits");
         self.bytes[..4].copy_from_slice(&CHUNK_MAGIC);
         self.bytes[4..8].copy_from_slice(&length.to_le_bytes());
         self.bytes[12..20].copy_from_slice(&synced_bytes.to_le_bytes());
@@ -82,18 +86,24 @@ pub(crate) struct ReadChunk<'a> {
 }
 
 impl<'a> ReadChunk<'a> {
-    /// The chunk at the front of `input`; `None` if what is there is not a whole chunk.
-    pub(crate) fn read(input: &mut Input<'a>) -> Option<Self> {
+    /// How many bytes the chunk at the front of `input` takes, if that many are there.
+    pub(crate) fn bytes(input: &Input<'a>) -> Option<usize> {
         let mut ahead = input.clone();
         if ahead.take(4).ok()? != CHUNK_MAGIC {
             return None;
         }
         let length = ahead.u32().ok()? as usize;
+        let bytes = CHUNK_HEADER_BYTES + length;
+        (length > 0 && length <= CHUNK_BYTES_MAX && bytes <= input.left()).then_some(bytes)
+    }
+
+    /// The chunk at the front of `input`; `None` if what is there is not a whole chunk.
+    pub(crate) fn read(input: &mut Input<'a>) -> Option<Self> {
+        let bytes = Self::bytes(input)?;
+        let mut ahead = input.clone();
+        ahead.take(8).ok()?;
         let checksum = ahead.u32().ok()?;
-        if length == 0 || length > CHUNK_BYTES_MAX {
-            return None;
-        }
-        let checked = ahead.take(8 + length).ok()?;
+        let checked = ahead.take(bytes - 12).ok()?;
         if crc32c::crc32c(checked) != checksum {
             return None;
         }

@@ -8,8 +8,9 @@ use crate::memtable::SHARDS;
 use crate::schema::{Row, Schema};
 use crate::wire::{Damage, Input};
 
-/// After damaged bytes at most this many places are tried that look like a chunk.
-const CANDIDATES_MAX: usize = 1_000;
+/// After damaged bytes, places that look like a chunk are checked for this many times the bytes
+/// that are left: more than ours ever need, and little for a log made to keep a reader busy.
+const SEARCH_FACTOR: usize = 16;
 
 /// Decodes the operations of a log up to where it was cut short: rows, in stored form, to `row`,
 /// then the operation's number to `operation`. Returns how many bytes were whole.
@@ -54,15 +55,18 @@ pub fn decode_log(
 
 /// Fails if a chunk behind `at`, where the log is not whole, says that bytes there were synced.
 fn check_cut(log: &[u8], at: usize) -> Result<usize, Damage> {
-    let candidates = log[at..]
-        .windows(CHUNK_MAGIC.len())
-        .enumerate()
-        .filter(|(_, bytes)| *bytes == CHUNK_MAGIC)
-        .take(CANDIDATES_MAX);
-    for (offset, _) in candidates {
-        let chunk = ReadChunk::read(&mut Input::new(&log[at + offset..]));
+    let rest = &log[at..];
+    let mut checked_bytes = 0;
+    let candidates = rest.windows(CHUNK_MAGIC.len()).enumerate();
+    for (offset, _) in candidates.filter(|(_, bytes)| *bytes == CHUNK_MAGIC) {
+        let mut input = Input::new(&rest[offset..]);
+        checked_bytes += ReadChunk::bytes(&input).unwrap_or(0);
+        let chunk = ReadChunk::read(&mut input);
         if chunk.is_some_and(|chunk| chunk.synced_bytes > at as u64) {
             return Err(Damage { offset: at, what: "a chunk that had been synced" });
+        }
+        if checked_bytes / SEARCH_FACTOR > rest.len() {
+            break;
         }
     }
     Ok(at)

@@ -1,0 +1,181 @@
+//! Hostile and extreme sizes: what a checksum does not protect from, since its maker chose it.
+//!
+//! Random mutations of whole objects are the business of fuzz/; here is one test for each bug found.
+
+use std::sync::Arc;
+
+use esker_base::Kind;
+use esker_base::clock::{Clock, SystemClock};
+use esker_base::store::{MemoryStore, SharedStore};
+use esker_table::block::{BlockBuilder, DecodedBlock};
+use esker_table::manifest::{Manifest, TableRef};
+use esker_table::memtable::ROW_TEXT_BYTES_MAX;
+use esker_table::run_writer::RunWriter;
+use esker_table::schema::record::{self, RECORD};
+use esker_table::schema::{KeyBuffer, RowBuffer};
+use esker_table::table::{Footer, Table, TableWriter, Wanted};
+use esker_table::tables::{TableHandle, TableSource};
+use esker_table::tree::Durability;
+use esker_table::wal::{Chunk, LOG_MAGIC, ShardLog, decode_log};
+
+use crate::records::{SET, options, resume};
+
+fn store() -> SharedStore {
+    Arc::new(MemoryStore::new())
+}
+
+fn source(store: &SharedStore) -> TableSource {
+    TableSource::new(store.clone(), 1 << 20)
+}
+
+/// A key of 255 bytes of which all share the first 240.
+fn long_key(number: u64) -> Vec<u8> {
+    format!("{}{number:015}", "k".repeat(240)).into_bytes()
+}
+
+/// Symptom: a table that was written and committed could not be opened: "strings within bounds";
+/// and where it could, a get took a time linear in the table's blocks.
+/// Cause: blocks whose keys share the integers have separators with the whole string, and nothing
+/// kept their sum below what a reader takes; the search among them went one by one.
+/// Fix: such a table is full, and the search is binary.
+#[test]
+fn a_run_of_long_keys_with_one_head_can_be_read() {
+    let store = store();
+    let mut next_table = 0;
+    let mut writer = RunWriter::new(&RECORD, &store, SET, 1, &mut next_table);
+    let blocks = 70_000u64;
+    for number in 0..blocks {
+        let key = long_key(number);
+        let mut row = record::row(&key, b"");
+        RECORD.store(&mut row.ints);
+        let (mut block, mut decoded) = (BlockBuilder::new(&RECORD), DecodedBlock::default());
+        block.push(&row);
+        decoded.push(&RECORD, &row);
+        let mut encoded = Vec::new();
+        block.finish(&mut encoded);
+        writer.push_block(&encoded, &decoded).expect("push");
+    }
+    let references = writer.finish().expect("finish");
+    assert!(references.len() > 1);
+    let started = SystemClock.monotonic_ns();
+    let mut found = 0;
+    for reference in references {
+        let handle = TableHandle::new(reference, &RECORD, source(&store));
+        let table = handle.open().expect("open");
+        for number in 0..blocks {
+            let key = long_key(number);
+            let key = record::key(&key);
+            if handle.reference().shows(&key) {
+                let wanted = Wanted { key, digest: RECORD.digest(&key) };
+                let mut row = RowBuffer::default();
+                found += u64::from(table.get(&wanted, true, &mut row).expect("get"));
+            }
+        }
+    }
+    assert_eq!(found, blocks);
+    let seconds = (SystemClock.monotonic_ns() - started) / 1_000_000_000;
+    assert!(seconds < 60, "{blocks} gets took {seconds} s");
+}
+
+/// Symptom: a table of some hundred bytes made its reader allocate a hundred gigabytes.
+/// Cause: the index was believed to have as many blocks as the footer says, and constant columns
+/// hold any number of rows in two bytes; the bound was the object's size, which costs nothing in a
+/// sparse file. Fix: tables are bounded, before their tail is read.
+#[test]
+fn a_table_of_a_size_that_ours_never_have_is_not_read() {
+    let store = store();
+    let name = "set/table";
+    let mut writer = TableWriter::new(&RECORD, store.create(name).expect("create"));
+    writer.push(&record::row(b"key", b"value")).expect("push");
+    let summary = writer.finish().expect("finish");
+    let open = |bytes, tail_bytes| {
+        let TableSource { store, cache, counters } = source(&store);
+        Table::open(store, name.into(), &RECORD, (bytes, tail_bytes), cache, counters)
+    };
+    open(summary.bytes, summary.tail_bytes).expect("our own table");
+    for bytes in [1 << 33, 1 << 60, u64::MAX] {
+        let error = open(bytes, summary.tail_bytes).expect_err("too large");
+        assert_eq!(error.kind(), Kind::Corrupt);
+        assert!(error.to_string().contains("too many bytes"), "{error}");
+    }
+}
+
+/// Symptom: a footer that promises four thousand million blocks was about to be believed.
+/// Cause and fix: as above.
+#[test]
+fn an_index_of_more_blocks_than_fit_the_table_is_refused() {
+    let store = store();
+    let mut index = vec![0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut footer = Footer {
+        schema: RECORD.id,
+        blocks: u32::MAX,
+        rows: 1,
+        seq_max: 0,
+        filter_bytes: 0,
+        index_bytes: index.len() as u64,
+        tail_checksum: 0,
+    };
+    footer.tail_checksum = crc32c::crc32c(&index);
+    footer.encode(&mut index);
+    let bytes = [vec![0; 1 << 20], index.clone()].concat();
+    store.put_if_absent("hostile", &bytes).expect("put");
+    let sizes = (bytes.len() as u64, index.len() as u64);
+    let TableSource { store, cache, counters } = source(&store);
+    let opened = Table::open(store, "hostile".into(), &RECORD, sizes, cache, counters);
+    assert_eq!(opened.expect_err("hostile").kind(), Kind::Corrupt);
+}
+
+/// Symptom: taking over a set whose manifest has the highest possible numbers panicked.
+/// Cause: numbers are counted on from there: the next manifest, epoch, run and operation.
+/// Fix: a manifest with numbers that leave no room is corrupt.
+#[test]
+fn manifests_with_numbers_at_the_end_of_their_range_are_refused() {
+    let table = TableRef {
+        set: SET,
+        number: 1,
+        schema: RECORD.id,
+        run: 1,
+        bytes: 100,
+        tail_bytes: 80,
+        rows: 1,
+        seq_max: 1,
+        first: KeyBuffer::default(),
+        last: KeyBuffer::default(),
+    };
+    let edits: [fn(&mut Manifest); 8] = [
+        |manifest| manifest.number = u64::MAX,
+        |manifest| manifest.epoch = u64::MAX,
+        |manifest| manifest.epoch = 1 << 32,
+        |manifest| manifest.last_seq = u64::MAX,
+        |manifest| manifest.log_floor = u64::MAX,
+        |manifest| manifest.tables[0].run = u64::MAX,
+        |manifest| manifest.tables[0].bytes = u64::MAX,
+        |manifest| manifest.tables[0].rows = u64::MAX,
+    ];
+    for (at, edit) in edits.into_iter().enumerate() {
+        let mut manifest = Manifest::new(vec![], 0);
+        manifest.tables.push(table.clone());
+        edit(&mut manifest);
+        let store = store();
+        let name = format!("{}{:016x}", Manifest::folder(SET), manifest.number);
+        store.put_if_absent(&name, &manifest.encode()).expect("put");
+        let resumed = resume(&store, options(Durability::None, false));
+        assert_eq!(resumed.expect_err("hostile").kind(), Kind::Corrupt, "edit {at}");
+    }
+}
+
+/// Symptom: taking over a set panicked in the memtable, which refuses records over its limit.
+/// Cause: each string of a logged row was bounded, and not their sum.
+/// Fix: the sum is.
+#[test]
+fn a_logged_row_over_the_memtables_limit_is_refused() {
+    let (key, value) = (vec![b'k'; 200], vec![b'v'; ROW_TEXT_BYTES_MAX]);
+    let (mut shard, mut chunk) = (ShardLog::default(), Chunk::default());
+    shard.start(1, 1);
+    shard.row(&RECORD, &record::row(&key, &value), None);
+    chunk.take(0, &mut shard);
+    let log = [&LOG_MAGIC[..], chunk.seal(0)].concat();
+    let mut rows = 0;
+    assert!(decode_log(&RECORD, &log, &mut |_, _| rows += 1, &mut |_| {}).is_err());
+    assert_eq!(rows, 0);
+}
