@@ -1,1 +1,12 @@
-//! Placeholder.
+//! Workloads that measure Esker: what `esker bench` runs. The rivals' drivers in `peers/` do the
+//! same work and report the same figures.
+
+mod create;
+pub mod permutation;
+mod query;
+pub mod report;
+pub mod shape;
+mod workers;
+
+pub use create::{create, durability_name};
+pub use query::{QueryOptions, WARM_CACHE_BYTES, list, remove, stat};

@@ -188,6 +188,15 @@ impl Tables {
         Ok(())
     }
 
+    /// Reads every block once, so that a cache that is large enough holds them all.
+    pub fn warm(&self) -> Result<()> {
+        for table in self.runs.iter().flat_map(|run| &run.tables) {
+            let table = table.open()?;
+            (0..table.index().blocks()).try_for_each(|block| table.block(block).map(drop))?;
+        }
+        Ok(())
+    }
+
     /// Cursors over each run's records from `from` on, newest first; they need not go beyond `to`.
     pub fn cursors(&self, schema: &'static Schema, from: &Key, to: &Key, out: &mut Vec<Cursor>) {
         out.extend(self.runs.iter().map(|run| run.cursor(schema, from, to)));

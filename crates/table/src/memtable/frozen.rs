@@ -109,7 +109,7 @@ impl<'a> FrozenRows<'a> {
         let sorted: Vec<_> =
             memtable.shards.iter().map(|shard| SortedShard::of(memtable.schema, shard)).collect();
         let mut groups: Vec<GroupKey> =
-            memtable.shards.iter().flat_map(|shard| shard.groups.iter().map(|g| g.key)).collect();
+            memtable.shards.iter().flat_map(|shard| shard.groups.keys().iter().copied()).collect();
         groups.sort_unstable();
         groups.dedup();
         let next = vec![(0, 0); sorted.len()];
@@ -137,7 +137,7 @@ impl<'a> FrozenRows<'a> {
         let (shard, sorted) = (&self.memtable.shards[self.shard], &self.sorted[self.shard]);
         let (own_group, start) = self.next[self.shard];
         if let Some(&(number, end)) = sorted.groups.get(own_group)
-            && shard.groups[number as usize].key == *group
+            && shard.groups.keys()[number as usize] == *group
         {
             let positions = &sorted.positions[start..end as usize];
             for (at, &position) in positions.iter().enumerate() {

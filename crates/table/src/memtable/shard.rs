@@ -6,27 +6,15 @@
 //! a shard takes little more than one pass (`sorted.rs`).
 //! Concurrency: one owner at a time; the tree keeps a mutex around each.
 
-use hashbrown::HashMap;
-
 use super::SHARD_BITS;
 use super::arena::{Arena, Header};
+use super::groups::{Group, Groups, hash, salt};
 use crate::schema::{KEY_INTS_MAX, Key, Row, Schema, mix};
 
 const SLOTS_MIN: usize = 256;
 
 /// Integers that name a group, padded with 0.
 pub type GroupKey = [u64; KEY_INTS_MAX - 1];
-
-/// What a shard knows of one group.
-#[derive(Clone, Copy, Debug)]
-pub struct Group {
-    /// Its integers.
-    pub key: GroupKey,
-    /// What rotates the tags of its records.
-    pub salt: u32,
-    /// Position of its newest record.
-    pub newest: u32,
-}
 
 /// Records of one part of the key space.
 #[derive(Debug)]
@@ -35,8 +23,7 @@ pub struct Shard {
     slots: Vec<u64>,
     rows: usize,
     pub(super) arena: Arena,
-    group_numbers: HashMap<GroupKey, u32>,
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Groups,
     bytes: usize,
 }
 
@@ -44,6 +31,7 @@ pub struct Shard {
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     group: u32,
+    group_slot: usize,
     tag: u32,
     slot: usize,
     /// Position of the record, or 0.
@@ -52,6 +40,7 @@ pub struct Place {
 
 impl Place {
     /// Whether there is a record.
+    #[must_use]
     pub fn is_taken(&self) -> bool {
         self.position != 0
     }
@@ -65,8 +54,7 @@ impl Shard {
             slots: Vec::new(),
             rows: 0,
             arena: Arena::default(),
-            group_numbers: HashMap::new(),
-            groups: Vec::new(),
+            groups: Groups::default(),
             bytes: 0,
         }
     }
@@ -78,7 +66,7 @@ impl Shard {
 
     /// Memory that the shard takes.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.groups.bytes()
     }
 
     pub(super) fn slots(&self) -> &[u64] {
@@ -92,21 +80,9 @@ impl Shard {
         group
     }
 
-    fn group_number(&mut self, key: GroupKey) -> u32 {
-        if let Some(&number) = self.group_numbers.get(&key) {
-            return number;
-        }
-        let number = self.groups.len() as u32;
-        let salt = key.iter().fold(0, |salt, int| mix(salt ^ int)) as u32;
-        self.groups.push(Group { key, salt, newest: 0 });
-        self.group_numbers.insert(key, number);
-        self.bytes += size_of::<Group>() + size_of::<(GroupKey, u32)>() * 2;
-        number
-    }
-
-    /// The number of the group of `key` in this shard.
-    pub fn group_number_of(&mut self, key: &Key) -> usize {
-        self.group_number(self.group_key(key)) as usize
+    /// What is known of the group of the key of `place`, found just before.
+    pub fn group_mut(&mut self, place: &Place) -> &mut Group {
+        self.groups.at_mut(place.group_slot)
     }
 
     /// The tag of a key: nearly the order of its group's keys where that is a hash.
@@ -124,15 +100,28 @@ impl Shard {
         (tag >> (32 - self.slots.len().trailing_zeros())) as usize
     }
 
+    /// Hints the processor that `key` is looked up soon: its group and its slot at once, which are
+    /// otherwise read one after the other.
+    #[inline]
+    pub fn prefetch(&self, key: &Key) {
+        let hash = hash(&self.group_key(key));
+        self.groups.prefetch(hash);
+        if self.schema.hash_of.is_some() && !self.slots.is_empty() {
+            let tag = self.tag(hash as u32, self.schema.order(&key.ints), key.string);
+            super::prefetch(&raw const self.slots[self.first_slot(tag)]);
+        }
+    }
+
     /// Where `key` is, if it is here.
     #[inline]
     pub fn find(&self, key: &Key) -> Option<u32> {
         if self.rows == 0 {
             return None;
         }
-        let group = *self.group_numbers.get(&self.group_key(key))?;
+        let group_key = self.group_key(key);
+        let (group, _) = self.groups.find(&group_key)?;
         let order = self.schema.order(&key.ints);
-        let tag = self.tag(self.groups[group as usize].salt, order, key.string);
+        let tag = self.tag(salt(&group_key), order, key.string);
         let (_, position) = self.probe(group, tag, order, key.string);
         (position != 0).then_some(position)
     }
@@ -143,11 +132,12 @@ impl Shard {
         if (self.rows + 1) * 4 > self.slots.len() * 3 {
             self.grow();
         }
-        let group = self.group_number(self.group_key(key));
+        let group_key = self.group_key(key);
+        let (group_slot, group) = self.groups.add(&group_key);
         let order = self.schema.order(&key.ints);
-        let tag = self.tag(self.groups[group as usize].salt, order, key.string);
+        let tag = self.tag(salt(&group_key), order, key.string);
         let (slot, position) = self.probe(group, tag, order, key.string);
-        Place { group, tag, slot, position }
+        Place { group, group_slot, tag, slot, position }
     }
 
     /// The slot of a key, and its position or 0.
@@ -175,7 +165,9 @@ impl Shard {
 
     fn grow(&mut self) {
         let count = (self.slots.len() * 2).max(SLOTS_MIN);
-        let old = std::mem::replace(&mut self.slots, vec![0; count]);
+        let slots = vec![0; count];
+        super::advise_huge_pages(&slots);
+        let old = std::mem::replace(&mut self.slots, slots);
         self.bytes += (count - old.len()) * 8;
         for entry in old.into_iter().filter(|&entry| entry != 0) {
             let mut slot = self.first_slot((entry >> 32) as u32);
@@ -194,7 +186,7 @@ impl Shard {
     /// Puts a record in stored form at `place`, which was found for its key just before.
     pub fn put(&mut self, place: &Place, row: &Row) {
         let order = self.schema.order(&row.ints);
-        let group = &mut self.groups[place.group as usize];
+        let group = self.groups.at_mut(place.group_slot);
         let header = Header { order, group: place.group, previous: group.newest };
         let (position, allocated) = self.arena.push(self.schema, header, row);
         group.newest = position;
@@ -207,19 +199,19 @@ impl Shard {
     #[inline]
     pub fn row(&self, position: u32) -> Row<'_> {
         let mut row = self.arena.row(self.schema, position);
-        let group = self.groups[self.arena.header(position).group as usize];
+        let group = self.groups.keys()[self.arena.header(position).group as usize];
         let count = self.schema.group_ints;
-        row.ints[..count].copy_from_slice(&group.key[..count]);
+        row.ints[..count].copy_from_slice(&group[..count]);
         row
     }
 
     /// Positions of the newest records of `group` with an order of at least `from`, by key.
     pub fn group_positions(&self, group: &GroupKey, from: u64) -> Vec<u32> {
-        let Some(&number) = self.group_numbers.get(group) else {
+        let Some((_, group)) = self.groups.find(group) else {
             return Vec::new();
         };
         let mut keyed: Vec<(u64, u32)> = Vec::new();
-        let mut position = self.groups[number as usize].newest;
+        let mut position = group.newest;
         while position != 0 {
             let header = self.arena.header(position);
             if header.order >= from {

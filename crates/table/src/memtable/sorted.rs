@@ -4,6 +4,7 @@
 //! the group's rotation, then the others. Each group therefore gets two buckets, which leaves only
 //! neighbours displaced by probing to be put right.
 
+use super::groups::salt;
 use super::shard::Shard;
 use crate::schema::Schema;
 
@@ -23,13 +24,15 @@ impl SortedShard {
     /// Sorts `shard`.
     pub fn of(schema: &'static Schema, shard: &Shard) -> Self {
         let hashed = schema.hash_of.is_some();
+        let keys = shard.groups.keys();
+        let salts: Vec<u32> = keys.iter().map(salt).collect();
         // Two buckets a group: tags from the rotation point on, then those that wrapped.
         let bucket_of = |entry: u64| {
             let group = shard.arena.header(entry as u32).group as usize;
             let tag = (entry >> 32) as u32;
-            group * 2 + usize::from(hashed && tag < shard.groups[group].salt)
+            group * 2 + usize::from(hashed && tag < salts[group])
         };
-        let group_count = shard.groups.len();
+        let group_count = keys.len();
         let single = group_count == 1;
         let mut entries = Vec::with_capacity(shard.rows());
         let mut buckets = Vec::with_capacity(if single { 0 } else { shard.rows() });
@@ -46,7 +49,7 @@ impl SortedShard {
                 shard.arena.prefetch(ahead as u32);
             }
             let bucket = if single {
-                usize::from(hashed && ((entry >> 32) as u32) < shard.groups[0].salt)
+                usize::from(hashed && ((entry >> 32) as u32) < salts[0])
             } else {
                 bucket_of(entry)
             };
@@ -57,7 +60,7 @@ impl SortedShard {
             }
         }
         let mut order: Vec<u32> = (0..group_count as u32).collect();
-        order.sort_unstable_by_key(|&group| shard.groups[group as usize].key);
+        order.sort_unstable_by_key(|&group| keys[group as usize]);
         let mut starts = vec![0u32; group_count * 2];
         let mut groups = Vec::with_capacity(group_count);
         let mut end = 0;
@@ -71,7 +74,7 @@ impl SortedShard {
         let mut placed = vec![0u64; entries.len()];
         for (at, &entry) in entries.iter().enumerate() {
             let bucket = if single {
-                usize::from(hashed && ((entry >> 32) as u32) < shard.groups[0].salt)
+                usize::from(hashed && ((entry >> 32) as u32) < salts[0])
             } else {
                 buckets[at] as usize
             };
@@ -80,8 +83,7 @@ impl SortedShard {
         }
         let mut start = 0;
         for &(group, end) in &groups {
-            let salt = shard.groups[group as usize].salt;
-            put_right(schema, shard, salt, &mut placed[start..end as usize]);
+            put_right(schema, shard, salts[group as usize], &mut placed[start..end as usize]);
             start = end as usize;
         }
         Self { positions: placed.into_iter().map(|entry| entry as u32).collect(), groups }

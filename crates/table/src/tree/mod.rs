@@ -109,8 +109,6 @@ struct LiveShard {
     /// Keys that the shard has ever held, also those frozen since.
     presence: Presence,
     log: ShardLog,
-    /// Numbers of the shard's groups in its log, plus one; 0 if not named yet.
-    logged_groups: Vec<u32>,
 }
 
 impl LiveShard {
@@ -119,7 +117,6 @@ impl LiveShard {
             rows: Shard::new(schema),
             presence: Presence::default(),
             log: ShardLog::default(),
-            logged_groups: Vec::new(),
         }
     }
 }

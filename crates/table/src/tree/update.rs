@@ -12,7 +12,7 @@ use esker_base::{Error, Kind, Result};
 use parking_lot::MutexGuard;
 
 use super::{Durability, Inner, LOG_BYTES, LiveShard, Tree};
-use crate::memtable::{ROW_TEXT_BYTES_MAX, SHARDS, shard_of};
+use crate::memtable::{Place, ROW_TEXT_BYTES_MAX, SHARDS, shard_of};
 use crate::schema::{Key, Row, RowBuffer};
 use crate::table::Wanted;
 
@@ -32,6 +32,8 @@ pub struct Draft<'d, 'g> {
     shards: &'d mut [OwnShard<'g>],
     seq: Option<u64>,
     has_put: bool,
+    /// Where the key of an update of one key is, to spare a second search.
+    place: Option<Place>,
     /// Memory that the shards took more.
     grown_bytes: usize,
 }
@@ -57,19 +59,33 @@ impl Draft<'_, '_> {
             row.ints[schema.seq()] = seq;
             schema.store(&mut row.ints);
         }
-        if self.inner.logs() {
-            self.log(seq, rows);
+        // The operation is logged with the shard of its first row.
+        let log_shard = match rows.first() {
+            Some(row) => shard_of(schema.order(&row.ints)),
+            None => self.shards[0].0,
+        };
+        let logs = self.inner.logs();
+        if logs {
+            self.shard(log_shard).log.start(seq, rows.len());
         }
         for row in rows {
-            let shard = self.shard(shard_of(schema.order(&row.ints)));
-            let before = shard.rows.bytes();
+            let number = shard_of(schema.order(&row.ints));
             let key = schema.key(row);
-            let place = shard.rows.place(&key);
+            let place = self.place;
+            let shard = self.shard(number);
+            let before = shard.rows.bytes();
+            let place = place.unwrap_or_else(|| shard.rows.place(&key));
             if !place.is_taken() {
                 shard.presence.insert(schema.digest(&key));
             }
             shard.rows.put(&place, row);
             let grown = shard.rows.bytes() - before;
+            if logs && number == log_shard {
+                let logged = &mut shard.rows.group_mut(&place).logged;
+                shard.log.row(schema, row, Some(logged));
+            } else if logs {
+                self.shard(log_shard).log.row(schema, row, None);
+            }
             self.grown_bytes += grown;
         }
     }
@@ -77,26 +93,6 @@ impl Draft<'_, '_> {
     fn shard(&mut self, number: usize) -> &mut LiveShard {
         let own = self.shards.iter_mut().find(|(own, _)| *own == number);
         &mut own.expect("an update writes only keys that it named").1
-    }
-
-    /// Logs an operation with the shard of its first row.
-    fn log(&mut self, seq: u64, rows: &[Row]) {
-        let schema = self.inner.schema;
-        let number_of = |row: &Row| shard_of(schema.order(&row.ints));
-        let first = rows.first().map_or(self.shards[0].0, number_of);
-        let shard = self.shard(first);
-        shard.log.start(seq, rows.len());
-        for row in rows {
-            if number_of(row) == first {
-                let group = shard.rows.group_number_of(&schema.key(row));
-                if shard.logged_groups.len() <= group {
-                    shard.logged_groups.resize(group + 1, 0);
-                }
-                shard.log.row(schema, row, Some(&mut shard.logged_groups[group]));
-            } else {
-                shard.log.row(schema, row, None);
-            }
-        }
     }
 }
 
@@ -120,7 +116,6 @@ impl Tree {
         const { assert!(N > 0, "an update has a key") };
         let inner = &*self.inner;
         inner.check_failure()?;
-        let wanted = keys.map(|key| Wanted { digest: inner.schema.digest(&key), key });
         // What older places hold, and at which count of freezes it was read.
         let mut older: [Option<(u64, Option<Box<RowBuffer>>)>; N] = array::from_fn(|_| None);
         loop {
@@ -128,14 +123,21 @@ impl Tree {
             let freezes = inner.freezes.load(Ordering::Relaxed);
             let mut active: [Option<Box<RowBuffer>>; N] = array::from_fn(|_| None);
             let mut missing = false;
+            let mut place = None;
             for index in 0..N {
                 let number = shard_of(inner.schema.order(&keys[index].ints));
-                let own = shards.iter().position(|(own, _)| *own == number);
-                let shard = &shards[own.expect("every key's shard is locked")].1;
-                shard.presence.prefetch(wanted[index].digest);
-                if let Some(position) = shard.rows.find(&keys[index]) {
+                let own = shards.iter_mut().find(|(own, _)| *own == number);
+                let shard = &mut *own.expect("every key's shard is locked").1;
+                shard.rows.prefetch(&keys[index]);
+                let digest = inner.schema.digest(&keys[index]);
+                shard.presence.prefetch(digest);
+                let found = shard.rows.place(&keys[index]);
+                if N == 1 {
+                    place = Some(found);
+                }
+                if let Some(row) = shard.rows.at(&found) {
                     let mut buffer = Box::<RowBuffer>::default();
-                    buffer.set(&shard.rows.row(position));
+                    buffer.set(&row);
                     inner.schema.restore(&mut buffer.ints);
                     active[index] = Some(buffer);
                     continue;
@@ -143,7 +145,7 @@ impl Tree {
                 let known = older[index].as_ref().is_some_and(|(at, _)| *at == freezes);
                 if !known {
                     let absent = inner.presence_covers.load(Ordering::Relaxed)
-                        && !shard.presence.may_contain(wanted[index].digest);
+                        && (freezes == 0 || !shard.presence.may_contain(digest));
                     older[index] = absent.then_some((freezes, None));
                     missing |= !absent;
                 }
@@ -152,7 +154,7 @@ impl Tree {
                 drop(shards);
                 for index in 0..N {
                     if active[index].is_none() && older[index].is_none() {
-                        older[index] = Some((freezes, inner.read_older(&wanted[index])?));
+                        older[index] = Some((freezes, inner.read_older(&keys[index])?));
                     }
                 }
                 continue;
@@ -162,7 +164,7 @@ impl Tree {
                 active[index].as_deref().or_else(older).map(RowBuffer::row)
             });
             let mut draft =
-                Draft { inner, shards: &mut shards, seq: None, has_put: false, grown_bytes: 0 };
+                Draft { inner, shards: &mut shards, seq: None, has_put: false, place, grown_bytes: 0 };
             let decided = decide(slots, &mut draft);
             debug_assert!(decided.is_ok() || !draft.has_put, "an update fails before it puts");
             if draft.seq.is_some() && !draft.has_put {
@@ -209,9 +211,10 @@ impl Inner {
     }
 
     /// The record of a key below the active memtable, in readable form.
-    fn read_older(&self, wanted: &Wanted) -> Result<Option<Box<RowBuffer>>> {
+    fn read_older(&self, key: &Key) -> Result<Option<Box<RowBuffer>>> {
         let mut buffer = Box::<RowBuffer>::default();
-        let found = self.version.load().get(self.schema, wanted, true, &mut buffer)?;
+        let wanted = Wanted { digest: self.schema.digest(key), key: *key };
+        let found = self.version.load().get(self.schema, &wanted, true, &mut buffer)?;
         Ok(found.then_some(buffer))
     }
 

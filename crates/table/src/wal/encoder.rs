@@ -35,6 +35,21 @@ fn implied(schema: &Schema) -> u32 {
     group | hash | 1 << schema.seq()
 }
 
+/// How many bytes `a` and `b` share at their start.
+#[inline]
+fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
+    let mut shared = 0;
+    // Eight at a time: names of one directory share most of theirs.
+    while let (Some(x), Some(y)) = (a[shared..].first_chunk(), b[shared..].first_chunk()) {
+        let differ = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
+        if differ != 0 {
+            return shared + differ.trailing_zeros() as usize / 8;
+        }
+        shared += 8;
+    }
+    shared + a[shared..].iter().zip(&b[shared..]).take_while(|(x, y)| x == y).count()
+}
+
 impl ShardLog {
     /// What is encoded and not yet taken.
     #[must_use]
@@ -66,8 +81,11 @@ impl ShardLog {
             mask |= u32::from(row.ints[column] != self.before.ints[column]) << column;
         }
         mask &= !implied(schema);
+        let mut shared = [0; STRINGS_MAX];
         for column in 0..STRINGS_MAX {
-            let same = self.before.strings[column] == row.strings[column];
+            let (before, string) = (&self.before.strings[column], row.strings[column]);
+            shared[column] = shared_bytes(before, string);
+            let same = shared[column] == before.len() && shared[column] == string.len();
             mask |= u32::from(!same) << (INTS_MAX + column);
         }
         put_varint(&mut self.pending, u64::from(mask));
@@ -82,7 +100,7 @@ impl ShardLog {
         for column in 0..STRINGS_MAX {
             if mask >> (INTS_MAX + column) & 1 == 1 {
                 let (before, string) = (&mut self.before.strings[column], row.strings[column]);
-                let shared = before.iter().zip(string).take_while(|(a, b)| a == b).count();
+                let shared = shared[column];
                 put_varint(&mut self.pending, shared as u64);
                 put_varint(&mut self.pending, (string.len() - shared) as u64);
                 self.pending.extend_from_slice(&string[shared..]);

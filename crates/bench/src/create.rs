@@ -1,0 +1,80 @@
+//! Create: distinct names in random order, each checked for collision, logged, in tables at the end.
+
+use std::sync::Arc;
+
+use esker_base::clock::SystemClock;
+use esker_base::store::{CountedStore, SharedStore};
+use esker_base::Result;
+use esker_fs::dir::Dir;
+use esker_fs::repository::{CACHE_BYTES, Repository};
+use esker_fs::session::{Session, SessionOptions};
+use esker_table::tree::{Durability, TreeOptions};
+
+use crate::report::{Meter, Report};
+use crate::shape::{BENCH_NAME, Shape, directory_name};
+use crate::workers;
+
+/// The name of a durability level on the command line.
+#[must_use]
+pub const fn durability_name(durability: Durability) -> &'static str {
+    match durability {
+        Durability::None => "none",
+        Durability::Async => "async",
+        Durability::Always => "always",
+    }
+}
+
+/// Makes the files of `shape` and publishes them as [`BENCH_NAME`]. Timed: every create, and the
+/// flush that puts the last of them into tables; not the directories and not publishing.
+pub fn create(store: &SharedStore, shape: Shape, tree: TreeOptions) -> Result<Report> {
+    shape.check()?;
+    let counted = Arc::new(CountedStore::new(store.clone()));
+    let repository = Repository::with(counted.clone(), CACHE_BYTES, Arc::new(SystemClock));
+    let options = SessionOptions {
+        tree: tree.clone(),
+        properties: shape.properties(),
+        ..SessionOptions::default()
+    };
+    let session = repository.begin(&[], options)?;
+    let root = session.root().clone();
+    let dirs: Vec<Dir> = (0..shape.directories as usize)
+        .map(|number| session.mkdir(&root, &directory_name(number), 0o755))
+        .collect::<Result<_>>()?;
+    let before = counted.counts();
+    let logged = session.statistics().log_bytes;
+    let meter = Meter::start();
+    workers::run(shape.threads, |thread| create_share(&session, &dirs, &shape, thread))?;
+    session.flush()?;
+    let mut report = meter.stop("create", shape.files)?;
+    let statistics = session.statistics();
+    let counts = counted.counts() - before;
+    report.threads = shape.threads;
+    report.background = Some(tree.background);
+    report.durability = Some(durability_name(tree.durability));
+    report.store_bytes_written = counts.written_bytes + counts.log_bytes;
+    report.table_bytes_per_record =
+        Some(statistics.table_bytes as f64 / statistics.table_rows.max(1) as f64);
+    report.wal_bytes_per_record = Some((statistics.log_bytes - logged) as f64 / shape.files as f64);
+    report.tables = Some(statistics.tables);
+    let meter = Meter::start();
+    let set = session.publish(BENCH_NAME)?;
+    report.publish_seconds = Some(meter.seconds());
+    drop(session);
+    let fresh = Repository::with(store.clone(), 0, Arc::new(SystemClock));
+    let meter = Meter::start();
+    let namespace = fresh.open(&[set], esker_fs::identity::Identity::of_process())?;
+    report.open_seconds = Some(meter.seconds());
+    drop(namespace);
+    Ok(report)
+}
+
+fn create_share(session: &Session, dirs: &[Dir], shape: &Shape, thread: usize) -> Result<()> {
+    let insertions = shape.insertions();
+    let mut name = Vec::new();
+    for insertion in (thread as u64..shape.files).step_by(shape.threads) {
+        let file = insertions.at(insertion);
+        shape.set_name(file, insertion, &mut name);
+        session.create(&dirs[shape.directory(file)], &name, 0o644)?;
+    }
+    Ok(())
+}

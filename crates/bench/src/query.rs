@@ -1,0 +1,210 @@
+//! Stat, list and remove on what create left.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use esker_base::clock::SystemClock;
+use esker_base::store::{CountedStore, SharedStore};
+use esker_base::{Error, Kind, Result};
+use esker_fs::dir::Dir;
+use esker_fs::identity::Identity;
+use esker_fs::list::DirCursor;
+use esker_fs::namespace::Namespace;
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_table::tree::TreeOptions;
+
+use crate::create::durability_name;
+use crate::permutation::{Permutation, SEED_REMOVE, SEED_STAT, SEED_WARM};
+use crate::report::{Meter, Report};
+use crate::shape::{BENCH_NAME, Shape, directory_name};
+use crate::workers;
+
+/// Memory for blocks in warm runs: the rivals' tuned cache.
+pub const WARM_CACHE_BYTES: u64 = 1 << 30;
+/// Warm runs look up this share of the files before they are timed.
+const WARM_SHARE: u64 = 16;
+
+/// How look-ups and listings run.
+#[derive(Clone, Copy, Debug)]
+pub struct QueryOptions {
+    /// How many operations; all files if `None`.
+    pub operations: Option<u64>,
+    /// Threads that do them.
+    pub threads: usize,
+    /// Nothing is cached by the process, not even between two look-ups.
+    pub cold: bool,
+    /// Names that were never made.
+    pub absent: bool,
+}
+
+struct Left {
+    repository: Repository,
+    counted: Arc<CountedStore>,
+    namespace: Namespace,
+    shape: Shape,
+    dirs: Vec<Dir>,
+}
+
+/// Opens what create left, with a cache of `cache_bytes`.
+fn open(store: &SharedStore, cache_bytes: u64) -> Result<Left> {
+    let counted = Arc::new(CountedStore::new(store.clone()));
+    let repository = Repository::with(counted.clone(), cache_bytes, Arc::new(SystemClock));
+    let set = repository.resolve(BENCH_NAME)?.set;
+    let namespace = repository.open(&[set], Identity::of_process())?;
+    let shape = Shape::of_properties(&namespace.layers().bases()[0].manifest.properties)?;
+    let dirs = open_dirs(&namespace, &shape)?;
+    Ok(Left { repository, counted, namespace, shape, dirs })
+}
+
+fn open_dirs(namespace: &Namespace, shape: &Shape) -> Result<Vec<Dir>> {
+    (0..shape.directories as usize).map(|number| namespace.dir(directory_name(number))).collect()
+}
+
+fn block_reads(left: &Left) -> u64 {
+    left.repository.source().counters.block_reads.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+/// Looks up random names. Warm: blocks are cached as a 1/16 sample and one listing leave them.
+pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<Report> {
+    let left = open(store, if options.cold { 0 } else { WARM_CACHE_BYTES })?;
+    let operations = options.operations.unwrap_or(left.shape.files);
+    if !options.cold {
+        list_all(&left)?;
+        let sample = left.shape.files.div_ceil(WARM_SHARE);
+        stat_share(&left, SEED_WARM, (0, 1), sample, false)?;
+        for base in left.namespace.layers().bases() {
+            base.tables.warm()?;
+        }
+    }
+    let reads = block_reads(&left);
+    let meter = Meter::start();
+    workers::run(options.threads, |thread| {
+        stat_share(&left, SEED_STAT, (thread, options.threads), operations, options.absent)
+    })?;
+    let mut report = meter.stop("stat", operations)?;
+    report.threads = options.threads;
+    report.store_reads_per_operation =
+        Some((block_reads(&left) - reads) as f64 / operations.max(1) as f64);
+    Ok(report)
+}
+
+/// Operation k looks up insertion `P(k mod files)`; thread t does k = t, t + threads, …
+fn stat_share(
+    left: &Left,
+    seed: u64,
+    (thread, threads): (usize, usize),
+    operations: u64,
+    absent: bool,
+) -> Result<()> {
+    let shape = &left.shape;
+    let (order, insertions) = (Permutation::new(shape.files, seed), shape.insertions());
+    let mut name = Vec::new();
+    for operation in (thread as u64..operations).step_by(threads) {
+        let insertion = order.at(operation % shape.files);
+        let mut file = insertions.at(insertion);
+        if absent {
+            file += shape.files;
+        }
+        shape.set_name(file, insertion, &mut name);
+        let found = left.namespace.lookup(&left.dirs[shape.directory(file)], &name, false);
+        match (found, absent) {
+            (Ok(inode), false) if inode.nlink == 1 => {}
+            (Err(error), true) if error.kind() == Kind::NotFound => {}
+            (Err(error), _) => return Err(error),
+            (Ok(_), _) => {
+                let name = String::from_utf8_lossy(&name);
+                return Err(Error::new(Kind::Corrupt, format!("{name} is not what was made")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lists every directory: names and attributes of all entries.
+pub fn list(store: &SharedStore, options: QueryOptions) -> Result<Report> {
+    let left = open(store, if options.cold { 0 } else { WARM_CACHE_BYTES })?;
+    if !options.cold {
+        list_all(&left)?;
+    }
+    let reads = block_reads(&left);
+    let meter = Meter::start();
+    workers::run(options.threads, |thread| {
+        left.dirs.iter().skip(thread).step_by(options.threads).try_for_each(|dir| {
+            list_dir(&left.namespace, dir).map(drop)
+        })
+    })?;
+    let mut report = meter.stop("list", left.shape.files)?;
+    report.threads = options.threads;
+    report.store_reads_per_operation =
+        Some((block_reads(&left) - reads) as f64 / left.shape.files as f64);
+    Ok(report)
+}
+
+fn list_all(left: &Left) -> Result<()> {
+    let mut count = 0;
+    for dir in &left.dirs {
+        count += list_dir(&left.namespace, dir)?;
+    }
+    if count != left.shape.files {
+        let context = format!("{count} entries listed of {} files made", left.shape.files);
+        return Err(Error::new(Kind::Corrupt, context));
+    }
+    Ok(())
+}
+
+/// Lists one directory with the attributes that `ls -l` shows; returns how many entries it has.
+fn list_dir(namespace: &Namespace, dir: &Dir) -> Result<u64> {
+    let (mut count, mut sum) = (0u64, 0u64);
+    namespace.list(dir, &DirCursor::default(), &mut |entry| {
+        let inode = entry.inode()?;
+        sum = sum.wrapping_add(entry.name().len() as u64 ^ inode.size ^ inode.mtime_ns ^ inode.id as u64);
+        count += 1;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    std::hint::black_box(sum);
+    Ok(count)
+}
+
+/// Removes every file in random order, in a session on top of what create left; ends with a flush.
+pub fn remove(store: &SharedStore, threads: usize, tree: TreeOptions) -> Result<Report> {
+    let left = open(store, WARM_CACHE_BYTES)?;
+    let base = left.namespace.layers().bases()[0].set;
+    let options = SessionOptions { tree: tree.clone(), ..SessionOptions::default() };
+    let session = left.repository.begin(&[base], options)?;
+    let dirs = open_dirs(&session, &left.shape)?;
+    let before = left.counted.counts();
+    let meter = Meter::start();
+    workers::run(threads, |thread| remove_share(&session, &dirs, &left.shape, (thread, threads)))?;
+    session.flush()?;
+    let mut report = meter.stop("remove", left.shape.files)?;
+    let counts = left.counted.counts() - before;
+    let statistics = session.statistics();
+    report.threads = threads;
+    report.background = Some(tree.background);
+    report.durability = Some(durability_name(tree.durability));
+    report.store_bytes_written = counts.written_bytes + counts.log_bytes;
+    report.tables = Some(statistics.tables);
+    report.table_bytes_per_record =
+        Some(statistics.table_bytes as f64 / statistics.table_rows.max(1) as f64);
+    report.wal_bytes_per_record =
+        Some(statistics.log_bytes as f64 / left.shape.files as f64);
+    Ok(report)
+}
+
+fn remove_share(
+    session: &Session,
+    dirs: &[Dir],
+    shape: &Shape,
+    (thread, threads): (usize, usize),
+) -> Result<()> {
+    let (order, insertions) = (Permutation::new(shape.files, SEED_REMOVE), shape.insertions());
+    let mut name = Vec::new();
+    for operation in (thread as u64..shape.files).step_by(threads) {
+        let insertion = order.at(operation);
+        let file = insertions.at(insertion);
+        shape.set_name(file, insertion, &mut name);
+        session.unlink(&dirs[shape.directory(file)], &name)?;
+    }
+    Ok(())
+}

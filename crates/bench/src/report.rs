@@ -1,0 +1,129 @@
+//! Report: what one benchmark measured, as a line for people or as JSON.
+
+use std::fmt;
+
+use esker_base::{Error, Result};
+use serde::Serialize;
+
+/// What one benchmark measured. Fields that do not apply are left out of the JSON.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// What was measured: `create`, `stat`, `list`, `remove`, `squash`.
+    pub operation: &'static str,
+    /// How many operations: files, entries or records.
+    pub operations: u64,
+    /// How long they took.
+    pub seconds: f64,
+    /// Operations over seconds.
+    pub operations_per_second: f64,
+    /// Processor time of all threads meanwhile.
+    pub cpu_seconds: f64,
+    /// Most memory that the process ever had resident.
+    pub peak_rss_bytes: u64,
+    /// Bytes given to the store meanwhile, logs included.
+    pub store_bytes_written: u64,
+    /// Bytes of tables over records in them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table_bytes_per_record: Option<f64>,
+    /// Bytes of write-ahead logs over operations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wal_bytes_per_record: Option<f64>,
+    /// Tables at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tables: Option<usize>,
+    /// Blocks read from the store over operations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_reads_per_operation: Option<f64>,
+    /// Threads that did the operations.
+    pub threads: usize,
+    /// Whether a further thread wrote tables meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub background: Option<bool>,
+    /// Durability level.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durability: Option<&'static str>,
+    /// Seconds to publish, of those above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub publish_seconds: Option<f64>,
+    /// Seconds to open the snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_seconds: Option<f64>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {} operations in {:.3} s, {:.0}/s; {:.3} s of processor time, {} MiB at most",
+            self.operation,
+            self.operations,
+            self.seconds,
+            self.operations_per_second,
+            self.cpu_seconds,
+            self.peak_rss_bytes >> 20,
+        )?;
+        if let Some(bytes) = self.table_bytes_per_record {
+            write!(f, "; {bytes:.1} B a record in {} tables", self.tables.unwrap_or_default())?;
+        }
+        if let Some(bytes) = self.wal_bytes_per_record {
+            write!(f, ", {bytes:.1} B logged")?;
+        }
+        if let Some(reads) = self.store_reads_per_operation {
+            write!(f, "; {reads:.4} store reads each")?;
+        }
+        Ok(())
+    }
+}
+
+/// Measures time, processor time and memory of what happens between start and end.
+#[derive(Debug)]
+pub struct Meter {
+    started_ns: u64,
+    cpu_ns: u64,
+}
+
+fn clock_ns(id: rustix::time::ClockId) -> u64 {
+    let time = rustix::time::clock_gettime(id);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+impl Meter {
+    /// Starts measuring.
+    #[must_use]
+    pub fn start() -> Self {
+        Self {
+            started_ns: clock_ns(rustix::time::ClockId::Monotonic),
+            cpu_ns: clock_ns(rustix::time::ClockId::ProcessCPUTime),
+        }
+    }
+
+    /// Seconds since the start.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        (clock_ns(rustix::time::ClockId::Monotonic) - self.started_ns) as f64 / 1e9
+    }
+
+    /// The report of `operations` operations that end now.
+    pub fn stop(self, operation: &'static str, operations: u64) -> Result<Report> {
+        let seconds = self.seconds();
+        let cpu_ns = clock_ns(rustix::time::ClockId::ProcessCPUTime) - self.cpu_ns;
+        Ok(Report {
+            operation,
+            operations,
+            seconds,
+            operations_per_second: operations as f64 / seconds.max(1e-9),
+            cpu_seconds: cpu_ns as f64 / 1e9,
+            peak_rss_bytes: peak_rss_bytes()?,
+            ..Report::default()
+        })
+    }
+}
+
+/// The most memory that this process has had resident.
+fn peak_rss_bytes() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")
+        .map_err(|error| Error::io(error, "/proc/self/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|kib| kib.parse().ok());
+    Ok(kib.unwrap_or(0u64) << 10)
+}

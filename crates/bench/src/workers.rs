@@ -1,0 +1,18 @@
+//! Workers: one piece of work on each of some threads.
+
+use esker_base::Result;
+
+/// Runs `work` on `threads` threads at once, each with its number; the first error is returned.
+pub fn run(threads: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    if threads == 1 {
+        return work(0);
+    }
+    let work = &work;
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}

@@ -1,0 +1,113 @@
+//! Groups of a shard: one half of a cache line each, found by the group's integers.
+//!
+//! Every write looks up its group, so what a write needs of it lies together: linear probing over
+//! entries of 32 bytes.
+
+use super::GroupKey;
+use crate::schema::mix;
+
+const SLOTS_MIN: usize = 8;
+
+/// What a shard knows of one group.
+#[repr(align(32))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Group {
+    key: GroupKey,
+    /// Its number in the shard plus one; 0 for an empty slot.
+    number: u32,
+    /// Position of its newest record.
+    pub newest: u32,
+    /// Its number in the shard's log plus one; 0 if the log has not named it.
+    pub logged: u32,
+}
+
+/// The groups of a shard.
+#[derive(Debug, Default)]
+pub struct Groups {
+    slots: Vec<Group>,
+    /// Integers of each group by number.
+    keys: Vec<GroupKey>,
+}
+
+/// A well-mixed hash of a group's integers.
+#[inline]
+pub fn hash(key: &GroupKey) -> u64 {
+    key.iter().fold(0, |hash, int| mix(hash ^ int))
+}
+
+/// What rotates the tags of a group's records (`shard.rs`).
+#[inline]
+pub fn salt(key: &GroupKey) -> u32 {
+    hash(key) as u32
+}
+
+impl Groups {
+    /// Integers of each group by number.
+    pub fn keys(&self) -> &[GroupKey] {
+        &self.keys
+    }
+
+    /// Memory that they take.
+    pub fn bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Group>() + self.keys.capacity() * size_of::<GroupKey>()
+    }
+
+    /// The slot of `key`, or the empty one where it would be.
+    #[inline]
+    fn slot(&self, key: &GroupKey) -> usize {
+        let mask = self.slots.len() - 1;
+        let mut slot = (hash(key) >> 32) as usize & mask;
+        while self.slots[slot].number != 0 && self.slots[slot].key != *key {
+            slot = (slot + 1) & mask;
+        }
+        slot
+    }
+
+    /// Hints the processor that a group of this hash is looked up soon.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        if let Some(slot) = self.slots.get((hash >> 32) as usize & self.slots.len().wrapping_sub(1)) {
+            super::prefetch(slot);
+        }
+    }
+
+    /// The number of `key` and what is known of it, if it is here.
+    #[inline]
+    pub fn find(&self, key: &GroupKey) -> Option<(u32, &Group)> {
+        if self.keys.is_empty() {
+            return None;
+        }
+        let group = &self.slots[self.slot(key)];
+        (group.number != 0).then(|| (group.number - 1, group))
+    }
+
+    /// The slot and the number of `key`, which is added if it is not here.
+    #[inline]
+    pub fn add(&mut self, key: &GroupKey) -> (usize, u32) {
+        if self.keys.len() * 2 >= self.slots.len() {
+            self.grow();
+        }
+        let slot = self.slot(key);
+        if self.slots[slot].number == 0 {
+            self.keys.push(*key);
+            let number = u32::try_from(self.keys.len()).expect("SHARD_BYTES_MAX bounds the groups");
+            self.slots[slot] = Group { key: *key, number, ..Group::default() };
+        }
+        (slot, self.slots[slot].number - 1)
+    }
+
+    /// What is in a slot that [`Groups::add`] returned since the last group was added.
+    #[inline]
+    pub fn at_mut(&mut self, slot: usize) -> &mut Group {
+        &mut self.slots[slot]
+    }
+
+    fn grow(&mut self) {
+        let count = (self.slots.len() * 2).max(SLOTS_MIN);
+        let old = std::mem::replace(&mut self.slots, vec![Group::default(); count]);
+        for group in old.into_iter().filter(|group| group.number != 0) {
+            let slot = self.slot(&group.key);
+            self.slots[slot] = group;
+        }
+    }
+}
