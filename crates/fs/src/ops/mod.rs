@@ -1,5 +1,6 @@
 //! Operations of a session, one a file, with POSIX semantics.
 
+mod adopt;
 mod create;
 mod link;
 mod remove;

@@ -9,7 +9,7 @@ use crate::inode::{Entry, Extent, FileKind, Inode};
 use crate::session::{Session, check_not_directory};
 
 /// The content of a file, wherever it is.
-struct Content {
+pub(super) struct Content {
     size: u64,
     inline: Vec<u8>,
     extent: Option<Extent>,
@@ -62,7 +62,10 @@ impl Session {
         })
     }
 
-    fn store_content(&self, fill: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<Content> {
+    pub(super) fn store_content(
+        &self,
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
+    ) -> Result<Content> {
         // Small files are read as a whole; only those that turn out large get a log of their own.
         let mut head = Vec::new();
         let mut piece = vec![0; 64 << 10];
@@ -97,7 +100,7 @@ impl Session {
 }
 
 impl Content {
-    fn give(&self, inode: &mut Inode) {
+    pub(super) fn give(&self, inode: &mut Inode) {
         inode.size = self.size;
         inode.content.clone_from(&self.inline);
         inode.extent = self.extent;

@@ -1,0 +1,222 @@
+//! Diff: what differs between two trees, by path.
+//!
+//! Content is compared only where it could differ: two records that name the same bytes are equal
+//! without reading any. Times of directories are left out, since they follow from the rest; so are
+//! link counts and times of last access and of inode changes.
+
+use std::cmp::Ordering;
+
+use esker_base::Result;
+
+use crate::dir::Dir;
+use crate::identity::EXECUTE;
+use crate::inode::{FileKind, Inode};
+use crate::list::{DirCursor, DirEntry};
+use crate::namespace::{Follow, Found, Namespace};
+
+/// Content is compared in pieces of this size.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// One way in which two entries of one path differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Aspect {
+    /// What kind of file they are.
+    Kind,
+    /// Bytes of content, or the target of a symbolic link.
+    Content,
+    /// Permission bits.
+    Mode,
+    /// Owner or group.
+    Owner,
+    /// Time of last modification.
+    Time,
+    /// Device number.
+    Device,
+    /// Extended attributes.
+    Xattrs,
+}
+
+/// A path at which two trees differ.
+#[derive(Debug)]
+pub struct Difference<'a> {
+    /// The path, from where the comparison starts, beginning with a slash.
+    pub path: &'a [u8],
+    /// What the first tree has there.
+    pub before: Option<&'a Inode>,
+    /// What the second tree has there.
+    pub after: Option<&'a Inode>,
+    /// How they differ, if both have something.
+    pub aspects: &'a [Aspect],
+}
+
+/// Two namespaces that are compared.
+struct Diff<'a> {
+    before: &'a Namespace,
+    after: &'a Namespace,
+}
+
+/// A directory that both or one of the trees have.
+struct Frame {
+    dirs: (Option<Dir>, Option<Dir>),
+    pairs: std::vec::IntoIter<(Option<DirEntry>, Option<DirEntry>)>,
+    path_bytes: usize,
+}
+
+/// Passes every path at which the tree at `after` differs from the one at `before` to `show`, in
+/// order of names. Cost: a listing of each directory of both; content where only bytes can tell.
+///
+/// # Errors
+/// As [`Namespace::find`] and [`Namespace::list`]; what `show` returns.
+pub fn diff(
+    before: (&Namespace, &[u8]),
+    after: (&Namespace, &[u8]),
+    show: &mut dyn FnMut(&Difference) -> Result<()>,
+) -> Result<()> {
+    let diff = Diff { before: before.0, after: after.0 };
+    let old = before.0.find(before.1, Follow::Yes)?;
+    let new = after.0.find(after.1, Follow::Yes)?;
+    let mut path = vec![b'/'];
+    diff.show_pair(&path, Some(&old.inode), Some(&new.inode), show)?;
+    path.clear();
+    let dirs = (open(before.0, &old)?, open(after.0, &new)?);
+    let mut frames = vec![diff.frame(dirs, 0)?];
+    while let Some(frame) = frames.last_mut() {
+        path.truncate(frame.path_bytes);
+        let Some((old, new)) = frame.pairs.next() else {
+            frames.pop();
+            continue;
+        };
+        let name = old.as_ref().or(new.as_ref()).map_or(&b""[..], |entry| &entry.name);
+        path.push(b'/');
+        path.extend_from_slice(name);
+        let inodes = (old.as_ref().map(|e| &e.inode), new.as_ref().map(|e| &e.inode));
+        diff.show_pair(&path, inodes.0, inodes.1, show)?;
+        let dirs = (
+            open_entry(before.0, frame.dirs.0.as_ref(), old.as_ref())?,
+            open_entry(after.0, frame.dirs.1.as_ref(), new.as_ref())?,
+        );
+        if dirs.0.is_some() || dirs.1.is_some() {
+            frames.push(diff.frame(dirs, path.len())?);
+        }
+    }
+    Ok(())
+}
+
+fn open(namespace: &Namespace, found: &Found) -> Result<Option<Dir>> {
+    if !found.inode.is_directory() {
+        return Ok(None);
+    }
+    if found.name.is_empty() {
+        return Ok(Some(found.dir.clone()));
+    }
+    namespace.open_dir(&found.dir, &found.name, &found.inode).map(Some)
+}
+
+fn open_entry(
+    namespace: &Namespace,
+    parent: Option<&Dir>,
+    entry: Option<&DirEntry>,
+) -> Result<Option<Dir>> {
+    match (parent, entry) {
+        (Some(parent), Some(entry)) if entry.inode.is_directory() => {
+            namespace.open_dir(parent, &entry.name, &entry.inode).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+impl Diff<'_> {
+    fn frame(&self, dirs: (Option<Dir>, Option<Dir>), path_bytes: usize) -> Result<Frame> {
+        let old = entries(self.before, dirs.0.as_ref())?;
+        let new = entries(self.after, dirs.1.as_ref())?;
+        Ok(Frame { dirs, pairs: pair(old, new).into_iter(), path_bytes })
+    }
+
+    fn show_pair(
+        &self,
+        path: &[u8],
+        old: Option<&Inode>,
+        new: Option<&Inode>,
+        show: &mut dyn FnMut(&Difference) -> Result<()>,
+    ) -> Result<()> {
+        let aspects = match (old, new) {
+            (Some(old), Some(new)) => self.aspects(old, new)?,
+            _ => Vec::new(),
+        };
+        if old.is_some() && new.is_some() && aspects.is_empty() {
+            return Ok(());
+        }
+        show(&Difference { path, before: old, after: new, aspects: &aspects })
+    }
+
+    fn aspects(&self, old: &Inode, new: &Inode) -> Result<Vec<Aspect>> {
+        let mut aspects = Vec::new();
+        let mut note = |differs: bool, aspect| {
+            if differs {
+                aspects.push(aspect);
+            }
+        };
+        let same_kind = old.kind() == new.kind();
+        note(!same_kind, Aspect::Kind);
+        if same_kind {
+            note(!self.same_content(old, new)?, Aspect::Content);
+            note(old.rdev != new.rdev, Aspect::Device);
+        }
+        note(old.mode != new.mode, Aspect::Mode);
+        note((old.uid, old.gid) != (new.uid, new.gid), Aspect::Owner);
+        let timed = !(old.is_directory() && new.is_directory());
+        note(timed && old.mtime_ns != new.mtime_ns, Aspect::Time);
+        note(old.xattrs != new.xattrs, Aspect::Xattrs);
+        aspects.sort_unstable();
+        Ok(aspects)
+    }
+
+    fn same_content(&self, old: &Inode, new: &Inode) -> Result<bool> {
+        if old.is_directory() {
+            return Ok(true);
+        }
+        if old.size != new.size {
+            return Ok(false);
+        }
+        if (old.extent == new.extent && old.content == new.content)
+            || old.kind() != Some(FileKind::File)
+        {
+            return Ok(old.content == new.content);
+        }
+        let mut offset = 0;
+        while offset < old.size {
+            let bytes = self.before.read(old, offset, PIECE_BYTES)?;
+            if bytes != self.after.read(new, offset, PIECE_BYTES)? {
+                return Ok(false);
+            }
+            offset += bytes.len() as u64;
+        }
+        Ok(true)
+    }
+}
+
+fn entries(namespace: &Namespace, dir: Option<&Dir>) -> Result<Vec<DirEntry>> {
+    let Some(dir) = dir else { return Ok(Vec::new()) };
+    dir.check(namespace.identity(), EXECUTE, b"directory")?;
+    let mut entries = namespace.read_dir(dir, &DirCursor::default(), usize::MAX)?;
+    entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+/// Entries of two sorted lists, those of one name together.
+fn pair(old: Vec<DirEntry>, new: Vec<DirEntry>) -> Vec<(Option<DirEntry>, Option<DirEntry>)> {
+    let mut pairs = Vec::with_capacity(old.len().max(new.len()));
+    let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());
+    loop {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => return pairs,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(old), Some(new)) => old.name.cmp(&new.name),
+        };
+        pairs.push((
+            if order.is_le() { old.next() } else { None },
+            if order.is_ge() { new.next() } else { None },
+        ));
+    }
+}

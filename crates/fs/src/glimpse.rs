@@ -1,0 +1,35 @@
+//! Glimpse: what a change set shows that is not published, without disturbing whoever writes it.
+
+use std::sync::Arc;
+
+use esker_base::{Error, Kind, Result};
+use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::tables::Tables;
+
+use crate::identity::Identity;
+use crate::inode::INODE;
+use crate::layers::{BaseSet, Layers, load_stack};
+use crate::namespace::Namespace;
+use crate::repository::Repository;
+
+impl Repository {
+    /// Opens `set` and everything it builds on as of its last flush, published or not. Its writer
+    /// is not fenced; what it only has in memory or in its log is not shown. A writer that goes on
+    /// may collect tables that this still reads: then reads fail with `NotFound`; open it again.
+    /// Cost: two store requests a change set.
+    ///
+    /// # Errors
+    /// `NotFound` if the set is gone or being deleted; as [`Repository::open`].
+    pub fn glimpse(&self, set: SetId, identity: Identity) -> Result<Namespace> {
+        let manifest = Manifest::load(&**self.store(), set)?;
+        if manifest.state == SetState::Condemned {
+            let context = format!("change set {set} is being deleted");
+            return Err(Error::new(Kind::NotFound, context));
+        }
+        let below = load_stack(self.source(), &manifest.bases)?;
+        let tables = Tables::new(&manifest.tables, &INODE, self.source());
+        let mut stack = vec![Arc::new(BaseSet { set, manifest, tables })];
+        stack.extend(below);
+        Namespace::new(Layers::new(self.source().clone(), stack, None), identity)
+    }
+}

@@ -1,0 +1,87 @@
+//! Adopting files of elsewhere: inodes that bring their owner, times and attributes along.
+//!
+//! The operations of a program give a new file the identity and the time of whoever makes it; an
+//! import has both from its source and writes them in the one record that it needs anyway.
+
+use esker_base::Result;
+
+use crate::dir::Dir;
+use crate::inode::{DirId, FileId, Inode, key};
+use crate::path::check_name;
+use crate::session::{Session, State, exists};
+
+/// Reads the next bytes of a file into a buffer and says how many; 0 at its end.
+pub(crate) type Fill<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<usize>;
+
+impl Session {
+    /// Puts `inode` at `name` in `dir`, where there is nothing, with the owner and the times it
+    /// has; `fill` reads its content, as for [`Session::create_with`], if it is a regular file.
+    /// The caller has made sure that the identity may give it that owner.
+    ///
+    /// # Errors
+    /// As [`Session::create_with`].
+    pub(crate) fn adopt(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        mut inode: Inode,
+        fill: Option<Fill>,
+    ) -> Result<Inode> {
+        check_name(name)?;
+        self.check_change(dir, name)?;
+        let key = key(dir.id(), name);
+        let below = self.below(dir, &key)?;
+        if let Some(fill) = fill {
+            // A size beyond the content is a hole at the end.
+            let size_min = inode.size;
+            self.store_content(fill)?.give(&mut inode);
+            inode.size = inode.size.max(size_min);
+        }
+        let _shape = self.shape();
+        dir.check_alive()?;
+        let set = self.set();
+        self.tree().update([key], |[own], draft| {
+            let state = State::of(own, &below)?;
+            if state.inode.is_some() {
+                return Err(exists(name));
+            }
+            inode.generation = state.next_generation;
+            inode.seq = draft.seq();
+            inode.id = if inode.is_directory() {
+                DirId::child(dir.id(), inode.generation, name).0
+            } else {
+                FileId::new(set, inode.seq).0
+            };
+            draft.put(&mut [inode.row(&key)]);
+            Ok(())
+        })?;
+        dir.touch(self.now_ns());
+        Ok(inode)
+    }
+
+    /// Gives the directory `name` in `dir`, or the root for none, all attributes of `inode`.
+    ///
+    /// # Errors
+    /// `Denied` unless this is its owner or the superuser.
+    pub(crate) fn adopt_attributes(
+        &self,
+        place: Option<(&Dir, &[u8])>,
+        inode: &Inode,
+    ) -> Result<()> {
+        let _shape = self.shape();
+        let change = |own: &mut Inode| {
+            self.identity().check_owner(own, place.map_or(b"/", |(_, name)| name))?;
+            (own.mode, own.uid, own.gid) = (inode.mode, inode.uid, inode.gid);
+            (own.mtime_ns, own.atime_ns) = (inode.mtime_ns, inode.atime_ns);
+            own.ctime_ns = inode.ctime_ns;
+            own.xattrs.clone_from(&inode.xattrs);
+            Ok(())
+        };
+        let Some((dir, name)) = place else {
+            return self.amend_root(change);
+        };
+        let amended = self.amend(dir, name, change)?;
+        self.node(dir, name, &amended, false).set_attributes(&amended);
+        Ok(())
+    }
+}

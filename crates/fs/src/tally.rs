@@ -1,0 +1,116 @@
+//! Tally: how far a long operation has come, for whoever shows it, and what it could not do.
+//!
+//! Concurrency: counters are atomics that threads add to while another reads them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use esker_base::Error;
+use parking_lot::Mutex;
+
+/// Problems are kept up to this number, so that a hopeless tree cannot fill memory; all are counted.
+pub const PROBLEMS_MAX: usize = 1000;
+
+/// Something that was left out or done only in part, and why.
+#[derive(Debug)]
+pub struct Problem {
+    /// The path, as the user wrote its beginning.
+    pub path: Vec<u8>,
+    /// What went wrong.
+    pub error: Error,
+}
+
+/// Progress of an import or export.
+#[derive(Debug, Default)]
+pub struct Tally {
+    files: AtomicU64,
+    directories: AtomicU64,
+    symlinks: AtomicU64,
+    links: AtomicU64,
+    specials: AtomicU64,
+    bytes: AtomicU64,
+    problem_count: AtomicU64,
+    /// Guards the problems that are kept.
+    problems: Mutex<Vec<Problem>>,
+}
+
+/// Numbers of a [`Tally`] at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Regular files, each once however many names it has.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Further names of files with several.
+    pub links: u64,
+    /// Named pipes, sockets, devices.
+    pub specials: u64,
+    /// Bytes of regular files.
+    pub bytes: u64,
+    /// Problems.
+    pub problems: u64,
+}
+
+impl Counts {
+    /// All names together.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.files + self.directories + self.symlinks + self.links + self.specials
+    }
+}
+
+impl Tally {
+    /// The numbers now.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            files: read(&self.files),
+            directories: read(&self.directories),
+            symlinks: read(&self.symlinks),
+            links: read(&self.links),
+            specials: read(&self.specials),
+            bytes: read(&self.bytes),
+            problems: read(&self.problem_count),
+        }
+    }
+
+    /// The first [`PROBLEMS_MAX`] problems, which the tally gives away.
+    #[must_use]
+    pub fn take_problems(&self) -> Vec<Problem> {
+        std::mem::take(&mut self.problems.lock())
+    }
+
+    pub(crate) fn file(&self) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn directory(&self) {
+        self.directories.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn symlink(&self) {
+        self.symlinks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn link(&self) {
+        self.links.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn special(&self) {
+        self.specials.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn bytes(&self, count: usize) {
+        self.bytes.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn problem(&self, path: &[u8], error: Error) {
+        self.problem_count.fetch_add(1, Ordering::Relaxed);
+        let mut problems = self.problems.lock();
+        if problems.len() < PROBLEMS_MAX {
+            problems.push(Problem { path: path.to_vec(), error });
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Walk: every entry at and below a path, directories before what is in them.
+//!
+//! Directories are read in pages, so that memory depends on depth, not on how many entries there
+//! are, unless they are asked for in order of their names.
+
+use esker_base::{Error, Result};
+
+use crate::dir::Dir;
+use crate::identity::EXECUTE;
+use crate::inode::Inode;
+use crate::list::{DirCursor, DirEntry};
+use crate::namespace::{Follow, Namespace};
+
+/// Entries that are read at once.
+const PAGE_ENTRIES: usize = 1024;
+
+/// In which order the entries of a directory come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// As they are stored: by hash. Memory stays small.
+    #[default]
+    Stored,
+    /// By name. A directory is read as a whole.
+    Name,
+}
+
+/// An entry that a walk has come to.
+#[derive(Debug)]
+pub struct Visit<'a> {
+    /// Its path from the root on, starting with a slash.
+    pub path: &'a [u8],
+    /// How far below the start it is.
+    pub depth: usize,
+    /// Its inode, with content and extended attributes.
+    pub inode: &'a Inode,
+}
+
+impl<'a> Visit<'a> {
+    /// The last component of its path; empty for the root.
+    #[must_use]
+    pub fn name(&self) -> &'a [u8] {
+        let start = self.path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        &self.path[start..]
+    }
+}
+
+/// What a walk has come to.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// An entry, for the first time.
+    Entry(&'a Visit<'a>),
+    /// A directory, after all that is in it.
+    Left(&'a Visit<'a>),
+    /// A directory that cannot be read, or no further; what was not shown of it is left out.
+    Unreadable(&'a Visit<'a>, Error),
+}
+
+/// How a walk goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Into the directory, if it is one.
+    Into,
+    /// Past what is in it.
+    Past,
+    /// Not at all.
+    Stop,
+}
+
+/// A directory that a walk is in.
+struct Frame {
+    dir: Dir,
+    inode: Inode,
+    path_bytes: usize,
+    page: std::vec::IntoIter<DirEntry>,
+    /// Where the next page starts; none after the last.
+    cursor: Option<DirCursor>,
+}
+
+impl Frame {
+    fn new(dir: Dir, inode: Inode, path_bytes: usize) -> Self {
+        let page = Vec::new().into_iter();
+        Self { dir, inode, path_bytes, page, cursor: Some(DirCursor::default()) }
+    }
+
+    fn next(&mut self, namespace: &Namespace, order: Order) -> Result<Option<DirEntry>> {
+        loop {
+            if let Some(entry) = self.page.next() {
+                return Ok(Some(entry));
+            }
+            let Some(cursor) = self.cursor.take() else {
+                return Ok(None);
+            };
+            self.dir.check(namespace.identity(), EXECUTE, b"directory")?;
+            let limit = if order == Order::Name { usize::MAX } else { PAGE_ENTRIES };
+            let mut page = namespace.read_dir(&self.dir, &cursor, limit)?;
+            if page.len() == limit {
+                self.cursor = page.last().map(|entry| DirCursor::after(&entry.name));
+            }
+            if order == Order::Name {
+                page.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            }
+            self.page = page.into_iter();
+        }
+    }
+}
+
+/// `path` from the root on, without what does not count; `..` goes up.
+#[must_use]
+pub fn normalized(path: &[u8]) -> Vec<u8> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in path.split(|&byte| byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    let mut normal = vec![b'/'];
+    normal.extend_from_slice(&parts.join(&b'/'));
+    normal
+}
+
+impl Namespace {
+    /// Visits what is at `start` and everything below it. A symbolic link at `start` is followed
+    /// if `follow` says so, others never. Cost: a listing of each directory.
+    ///
+    /// # Errors
+    /// As [`Namespace::find`] for `start`; what `visit` returns. Directories that cannot be read
+    /// are steps, not errors.
+    pub fn traverse(
+        &self,
+        start: &[u8],
+        follow: Follow,
+        order: Order,
+        visit: &mut dyn FnMut(Step) -> Result<Next>,
+    ) -> Result<()> {
+        let found = self.find(start, follow)?;
+        let mut path = normalized(start);
+        let first = Visit { path: &path, depth: 0, inode: &found.inode };
+        if visit(Step::Entry(&first))? != Next::Into || !found.inode.is_directory() {
+            return Ok(());
+        }
+        let dir = if found.name.is_empty() {
+            found.dir
+        } else {
+            self.open_dir(&found.dir, &found.name, &found.inode)?
+        };
+        let path_bytes = path.len();
+        let mut frames = vec![Frame::new(dir, found.inode, path_bytes)];
+        while let Some(frame) = frames.last_mut() {
+            path.truncate(frame.path_bytes);
+            let entry = match frame.next(self, order) {
+                Ok(entry) => entry,
+                Err(error) => {
+                    frame.cursor = None;
+                    let depth = frames.len() - 1;
+                    let inode = &frames[depth].inode;
+                    let there = Visit { path: &path, depth, inode };
+                    if visit(Step::Unreadable(&there, error))? == Next::Stop {
+                        return Ok(());
+                    }
+                    continue;
+                }
+            };
+            let depth = frames.len();
+            let Some(entry) = entry else {
+                let left = frames.pop().expect("the loop looked at it");
+                let there = Visit { path: &path, depth: depth - 1, inode: &left.inode };
+                if visit(Step::Left(&there))? == Next::Stop {
+                    return Ok(());
+                }
+                continue;
+            };
+            if path.len() > 1 {
+                path.push(b'/');
+            }
+            path.extend_from_slice(&entry.name);
+            match visit(Step::Entry(&Visit { path: &path, depth, inode: &entry.inode }))? {
+                Next::Stop => return Ok(()),
+                Next::Into if entry.inode.is_directory() => {
+                    let dir = self.open_dir(&frames[depth - 1].dir, &entry.name, &entry.inode)?;
+                    frames.push(Frame::new(dir, entry.inode, path.len()));
+                }
+                Next::Into | Next::Past => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_normalized() {
+        for (path, normal) in
+            [("", "/"), ("/", "/"), ("a//b/./c/", "/a/b/c"), ("/a/../b", "/b"), ("/..", "/")]
+        {
+            assert_eq!(normalized(path.as_bytes()), normal.as_bytes());
+        }
+    }
+}
