@@ -13,7 +13,7 @@ use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::SetId;
 use esker_table::schema::{Key, Row};
-use esker_table::tree::{Draft, Slot, Tree, TreeOptions, Verdict};
+use esker_table::tree::{Draft, Slot, Tree, TreeOptions, TreeStatistics, Verdict};
 
 use crate::data::DataLogs;
 use crate::dir::{Dir, DirNode};
@@ -96,6 +96,12 @@ impl Session {
         self.tree().set()
     }
 
+    /// What the change set has written and holds.
+    #[must_use]
+    pub fn statistics(&self) -> TreeStatistics {
+        self.tree().statistics()
+    }
+
     /// Held while an operation relies on directories staying where they are.
     pub(crate) fn shape(&self) -> ShardedLockReadGuard<'_, ()> {
         // A panic elsewhere cannot leave the lock's nothing in a bad state.
@@ -135,11 +141,11 @@ impl Session {
 
     /// Puts `inode` at `name` in `dir` if there is nothing; gives it its identity and owner.
     #[inline]
-    pub(crate) fn insert(&self, dir: &Dir, name: &[u8], mut inode: Inode) -> Result<Inode> {
+    pub(crate) fn insert(&self, dir: &Dir, name: &[u8], inode: &mut Inode) -> Result<()> {
         let _shape = self.shape();
         crate::path::check_name(name)?;
         self.check_change(dir, name)?;
-        self.own(dir, &mut inode);
+        self.own(dir, inode);
         let key = key(dir.id(), name);
         let below = self.below(dir, &key)?;
         let set = self.set();
@@ -159,7 +165,7 @@ impl Session {
             Ok(())
         })?;
         dir.touch(inode.ctime_ns);
-        Ok(inode)
+        Ok(())
     }
 
     /// Gives a new inode in `dir` its owner, and what a set-group-id directory passes on.

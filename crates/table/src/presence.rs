@@ -5,17 +5,25 @@
 //! them answers most creates at a cost that stays flat as tables add up.
 //!
 //! Bits: a stack of blocked Bloom filters, each `GROWTH` times as large as the one before. A key
-//! sets `PROBES` bits within one 64-byte line. Memory: 13 bits a key of the room there is.
+//! sets one bit in each of the eight words of one 64-byte line. Memory: 13 bits a key of the room there is.
 //! Concurrency: one owner at a time, the shard whose keys it knows.
 //! Source: Putze, Sanders and Singler, Cache-, Hash- and Space-Efficient Bloom Filters, 2007;
 //! Almeida et al., Scalable Bloom Filters, 2007.
 
 use crate::memtable::{advise_huge_pages, prefetch};
-use crate::schema::mix;
 
 const LINE_WORDS: usize = 8;
-/// Bits of a line that each key sets.
-const PROBES: u32 = 6;
+/// Odd multipliers that spread a digest differently over each word of a line.
+const SPREAD: [u64; LINE_WORDS] = [
+    0x9E37_79B9_7F4A_7C15,
+    0xBF58_476D_1CE4_E5B9,
+    0x94D0_49BB_1331_11EB,
+    0xD6E8_FEB8_6659_FD93,
+    0xA076_1D64_78BD_642F,
+    0xE703_7ED1_A0B4_28DB,
+    0x8EBC_6AF0_9C88_C6E3,
+    0x5899_65CC_7537_4CC3,
+];
 /// Keys for which a line is meant: 512 bits at 13 bits a key.
 const LINE_KEYS: usize = 39;
 /// Lines of the first generation: 32 KiB.
@@ -32,16 +40,11 @@ fn line_of(lines: &[Line], digest: u64) -> usize {
     ((u128::from(digest) * lines.len() as u128) >> 64) as usize
 }
 
-/// The bits of a line that `digest` sets.
+/// The bits of a line that `digest` sets. Every word is computed alike, without branches or
+/// look-ups, so that they are computed together.
 #[inline]
 fn pattern(digest: u64) -> [u64; LINE_WORDS] {
-    let mut probe = mix(digest);
-    let mut bits = [0; LINE_WORDS];
-    for _ in 0..PROBES {
-        bits[(probe >> 6 & 7) as usize] |= 1 << (probe & 63);
-        probe >>= 9;
-    }
-    bits
+    SPREAD.map(|spread| 1 << (digest.wrapping_mul(spread) >> 58))
 }
 
 /// The keys that a shard has held.
@@ -105,6 +108,7 @@ impl Presence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::mix;
 
     #[test]
     fn holds_every_key_and_few_others_over_generations() {

@@ -3,7 +3,7 @@
 use esker_base::{Error, Kind, Result};
 
 use crate::dir::Dir;
-use crate::inode::{Entry, FileKind, Inode};
+use crate::inode::{Entry, FileId, FileKind, Inode};
 use crate::path::PATH_BYTES_MAX;
 use crate::session::Session;
 
@@ -16,9 +16,11 @@ impl Session {
     /// # Errors
     /// `Exists`, `Denied`, `NotFound` if `dir` was removed, `Invalid` or `TooLarge` names.
     #[inline]
-    pub fn create(&self, dir: &Dir, name: &[u8], mode: u32) -> Result<Inode> {
+    pub fn create(&self, dir: &Dir, name: &[u8], mode: u32) -> Result<FileId> {
         let entry = Entry::Is(FileKind::File);
-        self.insert(dir, name, Inode::new(entry, mode & 0o7777, self.now_ns()))
+        let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
+        self.insert(dir, name, &mut inode)?;
+        Ok(FileId(inode.id))
     }
 
     /// Creates a directory; returns it open.
@@ -27,7 +29,8 @@ impl Session {
     /// As [`Session::create`].
     pub fn mkdir(&self, dir: &Dir, name: &[u8], mode: u32) -> Result<Dir> {
         let entry = Entry::Is(FileKind::Directory);
-        let inode = self.insert(dir, name, Inode::new(entry, mode & 0o7777, self.now_ns()))?;
+        let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
+        self.insert(dir, name, &mut inode)?;
         // A first generation cannot have been removed: if a layer below had entries for it, the
         // name would exist there. Of later ones a layer that is not of our stack's line may.
         let is_fresh = inode.generation == 0;
@@ -59,7 +62,8 @@ impl Session {
         }
         let mut inode = Inode::new(Entry::Is(kind), mode & 0o7777, self.now_ns());
         inode.rdev = rdev;
-        self.insert(dir, name, inode)
+        self.insert(dir, name, &mut inode)?;
+        Ok(inode)
     }
 
     /// Creates a symbolic link to `target`, which need not exist.
@@ -76,6 +80,7 @@ impl Session {
         let mut inode = Inode::new(Entry::Is(FileKind::Symlink), 0o777, self.now_ns());
         inode.size = target.len() as u64;
         inode.content = target.to_vec();
-        self.insert(dir, name, inode)
+        self.insert(dir, name, &mut inode)?;
+        Ok(inode)
     }
 }

@@ -35,7 +35,8 @@ impl Session {
         let entry = Entry::Is(FileKind::File);
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
         content.give(&mut inode);
-        self.insert(dir, name, inode)
+        self.insert(dir, name, &mut inode)?;
+        Ok(inode)
     }
 
     /// Replaces the content of the file `name` in `dir` by the bytes that `fill` reads.

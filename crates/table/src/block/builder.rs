@@ -1,15 +1,24 @@
 //! Block builder: collects records in key order and encodes them as one block.
+//!
+//! Most columns of neighbouring records hold one value. Only those that have held another in this
+//! block are collected row by row.
 
 use super::{BLOCK_ROWS_MAX, BLOCK_TEXT_BYTES_MIN};
 use crate::column::{Ints, StringsBuilder};
-use crate::schema::{KEY_INTS_MAX, KeyBuffer, Row, Schema};
+use crate::schema::{INTS_MAX, KEY_INTS_MAX, KeyBuffer, Row, STRINGS_MAX, Schema};
 
 /// Records being collected for one block, in stored form.
 #[derive(Debug)]
 pub struct BlockBuilder {
     schema: &'static Schema,
-    ints: Vec<Vec<u64>>,
-    strings: Vec<StringsBuilder>,
+    /// Integers of the first record.
+    first: [u64; INTS_MAX],
+    /// Columns in which another record differs from the first, as bits.
+    varying: u32,
+    /// Values of those columns.
+    ints: Vec<[u64; BLOCK_ROWS_MAX]>,
+    strings: [StringsBuilder; STRINGS_MAX],
+    text_bytes: usize,
     rows: usize,
 }
 
@@ -19,20 +28,46 @@ impl BlockBuilder {
     pub fn new(schema: &'static Schema) -> Self {
         Self {
             schema,
-            ints: vec![Vec::with_capacity(BLOCK_ROWS_MAX); schema.ints.len()],
-            strings: schema.strings.iter().map(|_| StringsBuilder::default()).collect(),
+            first: [0; INTS_MAX],
+            varying: 0,
+            ints: vec![[0; BLOCK_ROWS_MAX]; schema.ints.len()],
+            strings: Default::default(),
+            text_bytes: 0,
             rows: 0,
         }
     }
 
     /// Adds a record in stored form, whose key is over all others'.
+    ///
+    /// # Panics
+    /// If there are [`BLOCK_ROWS_MAX`] records already.
     #[inline]
     pub fn push(&mut self, row: &Row) {
-        for (column, value) in self.ints.iter_mut().zip(row.ints) {
-            column.push(value);
+        assert!(self.rows < BLOCK_ROWS_MAX, "a full block is closed first");
+        if self.rows == 0 {
+            self.first = row.ints;
+            self.varying = 0;
+        }
+        let mut differ = 0u32;
+        for column in 0..INTS_MAX {
+            differ |= u32::from(row.ints[column] != self.first[column]) << column;
+        }
+        let mut fresh = differ & !self.varying;
+        while fresh != 0 {
+            let column = fresh.trailing_zeros() as usize;
+            fresh &= fresh - 1;
+            self.ints[column][..self.rows].fill(self.first[column]);
+        }
+        self.varying |= differ;
+        let mut varying = self.varying;
+        while varying != 0 {
+            let column = varying.trailing_zeros() as usize;
+            varying &= varying - 1;
+            self.ints[column][self.rows] = row.ints[column];
         }
         for (column, string) in self.strings.iter_mut().zip(row.strings) {
             column.push(string);
+            self.text_bytes += string.len();
         }
         self.rows += 1;
     }
@@ -44,21 +79,25 @@ impl BlockBuilder {
     }
 
     /// Sets `key` to the key of the last record.
+    ///
+    /// # Panics
+    /// If there are no records.
     pub fn last_key(&self, key: &mut KeyBuffer) {
+        assert!(self.rows > 0, "the block has records");
         key.ints = [0; KEY_INTS_MAX];
-        for (int, column) in key.ints[..self.schema.key_ints].iter_mut().zip(&self.ints) {
-            *int = *column.last().expect("the block has records");
+        for (column, int) in key.ints[..self.schema.key_ints].iter_mut().enumerate() {
+            let varies = self.varying >> column & 1 == 1;
+            *int = if varies { self.ints[column][self.rows - 1] } else { self.first[column] };
         }
         key.string.clear();
         key.string.extend_from_slice(self.strings[0].last());
     }
 
     /// Whether the block should be closed before another record.
+    #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.rows >= BLOCK_ROWS_MAX
-            || self.strings.iter().map(StringsBuilder::text_bytes).sum::<usize>()
-                >= BLOCK_TEXT_BYTES_MIN
+        self.rows >= BLOCK_ROWS_MAX || self.text_bytes >= BLOCK_TEXT_BYTES_MIN
     }
 
     /// Appends the encoded block to `out` and starts an empty one.
@@ -71,16 +110,19 @@ impl BlockBuilder {
         out.extend_from_slice(&[0; 4]);
         let rows = u16::try_from(self.rows).expect("BLOCK_ROWS_MAX fits 16 bits");
         out.extend_from_slice(&rows.to_le_bytes());
-        for (index, column) in self.ints.iter_mut().enumerate() {
-            Ints::encode(column, index + 1 == self.schema.key_ints, out);
-            column.clear();
+        for (index, column) in self.ints.iter().enumerate() {
+            if self.varying >> index & 1 == 1 {
+                Ints::encode(&column[..self.rows], index + 1 == self.schema.key_ints, out);
+            } else {
+                Ints::encode_constant(self.first[index], out);
+            }
         }
-        for column in &mut self.strings {
+        for column in &mut self.strings[..self.schema.strings.len()] {
             column.encode(out);
             column.clear();
         }
         let checksum = crc32c::crc32c(&out[start + 4..]);
         out[start..start + 4].copy_from_slice(&checksum.to_le_bytes());
-        self.rows = 0;
+        (self.rows, self.text_bytes) = (0, 0);
     }
 }

@@ -70,6 +70,12 @@ impl Ints {
         encode_within(values, searched, DEPTH_MAX, out);
     }
 
+    /// Appends the encoding of a column whose rows all hold `value` to `out`.
+    pub fn encode_constant(value: u64, out: &mut Vec<u8>) {
+        out.push(CONSTANT);
+        put_varint(out, value);
+    }
+
     /// Parses a column of `rows` rows.
     pub fn parse(input: &mut Input, rows: usize) -> Result<Self, Damage> {
         parse_within(input, rows, DEPTH_MAX)
@@ -164,9 +170,7 @@ fn encode_within(values: &[u64], searched: bool, depth: usize, out: &mut Vec<u8>
         return;
     };
     if rest.iter().fold(0, |differ, value| differ | (value ^ first)) == 0 {
-        out.push(CONSTANT);
-        put_varint(out, first);
-        return;
+        return Ints::encode_constant(first, out);
     }
     let rows = values.len();
     let shape = Shape::of(values);

@@ -26,15 +26,29 @@ const LZ4_TEXT_BYTES_MIN: usize = 256;
 #[derive(Debug, Default)]
 pub struct StringsBuilder {
     text: Vec<u8>,
+    /// The length of each string; none is kept while all are empty.
     lengths: Vec<u64>,
+    rows: usize,
 }
 
 impl StringsBuilder {
     /// Adds a string.
     #[inline]
     pub fn push(&mut self, string: &[u8]) {
-        self.text.extend_from_slice(string);
-        self.lengths.push(string.len() as u64);
+        if !string.is_empty() {
+            self.text.extend_from_slice(string);
+            self.lengths.resize(self.rows, 0);
+            self.lengths.push(string.len() as u64);
+        }
+        self.rows += 1;
+    }
+
+    /// The string added last; empty if there is none.
+    #[must_use]
+    pub fn last(&self) -> &[u8] {
+        let is_last = self.lengths.len() == self.rows;
+        let length = self.lengths.last().filter(|_| is_last).map_or(0, |length| *length as usize);
+        &self.text[self.text.len() - length..]
     }
 
     /// Bytes of all strings so far.
@@ -43,23 +57,18 @@ impl StringsBuilder {
         self.text.len()
     }
 
-    /// The string added last; empty if there is none.
-    #[must_use]
-    pub fn last(&self) -> &[u8] {
-        let length = self.lengths.last().map_or(0, |length| *length as usize);
-        &self.text[self.text.len() - length..]
-    }
-
     /// Forgets all strings, keeping the memory.
     pub fn clear(&mut self) {
         self.text.clear();
         self.lengths.clear();
+        self.rows = 0;
     }
 
     /// Appends the cheapest encoding of the strings to `out`.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub fn encode(&mut self, out: &mut Vec<u8>) {
+        self.lengths.resize(self.rows, 0);
         if self.text.is_empty() {
-            Ints::encode(&self.lengths, false, out);
+            Ints::encode_constant(0, out);
             put_bytes(out, &[]);
             out.push(PLAIN);
             return;

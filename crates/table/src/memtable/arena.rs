@@ -66,7 +66,7 @@ impl Arena {
         assert!(text_bytes <= ROW_TEXT_BYTES_MAX, "the tree refuses larger records");
         let bytes_max = HEADER_BYTES + mask.count_ones() as usize * VARINT_BYTES_MAX + text_bytes;
         let allocated = self.reserve(bytes_max);
-        let template = self.templates[template_index];
+        let template = &self.templates[template_index];
         let chunk_index = self.chunks.len() - 1;
         let chunk = &mut self.chunks[chunk_index];
         let position = (chunk_index << CHUNK_BITS | chunk.len()) as u32;
@@ -130,7 +130,7 @@ impl Arena {
     }
 
     /// Decodes the record at `position` but for the integers of its group.
-    #[inline]
+    #[inline(always)]
     pub fn row(&self, schema: &Schema, position: u32) -> Row<'_> {
         let bytes = self.at(position);
         let fixed: &[u8; HEADER_BYTES] = bytes.first_chunk().expect("a record has a header");

@@ -196,7 +196,7 @@ impl Shard {
     }
 
     /// The record at `position`, in stored form.
-    #[inline]
+    #[inline(always)]
     pub fn row(&self, position: u32) -> Row<'_> {
         let mut row = self.arena.row(self.schema, position);
         let group = self.groups.keys()[self.arena.header(position).group as usize];

@@ -60,7 +60,7 @@ impl IndexBuilder {
     }
 
     /// Appends the encoded index, which ends with the table's `last` key, to `out`.
-    pub fn encode(&self, last: &Key, out: &mut Vec<u8>) {
+    pub fn encode(&mut self, last: &Key, out: &mut Vec<u8>) {
         for column in &self.key_ints {
             Ints::encode(column, false, out);
         }

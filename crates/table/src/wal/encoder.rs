@@ -95,8 +95,8 @@ impl ShardLog {
             changed &= changed - 1;
             let difference = row.ints[column].wrapping_sub(self.before.ints[column]);
             put_varint(&mut self.pending, zigzag(difference));
+            self.before.ints[column] = row.ints[column];
         }
-        self.before.ints = row.ints;
         for column in 0..STRINGS_MAX {
             if mask >> (INTS_MAX + column) & 1 == 1 {
                 let (before, string) = (&mut self.before.strings[column], row.strings[column]);
