@@ -13,6 +13,7 @@ use esker_table::table::Wanted;
 use esker_table::tables::{TableSource, Tables};
 use esker_table::tree::Tree;
 
+use crate::condemn;
 use crate::inode::{INODE, Inode};
 
 /// A stack has at most this many change sets; squash deeper ones.
@@ -63,17 +64,10 @@ pub(crate) fn load_stack(source: &TableSource, roots: &[SetId]) -> Result<Vec<Ar
             let context = format!("a stack of over {LAYERS_MAX} change sets; squash some first");
             return Err(Error::new(Kind::TooLarge, context));
         }
-        let manifest = Manifest::load(&*source.store, set)?;
-        match manifest.state {
-            SetState::Published => {}
-            SetState::Open => {
-                let context = format!("change set {set} is not published; resume or delete it");
-                return Err(Error::new(Kind::Invalid, context));
-            }
-            SetState::Condemned => {
-                let context = format!("change set {set} is being deleted");
-                return Err(Error::new(Kind::NotFound, context));
-            }
+        let manifest = condemn::load_live(&*source.store, set)?;
+        if manifest.state != SetState::Published {
+            let context = format!("change set {set} is not published; resume or abandon it");
+            return Err(Error::new(Kind::Invalid, context));
         }
         waiting.extend(manifest.bases.iter().rev());
         let tables = Tables::new(&manifest.tables, &INODE, source);

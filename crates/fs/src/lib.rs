@@ -4,8 +4,13 @@
 //! file system; `session` and `ops` change it; `repository` begins, publishes and collects.
 //! Nothing here knows of the kernel's file system interface or of a network.
 
+mod condemn;
 pub mod data;
+pub mod delete;
+pub mod dependency;
 pub mod dir;
+pub mod gc;
+pub mod graph;
 pub mod identity;
 pub mod inode;
 pub mod layers;

@@ -3,7 +3,7 @@
 //! A set is garbage when no marker is left. Markers instead of counters: nobody contends, and an
 //! update that is cut short can only keep garbage, never lose data. Whoever wants to hold a set
 //! first puts its marker and then looks whether the set is still good; the collector first
-//! condemns a set and then looks for markers once more (`gc.rs`). One of the two sees the other.
+//! condemns a set and then looks for markers once more (`condemn.rs`). One of the two sees the other.
 //! Source: DESIGN §3; DeltaFS thesis §4.3 (reference counting of change sets).
 
 use std::fmt;
@@ -68,6 +68,41 @@ pub fn holders(store: &dyn Store, set: SetId) -> Result<Vec<Holder>> {
     let names = store.list_names(&folder(set))?;
     // A marker of an unknown kind is somebody's reason all the same.
     Ok(names.iter().map(|name| Holder::parse(name).unwrap_or(Holder::Name(name.clone()))).collect())
+}
+
+/// Whether `holder` keeps `set`. One request.
+pub fn is_held(store: &dyn Store, set: SetId, holder: &Holder) -> Result<bool> {
+    match store.size(&format!("{}{holder}", folder(set))) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == Kind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Puts the marker by which `holder` keeps `set` again if it is gone. One request if it is not.
+pub(crate) fn confirm(store: &dyn Store, set: SetId, holder: &Holder) -> Result<()> {
+    if is_held(store, set, holder)? { Ok(()) } else { hold(store, set, holder) }
+}
+
+/// A marker as a listing shows it.
+#[derive(Clone, Debug)]
+pub struct Marker {
+    /// The set that is held.
+    pub set: SetId,
+    /// By whom.
+    pub holder: Holder,
+    /// When it was put, in nanoseconds since the Unix epoch, by the store's clock.
+    pub put_ns: u64,
+}
+
+/// Every marker of the store. One listing.
+pub fn all(store: &dyn Store) -> Result<Vec<Marker>> {
+    let parse = |object: &esker_base::store::ObjectInfo| {
+        let (set, holder) = object.name.strip_prefix("ref/")?.split_once('/')?;
+        let holder = Holder::parse(holder).unwrap_or(Holder::Name(holder.to_owned()));
+        Some(Marker { set: set.parse().ok()?, holder, put_ns: object.modified_ns })
+    };
+    Ok(store.list("ref/")?.iter().filter_map(parse).collect())
 }
 
 /// Sets that have markers. One listing.

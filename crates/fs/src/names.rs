@@ -118,6 +118,22 @@ pub fn all(store: &dyn Store) -> Result<Vec<PublishedName>> {
     Ok(names)
 }
 
+/// All published names, sorted, each with what it stands for or what is wrong with it. A listing
+/// and a request each.
+pub fn survey(store: &dyn Store) -> Result<Vec<(String, Result<PublishedName>)>> {
+    let mut names = Vec::new();
+    for name in store.list_names("name/")? {
+        match resolve(store, &name) {
+            Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) if !matches!(error.kind(), Kind::Corrupt | Kind::Invalid) => {
+                return Err(error);
+            }
+            resolved => names.push((name, resolved)),
+        }
+    }
+    Ok(names)
+}
+
 /// Takes a name back. One request.
 pub fn remove(store: &dyn Store, name: &str) -> Result<()> {
     check(name)?;

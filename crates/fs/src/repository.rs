@@ -4,14 +4,16 @@
 use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
-use esker_base::store::SharedStore;
+use esker_base::store::{SharedStore, Store};
 use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::schema::Row;
 use esker_table::tables::TableSource;
 use esker_table::tree::{Tree, TreeOptions, TreeSetup};
 
+use crate::condemn;
 use crate::data::DataLogs;
+use crate::dependency;
 use crate::identity::Identity;
 use crate::inode::{INODE, Inode};
 use crate::layers::{BaseSet, Layers, load_stack};
@@ -106,6 +108,17 @@ impl Repository {
         manifest.properties.clone_from(&options.properties);
         let data = Arc::new(DataLogs::new(self.store().clone(), set, manifest.epoch << 32));
         let tree = Tree::create(self.setup(&options.tree, &data), set, manifest)?;
+        // Should this have taken so long that the markers were swept: the set exists by now, so
+        // they stay from here on, and the bases must be looked at again.
+        let mut swept = false;
+        for base in bases {
+            if !marker::is_held(store, *base, &Holder::Set(set))? {
+                marker::hold(store, *base, &Holder::Set(set))?;
+                swept = true;
+            }
+        }
+        marker::confirm(store, set, &Holder::Session)?;
+        let stack = if swept { load_stack(&self.source, bases)? } else { stack };
         self.session(stack, tree, data, options.identity)
     }
 
@@ -115,14 +128,23 @@ impl Repository {
     /// # Errors
     /// `NotFound`; `Invalid` if the set is published; `Corrupt`.
     pub fn resume(&self, set: SetId, options: SessionOptions) -> Result<Session> {
-        let manifest = Manifest::load(&**self.store(), set)?;
+        let store = &**self.store();
+        let was_held = marker::is_held(store, set, &Holder::Session)?;
+        marker::hold(store, set, &Holder::Session)?;
+        let release = |_: &Error| {
+            if !was_held {
+                // What stays behind is collected.
+                let _ = marker::release(store, set, &Holder::Session);
+            }
+        };
+        let manifest = condemn::load_live(store, set).inspect_err(release)?;
         let stack = load_stack(&self.source, &manifest.bases)?;
         // The tree commits the next epoch: data logs go on in numbers of that one.
         let next_log = (manifest.epoch + 1) << 32;
         let data = Arc::new(DataLogs::new(self.store().clone(), set, next_log));
-        let tree = Tree::resume(self.setup(&options.tree, &data), set, &mut |row| {
-            self.has_data(set, row)
-        })?;
+        let tree =
+            Tree::resume(self.setup(&options.tree, &data), set, &mut |row| self.has_data(set, row))
+                .inspect_err(release)?;
         self.session(stack, tree, data, options.identity)
     }
 
@@ -170,13 +192,44 @@ impl Repository {
         let store = &**self.store();
         names::check(name)?;
         let holder = Holder::Name(name.to_owned());
-        marker::hold(store, set, &holder)?;
-        let manifest = Manifest::load(store, set)?;
-        if manifest.state != SetState::Published {
-            let context = format!("change set {set} is not complete; resume and publish it");
-            return Err(Error::new(Kind::Invalid, context));
+        if names::is_taken(store, name)? {
+            return Err(names::taken(name));
         }
+        marker::hold(store, set, &holder)?;
+        let check = |manifest: &Manifest| {
+            if manifest.state == SetState::Published {
+                return Ok(());
+            }
+            let context = format!("change set {set} is not complete; resume and publish it");
+            Err(Error::new(Kind::Invalid, context))
+        };
+        let loaded = condemn::load_live(store, set).and_then(|manifest| check(&manifest));
+        loaded.inspect_err(|error| give_back(store, set, name, error))?;
         names::publish(store, name, set, self.clock.now_ns())
+            .inspect_err(|error| give_back(store, set, name, error))?;
+        // Should this have taken so long that the marker was swept: from here on the name keeps it.
+        marker::confirm(store, set, &holder)?;
+        if let Err(error) = condemn::load_live(store, set) {
+            names::remove(store, name)?;
+            return Err(error);
+        }
+        marker::release(store, set, &Holder::Session)
+    }
+}
+
+/// Releases the marker of a name that could not be published, unless the name stands for the set.
+fn give_back(store: &dyn Store, set: SetId, name: &str, error: &Error) {
+    // A put that failed in any other way may have taken effect.
+    if !matches!(error.kind(), Kind::Exists | Kind::Invalid | Kind::NotFound | Kind::Corrupt) {
+        return;
+    }
+    let is_free = match names::resolve(store, name) {
+        Ok(named) => named.set != set,
+        Err(error) => error.kind() == Kind::NotFound,
+    };
+    if is_free {
+        // What stays behind is collected.
+        let _ = marker::release(store, set, &Holder::Name(name.to_owned()));
     }
 }
 
@@ -198,7 +251,9 @@ impl Session {
         self.write_dir_times()?;
         marker::hold(&*store, set, &Holder::Name(name.to_owned()))?;
         self.tree().commit(|manifest| manifest.state = SetState::Published)?;
-        names::publish(&*store, name, set, self.now_ns())?;
+        names::publish(&*store, name, set, self.now_ns())
+            .inspect_err(|error| give_back(&*store, set, name, error))?;
+        marker::confirm(&*store, set, &Holder::Name(name.to_owned()))?;
         marker::release(&*store, set, &Holder::Session)?;
         Ok(set)
     }
@@ -215,12 +270,14 @@ impl Session {
             return Err(names::taken(name));
         }
         self.write_dir_times()?;
-        let own = self.tree().commit(|_| {})?;
         let snapshot = SetId(Random::from_system().u128());
         marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
-        for held in own.bases.iter().chain([&self.set()]) {
+        // Held before its tables are listed: a collector that sees one of them obsolete sees this.
+        let held = dependency::of(SetId::default(), &self.tree().manifest());
+        for held in held.iter().chain([&self.set()]) {
             marker::hold(&*store, *held, &Holder::Set(snapshot))?;
         }
+        let own = self.tree().commit(|_| {})?;
         let mut manifest = Manifest::new(own.bases.clone(), self.now_ns());
         manifest.state = SetState::Published;
         manifest.last_seq = own.last_seq;
@@ -228,6 +285,10 @@ impl Session {
         manifest.properties.clone_from(&own.properties);
         manifest.commit(&*store, snapshot, self.now_ns())?;
         names::publish(&*store, name, snapshot, self.now_ns())?;
+        marker::confirm(&*store, snapshot, &Holder::Name(name.to_owned()))?;
+        for held in dependency::of(snapshot, &manifest) {
+            marker::confirm(&*store, held, &Holder::Set(snapshot))?;
+        }
         Ok(snapshot)
     }
 }

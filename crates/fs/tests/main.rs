@@ -1,3 +1,4 @@
 //! Tests of file systems as a whole.
 
+mod gc;
 mod smoke;

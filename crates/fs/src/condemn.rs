@@ -1,0 +1,143 @@
+//! Condemning: how a change set passes from live to deleted without a lock.
+//!
+//! ```text
+//! live ──no markers──► condemned ──still none──► doomed ──► objects deleted ──► manifest deleted
+//!   ▲                      │
+//!   └──── a marker ────────┘
+//! ```
+//! Each arrow but the last two is a commit of the next manifest, so exactly one of "restore" and
+//! "doom" happens. Whoever wants a set first puts a marker and then reads the manifest: it finds
+//! the set live, in which case the collector, which lists markers after it condemned, finds the
+//! marker; or condemned, in which case it restores the set itself or loses to "doom". Committing
+//! under a higher epoch fences a writer that is still there.
+//! Source: docs/design/0002-garbage.md.
+
+use esker_base::store::Store;
+use esker_base::{Error, Kind, Result};
+use esker_table::manifest::{Manifest, SetId, SetState};
+
+use crate::marker;
+
+/// Property of a condemned manifest: the state to restore, or that deletion was decided.
+const PROPERTY: &str = "esker.collect";
+const DOOMED: &str = "doomed";
+const OPEN: &str = "open";
+const PUBLISHED: &str = "published";
+/// Others that commit at the same time are met at most this often in a row.
+const TRIES_MAX: usize = 8;
+
+/// How far the deletion of a set has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It is in use, or nobody has looked.
+    Live,
+    /// It may be restored.
+    Condemned,
+    /// It is being deleted.
+    Doomed,
+}
+
+/// What came of an attempt to doom a set.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// Somebody holds it or works on it.
+    Kept,
+    /// It is doomed; this is its last manifest.
+    Doomed(Box<Manifest>),
+    /// There is no such set any more.
+    Gone,
+}
+
+/// How far the deletion of the set of `manifest` has come.
+pub(crate) fn phase(manifest: &Manifest) -> Phase {
+    if manifest.state != SetState::Condemned {
+        return Phase::Live;
+    }
+    match manifest.properties.get(PROPERTY).map(String::as_str) {
+        Some(OPEN | PUBLISHED) => Phase::Condemned,
+        _ => Phase::Doomed,
+    }
+}
+
+fn is_race(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Conflict | Kind::Fenced)
+}
+
+/// Commits `manifest` as the next one; false if somebody else committed first.
+fn commit(manifest: &mut Manifest, store: &dyn Store, set: SetId, now_ns: u64) -> Result<bool> {
+    manifest.epoch += 1;
+    match manifest.commit(store, set, now_ns) {
+        Ok(()) => Ok(true),
+        Err(error) if is_race(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes back that a set was condemned; false if somebody else committed first.
+fn restore(store: &dyn Store, set: SetId, mut manifest: Manifest) -> Result<bool> {
+    let state = manifest.properties.remove(PROPERTY);
+    manifest.state = match state.as_deref() {
+        Some(OPEN) => SetState::Open,
+        _ => SetState::Published,
+    };
+    // What is obsolete is as old as it was: the time of the snapshot stays.
+    let written_ns = manifest.written_ns;
+    commit(&mut manifest, store, set, written_ns)
+}
+
+/// The newest manifest of `set`, which is live: restored if it was condemned and is held after all.
+///
+/// # Errors
+/// `NotFound` if the set is gone or going; as [`Manifest::load`].
+pub(crate) fn load_live(store: &dyn Store, set: SetId) -> Result<Manifest> {
+    for _ in 0..TRIES_MAX {
+        let manifest = Manifest::load(store, set)?;
+        match phase(&manifest) {
+            Phase::Live => return Ok(manifest),
+            Phase::Condemned if !marker::holders(store, set)?.is_empty() => {
+                restore(store, set, manifest)?;
+            }
+            Phase::Condemned | Phase::Doomed => {
+                let context = format!("change set {set} is being deleted");
+                return Err(Error::new(Kind::NotFound, context));
+            }
+        }
+    }
+    Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
+}
+
+/// Dooms `set` unless somebody holds it.
+pub(crate) fn doom(store: &dyn Store, set: SetId, now_ns: u64) -> Result<Verdict> {
+    for _ in 0..TRIES_MAX {
+        let mut manifest = match Manifest::load(store, set) {
+            Err(error) if error.kind() == Kind::NotFound => return Ok(Verdict::Gone),
+            loaded => loaded?,
+        };
+        let is_held = || Ok::<_, Error>(!marker::holders(store, set)?.is_empty());
+        match phase(&manifest) {
+            Phase::Doomed => return Ok(Verdict::Doomed(Box::new(manifest))),
+            Phase::Condemned if is_held()? => {
+                if restore(store, set, manifest)? {
+                    return Ok(Verdict::Kept);
+                }
+            }
+            Phase::Condemned => {
+                manifest.properties.insert(PROPERTY.into(), DOOMED.into());
+                if commit(&mut manifest, store, set, now_ns)? {
+                    return Ok(Verdict::Doomed(Box::new(manifest)));
+                }
+            }
+            Phase::Live if is_held()? => return Ok(Verdict::Kept),
+            Phase::Live => {
+                let state = if manifest.state == SetState::Open { OPEN } else { PUBLISHED };
+                manifest.properties.insert(PROPERTY.into(), state.into());
+                manifest.state = SetState::Condemned;
+                // Somebody who commits to a set that nobody holds is about to hold it.
+                if !commit(&mut manifest, store, set, now_ns)? {
+                    return Ok(Verdict::Kept);
+                }
+            }
+        }
+    }
+    Ok(Verdict::Kept)
+}

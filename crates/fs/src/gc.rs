@@ -1,0 +1,361 @@
+//! Collecting garbage: change sets that nobody holds, markers of those that are gone, and objects
+//! that no manifest needs.
+//!
+//! Path: a census of markers, names and manifests → markers that are stale go, markers that a name
+//! or a manifest implies and that are missing come back → sets without markers are doomed
+//! (`condemn.rs`) and deleted, which frees others → what live sets do not need (`sweep.rs`).
+//! Invariant: what a published name reaches is never deleted, whatever else goes wrong: names and
+//! the manifests of live sets count as holders even where their markers are missing.
+//! Concurrency: any number of collectors, writers and readers at once; safe to stop anywhere, the
+//! next collection goes on. Source: docs/design/0002-garbage.md.
+
+mod sweep;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use esker_base::store::Store;
+use esker_base::{Error, Kind, Result};
+use esker_table::manifest::{Manifest, SetId};
+
+use crate::condemn::{self, Phase, Verdict};
+use crate::dependency;
+use crate::marker::{self, Holder};
+use crate::names;
+use crate::repository::Repository;
+
+/// Readers of a snapshot that was replaced have this long unless told otherwise.
+pub const GRACE: Duration = Duration::from_secs(3600);
+/// Unfinished uploads are left alone for at least this long.
+const UNFINISHED_GRACE: Duration = Duration::from_secs(24 * 3600);
+
+/// Settings of a collection.
+#[derive(Clone, Debug)]
+pub struct GcOptions {
+    /// How old something must be that may still be on its way or in use: tables that compaction
+    /// replaced, markers put before what they stand for, objects of unfinished work.
+    pub grace: Duration,
+    /// Only report what would be collected.
+    pub dry_run: bool,
+    /// Also read the records of published sets for data logs that none refers to. Cost: a scan of
+    /// their tables and of those that build on them.
+    pub scan_data: bool,
+}
+
+impl Default for GcOptions {
+    fn default() -> Self {
+        Self { grace: GRACE, dry_run: false, scan_data: false }
+    }
+}
+
+/// What a collection did, or would do.
+#[derive(Clone, Debug, Default)]
+pub struct GcReport {
+    /// Sets that were deleted.
+    pub sets: Vec<SetId>,
+    /// Objects that were deleted, markers not counted.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Markers that were removed because what they stood for is gone.
+    pub stale_markers: u64,
+    /// Markers that were missing and put back.
+    pub restored_markers: u64,
+    /// Uploads that their writers never finished.
+    pub unfinished: u64,
+    /// What could not be read and was left alone.
+    pub problems: Vec<String>,
+}
+
+impl Repository {
+    /// Deletes what nobody needs: sets without markers, and in other sets tables and logs that no
+    /// manifest lists. Safe beside writers, readers and other collectors; when it is stopped the
+    /// next one goes on. Cost: some listings, a request a set, one for each deleted object.
+    ///
+    /// # Errors
+    /// What the store reports. Sets that cannot be read are left alone and reported.
+    pub fn gc(&self, options: &GcOptions) -> Result<GcReport> {
+        let mut collection = Collection::survey(self, options.clone())?;
+        collection.sweep_markers()?;
+        collection.restore_markers()?;
+        collection.collect_sets()?;
+        collection.sweep_sets()?;
+        if !options.dry_run {
+            let age = options.grace.max(UNFINISHED_GRACE);
+            let before_ns = collection.now_ns.saturating_sub(ns(age));
+            collection.report.unfinished = self.store().sweep_unfinished(before_ns)?;
+        }
+        Ok(collection.report)
+    }
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What is known of a set's manifest.
+enum Known {
+    Manifest(Box<Manifest>),
+    Missing,
+    Damaged,
+}
+
+/// One collection.
+struct Collection<'a> {
+    repository: &'a Repository,
+    options: GcOptions,
+    now_ns: u64,
+    /// Holders by set, each with the time of its marker; kept up while markers go and come.
+    markers: BTreeMap<SetId, BTreeMap<Holder, u64>>,
+    /// What each name stands for, if it can be read.
+    names: BTreeMap<String, Option<SetId>>,
+    sets: BTreeMap<SetId, Known>,
+    report: GcReport,
+}
+
+impl<'a> Collection<'a> {
+    /// Markers first, then what they stand for: what comes between is newer than any grace.
+    fn survey(repository: &'a Repository, options: GcOptions) -> Result<Self> {
+        let store = &**repository.store();
+        let now_ns = repository.clock().now_ns();
+        let mut markers: BTreeMap<SetId, BTreeMap<Holder, u64>> = BTreeMap::new();
+        for marker in marker::all(store)? {
+            markers.entry(marker.set).or_default().insert(marker.holder, marker.put_ns);
+        }
+        let mut report = GcReport::default();
+        let mut names = BTreeMap::new();
+        for (name, resolved) in names::survey(store)? {
+            if let Err(error) = &resolved {
+                report.problems.push(error.to_string());
+            }
+            names.insert(name, resolved.ok().map(|resolved| resolved.set));
+        }
+        let mut sets = BTreeMap::new();
+        let mut ids: BTreeSet<SetId> = repository.sets()?.into_iter().collect();
+        ids.extend(markers.keys().copied());
+        for set in ids {
+            let known = match Manifest::load(store, set) {
+                Ok(manifest) => Known::Manifest(Box::new(manifest)),
+                Err(error) if error.kind() == Kind::NotFound => Known::Missing,
+                Err(error) if error.kind() == Kind::Corrupt => {
+                    report.problems.push(error.to_string());
+                    Known::Damaged
+                }
+                Err(error) => return Err(error),
+            };
+            sets.insert(set, known);
+        }
+        Ok(Self { repository, options, now_ns, markers, names, sets, report })
+    }
+
+    fn store(&self) -> &'a dyn Store {
+        &**self.repository.store()
+    }
+
+    /// Whether something of `then_ns` is older than the grace.
+    fn is_old(&self, then_ns: u64) -> bool {
+        self.now_ns.saturating_sub(then_ns) >= ns(self.options.grace)
+    }
+
+    /// The manifest of a set that is not being deleted.
+    fn live(&self, set: SetId) -> Option<&Manifest> {
+        match self.sets.get(&set) {
+            Some(Known::Manifest(manifest)) => {
+                (condemn::phase(manifest) != Phase::Doomed).then_some(&**manifest)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a marker stands for nothing any more, if it is old enough to tell.
+    fn is_stale(&self, set: SetId, holder: &Holder) -> bool {
+        let missing = |set: &SetId| matches!(self.sets.get(set), None | Some(Known::Missing));
+        match holder {
+            // A name that cannot be read may stand for anything.
+            Holder::Name(name) => match self.names.get(name) {
+                Some(Some(named)) => *named != set,
+                Some(None) => false,
+                None => true,
+            },
+            Holder::Set(other) => missing(other),
+            Holder::Session => missing(&set),
+        }
+    }
+
+    fn sweep_markers(&mut self) -> Result<()> {
+        let mut stale = Vec::new();
+        for (set, holders) in &self.markers {
+            for (holder, put_ns) in holders {
+                if self.is_old(*put_ns) && self.is_stale(*set, holder) {
+                    stale.push((*set, holder.clone()));
+                }
+            }
+        }
+        for (set, holder) in stale {
+            self.report.stale_markers += 1;
+            self.markers.entry(set).or_default().remove(&holder);
+            if !self.options.dry_run {
+                marker::release(self.store(), set, &holder)?;
+                self.return_if_needed(set, &holder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a marker back if what it stands for has come meanwhile.
+    fn return_if_needed(&mut self, set: SetId, holder: &Holder) -> Result<()> {
+        let is_needed = match holder {
+            Holder::Name(name) => {
+                names::resolve(self.store(), name).is_ok_and(|named| named.set == set)
+            }
+            Holder::Set(other) => Manifest::load(self.store(), *other)
+                .is_ok_and(|manifest| dependency::of(*other, &manifest).contains(&set)),
+            Holder::Session => Manifest::load(self.store(), set).is_ok(),
+        };
+        if is_needed {
+            self.report.stale_markers -= 1;
+            self.markers.entry(set).or_default().insert(holder.clone(), self.now_ns);
+            marker::hold(self.store(), set, holder)?;
+        }
+        Ok(())
+    }
+
+    /// Puts markers back that names and manifests imply: from names down to what they need.
+    fn restore_markers(&mut self) -> Result<()> {
+        let named: Vec<(SetId, Holder)> = self
+            .names
+            .iter()
+            .filter_map(|(name, set)| Some(((*set)?, Holder::Name(name.clone()))))
+            .collect();
+        for (set, holder) in named {
+            self.restore_marker(set, holder)?;
+        }
+        let mut waiting: Vec<SetId> = self.markers.keys().copied().collect();
+        let mut seen = BTreeSet::new();
+        while let Some(set) = waiting.pop() {
+            let is_held = self.markers.get(&set).is_some_and(|holders| !holders.is_empty());
+            let Some(manifest) = self.live(set).filter(|_| is_held && seen.insert(set)) else {
+                continue;
+            };
+            for needed in dependency::of(set, manifest) {
+                self.restore_marker(needed, Holder::Set(set))?;
+                waiting.push(needed);
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_marker(&mut self, set: SetId, holder: Holder) -> Result<()> {
+        if self.live(set).is_none()
+            || self.markers.get(&set).is_some_and(|holders| holders.contains_key(&holder))
+        {
+            return Ok(());
+        }
+        self.report.restored_markers += 1;
+        if !self.options.dry_run {
+            marker::hold(self.store(), set, &holder)?;
+        }
+        self.markers.entry(set).or_default().insert(holder, self.now_ns);
+        Ok(())
+    }
+
+    /// Deletes sets without markers; what only they held follows.
+    fn collect_sets(&mut self) -> Result<()> {
+        let is_held = |markers: &BTreeMap<SetId, BTreeMap<Holder, u64>>, set: &SetId| {
+            markers.get(set).is_some_and(|holders| !holders.is_empty())
+        };
+        let mut waiting: Vec<SetId> =
+            self.sets.keys().filter(|set| !is_held(&self.markers, set)).copied().collect();
+        // A set whose deletion was decided goes whatever markers losers left.
+        waiting.extend(self.sets.iter().filter_map(|(set, known)| match known {
+            Known::Manifest(manifest) if condemn::phase(manifest) == Phase::Doomed => Some(*set),
+            _ => None,
+        }));
+        waiting.sort_unstable();
+        waiting.dedup();
+        while let Some(set) = waiting.pop() {
+            let needed = match self.sets.get(&set) {
+                Some(Known::Manifest(_)) => self.collect(set)?,
+                Some(Known::Missing) => self.delete_remains(set)?,
+                Some(Known::Damaged) | None => continue,
+            };
+            for needed in needed {
+                if let Some(holders) = self.markers.get_mut(&needed) {
+                    holders.remove(&Holder::Set(set));
+                }
+                if !is_held(&self.markers, &needed) {
+                    waiting.push(needed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Dooms and deletes one set; returns the sets that it does not hold any more.
+    fn collect(&mut self, set: SetId) -> Result<Vec<SetId>> {
+        let store = self.store();
+        let manifest = if self.options.dry_run {
+            match self.sets.get(&set) {
+                Some(Known::Manifest(manifest)) => manifest.clone(),
+                _ => return Ok(Vec::new()),
+            }
+        } else {
+            match condemn::doom(store, set, self.now_ns)? {
+                Verdict::Doomed(manifest) => manifest,
+                Verdict::Kept | Verdict::Gone => return Ok(Vec::new()),
+            }
+        };
+        let folder = Manifest::folder(set);
+        let (manifests, others): (Vec<_>, Vec<_>) = store
+            .list(&format!("set/{set}/"))?
+            .into_iter()
+            .partition(|object| object.name.starts_with(&folder));
+        let was_doomed = self.live(set).is_none();
+        if !was_doomed || !others.is_empty() {
+            self.report.sets.push(set);
+        }
+        for object in &others {
+            self.delete(&object.name, object.bytes)?;
+        }
+        let needed = dependency::of(set, &manifest);
+        if !self.options.dry_run {
+            for needed in &needed {
+                marker::release(store, *needed, &Holder::Set(set))?;
+            }
+            // The last manifest stays for the grace: a writer that slept through all this must
+            // find its number taken.
+            if self.is_old(manifest.written_ns) {
+                for object in &manifests {
+                    self.delete(&object.name, object.bytes)?;
+                }
+            }
+            self.sets.insert(set, Known::Manifest(manifest));
+        }
+        Ok(needed)
+    }
+
+    /// Deletes what a writer left in a set that has no manifest and no markers.
+    fn delete_remains(&mut self, set: SetId) -> Result<Vec<SetId>> {
+        let objects = self.store().list(&format!("set/{set}/"))?;
+        let has_manifest = objects.iter().any(|o| o.name.starts_with(&Manifest::folder(set)));
+        if !has_manifest && objects.iter().all(|object| self.is_old(object.modified_ns)) {
+            for object in &objects {
+                self.delete(&object.name, object.bytes)?;
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn delete(&mut self, name: &str, bytes: u64) -> Result<()> {
+        if !self.options.dry_run {
+            self.store().delete(name)?;
+        }
+        self.report.objects += 1;
+        self.report.bytes += bytes;
+        Ok(())
+    }
+
+    fn problem(&mut self, error: &Error) {
+        self.report.problems.push(error.to_string());
+    }
+}

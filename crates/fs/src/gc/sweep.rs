@@ -1,0 +1,273 @@
+//! Sweeping live sets: objects in their folders that no manifest needs.
+//!
+//! Tables and logs are numbered by their writer's epoch. Those of an epoch before the manifest's
+//! that it does not list can never be listed again: their writer is fenced. Those of the current
+//! epoch may be on their way. Tables that compaction replaced wait for the grace, and for sets that
+//! still show them; so do data logs, which only a scan of all records that may refer to them finds.
+
+use esker_base::store::ObjectInfo;
+use esker_base::{Kind, Result};
+use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::merge::Merge;
+use esker_table::schema::Key;
+use esker_table::tables::Tables;
+use hashbrown::HashSet;
+
+use super::{Collection, Known};
+use crate::condemn::{self, Phase};
+use crate::inode::{INODE, column};
+use crate::marker::{self, Holder};
+
+/// What the name of an object in a set's folder says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A table of this number.
+    Table(u64),
+    /// A write-ahead log.
+    Log(u64),
+    /// A data log.
+    Data(u64),
+}
+
+impl Place {
+    /// What `object`, a full name, is in the folder of `set`.
+    pub(crate) fn of(set: SetId, object: &str) -> Option<Self> {
+        let inside = object.strip_prefix(&format!("set/{set}/"))?;
+        let (kind, name) = inside.split_once('/')?;
+        let number = || {
+            let (epoch, count) = name.split_once('-')?;
+            let part = |text: &str| u64::from_str_radix(text, 16).ok();
+            Some(part(epoch)? << 32 | part(count)?)
+        };
+        match kind {
+            "table" => u64::from_str_radix(name, 16).ok().map(Self::Table),
+            "wal" => number().map(Self::Log),
+            "data" => number().map(Self::Data),
+            _ => None,
+        }
+    }
+
+    fn number(self) -> u64 {
+        match self {
+            Self::Table(number) | Self::Log(number) | Self::Data(number) => number,
+        }
+    }
+}
+
+/// What is in a set's folder besides what its manifest lists.
+struct Folder {
+    manifest: Manifest,
+    objects: Vec<(Place, ObjectInfo)>,
+}
+
+impl Collection<'_> {
+    /// Deletes what live sets do not need.
+    pub(super) fn sweep_sets(&mut self) -> Result<()> {
+        let live: Vec<SetId> = self
+            .sets
+            .iter()
+            .filter(|(_, known)| match known {
+                Known::Manifest(manifest) => condemn::phase(manifest) == Phase::Live,
+                _ => false,
+            })
+            .map(|(set, _)| *set)
+            .collect();
+        for set in live {
+            match self.sweep_set(set) {
+                Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::NotFound) => {
+                    self.problem(&error);
+                }
+                swept => swept?,
+            }
+        }
+        Ok(())
+    }
+
+    fn sweep_set(&mut self, set: SetId) -> Result<()> {
+        let store = self.store();
+        // The manifest before the objects: what is listed and newer is of its epoch or a later.
+        let manifest = Manifest::load(store, set)?;
+        if condemn::phase(&manifest) != Phase::Live {
+            return Ok(());
+        }
+        let objects = store.list(&format!("set/{set}/"))?;
+        let placed = |object: ObjectInfo| Some((Place::of(set, &object.name)?, object));
+        let objects = objects.into_iter().filter_map(placed).collect();
+        let mut folder = Folder { manifest, objects };
+        let needed = own_tables(set, &folder.manifest);
+        folder.objects.retain(|(place, _)| match place {
+            Place::Table(number) => !needed.contains(number),
+            _ => true,
+        });
+        self.retire_epoch(set, &mut folder)?;
+        self.sweep_logs(&folder)?;
+        self.sweep_tables(set, &folder)?;
+        if self.options.scan_data {
+            self.sweep_data(set, &folder)?;
+        }
+        Ok(())
+    }
+
+    /// A published set's unlisted tables of its current epoch are those of a compaction: under way,
+    /// or left behind. After a grace without a new one it is fenced, and they can go.
+    fn retire_epoch(&mut self, set: SetId, folder: &mut Folder) -> Result<()> {
+        let manifest = &mut folder.manifest;
+        let current = |place: &Place| {
+            matches!(place, Place::Table(number) if number >> 32 == manifest.epoch
+                && !manifest.obsolete.contains(number))
+        };
+        let left = folder.objects.iter().filter(|(place, _)| current(place));
+        let newest = left.map(|(_, object)| object.modified_ns).max();
+        let is_left = newest.is_some_and(|newest_ns| self.is_old(newest_ns));
+        if !is_left || manifest.state != SetState::Published || self.options.dry_run {
+            return Ok(());
+        }
+        let mut next = manifest.clone();
+        next.epoch += 1;
+        match next.commit(self.store(), set, manifest.written_ns) {
+            Ok(()) => *manifest = next,
+            Err(error) if matches!(error.kind(), Kind::Conflict | Kind::Fenced) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn sweep_logs(&mut self, folder: &Folder) -> Result<()> {
+        let manifest = &folder.manifest;
+        for (place, object) in &folder.objects {
+            let Place::Log(number) = place else { continue };
+            let is_complete = manifest.state == SetState::Published;
+            let is_done = is_complete || *number < manifest.log_floor;
+            if is_done && self.is_old(object.modified_ns) && self.is_old(manifest.written_ns) {
+                self.delete(&object.name, object.bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sweep_tables(&mut self, set: SetId, folder: &Folder) -> Result<()> {
+        let manifest = &folder.manifest;
+        let may_go = |place: &Place| match place {
+            Place::Table(number) if manifest.obsolete.contains(number) => {
+                self.is_old(manifest.written_ns)
+            }
+            Place::Table(number) => number >> 32 < manifest.epoch,
+            _ => false,
+        };
+        let garbage: Vec<_> = folder.objects.iter().filter(|(place, _)| may_go(place)).collect();
+        if garbage.is_empty() {
+            return Ok(());
+        }
+        let Some(shown) = self.shown_by_holders(set)? else {
+            return Ok(());
+        };
+        for (place, object) in garbage {
+            if !shown.contains(&place.number()) {
+                self.delete(&object.name, object.bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tables of `set` that other sets show; nothing if one of them is not written yet.
+    fn shown_by_holders(&self, set: SetId) -> Result<Option<HashSet<u64>>> {
+        let store = self.store();
+        let mut shown = HashSet::new();
+        for holder in marker::holders(store, set)? {
+            let Holder::Set(other) = holder else { continue };
+            match Manifest::load(store, other) {
+                Ok(manifest) => shown.extend(own_tables(set, &manifest)),
+                // It is about to be written, damaged or a stale marker: wait.
+                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Corrupt) => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(shown))
+    }
+
+    /// Deletes data logs of a published set that neither its records refer to nor those of sets
+    /// that build on it.
+    fn sweep_data(&mut self, set: SetId, folder: &Folder) -> Result<()> {
+        let manifest = &folder.manifest;
+        if manifest.state != SetState::Published {
+            return Ok(());
+        }
+        let logs: Vec<_> = folder
+            .objects
+            .iter()
+            .filter(|(place, object)| {
+                matches!(place, Place::Data(_)) && self.is_old(object.modified_ns)
+            })
+            .collect();
+        if logs.is_empty() {
+            return Ok(());
+        }
+        let mut referred = HashSet::new();
+        let mut waiting = vec![set];
+        let mut seen = HashSet::new();
+        while let Some(reader) = waiting.pop() {
+            if !seen.insert(reader) {
+                continue;
+            }
+            self.collect_logs(set, reader, &mut referred)?;
+            for holder in marker::holders(self.store(), reader)? {
+                if let Holder::Set(other) = holder {
+                    waiting.push(other);
+                }
+            }
+        }
+        for (place, object) in logs {
+            if !referred.contains(&place.number()) {
+                self.delete(&object.name, object.bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the data logs of `set` that records in tables of `reader` refer to.
+    fn collect_logs(&self, set: SetId, reader: SetId, out: &mut HashSet<u64>) -> Result<()> {
+        let manifest = Manifest::load(self.store(), reader)?;
+        let tables = Tables::new(&manifest.tables, &INODE, self.repository.source());
+        let (high, low) = ((set.0 >> 64) as u64, set.0 as u64);
+        for run in &tables.runs {
+            let cursor = run.cursor(&INODE, &Key::FIRST, &Key::LAST);
+            let mut merge = Merge::new(vec![cursor], &Key::FIRST)?;
+            while merge.advance()? {
+                let ints = merge.row().ints;
+                if ints[column::LOG_SET_HIGH] == high && ints[column::LOG_SET_LOW] == low {
+                    out.insert(ints[column::LOG]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Numbers of the tables in the folder of `set` that `manifest` shows.
+fn own_tables(set: SetId, manifest: &Manifest) -> HashSet<u64> {
+    let own = manifest.tables.iter().filter(|table| table.set == set);
+    own.map(|table| table.number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_a_folder_say_what_they_are() {
+        let set = SetId(7);
+        let table = format!("set/{set}/table/{:016x}", 5u64 << 32 | 3);
+        assert_eq!(Place::of(set, &table), Some(Place::Table(5 << 32 | 3)));
+        assert_eq!(
+            Place::of(set, &crate::data::log_name(set, 9 << 32 | 1)),
+            Some(Place::Data(9 << 32 | 1))
+        );
+        assert_eq!(
+            Place::of(set, &format!("set/{set}/wal/00000001-00000002")),
+            Some(Place::Log(1 << 32 | 2))
+        );
+        assert_eq!(Place::of(set, &format!("set/{set}/manifest/0000000000000001")), None);
+    }
+}

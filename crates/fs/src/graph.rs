@@ -1,0 +1,148 @@
+//! Graph: the change sets of a store or of a stack, what each builds on, and what it is called.
+
+use esker_base::{Kind, Result};
+use esker_table::manifest::{Manifest, SetId, SetState};
+use hashbrown::{HashMap, HashSet};
+
+use crate::dependency;
+use crate::marker::{self, Holder};
+use crate::repository::Repository;
+
+/// A change set in the graph.
+#[derive(Clone, Debug)]
+pub struct GraphNode {
+    /// The set.
+    pub set: SetId,
+    /// Its newest manifest, or what is wrong with it.
+    pub manifest: Result<Manifest, String>,
+    /// Published names that stand for it.
+    pub names: Vec<String>,
+    /// Who keeps it.
+    pub holders: Vec<Holder>,
+    /// Every set it needs: its bases, and sets whose tables or data it shows.
+    pub needs: Vec<SetId>,
+    /// Records in its tables, those that newer ones shadow counted.
+    pub rows: u64,
+    /// Bytes of its tables.
+    pub table_bytes: u64,
+    /// Bytes of the data logs in its folder.
+    pub data_bytes: u64,
+    /// Sorted runs of its tables.
+    pub runs: usize,
+}
+
+impl GraphNode {
+    /// Sets on which it builds, the one that wins first.
+    #[must_use]
+    pub fn bases(&self) -> &[SetId] {
+        self.manifest.as_ref().map_or(&[], |manifest| &manifest.bases)
+    }
+
+    /// What may be done with it, if its manifest can be read.
+    #[must_use]
+    pub fn state(&self) -> Option<SetState> {
+        self.manifest.as_ref().ok().map(|manifest| manifest.state)
+    }
+}
+
+impl Repository {
+    /// The sets of `roots` and everything they need, each once, a set before those it builds on.
+    /// Sets that are damaged or missing are in it as such. Cost: some requests a set.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn graph(&self, roots: &[SetId]) -> Result<Vec<GraphNode>> {
+        let mut names: HashMap<SetId, Vec<String>> = HashMap::new();
+        for (name, resolved) in crate::names::survey(&**self.store())? {
+            if let Ok(resolved) = resolved {
+                names.entry(resolved.set).or_default().push(name);
+            }
+        }
+        let mut nodes = HashMap::new();
+        let mut waiting = roots.to_vec();
+        while let Some(set) = waiting.pop() {
+            if nodes.contains_key(&set) {
+                continue;
+            }
+            let node = self.node(set, names.remove(&set).unwrap_or_default())?;
+            waiting.extend(&node.needs);
+            nodes.insert(set, node);
+        }
+        Ok(in_order(roots, nodes))
+    }
+
+    /// The graph of every set in the store, the newest that nothing builds on first.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn graph_of_all(&self) -> Result<Vec<GraphNode>> {
+        let mut nodes = self.graph(&self.sets()?)?;
+        let created = |node: &GraphNode| node.manifest.as_ref().map_or(0, |m| m.created_ns);
+        let needed: HashSet<SetId> = nodes.iter().flat_map(|node| node.needs.clone()).collect();
+        nodes.sort_by_key(|node| std::cmp::Reverse(created(node)));
+        let mut roots: Vec<SetId> = nodes.iter().map(|node| node.set).collect();
+        roots.sort_by_key(|set| needed.contains(set));
+        Ok(in_order(&roots, nodes.into_iter().map(|node| (node.set, node)).collect()))
+    }
+
+    /// Every change set that has anything in the store.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn sets(&self) -> Result<Vec<SetId>> {
+        let names = self.store().list_names("set/")?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    fn node(&self, set: SetId, names: Vec<String>) -> Result<GraphNode> {
+        let store = &**self.store();
+        let manifest = match Manifest::load(store, set) {
+            Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Corrupt) => {
+                Err(error.to_string())
+            }
+            loaded => Ok(loaded?),
+        };
+        let mut node = GraphNode {
+            set,
+            names,
+            holders: marker::holders(store, set)?,
+            needs: Vec::new(),
+            rows: 0,
+            table_bytes: 0,
+            data_bytes: 0,
+            runs: 0,
+            manifest,
+        };
+        if let Ok(manifest) = &node.manifest {
+            node.needs = dependency::of(set, manifest);
+            node.rows = manifest.tables.iter().map(|table| table.rows).sum();
+            node.table_bytes = manifest.tables.iter().map(|table| table.bytes).sum();
+            let runs = manifest.tables.chunk_by(|a, b| a.schema == b.schema && a.run == b.run);
+            node.runs = runs.count();
+            let logs = store.list(&crate::data::folder(set))?;
+            node.data_bytes = logs.iter().map(|log| log.bytes).sum();
+        }
+        Ok(node)
+    }
+}
+
+/// `nodes` so that each comes before those it needs: depth first, in the order of `roots`.
+fn in_order(roots: &[SetId], mut nodes: HashMap<SetId, GraphNode>) -> Vec<GraphNode> {
+    // Post-order of the reversed edges' walk, reversed, is a topological order.
+    let mut done: Vec<GraphNode> = Vec::with_capacity(nodes.len());
+    let mut entered = HashSet::new();
+    let mut stack: Vec<(SetId, bool)> = roots.iter().map(|root| (*root, false)).collect();
+    while let Some((set, is_left)) = stack.pop() {
+        if is_left {
+            done.extend(nodes.remove(&set));
+        } else if entered.insert(set)
+            && let Some(node) = nodes.get(&set)
+        {
+            stack.push((set, true));
+            let others = node.needs.iter().filter(|needed| !node.bases().contains(needed));
+            stack.extend(node.bases().iter().chain(others).map(|needed| (*needed, false)));
+        }
+    }
+    done.reverse();
+    done
+}

@@ -1,0 +1,280 @@
+//! Collecting garbage: what is deleted, what never is, races, and crashes at every operation.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_base::clock::SystemClock;
+use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::{Kind, Result};
+use esker_fs::gc::GcOptions;
+use esker_fs::identity::Identity;
+use esker_fs::marker::{self, Holder};
+use esker_fs::namespace::Follow;
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_table::manifest::SetId;
+use esker_table::tree::{Durability, TreeOptions};
+
+pub fn options() -> SessionOptions {
+    let tree = TreeOptions { background: false, memory_bytes: 1 << 22, ..TreeOptions::default() };
+    SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
+}
+
+pub fn repository(store: &SharedStore) -> Repository {
+    Repository::with(store.clone(), 1 << 20, Arc::new(SystemClock))
+}
+
+pub fn eager() -> GcOptions {
+    GcOptions { grace: Duration::ZERO, dry_run: false, scan_data: true }
+}
+
+pub fn write(session: &Session, path: &str, bytes: &[u8]) -> Result<()> {
+    let (dir, name) = path.rsplit_once('/').expect("a path");
+    let dir = session.dir(dir)?;
+    let mut rest = bytes;
+    session
+        .create_with(&dir, name.as_bytes(), 0o644, &mut |buffer| {
+            let count = rest.len().min(buffer.len());
+            buffer[..count].copy_from_slice(&rest[..count]);
+            rest = &rest[count..];
+            Ok(count)
+        })
+        .map(drop)
+}
+
+/// A set on `bases` with a file `/<name>` of 1000 bytes, published as `name`.
+pub fn publish(repository: &Repository, bases: &[SetId], name: &str) -> Result<SetId> {
+    let session = repository.begin(bases, options())?;
+    write(&session, &format!("/{name}"), &[b'x'; 1000])?;
+    session.publish(name)
+}
+
+fn has_file(repository: &Repository, set: SetId, path: &str) -> Result<bool> {
+    let namespace = repository.open(&[set], Identity::root())?;
+    let inode = match namespace.stat(path, Follow::No) {
+        Err(error) if error.kind() == Kind::NotFound => return Ok(false),
+        found => found?,
+    };
+    namespace.read_all(&inode, &mut |_| Ok(()))?;
+    Ok(true)
+}
+
+fn objects(store: &SharedStore) -> Vec<String> {
+    store.list("").expect("list").into_iter().map(|object| object.name).collect()
+}
+
+#[test]
+fn deleted_sets_go_with_all_that_only_they_hold() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let a = publish(&repository, &[], "a").expect("a");
+    let b = publish(&repository, &[a], "b").expect("b");
+    let c = publish(&repository, &[b], "c").expect("c");
+    repository.delete("a").expect("delete");
+    repository.delete("b").expect("delete");
+    repository.gc(&eager()).expect("gc");
+    assert!(has_file(&repository, c, "/a").expect("a is needed by c"));
+    repository.delete("c").expect("delete");
+    let planned = repository.gc(&GcOptions { dry_run: true, ..eager() }).expect("dry run");
+    assert_eq!(planned.sets.len(), 3);
+    assert!(has_file(&repository, c, "/a").expect("a dry run deletes nothing"));
+    let report = repository.gc(&eager()).expect("gc");
+    assert_eq!(report.sets.len(), 3, "{report:?}");
+    assert_eq!(objects(&store), Vec::<String>::new());
+}
+
+#[test]
+fn open_sessions_are_kept_until_abandoned() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let a = publish(&repository, &[], "a").expect("a");
+    repository.delete("a").expect("delete");
+    let error = repository.open(&[a], Identity::root()).map(drop);
+    assert!(error.is_ok(), "nothing is collected before gc runs");
+    let other = publish(&repository, &[], "other").expect("other");
+    let session = repository.begin(&[other], options()).expect("begin");
+    write(&session, "/f", b"text").expect("write");
+    session.sync().expect("sync");
+    let report = repository.gc(&eager()).expect("gc");
+    assert_eq!(report.sets, [a]);
+    write(&session, "/g", b"text").expect("write after gc");
+    session.flush().expect("flush after gc");
+    repository.abandon(session.set()).expect("abandon");
+    let report = repository.gc(&eager()).expect("gc");
+    assert_eq!(report.sets, [session.set()]);
+    assert!(write(&session, "/h", b"text").is_err(), "its tables are gone");
+    let error = session.publish("late").map(drop).expect_err("the set is gone");
+    assert!(matches!(error.kind(), Kind::Fenced | Kind::NotFound | Kind::Conflict), "{error:?}");
+    assert_eq!(repository.resolve("late").expect_err("no name").kind(), Kind::NotFound);
+    assert!(has_file(&repository, other, "/other").expect("other"));
+}
+
+#[test]
+fn a_writer_that_slept_through_its_deletion_finds_its_number_taken() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let session = repository.begin(&[], options()).expect("begin");
+    write(&session, "/f", b"text").expect("write");
+    repository.abandon(session.set()).expect("abandon");
+    repository.gc(&GcOptions::default()).expect("gc");
+    assert_eq!(session.flush().expect_err("deleted").kind(), Kind::Fenced);
+}
+
+#[test]
+fn names_protect_what_they_reach_even_without_markers() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let a = publish(&repository, &[], "a").expect("a");
+    let b = publish(&repository, &[a], "b").expect("b");
+    for object in store.list("ref/").expect("list") {
+        store.delete(&object.name).expect("delete");
+    }
+    let report = repository.gc(&eager()).expect("gc");
+    assert_eq!((report.sets.len(), report.restored_markers), (0, 3));
+    assert!(has_file(&repository, b, "/a").expect("kept"));
+    assert!(marker::is_held(&*store, a, &Holder::Set(b)).expect("held"));
+}
+
+#[test]
+fn stale_markers_are_swept_after_the_grace() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let a = publish(&repository, &[], "a").expect("a");
+    marker::hold(&*store, a, &Holder::Name("gone".into())).expect("hold");
+    marker::hold(&*store, a, &Holder::Set(SetId(77))).expect("hold");
+    marker::hold(&*store, SetId(78), &Holder::Session).expect("hold");
+    assert_eq!(repository.gc(&GcOptions::default()).expect("gc").stale_markers, 0);
+    assert_eq!(repository.gc(&eager()).expect("gc").stale_markers, 3);
+    repository.delete("a").expect("delete");
+    assert_eq!(repository.gc(&eager()).expect("gc").sets, [a]);
+}
+
+#[test]
+fn replaced_tables_wait_for_the_grace_and_for_snapshots_that_show_them() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let session = repository.begin(&[], options()).expect("begin");
+    write(&session, "/f", &[b'x'; 1000]).expect("write");
+    session.flush().expect("flush");
+    write(&session, "/g", &[b'x'; 1000]).expect("write");
+    let snapshot = session.snapshot("snapshot").expect("snapshot");
+    session.compact().expect("compact");
+    let set = session.publish("whole").expect("publish");
+    let tables = || store.list(&format!("set/{set}/table/")).expect("list").len();
+    assert_eq!(tables(), 3);
+    repository.gc(&GcOptions::default()).expect("gc");
+    assert_eq!(tables(), 3);
+    repository.gc(&eager()).expect("gc");
+    assert_eq!(tables(), 3, "the snapshot shows two of them");
+    assert!(has_file(&repository, snapshot, "/g").expect("read"));
+    repository.delete("snapshot").expect("delete");
+    repository.gc(&eager()).expect("gc");
+    assert_eq!(tables(), 1);
+    assert!(has_file(&repository, set, "/g").expect("read"));
+    assert_eq!(store.list(&format!("set/{set}/wal/")).expect("list").len(), 0);
+}
+
+#[test]
+fn what_crashed_epochs_left_is_swept() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let session = repository.begin(&[], options()).expect("begin");
+    write(&session, "/f", &[b'x'; 1000]).expect("write");
+    session.sync().expect("sync");
+    let set = session.set();
+    // Data without a record, and a table that no manifest lists.
+    let lost = format!("set/{set}/data/00000001-00000009");
+    store.put_if_absent(&lost, b"lost").expect("put");
+    let orphan = format!("set/{set}/table/{:016x}", 1u64 << 32 | 9);
+    store.put_if_absent(&orphan, b"lost").expect("put");
+    drop(session);
+    repository.gc(&eager()).expect("gc");
+    assert!(objects(&store).contains(&orphan), "it may be on its way");
+    let session = repository.resume(set, options()).expect("resume");
+    repository.gc(&eager()).expect("gc");
+    assert!(!objects(&store).contains(&orphan));
+    assert!(objects(&store).contains(&lost));
+    session.publish("whole").expect("publish");
+    repository.gc(&eager()).expect("gc");
+    assert!(!objects(&store).contains(&lost));
+    assert!(has_file(&repository, set, "/f").expect("read"));
+}
+
+#[test]
+fn an_interrupted_collection_loses_nothing_and_is_finished_by_the_next() {
+    let build = || {
+        let inner: SharedStore = Arc::new(MemoryStore::new());
+        let plain = repository(&inner);
+        let a = publish(&plain, &[], "a").expect("a");
+        let b = publish(&plain, &[a], "b").expect("b");
+        let c = publish(&plain, &[b], "c").expect("c");
+        plain.delete("c").expect("delete");
+        plain.delete("b").expect("delete");
+        (inner, a, [b, c])
+    };
+    let (inner, ..) = build();
+    let counter = Arc::new(FaultStore::new(inner, 1));
+    repository(&(counter.clone() as SharedStore)).gc(&eager()).expect("gc");
+    for stop in 1..=counter.operations() {
+        for effect in [Effect::None, Effect::Full] {
+            let (inner, a, gone) = build();
+            let fault = Arc::new(FaultStore::new(inner, stop));
+            fault.stop_at(stop, effect);
+            let stopped = repository(&(fault.clone() as SharedStore)).gc(&eager());
+            assert!(stopped.is_err(), "operation {stop}");
+            let image = fault.after_power_loss().expect("image");
+            let plain = repository(&image);
+            assert!(has_file(&plain, a, "/a").expect("live"), "operation {stop}");
+            plain.gc(&eager()).expect("gc");
+            plain.gc(&eager()).expect("gc");
+            let left = objects(&image);
+            assert!(has_file(&plain, a, "/a").expect("live"), "operation {stop}");
+            for set in gone {
+                let set = set.to_string();
+                assert!(!left.iter().any(|name| name.contains(&set)), "{stop}: {left:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_crash_anywhere_in_publish_leaves_a_session_to_resume_or_a_name() {
+    let build = || -> SharedStore { Arc::new(MemoryStore::new()) };
+    let run = |store: &SharedStore| -> Result<SetId> {
+        let repository = repository(store);
+        let base = publish(&repository, &[], "base")?;
+        let mut options = options();
+        options.tree.durability = Durability::Always;
+        let session = repository.begin(&[base], options)?;
+        write(&session, "/f", &[b'x'; 1000])?;
+        session.publish("top")
+    };
+    let counter = Arc::new(FaultStore::new(build(), 1));
+    run(&(counter.clone() as SharedStore)).expect("run");
+    for stop in 1..=counter.operations() {
+        for effect in [Effect::None, Effect::Full] {
+            let fault = Arc::new(FaultStore::new(build(), stop));
+            fault.stop_at(stop, effect);
+            assert!(run(&(fault.clone() as SharedStore)).is_err());
+            let image = fault.after_power_loss().expect("image");
+            let plain = repository(&image);
+            plain.gc(&eager()).expect("gc");
+            for name in plain.names().expect("names") {
+                let path = format!("/{}", if name.name == "top" { "f" } else { "base" });
+                assert!(has_file(&plain, name.set, &path).expect("live"), "operation {stop}");
+            }
+            // What was left open is given up, and then nothing of it remains.
+            for set in plain.sets().expect("sets") {
+                plain.abandon(set).expect("abandon");
+            }
+            plain.gc(&eager()).expect("gc");
+            let named: Vec<SetId> =
+                plain.names().expect("names").iter().map(|name| name.set).collect();
+            let kept = plain.sets().expect("sets");
+            assert!(kept.iter().all(|set| named.contains(set)), "operation {stop}");
+            for name in plain.names().expect("names") {
+                has_file(&plain, name.set, "/base").expect("live");
+            }
+        }
+    }
+}
