@@ -18,7 +18,7 @@ use esker_table::tree::{Draft, Slot, Tree, TreeOptions, TreeStatistics, Verdict}
 use crate::data::DataLogs;
 use crate::dir::{Dir, DirNode};
 use crate::identity::{EXECUTE, Identity, WRITE, denied};
-use crate::inode::{DirId, Entry, FileKind, Inode, column, key};
+use crate::inode::{DirId, Entry, FileId, FileKind, Inode, column, key};
 use crate::layers::Below;
 use crate::namespace::Namespace;
 use crate::path::show;
@@ -142,15 +142,50 @@ impl Session {
     /// Puts `inode` at `name` in `dir` if there is nothing; gives it its identity and owner.
     #[inline]
     pub(crate) fn insert(&self, dir: &Dir, name: &[u8], inode: &mut Inode) -> Result<()> {
+        let key = key(dir.id(), name);
+        self.tree().prefetch(&key);
         let _shape = self.shape();
         crate::path::check_name(name)?;
         self.check_change(dir, name)?;
         self.own(dir, inode);
-        let key = key(dir.id(), name);
         let below = self.below(dir, &key)?;
+        if below.inode.is_none() && below.next_generation == 0 {
+            inode.id = if inode.is_directory() {
+                DirId::child(dir.id(), 0, name).0
+            } else {
+                FileId::new(self.set(), 0).0
+            };
+            let is_directory = inode.is_directory();
+            let inserted = self.tree().insert(&mut inode.row(&key), |seq, row| {
+                if !is_directory {
+                    row.ints[column::ID_LOW] = seq;
+                }
+            })?;
+            if let Some(seq) = inserted {
+                inode.seq = seq;
+                inode.id |= if is_directory { 0 } else { u128::from(seq) };
+                dir.touch(inode.ctime_ns);
+                return Ok(());
+            }
+        }
+        self.insert_over(dir, name, inode, &below)?;
+        dir.touch(inode.ctime_ns);
+        Ok(())
+    }
+
+    /// As [`Session::insert`] where a record may exist, if only a tombstone.
+    #[cold]
+    fn insert_over(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        inode: &mut Inode,
+        below: &Below,
+    ) -> Result<()> {
+        let key = key(dir.id(), name);
         let set = self.set();
         self.tree().update([key], |[own], draft| {
-            let state = State::of(own, &below)?;
+            let state = State::of(own, below)?;
             if state.inode.is_some() {
                 return Err(exists(name));
             }
@@ -159,13 +194,11 @@ impl Session {
             inode.id = if inode.is_directory() {
                 DirId::child(dir.id(), inode.generation, name).0
             } else {
-                crate::inode::FileId::new(set, inode.seq).0
+                FileId::new(set, inode.seq).0
             };
-            draft.put(&mut [inode.row(&key)]);
+            put(draft, &key, inode);
             Ok(())
-        })?;
-        dir.touch(inode.ctime_ns);
-        Ok(())
+        })
     }
 
     /// Gives a new inode in `dir` its owner, and what a set-group-id directory passes on.

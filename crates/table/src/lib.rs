@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod column;
 pub mod filter;
 pub mod manifest;
+mod memory;
 pub mod memtable;
 pub mod merge;
 pub mod presence;

@@ -10,7 +10,7 @@
 //! Source: Putze, Sanders and Singler, Cache-, Hash- and Space-Efficient Bloom Filters, 2007;
 //! Almeida et al., Scalable Bloom Filters, 2007.
 
-use crate::memtable::{advise_huge_pages, prefetch};
+use crate::memory::{Zeroable, ZeroedArray, prefetch};
 
 const LINE_WORDS: usize = 8;
 /// Odd multipliers that spread a digest differently over each word of a line.
@@ -32,8 +32,11 @@ const LINES_MIN: usize = 1 << 9;
 const GROWTH: usize = 8;
 
 #[repr(align(64))]
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Line([u64; LINE_WORDS]);
+
+// SAFETY: an array of integers.
+unsafe impl Zeroable for Line {}
 
 /// The line of `digest` among `lines`.
 fn line_of(lines: &[Line], digest: u64) -> usize {
@@ -50,7 +53,7 @@ fn pattern(digest: u64) -> [u64; LINE_WORDS] {
 /// The keys that a shard has held.
 #[derive(Debug, Default)]
 pub struct Presence {
-    generations: Vec<Box<[Line]>>,
+    generations: Vec<ZeroedArray<Line>>,
     /// Keys for which the newest generation has room.
     room: usize,
 }
@@ -62,6 +65,13 @@ impl Presence {
         for lines in &self.generations {
             prefetch(&raw const lines[line_of(lines, digest)]);
         }
+    }
+
+    /// Where the newest lines are and how many.
+    #[must_use]
+    pub fn lines_place(&self) -> (*const u8, usize) {
+        let newest = self.generations.last();
+        newest.map_or((std::ptr::null(), 0), |lines| (lines.as_ptr().cast(), lines.len()))
     }
 
     /// Whether `digest` may have been inserted; never a wrong "no".
@@ -92,9 +102,7 @@ impl Presence {
     #[cold]
     fn grow(&mut self) {
         let count = self.generations.last().map_or(LINES_MIN, |last| last.len() * GROWTH);
-        let lines = vec![Line::default(); count].into_boxed_slice();
-        advise_huge_pages(&lines);
-        self.generations.push(lines);
+        self.generations.push(ZeroedArray::new(count));
         self.room = count * LINE_KEYS;
     }
 

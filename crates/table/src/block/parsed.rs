@@ -68,6 +68,17 @@ impl Block {
         self.ints[column].get(&self.bytes, row)
     }
 
+    /// The value of `column` that all rows share, in stored form, if the encoding says so.
+    #[must_use]
+    pub fn constant(&self, column: usize) -> Option<u64> {
+        self.ints[column].constant()
+    }
+
+    /// Appends the stored integers of `column` to `out`.
+    pub fn column(&self, column: usize, out: &mut Vec<u64>) {
+        self.ints[column].decode(&self.bytes, self.rows, out);
+    }
+
     /// How the key at `row` compares with `key`.
     fn compare(&self, row: usize, key: &Key) -> Ordering {
         for column in 0..self.schema.key_ints {

@@ -9,14 +9,17 @@
 //! the template's, bit `INTS_MAX + s` that string s follows as a length and its bytes.
 //! Invariants: a position is `chunk << CHUNK_BITS | offset`, is never 0, and grows with time.
 
+use crate::memory::{ZeroedArray, prefetch};
 use crate::schema::{INTS_MAX, Row, STRINGS_MAX, Schema};
-use crate::wire::{VARINT_BYTES_MAX, put_varint, unzigzag, zigzag};
+use crate::wire::{VARINT_BYTES_MAX, unzigzag, zigzag};
 
-const CHUNK_BITS: u32 = 20;
+const CHUNK_BITS: u32 = 21;
 /// Bytes of a chunk.
 const CHUNK_BYTES: usize = 1 << CHUNK_BITS;
 /// Bytes of a shard's first chunk, so that a small session stays small.
-const FIRST_CHUNK_BYTES: usize = 16 << 10;
+const FIRST_CHUNK_BYTES: usize = 32 << 10;
+/// Bytes of its second.
+const SECOND_CHUNK_BYTES: usize = 256 << 10;
 /// A record's strings take at most this many bytes, so that it fits a chunk.
 pub const ROW_TEXT_BYTES_MAX: usize = 512 << 10;
 /// A shard must be frozen before it takes more: positions have 32 bits.
@@ -31,7 +34,9 @@ const CHANGES_MAX: u32 = 8;
 /// The records of a shard.
 #[derive(Debug, Default)]
 pub struct Arena {
-    chunks: Vec<Vec<u8>>,
+    chunks: Vec<ZeroedArray<u8>>,
+    /// Bytes in use of the last chunk.
+    used: usize,
     templates: Vec<[u64; INTS_MAX]>,
 }
 
@@ -68,42 +73,51 @@ impl Arena {
         let allocated = self.reserve(bytes_max);
         let template = &self.templates[template_index];
         let chunk_index = self.chunks.len() - 1;
-        let chunk = &mut self.chunks[chunk_index];
-        let position = (chunk_index << CHUNK_BITS | chunk.len()) as u32;
-        let mut fixed = [0u8; HEADER_BYTES];
+        let position = (chunk_index << CHUNK_BITS | self.used) as u32;
+        let chunk = &mut self.chunks[chunk_index][self.used..];
+        let (fixed, rest) = chunk.split_at_mut(HEADER_BYTES);
         fixed[..8].copy_from_slice(&header.order.to_le_bytes());
         fixed[8..12].copy_from_slice(&header.group.to_le_bytes());
         fixed[12..16].copy_from_slice(&header.previous.to_le_bytes());
         fixed[16..18].copy_from_slice(&(template_index as u16).to_le_bytes());
         fixed[18..22].copy_from_slice(&mask.to_le_bytes());
-        chunk.extend_from_slice(&fixed);
+        let mut at = 0;
         let mut changed = mask & ((1 << INTS_MAX) - 1);
         while changed != 0 {
             let column = changed.trailing_zeros() as usize;
             changed &= changed - 1;
-            put_varint(chunk, zigzag(row.ints[column].wrapping_sub(template[column])));
+            write_varint(rest, &mut at, zigzag(row.ints[column].wrapping_sub(template[column])));
         }
         for string in row.strings.iter().filter(|string| !string.is_empty()) {
-            put_varint(chunk, string.len() as u64);
-            chunk.extend_from_slice(string);
+            write_varint(rest, &mut at, string.len() as u64);
+            rest[at..at + string.len()].copy_from_slice(string);
+            at += string.len();
         }
+        self.used += HEADER_BYTES + at;
         (position, allocated)
     }
 
+    /// Takes back the record at `position`, the last one pushed.
+    pub fn pop(&mut self, position: u32) {
+        let last = self.chunks.len() - 1;
+        assert_eq!((position >> CHUNK_BITS) as usize, last, "only the last record is taken back");
+        self.used = position as usize & (CHUNK_BYTES - 1);
+    }
+
     fn reserve(&mut self, bytes: usize) -> usize {
-        if self.chunks.last().is_some_and(|chunk| chunk.capacity() - chunk.len() >= bytes) {
+        if self.chunks.last().is_some_and(|chunk| chunk.len() - self.used >= bytes) {
             return 0;
         }
-        let first = self.chunks.is_empty();
-        let capacity = if first { FIRST_CHUNK_BYTES.max(bytes + 1) } else { CHUNK_BYTES };
-        let mut chunk = Vec::with_capacity(capacity);
-        if first {
-            // Position 0 stands for "none".
-            chunk.push(0);
-        }
-        self.chunks.push(chunk);
+        let count = match self.chunks.len() {
+            0 => FIRST_CHUNK_BYTES.max(bytes + 1),
+            1 => SECOND_CHUNK_BYTES.max(bytes),
+            _ => CHUNK_BYTES,
+        };
+        // Position 0 stands for "none".
+        self.used = usize::from(self.chunks.is_empty());
+        self.chunks.push(ZeroedArray::new(count));
         assert!(self.chunks.len() <= 1 << (32 - CHUNK_BITS), "SHARD_BYTES_MAX bounds the arena");
-        capacity
+        count
     }
 
     #[inline]
@@ -115,7 +129,10 @@ impl Arena {
     /// Hints the processor that the record at `position` is read soon.
     #[inline]
     pub fn prefetch(&self, position: u32) {
-        super::prefetch(self.at(position).as_ptr());
+        // A record of typical size reaches into a second line.
+        let start = self.at(position).as_ptr();
+        prefetch(start);
+        prefetch(start.wrapping_add(64));
     }
 
     /// The fixed part of the record at `position`.
@@ -172,6 +189,18 @@ fn changes(schema: &Schema, ints: &[u64; INTS_MAX], template: &[u64; INTS_MAX]) 
         mask |= u32::from(ints[column] != template[column]) << column;
     }
     mask & !((1 << schema.key_ints) - 1)
+}
+
+/// Writes a varint at `at`, for which there is room.
+#[inline]
+fn write_varint(out: &mut [u8], at: &mut usize, mut value: u64) {
+    while value >= 0x80 {
+        out[*at] = value as u8 | 0x80;
+        *at += 1;
+        value >>= 7;
+    }
+    out[*at] = value as u8;
+    *at += 1;
 }
 
 /// A varint that this process wrote.

@@ -4,6 +4,7 @@
 //! entries of 32 bytes.
 
 use super::GroupKey;
+use crate::memory::prefetch;
 use crate::schema::mix;
 
 const SLOTS_MIN: usize = 8;
@@ -67,7 +68,7 @@ impl Groups {
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         if let Some(slot) = self.slots.get((hash >> 32) as usize & self.slots.len().wrapping_sub(1)) {
-            super::prefetch(slot);
+            prefetch(slot);
         }
     }
 

@@ -21,40 +21,18 @@ pub const SHARD_BITS: u32 = 4;
 /// that what every write touches of each stays in a core's own cache.
 pub const SHARDS: usize = 1 << SHARD_BITS;
 
+/// What rotates the tags of a group's records, from the group's integers.
+#[inline]
+#[must_use]
+pub fn group_salt(group: &[u64]) -> u32 {
+    let mut key = GroupKey::default();
+    key[..group.len()].copy_from_slice(group);
+    groups::salt(&key)
+}
+
 /// The shard of keys whose last integer is `order`.
 #[inline]
 #[must_use]
 pub const fn shard_of(order: u64) -> usize {
     (order >> (64 - SHARD_BITS)) as usize
-}
-
-/// Asks the kernel for large pages under `memory`, which is read at random: with small ones most
-/// reads would miss the translation buffer as well as the cache.
-pub(crate) fn advise_huge_pages<T>(memory: &[T]) {
-    const PAGE_BYTES: usize = 4096;
-    const HUGE_PAGE_BYTES: usize = 2 << 20;
-    let (start, bytes) = (memory.as_ptr() as usize, size_of_val(memory));
-    let from = start.next_multiple_of(PAGE_BYTES);
-    let to = (start + bytes) / PAGE_BYTES * PAGE_BYTES;
-    if to < from + HUGE_PAGE_BYTES {
-        return;
-    }
-    // SAFETY: the range lies within `memory`; the advice changes how it is mapped, not what it
-    // holds. A kernel without large pages refuses, which is no loss.
-    let _ = unsafe {
-        rustix::mm::madvise(from as *mut _, to - from, rustix::mm::Advice::LinuxHugepage)
-    };
-}
-
-/// Hints the processor that the line at `address` is read soon.
-#[inline]
-pub(crate) fn prefetch<T>(address: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults, whatever the address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }

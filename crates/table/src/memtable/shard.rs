@@ -9,6 +9,7 @@
 use super::SHARD_BITS;
 use super::arena::{Arena, Header};
 use super::groups::{Group, Groups, hash, salt};
+use crate::memory::{ZeroedArray, prefetch};
 use crate::schema::{KEY_INTS_MAX, Key, Row, Schema, mix};
 
 const SLOTS_MIN: usize = 256;
@@ -20,7 +21,7 @@ pub type GroupKey = [u64; KEY_INTS_MAX - 1];
 #[derive(Debug)]
 pub struct Shard {
     schema: &'static Schema,
-    slots: Vec<u64>,
+    slots: ZeroedArray<u64>,
     rows: usize,
     pub(super) arena: Arena,
     pub(super) groups: Groups,
@@ -51,7 +52,7 @@ impl Shard {
     pub fn new(schema: &'static Schema) -> Self {
         Self {
             schema,
-            slots: Vec::new(),
+            slots: ZeroedArray::default(),
             rows: 0,
             arena: Arena::default(),
             groups: Groups::default(),
@@ -108,8 +109,41 @@ impl Shard {
         self.groups.prefetch(hash);
         if self.schema.hash_of.is_some() && !self.slots.is_empty() {
             let tag = self.tag(hash as u32, self.schema.order(&key.ints), key.string);
-            super::prefetch(&raw const self.slots[self.first_slot(tag)]);
+            prefetch(&raw const self.slots[self.first_slot(tag)]);
         }
+    }
+
+    /// Where the slots are and the logarithm of their number.
+    pub fn slots_place(&self) -> (*const u64, u32) {
+        (self.slots.as_ptr(), self.slots.len().checked_ilog2().unwrap_or(0))
+    }
+
+    /// Puts a record in stored form if its key is not here; whether it was put.
+    ///
+    /// The record is written before the key is looked for: by the time the slot is read, a
+    /// prefetch that was started earlier has had time to finish.
+    #[inline]
+    pub fn insert(&mut self, key: &Key, row: &Row) -> Option<Place> {
+        if (self.rows + 1) * 4 > self.slots.len() * 3 {
+            self.grow();
+        }
+        let group_key = self.group_key(key);
+        let (group_slot, group) = self.groups.add(&group_key);
+        let order = self.schema.order(&key.ints);
+        let previous = self.groups.at_mut(group_slot).newest;
+        let header = Header { order, group, previous };
+        let (position, allocated) = self.arena.push(self.schema, header, row);
+        self.bytes += allocated;
+        let tag = self.tag(salt(&group_key), order, key.string);
+        let (slot, taken) = self.probe(group, tag, order, key.string);
+        if taken != 0 {
+            self.arena.pop(position);
+            return None;
+        }
+        self.groups.at_mut(group_slot).newest = position;
+        self.slots[slot] = u64::from(tag) << 32 | u64::from(position);
+        self.rows += 1;
+        Some(Place { group, group_slot, tag, slot, position })
     }
 
     /// Where `key` is, if it is here.
@@ -165,11 +199,9 @@ impl Shard {
 
     fn grow(&mut self) {
         let count = (self.slots.len() * 2).max(SLOTS_MIN);
-        let slots = vec![0; count];
-        super::advise_huge_pages(&slots);
-        let old = std::mem::replace(&mut self.slots, slots);
+        let old = std::mem::replace(&mut self.slots, ZeroedArray::new(count));
         self.bytes += (count - old.len()) * 8;
-        for entry in old.into_iter().filter(|&entry| entry != 0) {
+        for &entry in old.iter().filter(|&&entry| entry != 0) {
             let mut slot = self.first_slot((entry >> 32) as u32);
             while self.slots[slot] != 0 {
                 slot = (slot + 1) & (count - 1);

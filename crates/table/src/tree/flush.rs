@@ -90,6 +90,7 @@ impl Inner {
             let presence = std::mem::take(&mut shard.presence);
             let fresh = LiveShard { presence, ..LiveShard::new(self.schema) };
             taken.push(std::mem::replace(&mut **shard, fresh).rows);
+            self.hints[number].set(shard);
         }
         let memtable = Arc::new(FrozenMemtable::new(self.schema, taken));
         self.version.rcu(|version| {

@@ -11,6 +11,8 @@
 mod background;
 mod compact;
 mod flush;
+mod hint;
+mod insert;
 mod log;
 mod open;
 mod options;
@@ -40,6 +42,7 @@ use crate::presence::Presence;
 use crate::schema::{Row, Schema};
 use crate::tables::TableSource;
 use crate::wal::ShardLog;
+use hint::Hint;
 use log::LogState;
 use version::Version;
 
@@ -76,6 +79,8 @@ struct Inner {
     retention: Retention,
     barrier: Barrier,
     shards: Box<[Mutex<LiveShard>]>,
+    /// Where each shard's tables are.
+    hints: Box<[Hint]>,
     /// Number of the next operation; taken under the lock of a shard it writes to.
     next_seq: AtomicU64,
     /// How often the memtable was frozen; changes under the locks of all shards.

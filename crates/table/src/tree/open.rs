@@ -8,6 +8,7 @@ use esker_base::{Clock, Error, Kind, Result};
 use parking_lot::{Condvar, Mutex};
 
 use super::background::Threads;
+use super::hint::Hint;
 use super::log::{self, LogState};
 use super::{
     Barrier, FlushState, Inner, LiveShard, Pending, Retention, Tree, TreeOptions, Version,
@@ -113,6 +114,7 @@ impl Tree {
             retention: setup.retention,
             barrier: setup.barrier,
             shards: (0..SHARDS).map(|_| Mutex::new(LiveShard::new(setup.schema))).collect(),
+            hints: (0..SHARDS).map(|_| Hint::default()).collect(),
             next_seq: AtomicU64::new(next_seq),
             freezes: AtomicU64::new(0),
             active_bytes: AtomicUsize::new(0),

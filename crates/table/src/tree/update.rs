@@ -18,7 +18,7 @@ use crate::table::Wanted;
 
 /// A shard's log is written through once this much of it is pending, so that all of them together
 /// stay under [`LOG_BYTES`].
-const SHARD_LOG_BYTES: usize = LOG_BYTES / SHARDS;
+pub(super) const SHARD_LOG_BYTES: usize = LOG_BYTES / SHARDS;
 
 /// The record that a key had before an update, if any, in readable form.
 pub type Slot<'a> = Option<Row<'a>>;
@@ -53,7 +53,8 @@ impl Draft<'_, '_> {
     pub fn put(&mut self, rows: &mut [Row]) {
         assert!(!self.has_put, "an update puts once");
         self.has_put = true;
-        let schema = self.inner.schema;
+        let inner = self.inner;
+        let schema = inner.schema;
         let seq = self.seq();
         for row in rows.iter_mut() {
             row.ints[schema.seq()] = seq;
@@ -80,6 +81,9 @@ impl Draft<'_, '_> {
             }
             shard.rows.put(&place, row);
             let grown = shard.rows.bytes() - before;
+            if grown > 0 {
+                inner.hints[number].set(shard);
+            }
             if logs && number == log_shard {
                 let logged = &mut shard.rows.group_mut(&place).logged;
                 shard.log.row(schema, row, Some(logged));
@@ -220,7 +224,7 @@ impl Inner {
 
     /// What follows an operation, outside its locks: log, memory, durability.
     #[inline]
-    fn settle(&self, seq: u64, log_full: bool, grown_bytes: usize) -> Result<()> {
+    pub(super) fn settle(&self, seq: u64, log_full: bool, grown_bytes: usize) -> Result<()> {
         match self.options.durability {
             Durability::None => {}
             Durability::Async if !log_full => {}

@@ -1,0 +1,151 @@
+//! Zeroed arrays under large pages, for memory that is read at random.
+//!
+//! With small pages most random reads into hundreds of megabytes miss the translation buffer as
+//! well as the cache, and every 4 KiB costs a fault when first touched. Arrays of a large page or
+//! more are mapped at its alignment and the kernel is asked for large pages; smaller ones come from
+//! the allocator.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Types for which all bytes zero is a value.
+///
+/// # Safety
+/// It must be so, and they must not need dropping.
+pub unsafe trait Zeroable: Copy {}
+
+// SAFETY: integers.
+unsafe impl Zeroable for u8 {}
+// SAFETY: integers.
+unsafe impl Zeroable for u64 {}
+
+/// An array of `T`, all zero at first.
+pub struct ZeroedArray<T: Zeroable> {
+    start: NonNull<T>,
+    count: usize,
+    /// The mapping that holds it, if it is not from the allocator.
+    mapping: Option<(NonNull<u8>, usize)>,
+}
+
+// SAFETY: the array owns its memory, and `T: Copy` has no ties to a thread.
+unsafe impl<T: Zeroable + Send> Send for ZeroedArray<T> {}
+// SAFETY: shared access only reads.
+unsafe impl<T: Zeroable + Sync> Sync for ZeroedArray<T> {}
+
+impl<T: Zeroable> ZeroedArray<T> {
+    /// An array of `count` zeros.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
+        let layout = Layout::array::<T>(count).expect("callers bound their arrays");
+        if layout.size() == 0 {
+            return Self { start: NonNull::dangling(), count, mapping: None };
+        }
+        if layout.size() >= HUGE_PAGE_BYTES
+            && let Some(mapped) = Self::map(count, layout.size())
+        {
+            return mapped;
+        }
+        // SAFETY: the size is not 0.
+        let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Self { start, count, mapping: None }
+    }
+
+    fn map(count: usize, bytes: usize) -> Option<Self> {
+        // One page more, so that an aligned start lies within.
+        let mapped_bytes = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES)? + HUGE_PAGE_BYTES;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new anonymous mapping aliases nothing.
+        let base =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, protection, flags) }.ok()?;
+        let base = NonNull::new(base.cast::<u8>())?;
+        let skip = base.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        // SAFETY: `skip` is less than the page that was added.
+        let start = unsafe { base.as_ptr().add(skip) };
+        // SAFETY: the range is within the mapping. A kernel without large pages refuses the
+        // advice, which is no loss.
+        let _ = unsafe { madvise(start.cast(), mapped_bytes - skip, Advice::LinuxHugepage) };
+        let start = NonNull::new(start.cast::<T>())?;
+        Some(Self { start, count, mapping: Some((base, mapped_bytes)) })
+    }
+}
+
+impl<T: Zeroable> Drop for ZeroedArray<T> {
+    fn drop(&mut self) {
+        let layout = Layout::array::<T>(self.count).expect("checked when it was made");
+        match self.mapping {
+            // SAFETY: the mapping is ours and nothing borrows from it any more.
+            Some((base, bytes)) => drop(unsafe { munmap(base.as_ptr().cast(), bytes) }),
+            None if layout.size() == 0 => {}
+            // SAFETY: allocated in `new` with this layout.
+            None => unsafe { dealloc(self.start.as_ptr().cast(), layout) },
+        }
+    }
+}
+
+impl<T: Zeroable> Default for ZeroedArray<T> {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+impl<T: Zeroable> Deref for ZeroedArray<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `count` initialised values (zero or written since) start there.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
+    }
+}
+
+impl<T: Zeroable> DerefMut for ZeroedArray<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as for `deref`, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.count) }
+    }
+}
+
+impl<T: Zeroable> fmt::Debug for ZeroedArray<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZeroedArray").field("count", &self.count).finish()
+    }
+}
+
+/// Hints the processor that the line at `address` is read soon. Any address will do.
+#[inline]
+pub fn prefetch<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_of_all_sizes_are_zero_and_hold_what_is_written() {
+        for count in [0, 1, 1_000, HUGE_PAGE_BYTES / 8, HUGE_PAGE_BYTES / 8 + 1, 1 << 20] {
+            let mut array = ZeroedArray::<u64>::new(count);
+            assert!(array.iter().all(|&value| value == 0));
+            for (index, value) in array.iter_mut().enumerate() {
+                *value = index as u64;
+            }
+            assert!(array.iter().enumerate().all(|(index, &value)| value == index as u64));
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Hints: where a shard's tables are, so that what a write will read can be fetched into the
+//! processor's cache before the shard is locked.
+//!
+//! They may be stale, which costs time and never more: a prefetch does not fault. Every write of a
+//! large memtable misses the cache a few times; started early, the misses overlap with the work
+//! that does not depend on them.
+
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use super::LiveShard;
+use crate::memory::prefetch;
+use crate::memtable::SHARD_BITS;
+
+const LINE_BYTES: usize = 64;
+
+/// Where the tables of one shard were a short while ago.
+#[repr(align(64))]
+#[derive(Debug, Default)]
+pub(super) struct Hint {
+    slots: AtomicPtr<u64>,
+    slots_log: AtomicU32,
+    lines: AtomicPtr<u8>,
+    line_count: AtomicUsize,
+}
+
+impl Hint {
+    /// Points to where the tables of `shard` are now.
+    pub(super) fn set(&self, shard: &LiveShard) {
+        let (slots, log) = shard.rows.slots_place();
+        self.slots.store(slots.cast_mut(), Ordering::Relaxed);
+        self.slots_log.store(log, Ordering::Relaxed);
+        let (lines, count) = shard.presence.lines_place();
+        self.lines.store(lines.cast_mut(), Ordering::Relaxed);
+        self.line_count.store(count, Ordering::Relaxed);
+    }
+
+    /// Starts fetching the slot of a key with hash `order` in a group of salt `salt`, and the line
+    /// of its digest.
+    #[inline]
+    pub(super) fn prefetch(&self, order: u64, salt: u32, digest: u64) {
+        let tag = ((order << SHARD_BITS >> 32) as u32).wrapping_add(salt);
+        let log = self.slots_log.load(Ordering::Relaxed);
+        let slot = tag.checked_shr(32 - log).unwrap_or(0) as usize;
+        prefetch(self.slots.load(Ordering::Relaxed).wrapping_add(slot));
+        let count = self.line_count.load(Ordering::Relaxed);
+        let line = ((u128::from(digest) * count as u128) >> 64) as usize;
+        prefetch(self.lines.load(Ordering::Relaxed).wrapping_add(line * LINE_BYTES));
+    }
+}
