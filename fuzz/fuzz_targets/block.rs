@@ -1,0 +1,11 @@
+//! Fuzz target: `esker_fuzz::block` under coverage guidance.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| esker_fuzz::block::run(bytes));
+
+#[cfg(not(fuzzing))]
+fn main() {
+    eprintln!("run this with `cargo +nightly fuzz run block`, or `cargo test` for a bounded run");
+    std::process::exit(2);
+}

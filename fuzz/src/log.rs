@@ -1,0 +1,132 @@
+//! Write-ahead logs: any bytes, chunks of any bytes under a right checksum, and ours changed.
+
+use std::sync::Arc;
+
+use esker_base::store::{MemoryStore, SharedStore};
+use esker_table::manifest::Manifest;
+use esker_table::memtable::SHARDS;
+use esker_table::schema::Schema;
+use esker_table::schema::record::RECORD;
+use esker_table::wal::{Chunk, LOG_MAGIC, ShardLog, decode_log, prefix_end};
+
+use crate::choices::Choices;
+use crate::{manifest, records};
+
+/// Bytes of a chunk's header, and where its length and checksum are in it.
+const HEADER_BYTES: usize = 20;
+
+type Found = Vec<(u64, Vec<u8>)>;
+
+pub fn run(bytes: &[u8]) {
+    let mut choices = Choices::new(bytes);
+    let schema = records::schema(&mut choices);
+    let kind = choices.u8() % 4;
+    if kind == 0 {
+        let mut log = LOG_MAGIC.to_vec();
+        let mut chunk = vec![0; HEADER_BYTES];
+        chunk.extend_from_slice(choices.rest());
+        repair(&mut chunk);
+        log.extend_from_slice(&chunk);
+        exercise(schema, &log);
+        return;
+    }
+    let (chunks, written) = write(schema, &mut choices);
+    let mut log = LOG_MAGIC.to_vec();
+    let mut changed = false;
+    for mut chunk in chunks {
+        if kind == 1 {
+            changed |= choices.mutate(&mut chunk);
+            repair(&mut chunk);
+        }
+        log.extend_from_slice(&chunk);
+    }
+    // Without repairing: what a disk does.
+    let damaged = kind == 2 && choices.mutate(&mut log);
+    let found = exercise(schema, &log);
+    if damaged {
+        let found = found.unwrap_or_default();
+        assert!(found.len() <= written.len() && found[..] == written[..found.len()]);
+    } else if !changed {
+        assert_eq!(found.expect("a log of ours"), written);
+    }
+}
+
+/// Makes a chunk's length and checksum right.
+fn repair(chunk: &mut [u8]) {
+    if chunk.len() <= HEADER_BYTES {
+        return;
+    }
+    let length = u32::try_from(chunk.len() - HEADER_BYTES).expect("small");
+    chunk[..4].copy_from_slice(b"ECNK");
+    chunk[4..8].copy_from_slice(&length.to_le_bytes());
+    let checksum = crc32c::crc32c(&chunk[12..]);
+    chunk[8..12].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// Chunks of operations of one row each, and what they hold in order.
+fn write(schema: &'static Schema, choices: &mut Choices) -> (Vec<Vec<u8>>, Found) {
+    let mut shards: Vec<ShardLog> = Vec::new();
+    shards.resize_with(SHARDS, ShardLog::default);
+    let (mut chunks, mut written) = (Vec::new(), Vec::new());
+    let (mut at, mut seq) = (LOG_MAGIC.len() as u64, 1);
+    for _ in 0..1 + choices.u8() % 4 {
+        let mut chunk = Chunk::default();
+        let mut in_chunk: Vec<(usize, u64, Vec<u8>)> = Vec::new();
+        for mut row in records::sorted(schema, choices, 30) {
+            row.ints[schema.seq()] = seq;
+            let shard = choices.below(SHARDS);
+            shards[shard].start(seq, 1);
+            let mut number = 0;
+            let group = choices.u8().is_multiple_of(2).then_some(&mut number);
+            shards[shard].row(schema, &row.row(), group);
+            in_chunk.push((shard, seq, row.strings[0].clone()));
+            seq += 1;
+        }
+        for (number, shard) in shards.iter_mut().enumerate() {
+            chunk.take(number, shard);
+        }
+        if chunk.is_empty() {
+            continue;
+        }
+        in_chunk.sort_by_key(|(shard, seq, _)| (*shard, *seq));
+        written.extend(in_chunk.into_iter().map(|(_, seq, key)| (seq, key)));
+        let synced = if choices.u8().is_multiple_of(2) { at } else { 0 };
+        let sealed = chunk.seal(synced).to_vec();
+        at += sealed.len() as u64;
+        chunks.push(sealed);
+    }
+    (chunks, written)
+}
+
+/// Decodes a log; then takes over a set that has it.
+fn exercise(schema: &'static Schema, log: &[u8]) -> Option<Found> {
+    let (mut found, mut seqs) = (Vec::new(), Vec::new());
+    let whole = decode_log(
+        schema,
+        log,
+        &mut |seq, row| found.push((seq, row.strings[0].to_vec())),
+        &mut |seq| seqs.push(seq),
+    );
+    if whole.as_ref().is_ok_and(|whole| *whole > log.len()) {
+        panic!("more bytes are whole than there are");
+    }
+    let count = seqs.len() as u64;
+    assert!(prefix_end(seqs, 0) <= count, "a prefix has no more operations than there are");
+    if schema.id == RECORD.id && log.len() > LOG_MAGIC.len() {
+        take_over(log);
+    }
+    whole.ok().map(|_| found)
+}
+
+fn take_over(log: &[u8]) {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let mut first = Manifest::new(Vec::new(), 0);
+    first.claim(&*store, manifest::set(), 0).expect("claim");
+    let name = format!("set/{}/wal/00000001-00000000", manifest::set());
+    store.put_if_absent(&name, log).expect("put");
+    if let Ok(tree) = manifest::resume(&store) {
+        manifest::use_tree(&tree);
+        drop(tree);
+        manifest::resume(&store).expect("what was taken over once");
+    }
+}

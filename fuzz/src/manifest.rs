@@ -1,0 +1,127 @@
+//! Manifests: any bytes under a right checksum, ours with some bytes changed, and taking them over.
+
+use std::sync::Arc;
+
+use esker_base::clock::ManualClock;
+use esker_base::store::{MemoryStore, SharedStore};
+use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
+use esker_table::schema::RowBuffer;
+use esker_table::schema::record::{self, RECORD};
+use esker_table::tables::TableSource;
+use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup, Verdict};
+
+use crate::choices::Choices;
+use crate::records;
+
+const SET: SetId = SetId(1);
+
+pub fn run(bytes: &[u8]) {
+    let mut choices = Choices::new(bytes);
+    let ours = !choices.u8().is_multiple_of(4);
+    let made = made(&mut choices);
+    let mut encoded = if ours { made.encode() } else { choices.rest().to_vec() };
+    // The checksum is not changed but made right.
+    let body = encoded.len() - encoded.len().min(4);
+    encoded.truncate(body);
+    let changed = choices.mutate(&mut encoded) || !ours;
+    encoded.extend_from_slice(&crc32c::crc32c(&encoded).to_le_bytes());
+    let decoded = Manifest::decode(&encoded);
+    if let Ok(manifest) = &decoded {
+        assert_eq!(Manifest::decode(&manifest.encode()).as_ref(), Ok(manifest));
+        take_over(manifest, &encoded);
+    }
+    // Of what we write by chance some is refused: tables that overlap, numbers without room.
+    if !changed && let Ok(manifest) = decoded {
+        assert_eq!(manifest, made);
+    }
+}
+
+fn made(choices: &mut Choices) -> Manifest {
+    let mut manifest = Manifest::new(Vec::new(), choices.u64());
+    manifest.number = number(choices);
+    manifest.epoch = number(choices);
+    manifest.last_seq = number(choices);
+    manifest.log_floor = number(choices);
+    manifest.state =
+        [SetState::Open, SetState::Published, SetState::Condemned][choices.below(16) % 3];
+    manifest.bases = (0..choices.u8() % 3).map(|_| SetId(u128::from(choices.u64()))).collect();
+    for run in (0..u64::from(choices.u8() % 4)).rev() {
+        let (a, b) = (records::key(&RECORD, choices), records::key(&RECORD, choices));
+        let (first, last) = if a.key() <= b.key() { (a, b) } else { (b, a) };
+        manifest.tables.push(TableRef {
+            set: SET,
+            number: number(choices),
+            schema: if choices.u8() < 0xE0 { RECORD.id } else { 1 },
+            run: run * 2 + number(choices) % 4,
+            bytes: 1_000 + number(choices),
+            tail_bytes: number(choices) % 2_000,
+            rows: number(choices),
+            seq_max: choices.u64(),
+            first,
+            last,
+        });
+    }
+    manifest.obsolete = (0..choices.u8() % 4).map(|_| choices.u64()).collect();
+    for _ in 0..choices.u8() % 3 {
+        manifest.properties.insert(text(choices), text(choices));
+    }
+    manifest
+}
+
+/// Mostly one that a manifest may have.
+fn number(choices: &mut Choices) -> u64 {
+    let value = choices.u64();
+    if choices.u8() < 0xFC { value & 0xFFFF } else { value >> 1 }
+}
+
+fn text(choices: &mut Choices) -> String {
+    String::from_utf8_lossy(&choices.string(40)).into_owned()
+}
+
+/// Opens the set as a writer would and uses it, so that its numbers are counted on.
+fn take_over(manifest: &Manifest, encoded: &[u8]) {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let name = format!("{}{:016x}", Manifest::folder(SET), manifest.number);
+    store.put_if_absent(&name, encoded).expect("put");
+    if let Ok(tree) = resume(&store) {
+        use_tree(&tree);
+    }
+}
+
+/// Takes over what is in `store`, without threads.
+pub fn resume(store: &SharedStore) -> esker_base::Result<Tree> {
+    let setup = TreeSetup {
+        schema: &RECORD,
+        source: TableSource::new(store.clone(), 1 << 16),
+        clock: Arc::new(ManualClock::new(1)),
+        options: TreeOptions {
+            durability: Durability::None,
+            compaction: Compaction::Full,
+            memory_bytes: 1 << 20,
+            background: false,
+        },
+        retention: |_, _| Verdict::Keep,
+        barrier: Arc::new(|| Ok(())),
+    };
+    Tree::resume(setup, SET, &mut |_| Ok(true))
+}
+
+/// The set that [`resume`] takes over.
+pub const fn set() -> SetId {
+    SET
+}
+
+/// Reads and writes; the store's tables may be missing, which is an error and no more.
+pub fn use_tree(tree: &Tree) {
+    let mut row = RowBuffer::default();
+    let key = record::key(b"key");
+    let _found = tree.get(&key, true, &mut row);
+    let _batch = tree.get_batch(&[key, record::key(b"other")]);
+    let _put = tree.update([key], |_, draft| {
+        draft.put(&mut [record::row(b"key", b"value")]);
+        Ok(())
+    });
+    let _flushed = tree.flush();
+    let _statistics = tree.statistics();
+    let _compacted = tree.compact();
+}
