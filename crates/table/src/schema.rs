@@ -224,7 +224,7 @@ impl Schema {
     }
 }
 
-/// A bijection of 64-bit words in which every input bit reaches every output bit.
+/// A hash of 64-bit words in which every input bit reaches every output bit. On disk in filters.
 #[inline]
 #[must_use]
 pub fn mix(word: u64) -> u64 {

@@ -1,8 +1,10 @@
 //! Tests of the table engine as a whole.
 
 mod concurrency;
+mod damage;
 mod failures;
 mod fencing;
+mod golden;
 mod hostile;
 mod model;
 mod records;

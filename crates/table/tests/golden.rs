@@ -1,0 +1,247 @@
+//! Golden bytes: what the encoders write today is what docs/format shows, byte by byte.
+//!
+//! An example in a document is a fence of hexadecimal digits, comments after `#`, that follows a
+//! line `<!-- golden: NAME -->`. Larger ones are in tests/golden/. `ESKER_BLESS=1` with one test
+//! thread rewrites what differs, comments in a fence included: write those again by hand.
+//! A change of bytes that readers of before could not read is a new format version.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_base::Random;
+use esker_base::store::identity::Identity;
+use esker_base::store::{MemoryStore, SharedStore, Store};
+use esker_table::block::BlockBuilder;
+use esker_table::column::{Ints, StringsBuilder};
+use esker_table::manifest::{Manifest, SetId, TableRef};
+use esker_table::run_writer::RunWriter;
+use esker_table::schema::record::{self, RECORD};
+use esker_table::schema::{KeyBuffer, RowBuffer};
+use esker_table::wal::{Chunk, LOG_MAGIC, ShardLog};
+
+use crate::records::SET;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The fence after `<!-- golden: name -->` in a document of docs/format.
+fn fence(document: &str, name: &str) -> String {
+    let path = root().join("docs/format").join(document);
+    let text = std::fs::read_to_string(&path).expect("a document");
+    let marker = format!("<!-- golden: {name} -->");
+    let after = text.split_once(&marker).unwrap_or_else(|| panic!("{document} has no {marker}")).1;
+    let fence = after.split("```").nth(1).expect("a fence after the marker");
+    fence.split_once('\n').expect("lines in the fence").1.to_owned()
+}
+
+fn parse_hex(text: &str) -> Vec<u8> {
+    let digits: String = text
+        .lines()
+        .flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace())
+        .collect();
+    let pairs = digits.as_bytes().chunks(2);
+    pairs
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).expect("hex"), 16).expect("hex"))
+        .collect()
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for line in bytes.chunks(32) {
+        line.iter().for_each(|byte| write!(out, "{byte:02x}").expect("a string grows"));
+        out.push('\n');
+    }
+    out
+}
+
+fn assert_documented(document: &str, name: &str, bytes: &[u8]) {
+    let fenced = fence(document, name);
+    let documented = parse_hex(&fenced);
+    if documented != bytes && std::env::var_os("ESKER_BLESS").is_some() {
+        let path = root().join("docs/format").join(document);
+        let text = std::fs::read_to_string(&path).expect("a document");
+        let marker = format!("<!-- golden: {name} -->");
+        let (before, after) = text.split_once(&marker).expect("the marker that was found");
+        let after =
+            after.replacen(&format!("\n{fenced}```"), &format!("\n{}```", to_hex(bytes)), 1);
+        std::fs::write(&path, format!("{before}{marker}{after}")).expect("write");
+        return;
+    }
+    assert_eq!(to_hex(&documented), to_hex(bytes), "{document}: {name} is now\n{}", to_hex(bytes));
+}
+
+fn assert_golden(name: &str, bytes: &[u8]) {
+    let path = root().join("crates/table/tests/golden").join(name);
+    if std::env::var_os("ESKER_BLESS").is_some() {
+        std::fs::write(&path, to_hex(bytes)).expect("write");
+    }
+    let golden = std::fs::read_to_string(&path).expect("golden bytes; make them by ESKER_BLESS=1");
+    assert!(
+        parse_hex(&golden) == bytes,
+        "{name} differs: if that is meant, run with ESKER_BLESS=1"
+    );
+}
+
+fn ints(values: &[u64]) -> Vec<u8> {
+    let mut out = Vec::new();
+    Ints::encode(values, false, &mut out);
+    out
+}
+
+#[test]
+fn integer_columns() {
+    let spread = |row: u64| row.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let runs: Vec<u64> = (0..40).map(|row| spread(row / 20)).collect();
+    let few: Vec<u64> = (0..40).map(|row| spread((row + row / 13) % 3)).collect();
+    let near: Vec<u64> =
+        (0..24).map(|row| (1 << 40) + row * 1_000 + (row * row / 5) % 11).collect();
+    let tiles: Vec<u64> = (0..40).map(|row| (row / 4) * 65_536 + (row % 4) * 1_024).collect();
+    for (name, values) in [
+        ("constant", vec![300; 5]),
+        ("packed", vec![1_000, 1_003, 1_001, 1_002]),
+        ("runs", runs),
+        ("dictionary", few),
+        ("delta", near),
+        ("phrase", tiles),
+    ] {
+        assert_documented("table.md", name, &ints(&values));
+    }
+}
+
+#[test]
+fn string_columns() {
+    let encode = |strings: &[&[u8]]| {
+        let mut builder = StringsBuilder::default();
+        strings.iter().for_each(|string| builder.push(string));
+        let mut out = Vec::new();
+        builder.encode(&mut out);
+        out
+    };
+    assert_documented("table.md", "plain", &encode(&[b"abc", b"abde"]));
+    let digits = [&b"n0101010"[..], b"n1010101", b"n0011001"];
+    assert_documented("table.md", "alphabet", &encode(&digits));
+    let every: Vec<u8> = (0..=127).collect();
+    let long = [&every[..], &every, &every];
+    assert_golden("lz4.hex", &encode(&long));
+}
+
+fn put(builder: &mut BlockBuilder, key: &[u8], seq: u64, value: &[u8]) {
+    let mut row = record::row(key, value);
+    row.ints[record::SEQ] = seq;
+    RECORD.store(&mut row.ints);
+    builder.push(&row);
+}
+
+const SAMPLE: [(&[u8], u64, &[u8]); 3] =
+    [(b"a", 1, b"one"), (b"b", 2, b"two"), (b"exactly8", 3, b"")];
+
+#[test]
+fn block() {
+    let mut builder = BlockBuilder::new(&RECORD);
+    SAMPLE.iter().for_each(|(key, seq, value)| put(&mut builder, key, *seq, value));
+    let mut out = Vec::new();
+    builder.finish(&mut out);
+    assert_documented("table.md", "block", &out);
+}
+
+/// Writes records as one run and returns the objects.
+fn tables(records: &[RowBuffer]) -> Vec<Vec<u8>> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let mut next_table = 0;
+    let mut writer = RunWriter::new(&RECORD, &store, SET, 1, &mut next_table);
+    records.iter().for_each(|row| writer.push(&row.row()).expect("push"));
+    let references = writer.finish().expect("finish");
+    let get = |reference: &TableRef| store.get(&reference.name(), u64::MAX).expect("get").to_vec();
+    references.iter().map(get).collect()
+}
+
+fn stored(key: &[u8], seq: u64, value: &[u8]) -> RowBuffer {
+    let mut row = record::row(key, value);
+    row.ints[record::SEQ] = seq;
+    RECORD.store(&mut row.ints);
+    let mut buffer = RowBuffer::default();
+    buffer.set(&row);
+    buffer
+}
+
+#[test]
+fn table() {
+    let records: Vec<_> = SAMPLE.iter().map(|(key, seq, value)| stored(key, *seq, value)).collect();
+    assert_documented("table.md", "table", &tables(&records)[0]);
+}
+
+#[test]
+fn a_table_of_several_blocks() {
+    let records: Vec<_> = (0..600u64)
+        .map(|number| {
+            let key = format!("key.{number:06}");
+            stored(key.as_bytes(), number * 3 % 601, &number.to_be_bytes()[..number as usize % 9])
+        })
+        .collect();
+    assert_golden("table.hex", &tables(&records)[0]);
+}
+
+#[test]
+fn log() {
+    let mut shards: [ShardLog; 2] = Default::default();
+    let mut chunk = Chunk::default();
+    let mut log = LOG_MAGIC.to_vec();
+    for (shard, key, seq, value) in
+        [(0, &b"a"[..], 1, &b"one"[..]), (1, b"n", 2, b"two"), (0, b"ab", 3, b"one")]
+    {
+        shards[shard].start(seq, 1);
+        shards[shard].row(&RECORD, &stored(key, seq, value).row(), None);
+    }
+    chunk.take(24, &mut shards[0]);
+    chunk.take(27, &mut shards[1]);
+    log.extend_from_slice(chunk.seal(0));
+    assert_documented("wal.md", "log", &log);
+}
+
+#[test]
+fn manifest() {
+    let mut manifest = Manifest::new(vec![SetId(0xB)], 1_000);
+    manifest.number = 3;
+    manifest.written_ns = 2_000;
+    manifest.last_seq = 3;
+    manifest.log_floor = (1 << 32) | 1;
+    manifest.tables.push(TableRef {
+        set: SET,
+        number: 1 << 32,
+        schema: RECORD.id,
+        run: 1,
+        bytes: 300,
+        tail_bytes: 200,
+        rows: 3,
+        seq_max: 3,
+        first: KeyBuffer::from(record::key(b"a")),
+        last: KeyBuffer::from(record::key(b"exactly8")),
+    });
+    manifest.obsolete.push(5);
+    manifest.properties.insert("job".into(), "7".into());
+    assert_documented("manifest.md", "manifest", &manifest.encode());
+}
+
+/// Filters hold digests, so that these are part of the format.
+#[test]
+fn digests() {
+    let mix = |word: u64| {
+        let wide = u128::from(word ^ 0xA076_1D64_78BD_642F) * 0xE703_7ED1_A0B4_28DB;
+        wide as u64 ^ (wide >> 64) as u64
+    };
+    let head = mix(0x9E37_79B9_7F4A_7C15 ^ 0x6100_0000_0000_0000);
+    // The second is xxh3 of "a".
+    assert_eq!(RECORD.digest(&record::key(b"a")), mix(head ^ 0xE6C6_32B6_1E96_4E1F));
+    let eight = mix(0x9E37_79B9_7F4A_7C15 ^ u64::from_be_bytes(*b"exactly8"));
+    assert_eq!(RECORD.digest(&record::key(b"exactly8")), eight);
+}
+
+#[test]
+fn identity() {
+    let store = MemoryStore::new();
+    Identity::create(&store, &mut Random::from_seed(1)).expect("create");
+    let json = store.get("esker.json", 100).expect("get");
+    assert_eq!(fence("store.md", "identity").trim().as_bytes(), &json[..]);
+}
