@@ -1,3 +1,74 @@
-//! The `esker` command.
+//! The `esker` command: thin commands over the crates.
+//!
+//! Path of a call: `Cli` parses it → `Context` opens the store → a command of `commands/` works and
+//! prints through `Output`. An error becomes one line on standard error and its kind's exit code.
 
-fn main() {}
+mod change;
+mod commands;
+mod context;
+mod location;
+mod output;
+mod progress;
+mod quantity;
+mod text;
+mod users;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::commands::Command;
+use crate::context::Context;
+
+/// Fast namespaces on shared storage, run by the jobs that use them
+///
+/// Esker keeps file systems as stacks of change sets in a store: a directory of a parallel file
+/// system or a bucket on S3. A job starts from published snapshots, adds its changes at memory
+/// speed, and publishes the result under a name. Snapshots never change, so any number of jobs
+/// share them without locks or servers.
+///
+/// Paths are NAME:/path for a published name and @SETID:/path for a change set, whose id may be
+/// cut to a few digits.
+#[derive(Parser)]
+#[command(name = "esker", version, max_term_width = 100, after_long_help = AFTER_HELP)]
+pub struct Cli {
+    /// Store: a directory, s3://bucket/prefix, or memory: for tries
+    #[arg(long, global = true, env = "ESKER_STORE", value_name = "URL", hide_env_values = true)]
+    store: Option<String>,
+    /// Print JSON, for programs
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+A first session:
+  export ESKER_STORE=/scratch/store
+  esker init
+  esker import /usr/include headers
+  esker ls -l headers:/
+  esker find headers:/ --name '*.h' --size +100K
+  esker rm -r headers:/linux --as no-linux
+  esker diff headers no-linux
+  esker export no-linux:/ /tmp/headers
+
+`esker help COMMAND` explains a command; `esker help exit-codes` lists exit codes.";
+
+fn main() -> ExitCode {
+    let cli = Cli::parse_from(commands::find::long_flags(std::env::args_os()));
+    let context = Context::new(cli.store, cli.json);
+    let done = cli.command.run(&context);
+    let done = done.and_then(|code| context.out.flush().map(|()| code));
+    match done {
+        Ok(code) => code,
+        // Whoever read the output has had enough.
+        Err(_) if context.out.reader_left() => ExitCode::SUCCESS,
+        Err(error) => {
+            // What was printed before the error comes before it.
+            let _ = context.out.flush();
+            output::notice(error.to_string());
+            ExitCode::from(error.kind().exit_code())
+        }
+    }
+}

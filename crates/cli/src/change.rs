@@ -1,0 +1,176 @@
+//! Change: where a command that changes something works.
+//!
+//! Published snapshots never change. `NAME:/path` with `--as NEW` publishes the changes as a new
+//! snapshot on top of NAME; `@SETID:/path` works in an open session and leaves it open, flushed,
+//! so that the next command finds everything in tables.
+
+use clap::{Args, ValueEnum};
+use esker_base::{Error, Kind, Result};
+use esker_fs::names;
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_table::manifest::SetId;
+use esker_table::tree::{Durability, TreeOptions};
+use serde_json::json;
+
+use crate::context::{Context, set_of};
+use crate::location::Stack;
+use crate::output::notice;
+
+/// What a session survives.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum DurabilityLevel {
+    /// Nothing until the end: no log is written
+    None,
+    /// The death of the process; power loss up to the last sync
+    #[default]
+    Async,
+    /// Everything: each change is synced before the next
+    Always,
+}
+
+/// Settings of a session.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Session")]
+pub struct SessionSettings {
+    /// What survives a crash before the command ends; afterwards everything does
+    #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
+    pub durability: DurabilityLevel,
+    /// Memory for changes that are not in tables yet, as 512M or 2G
+    #[arg(long, default_value = "256M", value_parser = crate::quantity::bytes, value_name = "SIZE")]
+    pub memory: u64,
+}
+
+impl SessionSettings {
+    /// The options of a session of whoever runs this process.
+    pub fn options(&self, context: &Context) -> SessionOptions {
+        let durability = match self.durability {
+            DurabilityLevel::None => Durability::None,
+            DurabilityLevel::Async => Durability::Async,
+            DurabilityLevel::Always => Durability::Always,
+        };
+        let memory_bytes = usize::try_from(self.memory).unwrap_or(usize::MAX);
+        let tree = TreeOptions { durability, memory_bytes, ..TreeOptions::default() };
+        let properties = [("program".to_owned(), program())].into();
+        SessionOptions { identity: context.identity(), tree, properties }
+    }
+}
+
+/// What made a change set, for `esker show`.
+fn program() -> String {
+    concat!("esker ", env!("CARGO_PKG_VERSION")).to_owned()
+}
+
+/// Where changes go.
+#[derive(Args, Clone, Debug)]
+pub struct ChangeArguments {
+    /// Publish the changes as NEWNAME, on top of the name in the path
+    #[arg(long = "as", value_name = "NEWNAME")]
+    pub new_name: Option<String>,
+    /// Settings of the session
+    #[command(flatten)]
+    pub settings: SessionSettings,
+}
+
+/// A session that a command changes something in.
+pub struct Change {
+    /// The session.
+    pub session: Session,
+    repository: Repository,
+    new_name: Option<String>,
+    is_ours: bool,
+}
+
+impl Change {
+    /// Opens a session to change what `stack` shows.
+    pub fn open(context: &Context, stack: &Stack, arguments: &ChangeArguments) -> Result<Self> {
+        let repository = context.repository()?;
+        let new_name = arguments.new_name.clone();
+        let options = arguments.settings.options(context);
+        if let Some(name) = &new_name {
+            check_free(&repository, name)?;
+        }
+        let (session, is_ours) = match (stack, &new_name) {
+            (Stack::Name(name), None) => {
+                repository.resolve(name)?;
+                let context = format!(
+                    "{name} is published and never changes: add `--as NEWNAME` to publish the \
+                     result as another name, or work in a session: `esker session begin --base {name}`"
+                );
+                return Err(Error::new(Kind::Invalid, context));
+            }
+            (Stack::Name(name), Some(_)) => {
+                let base = repository.resolve(name)?.set;
+                (repository.begin(&[base], options)?, true)
+            }
+            (Stack::Set(_), _) => (repository.resume(set_of(&repository, stack)?, options)?, false),
+        };
+        Ok(Self { session, repository, new_name, is_ours })
+    }
+
+    /// Begins a session on top of `bases` to be published as `new_name`.
+    pub fn begin(
+        context: &Context,
+        bases: &[SetId],
+        new_name: &str,
+        settings: &SessionSettings,
+    ) -> Result<Self> {
+        let repository = context.repository()?;
+        check_free(&repository, new_name)?;
+        let session = repository.begin(bases, settings.options(context))?;
+        Ok(Self { session, repository, new_name: Some(new_name.to_owned()), is_ours: true })
+    }
+
+    /// Runs `work` in the session, then publishes or flushes it. If `work` fails, a session that
+    /// this command began is given up; one that was open before keeps what was done so far.
+    pub fn run<T>(self, context: &Context, work: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
+        let done = work(&self.session);
+        let finished = match &done {
+            Ok(_) => self.finish(context),
+            Err(_) if self.is_ours => {
+                self.give_up();
+                Ok(())
+            }
+            Err(_) => self.session.flush(),
+        };
+        let done = done?;
+        finished.map(|()| done)
+    }
+
+    fn finish(&self, context: &Context) -> Result<()> {
+        match &self.new_name {
+            Some(name) => {
+                let set = self.session.publish(name).map_err(|error| {
+                    let set = self.session.set();
+                    error.within(format!("session @{set} stays open"))
+                })?;
+                announce(context, name, set)
+            }
+            None => self.session.flush(),
+        }
+    }
+
+    fn give_up(&self) {
+        // What is left behind is garbage either way; the error that led here matters more.
+        if let Err(error) = self.repository.abandon(self.session.set()) {
+            notice(format!("could not give up session @{}: {error}", self.session.set()));
+        }
+    }
+}
+
+/// Fails if `name` is taken or no name.
+pub fn check_free(repository: &Repository, name: &str) -> Result<()> {
+    names::check(name)?;
+    if names::is_taken(&**repository.store(), name)? {
+        return Err(names::taken(name));
+    }
+    Ok(())
+}
+
+/// Prints what was published.
+pub fn announce(context: &Context, name: &str, set: SetId) -> Result<()> {
+    if context.out.is_json() {
+        return context.out.json(json!({"published": name, "set": set.to_string()}));
+    }
+    context.out.line(format!("published {name} @{set}"))
+}

@@ -1,0 +1,60 @@
+//! `esker cat`: the bytes of files.
+
+use clap::Args;
+use esker_base::Result;
+use esker_fs::namespace::Follow;
+
+use crate::context::Context;
+use crate::location::Location;
+
+/// Bytes of one read.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// Print the bytes of files
+///
+/// A whole file is checked against its checksum: if it is damaged, the exit code tells, although
+/// bytes were printed by then.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker cat headers:/stdio.h | less
+  esker cat climate:/out.nc --offset 1M --length 64K > part")]
+pub struct Cat {
+    /// Files
+    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// Start at this byte
+    #[arg(long, value_parser = crate::quantity::bytes, default_value = "0", value_name = "SIZE")]
+    offset: u64,
+    /// Print at most this many bytes
+    #[arg(long, value_parser = crate::quantity::bytes, value_name = "SIZE")]
+    length: Option<u64>,
+}
+
+impl Cat {
+    /// Prints.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let repository = context.repository()?;
+        for location in &self.locations {
+            let view = context.view(&repository, &location.stack)?;
+            let inode = view.stat(&location.path, Follow::Yes)?;
+            let in_file = |error: esker_base::Error| error.within(location);
+            if self.offset == 0 && self.length.is_none() {
+                view.read_all(&inode, &mut |bytes| context.out.raw(bytes)).map_err(in_file)?;
+                continue;
+            }
+            let mut offset = self.offset;
+            let end = self.length.map_or(u64::MAX, |length| offset.saturating_add(length));
+            while offset < end {
+                let count = usize::try_from(end - offset).unwrap_or(usize::MAX).min(PIECE_BYTES);
+                let bytes = view.read(&inode, offset, count).map_err(in_file)?;
+                if bytes.is_empty() {
+                    break;
+                }
+                context.out.raw(&bytes)?;
+                offset += bytes.len() as u64;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,29 @@
+//! `esker completions`: what shells need to complete commands.
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+use esker_base::Result;
+
+use crate::Cli;
+use crate::context::Context;
+
+/// Print a script that completes commands in a shell
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker completions bash > ~/.local/share/bash-completion/completions/esker
+  esker completions zsh > \"${fpath[1]}/_esker\"
+  esker completions fish > ~/.config/fish/completions/esker.fish")]
+pub struct Completions {
+    /// The shell
+    shell: Shell,
+}
+
+impl Completions {
+    /// Prints the script.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Cli::command(), "esker", &mut script);
+        context.out.raw(&script)
+    }
+}

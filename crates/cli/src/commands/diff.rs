@@ -1,0 +1,119 @@
+//! `esker diff`: what differs between two trees.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use esker_base::Result;
+use esker_fs::diff::{Aspect, Difference, diff};
+use serde_json::json;
+
+use crate::context::Context;
+use crate::location::Location;
+use crate::text;
+
+/// Show what differs between two trees
+///
+/// A line for each path: A was added, D deleted, M modified, with what of it: kind, content, mode,
+/// owner, time, device, xattrs. Content that both have from the same change set is not read.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker diff headers headers-2
+  esker diff climate-6:/out climate-7:/out --json")]
+pub struct Diff {
+    /// The tree before
+    #[arg(value_name = "A[:/path]", value_parser = Location::parser())]
+    before: Location,
+    /// The tree after
+    #[arg(value_name = "B[:/path]", value_parser = Location::parser())]
+    after: Location,
+    /// Exit with 1 if anything differs
+    #[arg(long)]
+    exit_code: bool,
+    /// Leave out what differs in times only
+    #[arg(long)]
+    ignore_times: bool,
+    /// Only count
+    #[arg(short, long)]
+    summarize: bool,
+}
+
+impl Diff {
+    /// Compares.
+    pub fn run(self, context: &Context) -> Result<ExitCode> {
+        let repository = context.repository()?;
+        let before = context.view(&repository, &self.before.stack)?;
+        let after = context.view(&repository, &self.after.stack)?;
+        let (mut added, mut deleted, mut modified) = (0u64, 0u64, 0u64);
+        diff((&before, &self.before.path), (&after, &self.after.path), &mut |difference| {
+            if self.ignore_times && difference.aspects == [Aspect::Time] {
+                return Ok(());
+            }
+            match (difference.before, difference.after) {
+                (None, _) => added += 1,
+                (_, None) => deleted += 1,
+                _ => modified += 1,
+            }
+            if self.summarize { Ok(()) } else { show(context, difference) }
+        })?;
+        if self.summarize {
+            if context.out.is_json() {
+                let counts = json!({"added": added, "deleted": deleted, "modified": modified});
+                context.out.json(counts)?;
+            } else {
+                let counts = [added, deleted, modified].map(text::count);
+                let [added, deleted, modified] = counts;
+                context
+                    .out
+                    .line(format!("{added} added, {deleted} deleted, {modified} modified"))?;
+            }
+        }
+        let differs = added + deleted + modified > 0;
+        Ok(ExitCode::from(u8::from(self.exit_code && differs)))
+    }
+}
+
+fn show(context: &Context, difference: &Difference) -> Result<()> {
+    let letter = match (difference.before, difference.after) {
+        (None, _) => "A",
+        (_, None) => "D",
+        _ => "M",
+    };
+    let aspects: Vec<&str> = difference.aspects.iter().map(|aspect| word(*aspect)).collect();
+    let out = &context.out;
+    if out.is_json() {
+        let mut object = serde_json::Map::new();
+        object.insert("change".into(), letter.into());
+        text::put_bytes(&mut object, "path", difference.path);
+        object.insert("aspects".into(), aspects.into());
+        for (key, inode) in [("before", difference.before), ("after", difference.after)] {
+            let inode = inode.map(|inode| text::entry(difference.path, inode));
+            object.insert(key.into(), inode.into());
+        }
+        return out.json(object);
+    }
+    out.raw(letter.as_bytes())?;
+    out.raw(b" ")?;
+    out.name(difference.path)?;
+    if difference.after.or(difference.before).is_some_and(|inode| inode.is_directory())
+        && !difference.path.ends_with(b"/")
+    {
+        out.raw(b"/")?;
+    }
+    if !aspects.is_empty() {
+        out.raw(format!(" ({})", aspects.join(", ")).as_bytes())?;
+    }
+    out.raw(b"\n")
+}
+
+const fn word(aspect: Aspect) -> &'static str {
+    match aspect {
+        Aspect::Kind => "kind",
+        Aspect::Content => "content",
+        Aspect::Mode => "mode",
+        Aspect::Owner => "owner",
+        Aspect::Time => "time",
+        Aspect::Device => "device",
+        Aspect::Xattrs => "xattrs",
+    }
+}

@@ -1,0 +1,81 @@
+//! `esker du`: what trees take.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use esker_base::Result;
+
+use crate::context::Context;
+use crate::location::Location;
+use crate::output::notice;
+use crate::text;
+
+/// Sum up sizes below directories
+///
+/// Bytes of content, each file once however many names it has. What a change set takes in the
+/// store is shown by `esker show`.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker du -s headers:/
+  esker du -H --max-depth 1 headers:/")]
+pub struct Du {
+    /// Directories or files
+    #[arg(required = true, value_name = "NAME[:/path]", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// Only the sum of each argument
+    #[arg(short, long, conflicts_with = "max_depth")]
+    summarize: bool,
+    /// Directories down to this depth
+    #[arg(short = 'd', long, value_name = "N")]
+    max_depth: Option<usize>,
+    /// Files too
+    #[arg(short, long)]
+    all: bool,
+    /// Sizes as 1.5 KiB
+    #[arg(short = 'H', long)]
+    human: bool,
+}
+
+impl Du {
+    /// Sums up.
+    pub fn run(self, context: &Context) -> Result<ExitCode> {
+        let repository = context.repository()?;
+        let depth_max = if self.summarize { Some(0) } else { self.max_depth };
+        let mut worst = 0;
+        for location in &self.locations {
+            let view = context.view(&repository, &location.stack)?;
+            view.usage(
+                &location.path,
+                &mut |visit, usage| {
+                    let is_file = !visit.inode.is_directory();
+                    if depth_max.is_some_and(|depth| visit.depth > depth)
+                        || (is_file && visit.depth > 0 && !self.all)
+                    {
+                        return Ok(());
+                    }
+                    let out = &context.out;
+                    if out.is_json() {
+                        let mut object = serde_json::Map::new();
+                        text::put_bytes(&mut object, "path", visit.path);
+                        object.insert("bytes".into(), usage.bytes.into());
+                        object.insert("entries".into(), usage.entries.into());
+                        return out.json(object);
+                    }
+                    let bytes = match self.human {
+                        true => text::bytes(usage.bytes),
+                        false => usage.bytes.to_string(),
+                    };
+                    out.raw(format!("{bytes:>12} {:>9} ", usage.entries).as_bytes())?;
+                    out.name(visit.path)?;
+                    out.raw(b"\n")
+                },
+                &mut |visit, error| {
+                    notice(format!("{}: {error}", text::printable(visit.path)));
+                    worst = error.kind().exit_code();
+                },
+            )?;
+        }
+        Ok(ExitCode::from(worst))
+    }
+}

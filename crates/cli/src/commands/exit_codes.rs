@@ -1,0 +1,68 @@
+//! `esker exit-codes`: what the numbers mean; `esker help exit-codes` says the same.
+
+use clap::Args;
+use esker_base::{Kind, Result};
+use serde_json::json;
+
+use crate::context::Context;
+
+/// Every kind with what it means to a user.
+pub const MEANINGS: &[(Kind, &str)] = &[
+    (Kind::NotFound, "no such store, name, change set or file"),
+    (Kind::Exists, "the name is taken"),
+    (Kind::NotADirectory, "a part of the path is no directory"),
+    (Kind::IsADirectory, "it does not work on a directory"),
+    (Kind::NotEmpty, "the directory has entries"),
+    (Kind::Denied, "permission denied, by mode bits or by the store"),
+    (Kind::Conflict, "somebody else changed the same thing: try again"),
+    (Kind::Fenced, "another writer took the session over"),
+    (Kind::Unavailable, "the store did not answer: try again later"),
+    (Kind::Corrupt, "bytes are not what was written: run `esker verify`"),
+    (Kind::Invalid, "the request makes no sense; the message says why"),
+    (Kind::TooLarge, "a name, value or file over its limit"),
+    (Kind::Closed, "an earlier failure closed the session: resume it"),
+    (Kind::NoSpace, "no room is left"),
+    (Kind::ReadOnly, "the store can only be read"),
+];
+
+/// List exit codes
+///
+///  0  success
+///  1  `diff --exit-code` found differences
+///  2  wrong usage: an unknown option, a missing argument, no store
+///  3  no such store, name, change set or file
+///  4  the name is taken
+///  5  a part of the path is no directory
+///  6  it does not work on a directory
+///  7  the directory has entries
+///  8  permission denied, by mode bits or by the store
+///  9  somebody else changed the same thing: try again
+/// 10  another writer took the session over
+/// 11  the store did not answer: try again later
+/// 12  bytes are not what was written: run `esker verify`
+/// 13  the request makes no sense; the message says why
+/// 14  a name, value or file over its limit
+/// 15  an earlier failure closed the session: resume it
+/// 16  no room is left
+/// 17  the store can only be read
+///
+/// An import, export or search that left something out exits with the code of the first problem.
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub struct ExitCodes {}
+
+impl ExitCodes {
+    /// Lists them.
+    pub fn run(self, context: &Context) -> Result<()> {
+        for (kind, meaning) in MEANINGS {
+            let code = kind.exit_code();
+            if context.out.is_json() {
+                let kind = format!("{kind:?}");
+                context.out.json(json!({"code": code, "kind": kind, "meaning": meaning}))?;
+            } else {
+                context.out.line(format!("{code:>3}  {meaning}"))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,220 @@
+//! `esker find`: searches a tree.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::process::ExitCode;
+
+use clap::Args;
+use esker_base::{Error, Kind, Result};
+use esker_fs::glob::Glob;
+use esker_fs::inode::FileKind;
+use esker_fs::namespace::Follow;
+use esker_fs::predicate::Predicate;
+use esker_fs::walk::{Next, Order, Step, Visit};
+
+use crate::context::Context;
+use crate::location::Location;
+use crate::output::notice;
+use crate::quantity::{self, Comparison};
+use crate::text;
+
+const DAY_NS: u64 = 86_400_000_000_000;
+
+/// Search a tree
+///
+/// Prints the paths of entries that meet every condition. Patterns are those of the shell and meet
+/// the whole name or path; `*` meets slashes too. As with find(1), one dash is enough for the
+/// names of conditions.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker find headers:/ --name '*.h' --size +100K
+  esker find headers:/ --type f --newer 7d -print0 | xargs -0 ...
+  esker find climate:/ --mtime -1 --path '*/out/*' --json")]
+pub struct Find {
+    /// Where to start
+    #[arg(required = true, value_name = "NAME[:/path]", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// The name fits
+    #[arg(long, value_name = "GLOB")]
+    name: Option<OsString>,
+    /// The name fits in upper or lower case
+    #[arg(long, value_name = "GLOB")]
+    iname: Option<OsString>,
+    /// The path from the root on fits
+    #[arg(long, value_name = "GLOB")]
+    path: Option<OsString>,
+    /// f file, d directory, l symbolic link, p pipe, s socket, c b devices; several as f,l
+    #[arg(long = "type", value_name = "KINDS", value_parser = kinds)]
+    kinds: Option<Kinds>,
+    /// More than (+), less than (-) or just so many bytes, as +10M
+    #[arg(long, value_name = "[+-]SIZE", allow_hyphen_values = true)]
+    size: Option<String>,
+    /// Modified more than (+) or less than (-) so many days ago, or on that day before now
+    #[arg(long, value_name = "[+-]DAYS", allow_hyphen_values = true)]
+    mtime: Option<String>,
+    /// Modified after a time: 2026-01-31, 2026-01-31T17:30 (UTC), @SECONDS, or an age as 7d
+    #[arg(long, value_name = "TIME")]
+    newer: Option<String>,
+    /// Modified before a time
+    #[arg(long, value_name = "TIME")]
+    older: Option<String>,
+    /// Of this owner, by number
+    #[arg(long, value_name = "UID")]
+    uid: Option<u32>,
+    /// Of this group, by number
+    #[arg(long, value_name = "GID")]
+    gid: Option<u32>,
+    /// No further below the start than this
+    #[arg(long, value_name = "N")]
+    maxdepth: Option<usize>,
+    /// At least so far below the start
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    mindepth: usize,
+    /// A zero byte instead of a line's end after each path
+    #[arg(long)]
+    print0: bool,
+    /// In order of names
+    #[arg(long)]
+    sorted: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Kinds(Vec<FileKind>);
+
+fn kinds(text: &str) -> Result<Kinds, String> {
+    let kind = |letter: &str| {
+        Ok(match letter {
+            "f" | "file" => FileKind::File,
+            "d" | "directory" => FileKind::Directory,
+            "l" | "symlink" => FileKind::Symlink,
+            "p" | "fifo" => FileKind::Fifo,
+            "s" | "socket" => FileKind::Socket,
+            "c" | "char_device" => FileKind::CharDevice,
+            "b" | "block_device" => FileKind::BlockDevice,
+            _ => return Err(format!("{letter:?} is no kind; expected f, d, l, p, s, c or b")),
+        })
+    };
+    text.split(',').map(kind).collect::<Result<_, String>>().map(Kinds)
+}
+
+/// The arguments with a second dash before the conditions of `find` that have one, as find(1)
+/// has them.
+pub fn long_flags(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    const FLAGS: &[&str] = &[
+        "-name",
+        "-iname",
+        "-path",
+        "-type",
+        "-size",
+        "-mtime",
+        "-newer",
+        "-older",
+        "-uid",
+        "-gid",
+        "-maxdepth",
+        "-mindepth",
+        "-print0",
+    ];
+    let mut is_find = false;
+    arguments
+        .map(|argument| {
+            is_find |= argument == "find";
+            let known = FLAGS.iter().any(|flag| argument == *flag);
+            if is_find && known {
+                return OsString::from_vec([b"-", argument.as_bytes()].concat());
+            }
+            argument
+        })
+        .collect()
+}
+
+impl Find {
+    /// Searches.
+    pub fn run(self, context: &Context) -> Result<ExitCode> {
+        let predicates = self.predicates(context.now_ns())?;
+        let repository = context.repository()?;
+        let order = if self.sorted { Order::Name } else { Order::Stored };
+        let mut worst = 0;
+        for location in &self.locations {
+            let view = context.view(&repository, &location.stack)?;
+            view.traverse(&location.path, Follow::No, order, &mut |step| match step {
+                Step::Entry(visit) => {
+                    let deep_enough = visit.depth >= self.mindepth;
+                    if deep_enough && predicates.iter().all(|predicate| predicate.holds(visit)) {
+                        self.show(context, visit)?;
+                    }
+                    let deeper = self.maxdepth.is_none_or(|depth| visit.depth < depth);
+                    Ok(if deeper { Next::Into } else { Next::Past })
+                }
+                Step::Left(_) => Ok(Next::Into),
+                Step::Unreadable(visit, error) => {
+                    notice(format!("{}: {error}", text::printable(visit.path)));
+                    worst = error.kind().exit_code();
+                    Ok(Next::Into)
+                }
+            })?;
+        }
+        Ok(ExitCode::from(worst))
+    }
+
+    fn show(&self, context: &Context, visit: &Visit) -> Result<()> {
+        let out = &context.out;
+        if out.is_json() {
+            return out.json(text::entry(visit.path, visit.inode));
+        }
+        if self.print0 {
+            out.raw(visit.path)?;
+            return out.raw(b"\0");
+        }
+        out.name(visit.path)?;
+        out.raw(b"\n")
+    }
+
+    fn predicates(&self, now_ns: u64) -> Result<Vec<Predicate>> {
+        let invalid = |what: String| Error::new(Kind::Invalid, what);
+        let glob = |pattern: &Option<OsString>, ignore_case| {
+            pattern.as_deref().map(|glob: &OsStr| Glob::new(glob.as_bytes(), ignore_case))
+        };
+        let mut all = Vec::new();
+        all.extend(glob(&self.name, false).map(Predicate::Name));
+        all.extend(glob(&self.iname, true).map(Predicate::Name));
+        all.extend(glob(&self.path, false).map(Predicate::Path));
+        all.extend(self.kinds.as_ref().map(|kinds| Predicate::Kind(kinds.0.clone())));
+        if let Some(size) = &self.size {
+            let (comparison, number) = quantity::comparison(size);
+            let bytes = quantity::bytes(number).map_err(invalid)?;
+            all.push(Predicate::Size(match comparison {
+                Comparison::More => bytes.saturating_add(1)..=u64::MAX,
+                Comparison::Less if bytes == 0 => {
+                    return Err(invalid("nothing has less than no bytes".to_owned()));
+                }
+                Comparison::Less => 0..=bytes - 1,
+                Comparison::Equal => bytes..=bytes,
+            }));
+        }
+        if let Some(days) = &self.mtime {
+            let (comparison, number) = quantity::comparison(days);
+            let days: u64 = number
+                .parse()
+                .map_err(|_| invalid(format!("{days:?}: expected days, as 7, +7 or -7")))?;
+            let ago = |days: u64| now_ns.saturating_sub(days.saturating_mul(DAY_NS));
+            all.push(Predicate::Modified(match comparison {
+                Comparison::More => 0..=ago(days.saturating_add(1)),
+                Comparison::Less => ago(days).saturating_add(1)..=u64::MAX,
+                Comparison::Equal => ago(days.saturating_add(1)).saturating_add(1)..=ago(days),
+            }));
+        }
+        if let Some(time) = &self.newer {
+            let moment = quantity::moment(time, now_ns).map_err(invalid)?;
+            all.push(Predicate::Modified(moment.saturating_add(1)..=u64::MAX));
+        }
+        if let Some(time) = &self.older {
+            let moment = quantity::moment(time, now_ns).map_err(invalid)?;
+            all.push(Predicate::Modified(0..=moment.saturating_sub(1)));
+        }
+        all.extend(self.uid.map(Predicate::Owner));
+        all.extend(self.gid.map(Predicate::Group));
+        Ok(all)
+    }
+}

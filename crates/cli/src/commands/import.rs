@@ -1,0 +1,93 @@
+//! `esker import`: a real tree becomes a published snapshot, or part of one.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use esker_base::{Error, Kind, Result};
+use esker_fs::import::ImportOptions;
+use esker_fs::session::Session;
+use esker_fs::tally::Tally;
+
+use crate::change::{Change, ChangeArguments, SessionSettings};
+use crate::commands::mkdir::make_dirs;
+use crate::commands::transfer;
+use crate::context::{Context, sets_of};
+use crate::location::{Location, Stack};
+use crate::progress;
+
+/// Import a directory tree and publish it
+///
+/// Everything comes along: directories, files, symbolic and hard links, named pipes, sockets and
+/// devices, with modes, owners, times to the nanosecond and extended attributes. Owners are kept
+/// for the superuser only. What cannot be read is left out and reported; the exit code tells.
+///
+/// With --base the tree is laid over other snapshots: directories merge, files replace files. With
+/// @SETID:/path it goes into an open session, which stays open.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker import /usr/include headers
+  esker import ./run7 climate-7:/runs/7 --base climate-6
+  esker import ./more @3f2a:/more")]
+pub struct Import {
+    /// Directory to import
+    #[arg(value_name = "DIR")]
+    source: PathBuf,
+    /// Name to publish, with the directory to import into, or an open session
+    #[arg(value_name = "NAME[:/path]", value_parser = Location::parser())]
+    target: Location,
+    /// Build on this snapshot; of several, earlier ones win
+    #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser())]
+    bases: Vec<Stack>,
+    /// Threads that read the tree; more help where the source is a network away
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    threads: usize,
+    /// Stay on the file system of DIR
+    #[arg(long, short = 'x')]
+    one_file_system: bool,
+    #[command(flatten)]
+    settings: SessionSettings,
+}
+
+impl Import {
+    /// Imports the tree.
+    pub fn run(self, context: &Context) -> Result<ExitCode> {
+        let change = match &self.target.stack {
+            Stack::Name(name) => {
+                let bases = sets_of(&context.repository()?, &self.bases)?;
+                Change::begin(context, &bases, name, &self.settings)?
+            }
+            Stack::Set(_) if !self.bases.is_empty() => {
+                let what = "a session has its bases from when it was begun: leave out --base";
+                return Err(Error::new(Kind::Invalid, what));
+            }
+            stack => {
+                let settings = self.settings.clone();
+                Change::open(context, stack, &ChangeArguments { new_name: None, settings })?
+            }
+        };
+        let tally = Arc::new(Tally::default());
+        let (done, seconds) = context.timed(|| {
+            change.run(context, |session| {
+                progress::watch("import:", &tally, || self.import(session, &tally))
+            })
+        });
+        done?;
+        transfer::report(context, "imported", &tally, seconds)
+    }
+
+    fn import(&self, session: &Session, tally: &Tally) -> Result<()> {
+        let target = make_dirs(session, &self.target.path, 0o755)?;
+        // A store on S3 has no directory that could be in the tree.
+        let store = std::fs::metadata(session.layers().source().store.url()).ok();
+        let options = ImportOptions {
+            threads: self.threads,
+            one_file_system: self.one_file_system,
+            excluded: store.map(|metadata| (metadata.dev(), metadata.ino())),
+        };
+        session.import(&self.source, &target, &options, tally)
+    }
+}

@@ -1,0 +1,210 @@
+//! `esker ls`: lists directories.
+
+use clap::{Args, ValueEnum};
+use esker_base::Result;
+use esker_fs::inode::{FileKind, Inode};
+use esker_fs::list::{DirCursor, DirEntry};
+use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::walk::{Next, Order, Step, normalized};
+
+use crate::context::Context;
+use crate::location::Location;
+use crate::output::notice;
+use crate::text;
+use crate::users::Users;
+
+/// Order of entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Sort {
+    /// By name
+    #[default]
+    Name,
+    /// Largest first
+    Size,
+    /// Newest first
+    Time,
+    /// As stored; does not hold the directory in memory
+    None,
+}
+
+/// List directories
+///
+/// One entry a line. Times are UTC. In a pipe names are written byte by byte; on a terminal what
+/// cannot be shown is escaped.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker ls headers:/linux
+  esker ls -lH --sort size headers:/
+  esker ls -R --json headers:/ | jq -r .path")]
+pub struct Ls {
+    /// Directories, or files
+    #[arg(required = true, value_name = "NAME[:/path]", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// Mode, links, owner, group, size and time too
+    #[arg(short, long)]
+    long: bool,
+    /// Names that begin with a dot too
+    #[arg(short, long)]
+    all: bool,
+    /// Directories themselves, not what is in them
+    #[arg(short, long)]
+    directory: bool,
+    /// Everything below, each with its path
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Sizes as 1.5 KiB
+    #[arg(short = 'H', long)]
+    human: bool,
+    /// Owners and groups by number
+    #[arg(short, long)]
+    numeric: bool,
+    /// Order of entries
+    #[arg(long, value_enum, default_value_t, value_name = "ORDER")]
+    sort: Sort,
+    /// Newest first, as --sort time
+    #[arg(short = 't', conflicts_with = "sort")]
+    by_time: bool,
+    /// Largest first, as --sort size
+    #[arg(short = 'S', conflicts_with_all = ["sort", "by_time"])]
+    by_size: bool,
+    /// Other way round
+    #[arg(short, long)]
+    reverse: bool,
+}
+
+/// What listing one place needs.
+struct Listing<'a> {
+    ls: &'a Ls,
+    context: &'a Context,
+    users: Users,
+}
+
+impl Ls {
+    /// Lists.
+    pub fn run(mut self, context: &Context) -> Result<()> {
+        if self.by_time {
+            self.sort = Sort::Time;
+        } else if self.by_size {
+            self.sort = Sort::Size;
+        }
+        let repository = context.repository()?;
+        let users = if self.long && !self.numeric { Users::of_machine() } else { Users::none() };
+        let several = self.locations.len() > 1 && !self.directory && !context.out.is_json();
+        let listing = Listing { ls: &self, context, users };
+        for (index, location) in self.locations.iter().enumerate() {
+            let view = context.view(&repository, &location.stack)?;
+            if several {
+                let gap = if index > 0 { "\n" } else { "" };
+                context
+                    .out
+                    .line(format!("{gap}{}:", text::printable(location.to_string().as_bytes())))?;
+            }
+            listing.place(&view, location)?;
+        }
+        Ok(())
+    }
+}
+
+impl Listing<'_> {
+    fn place(&self, view: &Namespace, location: &Location) -> Result<()> {
+        let path = normalized(&location.path);
+        if self.ls.recursive {
+            return self.tree(view, &path);
+        }
+        let follow = if self.ls.directory || self.ls.long { Follow::No } else { Follow::Yes };
+        let found = view.find(&location.path, follow)?;
+        if self.ls.directory || !found.inode.is_directory() {
+            return self.entry(&path, &path, &found.inode);
+        }
+        let dir = view.dir(&location.path)?;
+        let parent = if path == b"/" { Vec::new() } else { path };
+        let mut cursor = DirCursor::default();
+        let page_entries = if self.ls.sort == Sort::None { 1024 } else { usize::MAX };
+        loop {
+            let mut entries = view.read_dir(&dir, &cursor, page_entries)?;
+            let is_last = entries.len() < page_entries;
+            if let Some(last) = entries.last() {
+                cursor = DirCursor::after(&last.name);
+            }
+            entries.retain(|entry| self.ls.all || !entry.name.starts_with(b"."));
+            self.sort(&mut entries);
+            for entry in entries {
+                let path = [&parent[..], b"/", &entry.name].concat();
+                self.entry(&path, &entry.name, &entry.inode)?;
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    fn sort(&self, entries: &mut [DirEntry]) {
+        match self.ls.sort {
+            Sort::None => return,
+            Sort::Name => entries.sort_by(|a, b| a.name.cmp(&b.name)),
+            Sort::Size => {
+                entries.sort_by(|a, b| (b.inode.size, &a.name).cmp(&(a.inode.size, &b.name)));
+            }
+            Sort::Time => entries
+                .sort_by(|a, b| (b.inode.mtime_ns, &a.name).cmp(&(a.inode.mtime_ns, &b.name))),
+        }
+        if self.ls.reverse {
+            entries.reverse();
+        }
+    }
+
+    fn tree(&self, view: &Namespace, path: &[u8]) -> Result<()> {
+        let order = if self.ls.sort == Sort::None { Order::Stored } else { Order::Name };
+        view.traverse(path, Follow::Yes, order, &mut |step| match step {
+            Step::Entry(visit) => {
+                if visit.depth > 0 && !self.ls.all && visit.name().starts_with(b".") {
+                    return Ok(Next::Past);
+                }
+                if visit.depth > 0 || !visit.inode.is_directory() {
+                    self.entry(visit.path, visit.path, visit.inode)?;
+                }
+                Ok(Next::Into)
+            }
+            Step::Left(_) => Ok(Next::Into),
+            Step::Unreadable(visit, error) => {
+                notice(format!("{}: {error}", text::printable(visit.path)));
+                Ok(Next::Into)
+            }
+        })
+    }
+
+    fn entry(&self, path: &[u8], name: &[u8], inode: &Inode) -> Result<()> {
+        let out = &self.context.out;
+        if out.is_json() {
+            return out.json(text::entry(path, inode));
+        }
+        if self.ls.long {
+            out.raw(self.columns(inode).as_bytes())?;
+        }
+        out.name(name)?;
+        if self.ls.long && inode.kind() == Some(FileKind::Symlink) {
+            out.raw(b" -> ")?;
+            out.name(&inode.content)?;
+        }
+        out.raw(b"\n")
+    }
+
+    fn columns(&self, inode: &Inode) -> String {
+        let size = match inode.kind() {
+            Some(FileKind::CharDevice | FileKind::BlockDevice) => {
+                format!("{}, {}", rustix::fs::major(inode.rdev), rustix::fs::minor(inode.rdev))
+            }
+            _ if self.ls.human => text::bytes(inode.size),
+            _ => inode.size.to_string(),
+        };
+        format!(
+            "{} {:>3} {:<8} {:<8} {size:>10} {} ",
+            text::mode(inode),
+            inode.nlink,
+            self.users.user(inode.uid),
+            self.users.group(inode.gid),
+            text::minute(inode.mtime_ns),
+        )
+    }
+}

@@ -1,0 +1,77 @@
+//! `esker mkdir`: makes directories.
+
+use clap::Args;
+use esker_base::{Error, Kind, Result};
+use esker_fs::dir::Dir;
+use esker_fs::session::Session;
+
+use crate::change::{Change, ChangeArguments};
+use crate::commands::one_stack;
+use crate::context::Context;
+use crate::location::Location;
+use crate::quantity;
+
+/// Make directories
+///
+/// On a published name with --as, which publishes the result as a new name; or in an open session.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker mkdir -p headers:/a/b --as with-dirs
+  esker mkdir @3f2a:/results")]
+pub struct Mkdir {
+    /// Directories, all in one name or session
+    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// Make missing parents too; existing directories are fine
+    #[arg(short, long)]
+    parents: bool,
+    /// Permission bits; 777 without those of the umask unless given
+    #[arg(short, long, value_parser = quantity::mode, value_name = "OCTAL")]
+    mode: Option<u32>,
+    #[command(flatten)]
+    change: ChangeArguments,
+}
+
+impl Mkdir {
+    /// Makes them.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let stack = one_stack(&self.locations)?;
+        let masked = 0o777 & !context.umask;
+        let mode = self.mode.unwrap_or(masked);
+        Change::open(context, stack, &self.change)?.run(context, |session| {
+            for location in &self.locations {
+                if self.parents {
+                    // As in mkdir(1), a mode is that of the last directory only.
+                    if let Some(parent) = parent_of(&location.path) {
+                        make_dirs(session, parent, masked)?;
+                    }
+                    make_dirs(session, &location.path, mode)?;
+                } else {
+                    let (dir, name) = session.locate(&location.path)?;
+                    session.mkdir(&dir, name, mode).map_err(|error| error.within(location))?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+fn parent_of(path: &[u8]) -> Option<&[u8]> {
+    let end = path.iter().rposition(|&byte| byte != b'/')?;
+    path[..=end].iter().rposition(|&byte| byte == b'/').map(|slash| &path[..=slash])
+}
+
+/// Opens the directory at `path`, making it and those above it with `mode` where they are missing.
+pub fn make_dirs(session: &Session, path: &[u8], mode: u32) -> Result<Dir> {
+    match session.dir(path) {
+        Err(error) if error.kind() == Kind::NotFound => {}
+        found => return found,
+    }
+    let parent = match parent_of(path) {
+        Some(parent) => make_dirs(session, parent, mode)?,
+        None => return Err(Error::new(Kind::NotFound, "the root is not there")),
+    };
+    let (_, name) = esker_fs::path::split_last(path)?;
+    session.mkdir(&parent, name, mode)
+}

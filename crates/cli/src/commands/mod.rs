@@ -1,0 +1,98 @@
+//! Commands, one a file.
+
+mod cat;
+mod completions;
+mod delete;
+mod diff;
+mod du;
+mod exit_codes;
+mod export;
+pub mod find;
+mod import;
+mod init;
+mod ls;
+mod mkdir;
+mod mv;
+mod names;
+mod publish;
+mod put;
+mod rm;
+mod session;
+mod stat;
+mod transfer;
+mod tree;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use esker_base::{Error, Kind, Result};
+
+use crate::context::Context;
+use crate::location::{Location, Stack};
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Command {
+    Init(init::Init),
+    Import(import::Import),
+    Export(export::Export),
+    Ls(ls::Ls),
+    Stat(stat::Stat),
+    Cat(cat::Cat),
+    Find(find::Find),
+    Du(du::Du),
+    Tree(tree::Tree),
+    Diff(diff::Diff),
+    Put(put::Put),
+    Rm(rm::Rm),
+    Mv(mv::Mv),
+    Mkdir(mkdir::Mkdir),
+    Session(session::SessionCommand),
+    Publish(publish::Publish),
+    Names(names::Names),
+    Delete(delete::Delete),
+    Completions(completions::Completions),
+    ExitCodes(exit_codes::ExitCodes),
+}
+
+impl Command {
+    /// Does it.
+    pub fn run(self, context: &Context) -> Result<ExitCode> {
+        match self {
+            Self::Import(command) => return command.run(context),
+            Self::Export(command) => return command.run(context),
+            Self::Find(command) => return command.run(context),
+            Self::Du(command) => return command.run(context),
+            Self::Diff(command) => return command.run(context),
+            Self::Init(command) => command.run(context),
+            Self::Ls(command) => command.run(context),
+            Self::Stat(command) => command.run(context),
+            Self::Cat(command) => command.run(context),
+            Self::Tree(command) => command.run(context),
+            Self::Put(command) => command.run(context),
+            Self::Rm(command) => command.run(context),
+            Self::Mv(command) => command.run(context),
+            Self::Mkdir(command) => command.run(context),
+            Self::Session(command) => command.run(context),
+            Self::Publish(command) => command.run(context),
+            Self::Names(command) => command.run(context),
+            Self::Delete(command) => command.run(context),
+            Self::Completions(command) => command.run(context),
+            Self::ExitCodes(command) => command.run(context),
+        }?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The one stack that all of `locations` are in.
+fn one_stack(locations: &[Location]) -> Result<&Stack> {
+    let first = &locations.first().expect("clap asks for one").stack;
+    match locations.iter().find(|location| location.stack != *first) {
+        None => Ok(first),
+        Some(other) => {
+            let what =
+                format!("{other} is not in {first}: one command changes one name or session");
+            Err(Error::new(Kind::Invalid, what))
+        }
+    }
+}

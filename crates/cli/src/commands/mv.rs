@@ -1,0 +1,82 @@
+//! `esker mv`: renames files and whole trees.
+
+use clap::Args;
+use esker_base::{Error, Kind, Result};
+use esker_fs::namespace::Follow;
+use esker_fs::ops::RenameFlags;
+use esker_fs::session::Session;
+
+use crate::change::{Change, ChangeArguments};
+use crate::commands::one_stack;
+use crate::context::Context;
+use crate::location::Location;
+
+/// Rename files and whole trees
+///
+/// The last argument is the new path, or a directory to move into. Renaming takes one step,
+/// whatever is below. On a published name with --as, which publishes the result as a new name; or
+/// in an open session.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker mv headers:/linux headers:/kernel --as renamed
+  esker mv @3f2a:/a @3f2a:/b @3f2a:/archive")]
+pub struct Mv {
+    /// What to rename, then the new path; all in one name or session
+    #[arg(required = true, num_args = 2.., value_name = "NAME:/path", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// Fail if the new path is taken
+    #[arg(short = 'n', long, conflicts_with = "exchange")]
+    no_replace: bool,
+    /// Let the two paths change places
+    #[arg(long)]
+    exchange: bool,
+    #[command(flatten)]
+    change: ChangeArguments,
+}
+
+impl Mv {
+    /// Renames them.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let stack = one_stack(&self.locations)?;
+        let (target, sources) = self.locations.split_last().expect("clap asks for two");
+        let flags = match (self.no_replace, self.exchange) {
+            (true, _) => RenameFlags::NoReplace,
+            (_, true) => RenameFlags::Exchange,
+            _ => RenameFlags::Replace,
+        };
+        Change::open(context, stack, &self.change)?.run(context, |session| {
+            let into = !self.exchange && is_directory(session, target)?;
+            if sources.len() > 1 && !into {
+                let what = format!("{target} is no directory; several files need one to move into");
+                return Err(Error::new(Kind::NotADirectory, what));
+            }
+            for source in sources {
+                let target = if into { target.join(source.last()) } else { target.clone() };
+                rename(session, source, &target, flags)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn is_directory(session: &Session, location: &Location) -> Result<bool> {
+    match session.stat(&location.path, Follow::Yes) {
+        Ok(inode) => Ok(inode.is_directory()),
+        Err(error) if error.kind() == Kind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn rename(
+    session: &Session,
+    source: &Location,
+    target: &Location,
+    flags: RenameFlags,
+) -> Result<()> {
+    let (old_dir, old_name) = session.locate(&source.path)?;
+    let (dir, name) = session.locate(&target.path)?;
+    session
+        .rename((&old_dir, old_name), (&dir, name), flags)
+        .map_err(|error| error.within(format!("rename {source} to {target}")))
+}

@@ -1,0 +1,96 @@
+//! `esker put`: writes one file.
+
+use std::fs::File;
+use std::io::{Read, stdin};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use clap::Args;
+use esker_base::{Error, Kind, Result};
+use esker_fs::namespace::Follow;
+use esker_fs::session::Session;
+
+use crate::change::{Change, ChangeArguments};
+use crate::context::Context;
+use crate::location::Location;
+use crate::quantity;
+
+/// Write a file, from a file or standard input
+///
+/// A directory as the target takes the file under its own name; an existing file is replaced. On a
+/// published name with --as, which publishes the result as a new name; or in an open session.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker put notes.txt headers:/NOTES --as with-notes
+  date | esker put - @3f2a:/started")]
+pub struct Put {
+    /// File to read; - for standard input
+    #[arg(value_name = "FILE")]
+    source: PathBuf,
+    /// Where to write it
+    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
+    target: Location,
+    /// Permission bits of a new file; unless given those of FILE or 666, without the umask's
+    #[arg(short, long, value_parser = quantity::mode, value_name = "OCTAL")]
+    mode: Option<u32>,
+    #[command(flatten)]
+    change: ChangeArguments,
+}
+
+impl Put {
+    /// Writes it.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let (mut reader, source_mode) = self.open()?;
+        let mode = self.mode.unwrap_or(source_mode & !context.umask & 0o777);
+        Change::open(context, &self.target.stack, &self.change)?
+            .run(context, |session| self.write(session, &mut *reader, mode))
+    }
+
+    fn open(&self) -> Result<(Box<dyn Read>, u32)> {
+        if self.source.as_os_str() == "-" {
+            return Ok((Box::new(stdin()), 0o666));
+        }
+        let failure = |error| Error::io(error, self.source.display().to_string());
+        let file = File::open(&self.source).map_err(failure)?;
+        let metadata = file.metadata().map_err(failure)?;
+        if metadata.is_dir() {
+            let what = format!("{}: a directory; use `esker import`", self.source.display());
+            return Err(Error::new(Kind::IsADirectory, what));
+        }
+        Ok((Box::new(file), metadata.mode()))
+    }
+
+    fn write(&self, session: &Session, reader: &mut dyn Read, mode: u32) -> Result<()> {
+        let mut target = self.target.clone();
+        let exists = match session.stat(&target.path, Follow::Yes) {
+            Ok(inode) if inode.is_directory() => {
+                let name =
+                    self.source.file_name().filter(|name| *name != "-").ok_or_else(|| {
+                        let what = format!("{target} is a directory; name the file in it");
+                        Error::new(Kind::IsADirectory, what)
+                    })?;
+                target = target.join(name.as_bytes());
+                session.stat(&target.path, Follow::Yes).is_ok()
+            }
+            Ok(_) => true,
+            Err(error) if error.kind() == Kind::NotFound => false,
+            Err(error) => return Err(error),
+        };
+        let mut fill = |buffer: &mut [u8]| loop {
+            match reader.read(buffer) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                read => break read.map_err(|e| Error::io(e, self.source.display().to_string())),
+            }
+        };
+        if exists {
+            let found = session.find(&target.path, Follow::Yes)?;
+            session.rewrite(&found.dir, &found.name, &mut fill)?;
+        } else {
+            let (dir, name) = session.locate(&target.path)?;
+            session.create_with(&dir, name, mode, &mut fill)?;
+        }
+        Ok(())
+    }
+}

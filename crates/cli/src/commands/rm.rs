@@ -1,0 +1,63 @@
+//! `esker rm`: removes files and whole trees.
+
+use clap::Args;
+use esker_base::{Error, Kind, Result};
+use esker_fs::namespace::Follow;
+use esker_fs::session::Session;
+
+use crate::change::{Change, ChangeArguments};
+use crate::commands::one_stack;
+use crate::context::Context;
+use crate::location::Location;
+
+/// Remove files and whole trees
+///
+/// On a published name with --as, which publishes the result as a new name and leaves the old one
+/// as it is; or in an open session. Removing a tree takes one step, whatever its size.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker rm -r headers:/linux headers:/drm --as small
+  esker rm @3f2a:/results/old.nc")]
+pub struct Rm {
+    /// Files or, with -r, directories, all in one name or session
+    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// Directories with everything in them
+    #[arg(short, long)]
+    recursive: bool,
+    /// Pass over what is not there
+    #[arg(short, long)]
+    force: bool,
+    #[command(flatten)]
+    change: ChangeArguments,
+}
+
+impl Rm {
+    /// Removes them.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let stack = one_stack(&self.locations)?;
+        Change::open(context, stack, &self.change)?.run(context, |session| {
+            for location in &self.locations {
+                match self.remove(session, location) {
+                    Err(error) if self.force && error.kind() == Kind::NotFound => {}
+                    removed => removed?,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn remove(&self, session: &Session, location: &Location) -> Result<()> {
+        let inode = session.stat(&location.path, Follow::No)?;
+        let (dir, name) = session.locate(&location.path)?;
+        if !inode.is_directory() {
+            return session.unlink(&dir, name);
+        }
+        if !self.recursive {
+            let what = format!("{location} is a directory: add -r to remove all that is in it");
+            return Err(Error::new(Kind::IsADirectory, what));
+        }
+        session.remove_tree(&dir, name)
+    }
+}

@@ -1,0 +1,106 @@
+//! `esker session`: change sets that take changes over several commands.
+
+use clap::{Args, Subcommand};
+use esker_base::{Kind, Result};
+use esker_table::manifest::{Manifest, SetState};
+use serde_json::json;
+
+use crate::change::SessionSettings;
+use crate::context::{Context, set_of, sets_of};
+use crate::location::Stack;
+use crate::text;
+
+/// Begin, list and drop sessions
+///
+/// A session is a change set that is not published yet. Commands work in it as @SETID:/path, and
+/// `esker publish @SETID NAME` completes it.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  id=$(esker session begin --base headers)
+  esker rm -r $id:/linux
+  date | esker put - $id:/DATE
+  esker publish $id headers-2")]
+pub struct SessionCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Begin a session and print its id
+    #[command(after_help = "Example:\n  id=$(esker session begin --base fixes --base headers)")]
+    Begin {
+        /// Build on this snapshot; of several, earlier ones win
+        #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser())]
+        bases: Vec<Stack>,
+        #[command(flatten)]
+        settings: SessionSettings,
+    },
+    /// List sessions that are open
+    #[command(after_help = "Example:\n  esker session list")]
+    List,
+    /// Give a session up; `esker gc` frees its room
+    #[command(after_help = "Example:\n  esker session drop @3f2a")]
+    Drop {
+        /// The session
+        #[arg(value_name = "@SETID", value_parser = Stack::parser())]
+        stack: Stack,
+    },
+}
+
+impl SessionCommand {
+    /// Runs the action.
+    pub fn run(self, context: &Context) -> Result<()> {
+        match self.action {
+            Action::Begin { bases, settings } => begin(context, &bases, &settings),
+            Action::List => list(context),
+            Action::Drop { stack } => {
+                let repository = context.repository()?;
+                let set = set_of(&repository, &stack)?;
+                Manifest::load(&**repository.store(), set)?;
+                repository.abandon(set)
+            }
+        }
+    }
+}
+
+fn begin(context: &Context, bases: &[Stack], settings: &SessionSettings) -> Result<()> {
+    let repository = context.repository()?;
+    let bases = sets_of(&repository, bases)?;
+    let set = repository.begin(&bases, settings.options(context))?.set();
+    if context.out.is_json() {
+        return context.out.json(json!({"session": set.to_string()}));
+    }
+    context.out.line(format!("@{set}"))
+}
+
+fn list(context: &Context) -> Result<()> {
+    let repository = context.repository()?;
+    let store = &**repository.store();
+    for set in repository.sets()? {
+        let manifest = match Manifest::load(store, set) {
+            // Gone since it was listed.
+            Err(error) if error.kind() == Kind::NotFound => continue,
+            loaded => loaded?,
+        };
+        if manifest.state != SetState::Open {
+            continue;
+        }
+        let rows: u64 = manifest.tables.iter().map(|table| table.rows).sum();
+        if context.out.is_json() {
+            let bases: Vec<_> = manifest.bases.iter().map(ToString::to_string).collect();
+            context.out.json(json!({
+                "session": set.to_string(),
+                "created_ns": manifest.created_ns,
+                "written_ns": manifest.written_ns,
+                "rows": rows,
+                "bases": bases,
+            }))?;
+        } else {
+            let begun = text::minute(manifest.created_ns);
+            context.out.line(format!("@{set}  {begun}  {} records", text::count(rows)))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! `esker stat`: everything known of a file.
+
+use clap::Args;
+use esker_base::Result;
+use esker_fs::inode::{FileKind, Inode};
+use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::walk::normalized;
+use serde_json::{Map, Value, json};
+
+use crate::context::Context;
+use crate::location::Location;
+use crate::text;
+use crate::users::Users;
+
+/// Show everything known of files
+///
+/// Attributes, extended attributes and where the content is: in the inode, or in the data log of
+/// which change set.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker stat headers:/stdio.h
+  esker stat --json headers:/stdio.h | jq .size")]
+pub struct Stat {
+    /// Files
+    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// What symbolic links lead to, not the links
+    #[arg(short = 'L', long)]
+    dereference: bool,
+}
+
+impl Stat {
+    /// Shows.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let repository = context.repository()?;
+        let users = Users::of_machine();
+        let follow = if self.dereference { Follow::Yes } else { Follow::No };
+        for location in &self.locations {
+            let view = context.view(&repository, &location.stack)?;
+            let inode = view.stat(&location.path, follow)?;
+            let path = normalized(&location.path);
+            if context.out.is_json() {
+                context.out.json(object(&view, &path, &inode)?)?;
+            } else {
+                show(context, &view, &users, &path, &inode)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn object(view: &Namespace, path: &[u8], inode: &Inode) -> Result<Map<String, Value>> {
+    let mut object = text::entry(path, inode);
+    let mut xattrs = Vec::new();
+    for (name, value) in view.xattrs(inode)? {
+        let mut xattr = Map::new();
+        text::put_bytes(&mut xattr, "name", &name);
+        text::put_bytes(&mut xattr, "value", &value);
+        xattrs.push(xattr);
+    }
+    object.insert("xattrs".into(), xattrs.into());
+    let content = inode.extent.map(|extent| {
+        json!({
+            "set": extent.set.to_string(),
+            "log": extent.log,
+            "offset": extent.offset,
+            "length": extent.length,
+            "crc32c": format!("{:08x}", extent.checksum),
+        })
+    });
+    object.insert("extent".into(), content.into());
+    Ok(object)
+}
+
+fn show(
+    context: &Context,
+    view: &Namespace,
+    users: &Users,
+    path: &[u8],
+    inode: &Inode,
+) -> Result<()> {
+    let out = &context.out;
+    let field = |name: &str, value: String| out.line(format!("{name:>9}  {value}"));
+    field("path", text::printable(path))?;
+    if inode.kind() == Some(FileKind::Symlink) {
+        field("target", text::printable(&inode.content))?;
+    }
+    field("kind", inode.kind().map_or("", text::kind).to_owned())?;
+    field("size", format!("{} bytes", text::count(inode.size)))?;
+    field("mode", format!("{:04o} {}", inode.mode, text::mode(inode)))?;
+    field("owner", format!("{} ({})", users.user(inode.uid), inode.uid))?;
+    field("group", format!("{} ({})", users.group(inode.gid), inode.gid))?;
+    field("links", inode.nlink.to_string())?;
+    if matches!(inode.kind(), Some(FileKind::CharDevice | FileKind::BlockDevice)) {
+        let numbers = (rustix::fs::major(inode.rdev), rustix::fs::minor(inode.rdev));
+        field("device", format!("{}, {}", numbers.0, numbers.1))?;
+    }
+    field("modified", text::instant(inode.mtime_ns))?;
+    field("changed", text::instant(inode.ctime_ns))?;
+    field("accessed", text::instant(inode.atime_ns))?;
+    field("id", format!("{:032x}", inode.id))?;
+    match inode.extent {
+        Some(extent) => {
+            let place = (extent.length, extent.offset, extent.log, extent.set);
+            let (length, offset, log, set) = place;
+            field("content", format!("{length} bytes at {offset} of data log {log:x} of @{set}"))?;
+        }
+        None if inode.kind() == Some(FileKind::File) => {
+            field("content", "in the inode".to_owned())?;
+        }
+        None => {}
+    }
+    for (name, value) in view.xattrs(inode)? {
+        field("xattr", format!("{} = {}", text::printable(&name), text::printable(&value)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! What an import or export has to say at its end.
+
+use std::process::ExitCode;
+
+use esker_base::Result;
+use esker_fs::tally::Tally;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::output::notice;
+use crate::text;
+
+/// Problems that are shown one by one.
+const PROBLEMS_SHOWN_MAX: usize = 20;
+
+/// Prints what was done and what was not. The exit code is that of the first problem.
+pub fn report(context: &Context, verb: &str, tally: &Tally, seconds: f64) -> Result<ExitCode> {
+    let counts = tally.counts();
+    let problems = tally.take_problems();
+    let entries_per_second = (counts.entries() as f64 / seconds.max(1e-6)) as u64;
+    if context.out.is_json() {
+        let shown: Vec<_> = problems
+            .iter()
+            .map(|problem| {
+                let mut object = serde_json::Map::new();
+                text::put_bytes(&mut object, "path", &problem.path);
+                object.insert("kind".into(), format!("{:?}", problem.error.kind()).into());
+                object.insert("error".into(), problem.error.to_string().into());
+                object
+            })
+            .collect();
+        context.out.json(json!({
+            "operation": verb,
+            "files": counts.files,
+            "directories": counts.directories,
+            "symlinks": counts.symlinks,
+            "links": counts.links,
+            "specials": counts.specials,
+            "bytes": counts.bytes,
+            "seconds": seconds,
+            "entries_per_second": entries_per_second,
+            "problem_count": counts.problems,
+            "problems": shown,
+        }))?;
+    } else {
+        context.out.line(format!(
+            "{verb} {} files, {} directories, {} links: {} in {seconds:.2} s, {} entries/s",
+            text::count(counts.files + counts.specials),
+            text::count(counts.directories),
+            text::count(counts.symlinks + counts.links),
+            text::bytes(counts.bytes),
+            text::count(entries_per_second),
+        ))?;
+    }
+    context.out.flush()?;
+    for problem in problems.iter().take(PROBLEMS_SHOWN_MAX) {
+        notice(format!("{}: {}", text::printable(&problem.path), problem.error));
+    }
+    if counts.problems > PROBLEMS_SHOWN_MAX as u64 {
+        let more = counts.problems - PROBLEMS_SHOWN_MAX as u64;
+        notice(format!("and {more} problems more; --json lists up to 1000"));
+    }
+    let code = problems.first().map_or(0, |problem| problem.error.kind().exit_code());
+    Ok(ExitCode::from(code))
+}

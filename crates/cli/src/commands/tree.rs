@@ -1,0 +1,140 @@
+//! `esker tree`: a tree as a drawing.
+
+use clap::Args;
+use esker_base::Result;
+use esker_fs::inode::{FileKind, Inode};
+use esker_fs::list::{DirCursor, DirEntry};
+use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::walk::normalized;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::location::Location;
+use crate::output::notice;
+use crate::text;
+
+/// Draw a tree
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker tree -L 2 headers:/
+  esker tree -d headers:/linux")]
+pub struct Tree {
+    /// Where to start
+    #[arg(value_name = "NAME[:/path]", value_parser = Location::parser())]
+    location: Location,
+    /// Directories only
+    #[arg(short, long)]
+    directories: bool,
+    /// No further below the start than this
+    #[arg(short = 'L', long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
+    level: usize,
+    /// Names that begin with a dot too
+    #[arg(short, long)]
+    all: bool,
+    /// Sizes of files too
+    #[arg(short, long)]
+    size: bool,
+    /// Lines of ASCII characters only
+    #[arg(long)]
+    ascii: bool,
+}
+
+/// A directory that is being drawn.
+struct Frame {
+    path: Vec<u8>,
+    entries: std::vec::IntoIter<DirEntry>,
+    indent_bytes: usize,
+}
+
+impl Tree {
+    /// Draws.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let repository = context.repository()?;
+        let view = context.view(&repository, &self.location.stack)?;
+        let path = normalized(&self.location.path);
+        let inode = view.stat(&path, Follow::Yes)?;
+        self.show(context, &path, &[], &path, &inode)?;
+        let (mut directories, mut files) = (0u64, 0u64);
+        let mut indent = String::new();
+        let mut frames = Vec::new();
+        if inode.is_directory() && self.level > 0 {
+            frames.push(self.frame(&view, path, 0)?);
+        }
+        while let Some(frame) = frames.last_mut() {
+            indent.truncate(frame.indent_bytes);
+            let Some(entry) = frame.entries.next() else {
+                frames.pop();
+                continue;
+            };
+            let is_last = frame.entries.len() == 0;
+            let (branch, below) = self.lines(is_last);
+            let parent = if frame.path == b"/" { &b""[..] } else { &frame.path };
+            let path = [parent, b"/", &entry.name].concat();
+            let drawn = format!("{indent}{branch}");
+            self.show(context, &entry.name, drawn.as_bytes(), &path, &entry.inode)?;
+            if !entry.inode.is_directory() {
+                files += 1;
+                continue;
+            }
+            directories += 1;
+            if frames.len() < self.level {
+                indent.push_str(below);
+                let indent_bytes = indent.len();
+                match self.frame(&view, path, indent_bytes) {
+                    Ok(frame) => frames.push(frame),
+                    Err(error) => notice(error.to_string()),
+                }
+            }
+        }
+        if context.out.is_json() {
+            return context.out.json(json!({"directories": directories, "files": files}));
+        }
+        let (directories, files) = (text::count(directories), text::count(files));
+        context.out.line(format!("\n{directories} directories, {files} files"))
+    }
+
+    fn lines(&self, is_last: bool) -> (&'static str, &'static str) {
+        match (self.ascii, is_last) {
+            (false, false) => ("├── ", "│   "),
+            (false, true) => ("└── ", "    "),
+            (true, false) => ("|-- ", "|   "),
+            (true, true) => ("`-- ", "    "),
+        }
+    }
+
+    fn frame(&self, view: &Namespace, path: Vec<u8>, indent_bytes: usize) -> Result<Frame> {
+        let dir = view.dir(&path)?;
+        let mut entries = view.read_dir(&dir, &DirCursor::default(), usize::MAX)?;
+        entries.retain(|entry| {
+            (self.all || !entry.name.starts_with(b"."))
+                && (!self.directories || entry.inode.is_directory())
+        });
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(Frame { path, entries: entries.into_iter(), indent_bytes })
+    }
+
+    fn show(
+        &self,
+        context: &Context,
+        name: &[u8],
+        drawn: &[u8],
+        path: &[u8],
+        inode: &Inode,
+    ) -> Result<()> {
+        let out = &context.out;
+        if out.is_json() {
+            return out.json(text::entry(path, inode));
+        }
+        out.raw(drawn)?;
+        if self.size {
+            out.raw(format!("[{:>9}] ", text::bytes(inode.size)).as_bytes())?;
+        }
+        out.name(name)?;
+        if inode.kind() == Some(FileKind::Symlink) {
+            out.raw(b" -> ")?;
+            out.name(&inode.content)?;
+        }
+        out.raw(b"\n")
+    }
+}

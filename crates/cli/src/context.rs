@@ -1,0 +1,117 @@
+//! Context: what every command is given: the store, who acts, and where results go.
+
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+use esker_base::clock::SystemClock;
+use esker_base::store::{SharedStore, url};
+use esker_base::{Clock, Error, Kind, Result};
+use esker_fs::identity::Identity;
+use esker_fs::namespace::Namespace;
+use esker_fs::repository::Repository;
+use esker_table::manifest::SetId;
+
+use crate::Cli;
+use crate::location::Stack;
+use crate::output::Output;
+
+/// What a command is given.
+pub struct Context {
+    /// Standard output.
+    pub out: Output,
+    /// Permission bits that new files do not get.
+    pub umask: u32,
+    store: Option<String>,
+}
+
+impl Context {
+    /// The context of this process, with `store` from the command line or the environment.
+    pub fn new(store: Option<String>, is_json: bool) -> Self {
+        // The mask can only be read by setting it; no other thread runs yet.
+        let umask = rustix::process::umask(rustix::fs::Mode::empty());
+        rustix::process::umask(umask);
+        Self { out: Output::new(is_json), umask: umask.as_raw_mode(), store }
+    }
+
+    /// The URL of the store. Without one this is a usage error, which ends the process.
+    pub fn store_url(&self) -> &str {
+        match self.store.as_ref().filter(|url| !url.is_empty()) {
+            Some(url) => url,
+            None => Cli::command()
+                .error(
+                    ErrorKind::MissingRequiredArgument,
+                    "which store? Give --store URL or set ESKER_STORE.\n\n  \
+                     A new one:  esker init --store DIR\n  \
+                     From then:  export ESKER_STORE=DIR",
+                )
+                .exit(),
+        }
+    }
+
+    /// Opens the store.
+    pub fn store(&self) -> Result<SharedStore> {
+        url::open(self.store_url())
+    }
+
+    /// Opens the store as a repository.
+    pub fn repository(&self) -> Result<Repository> {
+        self.store().map(Repository::new)
+    }
+
+    /// Who acts.
+    pub fn identity(&self) -> Identity {
+        Identity::of_process()
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    pub fn now_ns(&self) -> u64 {
+        SystemClock.now_ns()
+    }
+
+    /// Runs `work` and says how many seconds it took.
+    pub fn timed<T>(&self, work: impl FnOnce() -> T) -> (T, f64) {
+        let start_ns = SystemClock.monotonic_ns();
+        let done = work();
+        (done, (SystemClock.monotonic_ns() - start_ns) as f64 / 1e9)
+    }
+
+    /// Opens what `stack` shows; of an unpublished change set, what it held at its last flush.
+    pub fn view(&self, repository: &Repository, stack: &Stack) -> Result<Namespace> {
+        match stack {
+            Stack::Name(name) => {
+                let set = repository.resolve(name)?.set;
+                repository.open(&[set], self.identity())
+            }
+            Stack::Set(_) => repository.glimpse(set_of(repository, stack)?, self.identity()),
+        }
+    }
+}
+
+/// The change set that `stack` names.
+pub fn set_of(repository: &Repository, stack: &Stack) -> Result<SetId> {
+    let digits = match stack {
+        Stack::Name(name) => return repository.resolve(name).map(|name| name.set),
+        Stack::Set(digits) => digits,
+    };
+    if let Ok(set) = digits.parse() {
+        return Ok(set);
+    }
+    let names = repository.store().list_names("set/")?;
+    let mut fitting = names.iter().filter(|name| name.starts_with(digits.as_str()));
+    match (fitting.next(), fitting.next()) {
+        (Some(name), None) => name.parse(),
+        (None, _) => {
+            let context =
+                format!("no change set @{digits}; see `esker session list` and `esker log`");
+            Err(Error::new(Kind::NotFound, context))
+        }
+        (Some(_), Some(_)) => {
+            let context = format!("several change sets begin with @{digits}; give more digits");
+            Err(Error::new(Kind::Invalid, context))
+        }
+    }
+}
+
+/// The change sets of `bases`, in their order.
+pub fn sets_of(repository: &Repository, bases: &[Stack]) -> Result<Vec<SetId>> {
+    bases.iter().map(|base| set_of(repository, base)).collect()
+}

@@ -1,0 +1,142 @@
+//! Location: where a command works, as users write it: `NAME:/path` or `@SETID:/path`.
+//!
+//! Names hold no colon, so the first one ends the name. Paths are bytes, as file systems have them.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+
+/// The fewest digits by which a change set can be meant.
+const SET_DIGITS_MIN: usize = 4;
+/// A change set's id has this many hexadecimal digits.
+const SET_DIGITS: usize = 32;
+
+/// A stack of change sets, as a user names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// A published name.
+    Name(String),
+    /// A change set by the first digits of its id.
+    Set(String),
+}
+
+impl fmt::Display for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Set(digits) => write!(f, "@{digits}"),
+        }
+    }
+}
+
+impl Stack {
+    /// Reads `NAME` or `@SETID`.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        let text = std::str::from_utf8(text).map_err(|_| "a name is UTF-8 text".to_owned())?;
+        if text.is_empty() || text.contains('/') {
+            return Err("expected NAME:/path or @SETID:/path, as in `climate:/results`".into());
+        }
+        let Some(digits) = text.strip_prefix('@') else {
+            return Ok(Self::Name(text.to_owned()));
+        };
+        let hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if !hex || !(SET_DIGITS_MIN..=SET_DIGITS).contains(&digits.len()) {
+            return Err(format!(
+                "@ takes {SET_DIGITS_MIN} to {SET_DIGITS} hexadecimal digits of a change set's id; \
+                 `esker session list` and `esker log` show them"
+            ));
+        }
+        Ok(Self::Set(digits.to_ascii_lowercase()))
+    }
+
+    /// Reads it from the command line.
+    pub fn parser() -> impl TypedValueParser<Value = Self> {
+        OsStringValueParser::new().try_map(|text: OsString| Self::parse(text.as_bytes()))
+    }
+}
+
+/// A path in a stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The stack.
+    pub stack: Stack,
+    /// The path; `/` if none was given.
+    pub path: Vec<u8>,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.stack, String::from_utf8_lossy(&self.path))
+    }
+}
+
+impl Location {
+    /// Reads `NAME`, `NAME:/path` or the same with `@SETID`.
+    pub fn parse(text: &OsStr) -> Result<Self, String> {
+        let text = text.as_bytes();
+        let (stack, path) = match text.iter().position(|&byte| byte == b':') {
+            Some(colon) => (&text[..colon], &text[colon + 1..]),
+            None => (text, &b"/"[..]),
+        };
+        let mut path = path.to_vec();
+        if !path.starts_with(b"/") {
+            path.insert(0, b'/');
+        }
+        Ok(Self { stack: Stack::parse(stack)?, path })
+    }
+
+    /// Reads it from the command line.
+    pub fn parser() -> impl TypedValueParser<Value = Self> {
+        OsStringValueParser::new().try_map(|text: OsString| Self::parse(&text))
+    }
+
+    /// The last component of the path; empty for the root.
+    pub fn last(&self) -> &[u8] {
+        let end = self.path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+        let start = self.path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+        &self.path[start..end]
+    }
+
+    /// The place `name` in the directory that this one is.
+    pub fn join(&self, name: &[u8]) -> Self {
+        let mut path = self.path.clone();
+        if !path.ends_with(b"/") {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        Self { stack: self.stack.clone(), path }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<(String, String), String> {
+        let location = Location::parse(OsStr::new(text))?;
+        Ok((location.stack.to_string(), String::from_utf8(location.path).expect("UTF-8")))
+    }
+
+    #[test]
+    fn names_and_sets_are_told_apart() {
+        let both = |stack: &str, path: &str| Ok((stack.to_owned(), path.to_owned()));
+        assert_eq!(parse("a"), both("a", "/"));
+        assert_eq!(parse("a:"), both("a", "/"));
+        assert_eq!(parse("a:b/c"), both("a", "/b/c"));
+        assert_eq!(parse("a:/x:y"), both("a", "/x:y"));
+        assert_eq!(parse("@ABCD:/x"), both("@abcd", "/x"));
+        for bad in ["", ":/x", "/x", "/x:y", "@:/x", "@abc", "@wxyz"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn last_components_are_found() {
+        for (text, last) in [("a:/", ""), ("a:/b", "b"), ("a:/b/c//", "c")] {
+            let location = Location::parse(OsStr::new(text)).expect("good");
+            assert_eq!(location.last(), last.as_bytes());
+        }
+    }
+}
