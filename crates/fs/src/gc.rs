@@ -26,8 +26,10 @@ use crate::repository::Repository;
 
 /// Readers of a snapshot that was replaced have this long unless told otherwise.
 pub const GRACE: Duration = Duration::from_secs(3600);
-/// Unfinished uploads are left alone for at least this long.
-const UNFINISHED_GRACE: Duration = Duration::from_secs(24 * 3600);
+/// A writer may sleep for this long and still finds out that its set was deleted: the last manifest
+/// of a deleted set, which takes the number that the writer would commit, stays. Unfinished uploads
+/// are left alone as long.
+const SLEEP_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Settings of a collection.
 #[derive(Clone, Debug)]
@@ -81,7 +83,7 @@ impl Repository {
         collection.collect_sets()?;
         collection.sweep_sets()?;
         if !options.dry_run {
-            let age = options.grace.max(UNFINISHED_GRACE);
+            let age = options.grace.max(SLEEP_MAX);
             let before_ns = collection.now_ns.saturating_sub(ns(age));
             collection.report.unfinished = self.store().sweep_unfinished(before_ns)?;
         }
@@ -291,7 +293,7 @@ impl<'a> Collection<'a> {
         Ok(())
     }
 
-    /// Dooms and deletes one set; returns the sets that it does not hold any more.
+    /// Dooms one set and deletes it, but for its last manifests until later; returns the sets that it does not hold any more.
     fn collect(&mut self, set: SetId) -> Result<Vec<SetId>> {
         let store = self.store();
         let manifest = if self.options.dry_run {
@@ -322,9 +324,8 @@ impl<'a> Collection<'a> {
             for needed in &needed {
                 marker::release(store, *needed, &Holder::Set(set))?;
             }
-            // The last manifest stays for the grace: a writer that slept through all this must
-            // find its number taken.
-            if self.is_old(manifest.written_ns) {
+            let age_ns = self.now_ns.saturating_sub(manifest.written_ns);
+            if age_ns >= ns(self.options.grace.max(SLEEP_MAX)) {
                 for object in &manifests {
                     self.delete(&object.name, object.bytes)?;
                 }

@@ -94,7 +94,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    const fn number(self) -> u64 {
+    pub(crate) const fn number(self) -> u64 {
         match self {
             Self::Tombstone => 0,
             Self::Is(FileKind::File) => 1,

@@ -28,6 +28,8 @@ pub mod path;
 pub mod predicate;
 pub mod repository;
 pub mod session;
+mod shape;
+pub mod squash;
 pub mod tally;
 pub mod usage;
 pub mod walk;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_base::clock::SystemClock;
+use esker_base::clock::{ManualClock, SystemClock};
 use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
-use esker_base::{Kind, Result};
+use esker_base::{Clock, Kind, Result};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
 use esker_fs::marker::{self, Holder};
@@ -22,6 +22,12 @@ pub fn options() -> SessionOptions {
 
 pub fn repository(store: &SharedStore) -> Repository {
     Repository::with(store.clone(), 1 << 20, Arc::new(SystemClock))
+}
+
+/// The repository as it is two days later.
+pub fn later(store: &SharedStore) -> Repository {
+    let now_ns = SystemClock.now_ns() + 2 * 86_400 * 1_000_000_000;
+    Repository::with(store.clone(), 1 << 20, Arc::new(ManualClock::new(now_ns)))
 }
 
 pub fn eager() -> GcOptions {
@@ -80,6 +86,8 @@ fn deleted_sets_go_with_all_that_only_they_hold() {
     assert!(has_file(&repository, c, "/a").expect("a dry run deletes nothing"));
     let report = repository.gc(&eager()).expect("gc");
     assert_eq!(report.sets.len(), 3, "{report:?}");
+    assert!(objects(&store).iter().all(|name| name.contains("/manifest/")));
+    assert_eq!(later(&store).gc(&eager()).expect("gc").sets, []);
     assert_eq!(objects(&store), Vec::<String>::new());
 }
 
@@ -116,7 +124,8 @@ fn a_writer_that_slept_through_its_deletion_finds_its_number_taken() {
     let session = repository.begin(&[], options()).expect("begin");
     write(&session, "/f", b"text").expect("write");
     repository.abandon(session.set()).expect("abandon");
-    repository.gc(&GcOptions::default()).expect("gc");
+    assert_eq!(repository.gc(&eager()).expect("gc").sets, [session.set()]);
+    repository.gc(&eager()).expect("gc");
     assert_eq!(session.flush().expect_err("deleted").kind(), Kind::Fenced);
 }
 
@@ -226,7 +235,7 @@ fn an_interrupted_collection_loses_nothing_and_is_finished_by_the_next() {
             let plain = repository(&image);
             assert!(has_file(&plain, a, "/a").expect("live"), "operation {stop}");
             plain.gc(&eager()).expect("gc");
-            plain.gc(&eager()).expect("gc");
+            later(&image).gc(&eager()).expect("gc");
             let left = objects(&image);
             assert!(has_file(&plain, a, "/a").expect("live"), "operation {stop}");
             for set in gone {
@@ -268,6 +277,7 @@ fn a_crash_anywhere_in_publish_leaves_a_session_to_resume_or_a_name() {
                 plain.abandon(set).expect("abandon");
             }
             plain.gc(&eager()).expect("gc");
+            later(&image).gc(&eager()).expect("gc");
             let named: Vec<SetId> =
                 plain.names().expect("names").iter().map(|name| name.set).collect();
             let kept = plain.sets().expect("sets");

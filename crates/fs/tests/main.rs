@@ -2,3 +2,4 @@
 
 mod gc;
 mod smoke;
+mod squash;

@@ -1,0 +1,232 @@
+//! Shape: the directories of a stack of change sets and the names of files that have several.
+//!
+//! Found without reading most records: blocks whose records are all files are passed over, and the
+//! layers are asked only for names that are a directory or link in some layer.
+//! Cost: a read of all tables, one look-up a layer for each such name.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use esker_base::Result;
+use esker_table::schema::{KeyBuffer, RowBuffer};
+use esker_table::table::Wanted;
+use esker_table::tables::{TableHandle, Tables};
+use hashbrown::{HashMap, HashSet};
+
+use crate::inode::{DirId, Entry, FileKind, INODE, column};
+
+/// Names that one worker looks up before it asks for more.
+const PORTION: usize = 1024;
+
+/// A name that stands for a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The directory that has the name.
+    pub(crate) parent: DirId,
+    /// The name.
+    pub(crate) name: Vec<u8>,
+    /// What it stands for.
+    pub(crate) id: DirId,
+}
+
+/// Directories and links of a stack.
+#[derive(Debug, Default)]
+pub(crate) struct Shape {
+    /// Directories that a path leads to, the root and the links directory among them.
+    live: HashSet<DirId>,
+    /// Names in live directories of each file that has several.
+    links: HashMap<u128, u32>,
+    /// The first place at which each live directory was found.
+    places: HashMap<DirId, Place>,
+    /// Further names of directories that have been found already.
+    pub(crate) doubles: Vec<Place>,
+}
+
+/// What the layers say of a name.
+enum Named {
+    Directory(Place),
+    Link(DirId, u128),
+}
+
+impl Shape {
+    /// The shape of `layers`, the one that wins first, found by `threads` threads.
+    pub(crate) fn of(layers: &[&Tables], threads: usize) -> Result<Self> {
+        let tables: Vec<&Arc<TableHandle>> =
+            layers.iter().flat_map(|tables| &tables.runs).flat_map(|run| &run.tables).collect();
+        let mut names =
+            in_parallel(threads, tables.len(), 1, |at, out| collect_names(tables[at], out))?;
+        names.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
+        names.dedup();
+        let named = in_parallel(threads, names.len(), PORTION, |at, out| {
+            out.extend(resolve(layers, &names[at])?);
+            Ok(())
+        })?;
+        drop(names);
+        Ok(Self::walk(named))
+    }
+
+    fn walk(named: Vec<Named>) -> Self {
+        let mut below: HashMap<DirId, Vec<Place>> = HashMap::new();
+        let mut links = Vec::new();
+        for name in named {
+            match name {
+                Named::Directory(place) => below.entry(place.parent).or_default().push(place),
+                Named::Link(parent, file) => links.push((parent, file)),
+            }
+        }
+        let mut shape = Self::default();
+        shape.live.extend([DirId::ROOT, DirId::LINKS]);
+        let mut waiting = VecDeque::from([DirId::ROOT]);
+        while let Some(dir) = waiting.pop_front() {
+            for place in below.remove(&dir).unwrap_or_default() {
+                if shape.live.insert(place.id) {
+                    waiting.push_back(place.id);
+                    shape.places.insert(place.id, place);
+                } else {
+                    shape.doubles.push(place);
+                }
+            }
+        }
+        for (parent, file) in links {
+            if shape.live.contains(&parent) {
+                *shape.links.entry(file).or_default() += 1;
+            }
+        }
+        shape
+    }
+
+    /// Whether a path leads to the directory.
+    pub(crate) fn is_live(&self, dir: DirId) -> bool {
+        self.live.contains(&dir)
+    }
+
+    /// How many names in live directories stand for a file by a link.
+    pub(crate) fn names_of(&self, file: u128) -> u32 {
+        self.links.get(&file).copied().unwrap_or(0)
+    }
+
+    /// Files with several names.
+    pub(crate) fn linked_files(&self) -> impl Iterator<Item = (u128, u32)> {
+        self.links.iter().map(|(file, names)| (*file, *names))
+    }
+
+    /// How many directories a path leads to, besides the root.
+    pub(crate) fn directories(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The path of `name` in `dir`, if one leads there.
+    pub(crate) fn path(&self, dir: DirId, name: &[u8]) -> Option<Vec<u8>> {
+        let mut parts = vec![name];
+        let mut at = dir;
+        while at != DirId::ROOT {
+            let place = self.places.get(&at)?;
+            parts.push(&place.name);
+            at = place.parent;
+        }
+        let mut path = Vec::new();
+        for part in parts.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(part);
+        }
+        Some(path)
+    }
+}
+
+/// Adds the keys of a table's directories and links to `out`.
+fn collect_names(handle: &TableHandle, out: &mut Vec<KeyBuffer>) -> Result<()> {
+    const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
+    const LINK: u64 = Entry::Link.number();
+    let is_wanted = |entry: u64| entry == DIRECTORY || entry == LINK;
+    let table = handle.open()?;
+    let (mut entries, mut row_buffer) = (Vec::new(), RowBuffer::default());
+    let mut block = table.index().block_of(&handle.reference().first.key());
+    let end = table.index().block_of(&handle.reference().last.key()) + 1;
+    while block < end {
+        for bytes in table.read_ahead(block, end)? {
+            let parsed = table.parse_scanned(block, bytes)?;
+            block += 1;
+            if parsed.constant(column::ENTRY).is_some_and(|entry| !is_wanted(entry)) {
+                continue;
+            }
+            entries.clear();
+            parsed.column(column::ENTRY, &mut entries);
+            for row in (0..entries.len()).filter(|&row| is_wanted(entries[row])) {
+                parsed.read(row, true, &mut row_buffer);
+                let key = INODE.key(&row_buffer.row());
+                // The root's own record has the empty name.
+                if handle.reference().shows(&key) && !key.string.is_empty() {
+                    out.push(key.into());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What `layers` show under `key`, if it is a directory or a link.
+fn resolve(layers: &[&Tables], key: &KeyBuffer) -> Result<Option<Named>> {
+    let key = key.key();
+    let wanted = Wanted { digest: INODE.digest(&key), key };
+    let mut row = RowBuffer::default();
+    for tables in layers {
+        if !tables.get(&wanted, false, &mut row)? {
+            continue;
+        }
+        let parent = DirId(u128::from(key.ints[0]) << 64 | u128::from(key.ints[1]));
+        let id = u128::from(row.ints[column::ID_HIGH]) << 64 | u128::from(row.ints[column::ID_LOW]);
+        return Ok(match Entry::of_number(row.ints[column::ENTRY]) {
+            Some(Entry::Is(FileKind::Directory)) => {
+                let (name, id) = (key.string.to_vec(), DirId(id));
+                Some(Named::Directory(Place { parent, name, id }))
+            }
+            Some(Entry::Link) => Some(Named::Link(parent, id)),
+            _ => None,
+        });
+    }
+    Ok(None)
+}
+
+/// Runs `work` on every index below `count` by `threads` threads, `portion` indices at a time, and
+/// returns what all put out, in no set order.
+///
+/// # Errors
+/// The first that `work` returns; then the rest is left undone.
+pub(crate) fn in_parallel<T: Send>(
+    threads: usize,
+    count: usize,
+    portion: usize,
+    work: impl Fn(usize, &mut Vec<T>) -> Result<()> + Sync,
+) -> Result<Vec<T>> {
+    let next = AtomicUsize::new(0);
+    let run = || {
+        let mut out = Vec::new();
+        loop {
+            let start = next.fetch_add(portion, Ordering::Relaxed);
+            if start >= count {
+                return Ok(out);
+            }
+            for at in start..count.min(start + portion) {
+                if let Err(error) = work(at, &mut out) {
+                    next.store(count, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+    };
+    let threads = threads.clamp(1, count.div_ceil(portion).max(1));
+    if threads == 1 {
+        return run();
+    }
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        let mut all = Vec::new();
+        for worker in workers {
+            let outcome: Result<Vec<T>> =
+                worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            all.extend(outcome?);
+        }
+        Ok(all)
+    })
+}

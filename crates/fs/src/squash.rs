@@ -1,0 +1,216 @@
+//! Squash: a whole stack of change sets becomes one that depends on none and shows the same tree.
+//!
+//! Two passes over the stack. The first finds which directories a path leads to (`shape.rs`); the
+//! second merges, in parallel over key ranges that are chosen from the tables' indexes, so that
+//! workers read what they need and exchange nothing. Shadowed records, tombstones that hide nothing
+//! and records of unreachable directories stay behind; file data is copied.
+//! Invariant: generations never sink, so identities of directories are never given twice.
+//! Compaction of one published set (`Repository::compact`) is the second pass alone.
+//! Source: DESIGN §5; DeltaFS thesis §4.3 (log compaction), §5 on parallel compaction.
+
+mod copy;
+mod ranges;
+mod worker;
+
+use std::collections::BTreeMap;
+
+use esker_base::{Error, Kind, Random, Result};
+use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
+use esker_table::tables::Tables;
+
+pub use self::worker::Counts;
+use self::worker::{Done, Job, merge_range};
+use crate::condemn;
+use crate::dependency;
+use crate::inode::INODE;
+use crate::layers::load_stack;
+use crate::marker::{self, Holder};
+use crate::repository::Repository;
+use crate::shape::{Shape, in_parallel};
+
+/// Settings of a squash.
+#[derive(Clone, Debug)]
+pub struct SquashOptions {
+    /// How many threads merge.
+    pub threads: usize,
+    /// Words about the new set, for people.
+    pub properties: BTreeMap<String, String>,
+}
+
+impl Default for SquashOptions {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { threads, properties: BTreeMap::new() }
+    }
+}
+
+/// What a squash or compaction did.
+#[derive(Clone, Debug, Default)]
+pub struct SquashReport {
+    /// Sets that were merged.
+    pub sets: usize,
+    /// Records and bytes.
+    pub counts: Counts,
+    /// Directories that a path leads to; 0 for a compaction, which does not look.
+    pub directories: usize,
+    /// Tables written.
+    pub tables: usize,
+    /// Their bytes.
+    pub table_bytes: u64,
+    /// How long it took, by the monotonic clock.
+    pub elapsed_ns: u64,
+}
+
+impl SquashReport {
+    fn of(sets: usize, tables: &[TableRef], counts: Counts, elapsed_ns: u64) -> Self {
+        Self {
+            sets,
+            counts,
+            directories: 0,
+            tables: tables.len(),
+            table_bytes: tables.iter().map(|table| table.bytes).sum(),
+            elapsed_ns,
+        }
+    }
+}
+
+impl Repository {
+    /// Merges the stack of `bases`, of which earlier ones win, into one change set that depends on
+    /// none and shows the same tree; publish it with [`Repository::publish`] or give it up with
+    /// [`Repository::abandon`]. Cost: every table is read twice, once without decoding most of it;
+    /// every visible record and its file data are written once.
+    ///
+    /// # Errors
+    /// As [`Repository::open`]; `Corrupt` if a table or file data is.
+    pub fn squash(
+        &self,
+        bases: &[SetId],
+        options: &SquashOptions,
+    ) -> Result<(SetId, SquashReport)> {
+        let store = &**self.store();
+        let set = SetId(Random::from_system().u128());
+        let squashed = self.squash_into(set, bases, options);
+        if squashed.is_err() {
+            // Best effort: what stays behind is an open set that can be abandoned.
+            let _ = marker::release(store, set, &Holder::Session);
+        }
+        for base in bases {
+            match &squashed {
+                Ok(_) => marker::release(store, *base, &Holder::Set(set))?,
+                Err(_) => drop(marker::release(store, *base, &Holder::Set(set))),
+            }
+        }
+        Ok((set, squashed?))
+    }
+
+    fn squash_into(
+        &self,
+        set: SetId,
+        bases: &[SetId],
+        options: &SquashOptions,
+    ) -> Result<SquashReport> {
+        let store = &**self.store();
+        let start_ns = self.clock().monotonic_ns();
+        // The bases are held as by a session until the new set needs them no more.
+        marker::hold(store, set, &Holder::Session)?;
+        for base in bases {
+            marker::hold(store, *base, &Holder::Set(set))?;
+        }
+        let mut manifest = Manifest::new(bases.to_vec(), self.clock().now_ns());
+        manifest.properties.clone_from(&options.properties);
+        manifest.commit(store, set, self.clock().now_ns())?;
+        for base in bases {
+            marker::confirm(store, *base, &Holder::Set(set))?;
+        }
+        let stack = load_stack(self.source(), bases)?;
+        let layers: Vec<&Tables> = stack.iter().map(|base| &base.tables).collect();
+        let shape = Shape::of(&layers, options.threads)?;
+        let job = Job {
+            store: self.store(),
+            set,
+            epoch: manifest.epoch,
+            run: 1,
+            layers: &layers,
+            bottom: true,
+            shape: Some(&shape),
+        };
+        let (tables, counts) = merge_all(&job, options.threads)?;
+        let elapsed_ns = self.clock().monotonic_ns() - start_ns;
+        let mut report = SquashReport::of(stack.len(), &tables, counts, elapsed_ns);
+        report.directories = shape.directories();
+        manifest.bases.clear();
+        manifest.last_seq = tables.iter().map(|table| table.seq_max).max().unwrap_or(0);
+        manifest.tables = tables;
+        manifest.state = SetState::Published;
+        manifest.commit(store, set, self.clock().now_ns())?;
+        Ok(report)
+    }
+
+    /// Merges the tables of the published set that `name` stands for into one run; what it shows
+    /// stays. Readers that have it open go on with the old tables, which are collected after a
+    /// grace. Cost: every record of the set, not of its bases, is read and written once.
+    ///
+    /// # Errors
+    /// `NotFound`; `Fenced` if somebody else compacts it at the same time.
+    pub fn compact(&self, name: &str) -> Result<SquashReport> {
+        let named = self.resolve(name)?;
+        self.compact_set(named.set, 1)
+    }
+
+    /// As [`Repository::compact`], of a set and with several threads.
+    ///
+    /// # Errors
+    /// As [`Repository::compact`]; `Invalid` if the set is not published.
+    pub fn compact_set(&self, set: SetId, threads: usize) -> Result<SquashReport> {
+        let store = &**self.store();
+        let start_ns = self.clock().monotonic_ns();
+        let mut manifest = condemn::load_live(store, set)?;
+        if manifest.state != SetState::Published {
+            let context = format!("change set {set} is open; its session compacts it");
+            return Err(Error::new(Kind::Invalid, context));
+        }
+        let own = manifest.tables.iter().filter(|table| table.schema == INODE.id);
+        if own.clone().all(|table| table.run == manifest.tables[0].run && table.set == set) {
+            return Ok(SquashReport::of(1, &[], Counts::default(), 0));
+        }
+        // Whoever commits the higher epoch owns its table numbers.
+        manifest.epoch += 1;
+        manifest.commit(store, set, self.clock().now_ns())?;
+        let tables = Tables::new(&manifest.tables, &INODE, self.source());
+        let run = manifest.tables.iter().map(|table| table.run).max().unwrap_or(0) + 1;
+        let job = Job {
+            store: self.store(),
+            set,
+            epoch: manifest.epoch,
+            run,
+            layers: &[&tables],
+            bottom: manifest.bases.is_empty(),
+            shape: None,
+        };
+        let (merged, counts) = merge_all(&job, threads)?;
+        let elapsed_ns = self.clock().monotonic_ns() - start_ns;
+        let report = SquashReport::of(1, &merged, counts, elapsed_ns);
+        dependency::keep_data_of_tables(set, &mut manifest);
+        let (old, others): (Vec<_>, Vec<_>) = std::mem::take(&mut manifest.tables)
+            .into_iter()
+            .partition(|table| table.schema == INODE.id);
+        let own = old.iter().filter(|table| table.set == set);
+        manifest.obsolete.extend(own.map(|table| table.number));
+        manifest.tables = merged.into_iter().chain(others).collect();
+        manifest.commit(store, set, self.clock().now_ns())?;
+        Ok(report)
+    }
+}
+
+/// Merges all ranges of a job; the tables are in key order.
+fn merge_all(job: &Job, threads: usize) -> Result<(Vec<TableRef>, Counts)> {
+    let ranges = ranges::split(job.layers, threads)?;
+    let mut done: Vec<Done> = in_parallel(threads, ranges.len(), 1, |at, out| {
+        out.push(merge_range(job, at, &ranges[at])?);
+        Ok(())
+    })?;
+    done.sort_unstable_by_key(|done| done.range);
+    let mut counts = Counts::default();
+    done.iter().for_each(|done| counts.add(&done.counts));
+    Ok((done.into_iter().flat_map(|done| done.tables).collect(), counts))
+}

@@ -1,0 +1,60 @@
+//! Key ranges: what each worker of a merge reads, about the same number of blocks each.
+
+use esker_base::Result;
+use esker_table::schema::{Key, KeyBuffer};
+use esker_table::tables::Tables;
+
+/// A worker gets at least this many blocks: fewer would make tables small for nothing.
+const RANGE_BLOCKS_MIN: usize = 128;
+/// Bounds are chosen among about this many first keys of blocks.
+const SAMPLES: usize = 8192;
+/// Ranges for each thread, so that one which takes longer is not waited for.
+const RANGES_PER_THREAD: usize = 4;
+/// Numbers of tables and logs leave room for this many ranges.
+pub(super) const RANGES_MAX: usize = 4096;
+
+/// Keys from `from` up to and without `end`.
+#[derive(Clone, Debug)]
+pub(super) struct Range {
+    /// Its first key.
+    pub(super) from: KeyBuffer,
+    /// The first key of the next; none for the last range.
+    pub(super) end: Option<KeyBuffer>,
+}
+
+/// Splits the keys of `layers` for `threads` threads.
+pub(super) fn split(layers: &[&Tables], threads: usize) -> Result<Vec<Range>> {
+    let handles = || layers.iter().flat_map(|tables| &tables.runs).flat_map(|run| &run.tables);
+    let mut blocks = 0;
+    if threads > 1 {
+        for handle in handles() {
+            blocks += handle.open()?.index().blocks();
+        }
+    }
+    let wanted = if threads > 1 { threads * RANGES_PER_THREAD } else { 1 };
+    let ranges = wanted.min(blocks / RANGE_BLOCKS_MIN).clamp(1, RANGES_MAX);
+    let mut samples: Vec<KeyBuffer> = Vec::new();
+    if ranges > 1 {
+        let stride = (blocks / SAMPLES).max(1);
+        for handle in handles() {
+            let index = handle.open()?.index();
+            let firsts = (0..index.blocks()).step_by(stride).map(|block| index.first(block));
+            samples.extend(firsts.filter(|first| handle.reference().shows(&first.key())));
+        }
+        samples.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
+        samples.dedup();
+    }
+    let mut bounds: Vec<KeyBuffer> = (1..ranges)
+        .filter_map(|range| samples.get(range * samples.len() / ranges).cloned())
+        .filter(|bound| bound.key() > Key::FIRST)
+        .collect();
+    bounds.dedup();
+    let mut split = Vec::with_capacity(bounds.len() + 1);
+    let mut from = KeyBuffer::from(Key::FIRST);
+    for bound in bounds {
+        split.push(Range { from, end: Some(bound.clone()) });
+        from = bound;
+    }
+    split.push(Range { from, end: None });
+    Ok(split)
+}

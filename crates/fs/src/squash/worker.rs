@@ -1,0 +1,255 @@
+//! Worker of a merge: reads one key range of all layers and writes it as part of one run.
+//!
+//! The hot path works on stored integers and allocates nothing per record. Blocks whose keys no
+//! other source has, and in which nothing changes, pass on as they are.
+
+use esker_base::Result;
+use esker_base::store::SharedStore;
+use esker_table::block::DecodedBlock;
+use esker_table::manifest::{SetId, TableRef};
+use esker_table::merge::Merge;
+use esker_table::run_writer::RunWriter;
+use esker_table::schema::{Key, Row};
+use esker_table::tables::Tables;
+
+use super::copy::DataCopy;
+use super::ranges::Range;
+use crate::inode::{DirId, Entry, Extent, FileKind, INODE, column};
+use crate::shape::Shape;
+
+/// Tables and logs of a range are numbered from its own multiple of this on.
+const NUMBERS_PER_RANGE: u64 = 1 << 20;
+const _: () = assert!((super::ranges::RANGES_MAX as u64) * NUMBERS_PER_RANGE <= 1 << 32);
+
+const TOMBSTONE: u64 = Entry::Tombstone.number();
+const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
+
+/// What a merge is to do.
+pub(super) struct Job<'a> {
+    /// Where it writes.
+    pub(super) store: &'a SharedStore,
+    /// The set that is written.
+    pub(super) set: SetId,
+    /// The epoch under which it is.
+    pub(super) epoch: u64,
+    /// Number of the run that is written.
+    pub(super) run: u64,
+    /// Its sources, the one that wins first.
+    pub(super) layers: &'a [&'a Tables],
+    /// Whether nothing is below the layers, so that tombstones hide nothing.
+    pub(super) bottom: bool,
+    /// Directories whose records stay; none if all do. With it, data of other sets is copied.
+    pub(super) shape: Option<&'a Shape>,
+}
+
+/// What came of a range.
+#[derive(Default)]
+pub(super) struct Done {
+    /// Index of the range.
+    pub(super) range: usize,
+    /// Its tables.
+    pub(super) tables: Vec<TableRef>,
+    /// Counts.
+    pub(super) counts: Counts,
+}
+
+/// What a merge has read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Records read.
+    pub read: u64,
+    /// Records written.
+    pub written: u64,
+    /// Records that newer ones shadow.
+    pub shadowed: u64,
+    /// Tombstones that hid nothing any more.
+    pub tombstones: u64,
+    /// Records of directories and files that no path leads to.
+    pub unreachable: u64,
+    /// Bytes of file data copied.
+    pub data_bytes: u64,
+}
+
+impl Counts {
+    /// Adds `other`.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.read += other.read;
+        self.written += other.written;
+        self.shadowed += other.shadowed;
+        self.tombstones += other.tombstones;
+        self.unreachable += other.unreachable;
+        self.data_bytes += other.data_bytes;
+    }
+}
+
+/// What becomes of a record.
+enum Fate {
+    Kept,
+    Unreachable,
+    Hidden,
+}
+
+struct Worker<'a> {
+    job: &'a Job<'a>,
+    /// The last directory looked up, and whether it is live.
+    dir: ([u64; 2], bool),
+    copy: DataCopy<'a>,
+    counts: Counts,
+}
+
+/// Merges range number `index`.
+pub(super) fn merge_range(job: &Job, index: usize, range: &Range) -> Result<Done> {
+    let first_number = job.epoch << 32 | index as u64 * NUMBERS_PER_RANGE;
+    let mut next_table = first_number;
+    let mut writer = RunWriter::new(&INODE, job.store, job.set, job.run, &mut next_table);
+    let mut worker = Worker {
+        job,
+        dir: ([0; 2], true),
+        copy: DataCopy::new(job.store, job.set, first_number),
+        counts: Counts::default(),
+    };
+    worker.run(range, &mut writer)?;
+    let Worker { copy, mut counts, .. } = worker;
+    counts.data_bytes = copy.finish()?;
+    Ok(Done { range: index, tables: writer.finish()?, counts })
+}
+
+impl Worker<'_> {
+    fn run(&mut self, range: &Range, writer: &mut RunWriter) -> Result<()> {
+        let (from, to) = (range.from.key(), range.end.as_ref().map(|end| end.key()));
+        let mut cursors = Vec::new();
+        for tables in self.job.layers {
+            tables.cursors(&INODE, &from, &to.unwrap_or(Key::LAST), &mut cursors);
+        }
+        let mut merge = Merge::new(cursors, &from)?;
+        let mut more = merge.advance()?;
+        while more {
+            if let Some((encoded, decoded)) = merge.lone_block()
+                && self.passes(decoded, to.as_ref())
+            {
+                self.counts.read += decoded.rows() as u64;
+                self.counts.written += decoded.rows() as u64;
+                writer.push_block(encoded, decoded)?;
+                more = merge.skip_block()?;
+                continue;
+            }
+            let mut row = merge.row();
+            if to.is_some_and(|to| INODE.key(&row) >= to) {
+                break;
+            }
+            let versions = merge.versions();
+            self.counts.read += versions.len() as u64;
+            self.counts.shadowed += versions.len() as u64 - 1;
+            if self.job.shape.is_some() && versions.len() > 1 {
+                keep_generation(&merge, &mut row);
+            }
+            match self.fate(&row) {
+                Fate::Kept => {
+                    self.counts.written += 1;
+                    if self.job.shape.is_some() && has_extent(&row) {
+                        self.move_data(&mut row)?;
+                    }
+                    writer.push(&row)?;
+                }
+                Fate::Unreachable => self.counts.unreachable += 1,
+                Fate::Hidden => self.counts.tombstones += 1,
+            }
+            more = merge.advance()?;
+        }
+        Ok(())
+    }
+
+    /// Whether all of a block, which is the only source of its keys, stays as it is.
+    fn passes(&mut self, block: &DecodedBlock, to: Option<&Key>) -> bool {
+        let last = block.rows() - 1;
+        if to.is_some_and(|to| block.key(&INODE, last) >= *to) {
+            return false;
+        }
+        if self.job.bottom && block.column(column::ENTRY).contains(&TOMBSTONE) {
+            return false;
+        }
+        if self.job.shape.is_none() {
+            return true;
+        }
+        let no_data = |column| block.column(column).iter().all(|&word| word == 0);
+        if !no_data(column::LOG_SET_HIGH) || !no_data(column::LOG_SET_LOW) {
+            return false;
+        }
+        let dir = |row| [block.column(0)[row], block.column(1)[row]];
+        let links = [u64::MAX; 2];
+        dir(last) != links
+            && self.is_live(dir(0))
+            && (dir(0) == dir(last) || (0..=last).all(|row| self.is_live(dir(row))))
+    }
+
+    #[inline]
+    fn is_live(&mut self, dir: [u64; 2]) -> bool {
+        if self.dir.0 != dir {
+            let id = DirId(u128::from(dir[0]) << 64 | u128::from(dir[1]));
+            self.dir = (dir, self.job.shape.is_none_or(|shape| shape.is_live(id)));
+        }
+        self.dir.1
+    }
+
+    #[inline]
+    fn fate(&mut self, row: &Row) -> Fate {
+        if !self.is_live([row.ints[0], row.ints[1]]) {
+            return Fate::Unreachable;
+        }
+        if row.ints[column::ENTRY] == TOMBSTONE {
+            // A generation is kept: without it a directory made at the name could take the
+            // identity of one that lives elsewhere, or whose entries do.
+            let hides_nothing = self.job.bottom && row.ints[column::GENERATION] == 0;
+            return if hides_nothing { Fate::Hidden } else { Fate::Kept };
+        }
+        if row.ints[..2] == [u64::MAX; 2]
+            && let Some(shape) = self.job.shape
+            && let Ok(id) = <[u8; 16]>::try_from(row.strings[column::NAME])
+            && shape.names_of(u128::from_be_bytes(id)) == 0
+        {
+            return Fate::Unreachable;
+        }
+        Fate::Kept
+    }
+
+    /// Lets the data that `row` refers to be copied, and `row` refer to the copy.
+    fn move_data(&mut self, row: &mut Row) -> Result<()> {
+        use column as c;
+        let mut ints = row.ints;
+        INODE.restore(&mut ints);
+        let placed = self.copy.place(Extent {
+            set: SetId(u128::from(ints[c::LOG_SET_HIGH]) << 64 | u128::from(ints[c::LOG_SET_LOW])),
+            log: ints[c::LOG],
+            offset: ints[c::LOG_OFFSET],
+            length: ints[c::LOG_LENGTH],
+            written: ints[c::LOG_WRITTEN],
+            checksum: ints[c::LOG_CHECKSUM] as u32,
+        })?;
+        ints[c::LOG_SET_HIGH] = (placed.set.0 >> 64) as u64;
+        ints[c::LOG_SET_LOW] = placed.set.0 as u64;
+        ints[c::LOG] = placed.log;
+        ints[c::LOG_OFFSET] = placed.offset;
+        ints[c::LOG_WRITTEN] = placed.written;
+        ints[c::LOG_CHECKSUM] = u64::from(placed.checksum);
+        INODE.store(&mut ints);
+        row.ints = ints;
+        Ok(())
+    }
+}
+
+fn has_extent(row: &Row) -> bool {
+    row.ints[column::LOG_SET_HIGH] | row.ints[column::LOG_SET_LOW] != 0
+}
+
+/// Raises the generation of `row` so that the next directory at its name is over all that any
+/// version has seen (`layers.rs`, `below`).
+fn keep_generation(merge: &Merge, row: &mut Row) {
+    let next = |ints: &[u64]| {
+        ints[column::GENERATION].saturating_add(u64::from(ints[column::ENTRY] == DIRECTORY))
+    };
+    let versions = merge.versions().iter();
+    let highest = versions.map(|&source| next(&merge.version(source).ints)).max().unwrap_or(0);
+    let is_directory = u64::from(row.ints[column::ENTRY] == DIRECTORY);
+    row.ints[column::GENERATION] =
+        row.ints[column::GENERATION].max(highest - is_directory.min(highest));
+}

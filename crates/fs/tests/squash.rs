@@ -1,0 +1,255 @@
+//! Squash and compaction: the same tree afterwards, on nothing but itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::{Random, Result};
+use esker_fs::dir::Dir;
+use esker_fs::identity::Identity;
+use esker_fs::list::DirCursor;
+use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::ops::{Changes, RenameFlags};
+use esker_fs::repository::Repository;
+use esker_fs::session::Session;
+use esker_fs::squash::SquashOptions;
+use esker_table::manifest::{Manifest, SetId};
+
+use crate::gc::{eager, later, options, repository, write};
+
+/// Everything that readers see of a tree: attributes and content by path.
+pub fn tree(namespace: &Namespace) -> BTreeMap<Vec<u8>, String> {
+    let mut seen = BTreeMap::new();
+    let mut waiting: Vec<(Vec<u8>, Dir)> = vec![(Vec::new(), namespace.root().clone())];
+    while let Some((path, dir)) = waiting.pop() {
+        for entry in namespace.read_dir(&dir, &DirCursor::default(), usize::MAX).expect("list") {
+            let mut path = path.clone();
+            path.push(b'/');
+            path.extend_from_slice(&entry.name);
+            let inode = &entry.inode;
+            let mut content = Vec::new();
+            if inode.kind() == Some(esker_fs::inode::FileKind::File) {
+                let take = &mut |bytes: &[u8]| {
+                    content.extend_from_slice(bytes);
+                    Ok(())
+                };
+                namespace.read_all(inode, take).expect("read");
+            }
+            let line = format!(
+                "{:?} {:o} {} {} {} {} {} {} {} {:032x} {:?} {:08x}",
+                inode.entry,
+                inode.mode,
+                inode.uid,
+                inode.gid,
+                inode.nlink,
+                inode.size,
+                inode.mtime_ns,
+                inode.ctime_ns,
+                inode.atime_ns,
+                inode.id,
+                inode.xattrs,
+                crc32c::crc32c(&content),
+            );
+            if inode.is_directory() {
+                waiting.push((path.clone(), namespace.dir(&path).expect("open")));
+            }
+            assert!(seen.insert(path, line).is_none(), "a name is listed once");
+        }
+    }
+    seen
+}
+
+/// One random operation; most that fail do so for a good reason.
+pub fn change(session: &Session, random: &mut Random) -> Result<()> {
+    let dirs: Vec<Vec<u8>> = all_dirs(session);
+    let pick = |random: &mut Random| dirs[random.below(dirs.len() as u64) as usize].clone();
+    let dir = session.dir(pick(random))?;
+    let other = session.dir(pick(random))?;
+    let name = format!("n{}", random.below(6)).into_bytes();
+    let other_name = format!("n{}", random.below(6)).into_bytes();
+    match random.below(14) {
+        0..=2 => session.create(&dir, &name, 0o640).map(drop),
+        3..=5 => {
+            let mut left = random.below(3_000) as usize;
+            let byte = random.below(256) as u8;
+            session
+                .create_with(&dir, &name, 0o600, &mut |buffer| {
+                    let count = left.min(buffer.len());
+                    buffer[..count].fill(byte);
+                    left -= count;
+                    Ok(count)
+                })
+                .map(drop)
+        }
+        6 | 7 => session.mkdir(&dir, &name, 0o755).map(drop),
+        8 => session.unlink(&dir, &name),
+        9 => session.rmdir(&dir, &name),
+        10 => session.remove_tree(&dir, &name),
+        11 => session.rename((&dir, &name), (&other, &other_name), RenameFlags::Replace),
+        12 => session.link(&dir, &name, &other, &other_name).map(drop),
+        _ => {
+            let changes = Changes {
+                size: Some(random.below(2_000)),
+                mode: Some(0o711),
+                ..Changes::default()
+            };
+            session.setattr(&dir, &name, &changes).map(drop)
+        }
+    }
+}
+
+fn all_dirs(session: &Session) -> Vec<Vec<u8>> {
+    let mut dirs = vec![b"/".to_vec()];
+    let mut at = 0;
+    while at < dirs.len() && dirs.len() < 40 {
+        let path = dirs[at].clone();
+        let dir = session.dir(&path).expect("dir");
+        for entry in session.read_dir(&dir, &DirCursor::default(), usize::MAX).expect("list") {
+            if entry.inode.is_directory() {
+                dirs.push([&path[..], b"/", &entry.name].concat());
+            }
+        }
+        at += 1;
+    }
+    dirs
+}
+
+/// A random stack of `depth` sets; the newest is returned.
+pub fn stack(repository: &Repository, random: &mut Random, depth: usize, steps: usize) -> SetId {
+    let mut bases: Vec<SetId> = Vec::new();
+    for layer in 0..depth {
+        let session = repository.begin(&bases, options()).expect("begin");
+        for step in 0..steps {
+            let _ = change(&session, random);
+            if step == steps / 2 {
+                session.flush().expect("flush");
+            }
+        }
+        bases = vec![session.publish(&format!("layer{layer}")).expect("publish")];
+    }
+    bases[0]
+}
+
+#[test]
+fn a_squashed_stack_shows_the_same_tree() {
+    for seed in 0..40 {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let repository = repository(&store);
+        let mut random = Random::from_seed(seed);
+        let top = stack(&repository, &mut random, 4, 60);
+        let before = tree(&repository.open(&[top], Identity::root()).expect("open"));
+        let threads = 1 + seed as usize % 3;
+        let squash = SquashOptions { threads, ..SquashOptions::default() };
+        let (set, report) = repository.squash(&[top], &squash).expect("squash");
+        repository.publish(set, "squashed").expect("publish");
+        for layer in 0..4 {
+            repository.delete(&format!("layer{layer}")).expect("delete");
+        }
+        assert_eq!(repository.gc(&eager()).expect("gc").sets.len(), 4, "seed {seed}");
+        let after = tree(&repository.open(&[set], Identity::root()).expect("open"));
+        assert_eq!(before, after, "seed {seed}");
+        assert_eq!(report.sets, 4);
+        let counts = report.counts;
+        assert_eq!(
+            counts.read,
+            counts.written + counts.shadowed + counts.tombstones + counts.unreachable
+        );
+        let manifest = Manifest::load(&*store, set).expect("manifest");
+        assert!(manifest.bases.is_empty());
+        // New directories on top never take the identity of one that is there.
+        let session = repository.begin(&[set], options()).expect("begin");
+        for _ in 0..100 {
+            let _ = change(&session, &mut random);
+        }
+        let mut ids = std::collections::BTreeMap::new();
+        for (path, line) in tree(&session) {
+            if line.contains("Directory") {
+                let id = line.split(' ').nth(9).expect("an id").to_owned();
+                if let Some(other) = ids.insert(id, path.clone()) {
+                    panic!("seed {seed}: {path:?} and {other:?} are one directory");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn compaction_of_a_published_set_changes_nothing_that_it_shows() {
+    for seed in 0..20 {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let repository = repository(&store);
+        let mut random = Random::from_seed(seed);
+        let top = stack(&repository, &mut random, 3, 60);
+        let reader = repository.open(&[top], Identity::root()).expect("open");
+        let before = tree(&reader);
+        for layer in 0..3 {
+            repository.compact(&format!("layer{layer}")).expect("compact");
+            repository.compact(&format!("layer{layer}")).expect("compact again");
+        }
+        assert_eq!(before, tree(&repository.open(&[top], Identity::root()).expect("open")));
+        assert_eq!(before, tree(&reader), "old tables stay for readers");
+        assert!(Manifest::load(&*store, top).expect("manifest").tables.len() <= 1);
+        repository.gc(&eager()).expect("gc");
+        assert_eq!(before, tree(&repository.open(&[top], Identity::root()).expect("open")));
+    }
+}
+
+#[test]
+fn a_compacted_snapshot_keeps_the_session_whose_data_it_shows() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let session = repository.begin(&[], options()).expect("begin");
+    write(&session, "/f", &[b'x'; 5_000]).expect("write");
+    session.flush().expect("flush");
+    write(&session, "/g", &[b'y'; 5_000]).expect("write");
+    let snapshot = session.snapshot("snapshot").expect("snapshot");
+    repository.abandon(session.set()).expect("abandon");
+    drop(session);
+    repository.compact("snapshot").expect("compact");
+    repository.gc(&eager()).expect("gc");
+    repository.gc(&eager()).expect("gc");
+    let namespace = repository.open(&[snapshot], Identity::root()).expect("open");
+    let inode = namespace.stat("/g", Follow::No).expect("stat");
+    namespace.read_all(&inode, &mut |_| Ok(())).expect("read");
+}
+
+#[test]
+fn a_squash_that_stops_anywhere_leaves_its_bases_as_they_are() {
+    let build = || {
+        let inner: SharedStore = Arc::new(MemoryStore::new());
+        let plain = repository(&inner);
+        let top = stack(&plain, &mut Random::from_seed(3), 3, 60);
+        let before = tree(&plain.open(&[top], Identity::root()).expect("open"));
+        (inner, top, before)
+    };
+    let single = SquashOptions { threads: 1, ..SquashOptions::default() };
+    let run = |store: SharedStore, top: SetId| {
+        let repository = repository(&store);
+        let (set, _) = repository.squash(&[top], &single)?;
+        repository.publish(set, "squashed")
+    };
+    let (inner, top, _) = build();
+    let counter = Arc::new(FaultStore::new(inner, 1));
+    run(counter.clone(), top).expect("squash");
+    for stop in 1..=counter.operations() {
+        let (inner, top, before) = build();
+        let fault = Arc::new(FaultStore::new(inner, stop));
+        let effect = if stop % 2 == 0 { Effect::None } else { Effect::Full };
+        fault.stop_at(stop, effect);
+        assert!(run(fault.clone(), top).is_err());
+        let image = fault.after_power_loss().expect("image");
+        let plain = repository(&image);
+        for set in plain.sets().expect("sets") {
+            plain.abandon(set).expect("abandon");
+        }
+        plain.gc(&eager()).expect("gc");
+        later(&image).gc(&eager()).expect("gc");
+        assert_eq!(before, tree(&plain.open(&[top], Identity::root()).expect("open")), "{stop}");
+        if let Ok(named) = plain.resolve("squashed") {
+            let squashed = plain.open(&[named.set], Identity::root()).expect("open");
+            assert_eq!(before, tree(&squashed), "operation {stop}");
+        }
+        let sets = plain.sets().expect("sets").len();
+        assert_eq!(sets, plain.names().expect("names").len(), "operation {stop}");
+    }
+}
