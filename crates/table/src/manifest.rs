@@ -270,13 +270,18 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The number of the newest manifest of `set`. One store request, a listing.
-    fn newest_number(store: &dyn Store, set: SetId) -> Result<u64> {
+    /// The numbers of the manifests of `set`. One store request, a listing.
+    fn numbers(store: &dyn Store, set: SetId) -> Result<Vec<u64>> {
         let names = store.list_names(&Self::folder(set))?;
         let digits =
             |name: &&String| name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit());
-        let numbers = names.iter().filter(digits).filter_map(|n| u64::from_str_radix(n, 16).ok());
-        numbers
+        let names = names.iter().filter(digits);
+        Ok(names.filter_map(|name| u64::from_str_radix(name, 16).ok()).collect())
+    }
+
+    fn newest_number(store: &dyn Store, set: SetId) -> Result<u64> {
+        Self::numbers(store, set)?
+            .into_iter()
             .max()
             .ok_or_else(|| Error::new(Kind::NotFound, format!("no change set {set} in the store")))
     }
@@ -353,10 +358,17 @@ impl Manifest {
             Ok(()) => {
                 // The name is free also where a writer that went on has deleted its snapshot of
                 // this number. The highest number rules, so it decides here too.
-                if Self::newest_number(store, set)? == self.number {
-                    return Ok(());
+                let numbers = Self::numbers(store, set)?;
+                if numbers.iter().any(|number| *number > self.number) {
+                    return Err(self.superseded_by(&Self::load(store, set)?, set));
                 }
-                Err(self.superseded_by(&Self::load(store, set)?, set))
+                // The snapshot before stays for as long as this one is the newest.
+                if self.number > 1 && !numbers.contains(&(self.number - 1)) {
+                    drop(store.delete(&Self::object(set, self.number)));
+                    let what = format!("change set {set} was deleted; this writer has stopped");
+                    return Err(Error::new(Kind::Fenced, what));
+                }
+                Ok(())
             }
             Err(error) if error.kind() == Kind::Exists => {
                 let other = Self::load(store, set)?;

@@ -63,8 +63,8 @@ impl<T: Zeroable> ZeroedArray<T> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new anonymous mapping aliases nothing.
-        let base =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, protection, flags) }.ok()?;
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, protection, flags) }
+            .ok()?;
         let base = NonNull::new(base.cast::<u8>())?;
         let skip = base.as_ptr().align_offset(HUGE_PAGE_BYTES);
         // SAFETY: `skip` is less than the page that was added.

@@ -16,7 +16,7 @@ use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{Key, RowBuffer};
 use esker_table::table::Wanted;
 use esker_table::tables::{TableHandle, TableSource};
-use esker_table::tree::Durability;
+use esker_table::tree::{Durability, TreeOptions};
 
 use crate::records::{SET, create, key_of, options, put, resume, scan};
 
@@ -142,7 +142,9 @@ struct Logged {
 impl Logged {
     fn new() -> Self {
         let store = store();
-        let tree = create(&store, options(Durability::Async, false)).expect("create");
+        // Enough memory for all to stay in one log.
+        let settings = TreeOptions { memory_bytes: 1 << 26, ..options(Durability::Async, false) };
+        let tree = create(&store, settings).expect("create");
         let log = store.list("").expect("list").remove(1).name;
         let manifest = store.list("").expect("list").remove(0).name;
         assert!(log.contains("/wal/") && manifest.contains("/manifest/"));

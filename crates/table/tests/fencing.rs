@@ -64,6 +64,21 @@ fn the_first_writer_is_fenced_at_flush_and_commit_however_far_the_second_went_on
     }
 }
 
+/// Symptom: a writer whose set had been deleted committed, and made a set of nothing but that.
+/// Cause: a commit looked only whether there was anything newer.
+/// Fix: the snapshot that it follows must be there too.
+#[test]
+fn a_commit_to_a_deleted_set_is_refused_and_leaves_nothing() {
+    let store = store();
+    let tree = create(&store, options(ASYNC, false)).expect("create");
+    put(&tree, b"key", b"value").expect("put");
+    for object in store.list(&Manifest::folder(SET)).expect("list") {
+        store.delete(&object.name).expect("delete");
+    }
+    assert_eq!(tree.commit(|_| {}).expect_err("deleted").kind(), Kind::Fenced);
+    assert!(store.list(&Manifest::folder(SET)).expect("list").is_empty());
+}
+
 /// Symptom: beginning a change set that existed succeeded.
 /// Cause and fix: as above; its first manifest had been deleted by later commits.
 #[test]

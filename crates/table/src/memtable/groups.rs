@@ -67,7 +67,8 @@ impl Groups {
     /// Hints the processor that a group of this hash is looked up soon.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        if let Some(slot) = self.slots.get((hash >> 32) as usize & self.slots.len().wrapping_sub(1)) {
+        if let Some(slot) = self.slots.get((hash >> 32) as usize & self.slots.len().wrapping_sub(1))
+        {
             prefetch(slot);
         }
     }

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use esker_base::Result;
 
-use super::update::SHARD_LOG_BYTES;
 use super::Tree;
+use super::update::SHARD_LOG_BYTES;
 use crate::memtable::{group_salt, shard_of};
 use crate::schema::{Key, Row};
 

@@ -118,11 +118,7 @@ struct LiveShard {
 
 impl LiveShard {
     fn new(schema: &'static Schema) -> Self {
-        Self {
-            rows: Shard::new(schema),
-            presence: Presence::default(),
-            log: ShardLog::default(),
-        }
+        Self { rows: Shard::new(schema), presence: Presence::default(), log: ShardLog::default() }
     }
 }
 

@@ -167,8 +167,14 @@ impl Tree {
                 let older = || older[index].as_ref().and_then(|(_, row)| row.as_deref());
                 active[index].as_deref().or_else(older).map(RowBuffer::row)
             });
-            let mut draft =
-                Draft { inner, shards: &mut shards, seq: None, has_put: false, place, grown_bytes: 0 };
+            let mut draft = Draft {
+                inner,
+                shards: &mut shards,
+                seq: None,
+                has_put: false,
+                place,
+                grown_bytes: 0,
+            };
             let decided = decide(slots, &mut draft);
             debug_assert!(decided.is_ok() || !draft.has_put, "an update fails before it puts");
             if draft.seq.is_some() && !draft.has_put {
