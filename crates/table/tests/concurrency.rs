@@ -260,3 +260,46 @@ fn take_over_in_the_middle(durability: Durability, seed: u64) {
 fn assert_fenced(kind: Kind) {
     assert!(matches!(kind, Kind::Fenced | Kind::Closed), "{kind:?}");
 }
+
+/// Makes `key` unless it exists, as a file is created; whether it did not exist.
+fn make(tree: &Tree, key: &[u8], value: &[u8]) -> Result<bool> {
+    let mut row = record::row(key, value);
+    if tree.insert(&mut row, |_, _| {})?.is_some() {
+        return Ok(true);
+    }
+    tree.update([record::key(key)], |[old], draft| {
+        if old.is_none() {
+            draft.put(&mut [record::row(key, value)]);
+        }
+        Ok(old.is_none())
+    })
+}
+
+#[test]
+fn of_two_that_make_one_key_one_does() {
+    const KEYS: u64 = 4_000;
+    for options in all_options() {
+        let store = store();
+        let tree = create(&store, options.clone()).expect("create");
+        let made: u64 = thread::scope(|scope| {
+            let (tree, mut noise) = (&tree, Random::from_seed(1));
+            let makers = [1u64, 3].map(|step| {
+                let mut value = [0u8; 60];
+                noise.fill(&mut value);
+                scope.spawn(move || {
+                    // Two orders through the same keys.
+                    let keys = (0..KEYS).map(|turn| key(1, turn * step % KEYS));
+                    keys.map(|key| u64::from(make(tree, &key, &value).expect("make"))).sum::<u64>()
+                })
+            });
+            makers.into_iter().map(|maker| maker.join().expect("a maker")).sum()
+        });
+        assert_eq!(made, KEYS, "{options:?}");
+        assert_eq!(scan(&tree, &[0], 50).expect("scan").len() as u64, KEYS);
+        tree.sync().expect("sync");
+        drop(tree);
+        let again = resume(&store, options).expect("resume");
+        assert_eq!(scan(&again, &[0], 50).expect("scan").len() as u64, KEYS);
+        assert!(!make(&again, &key(1, 7), b"").expect("make"), "it exists");
+    }
+}
