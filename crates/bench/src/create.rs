@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use esker_base::Result;
 use esker_base::clock::SystemClock;
 use esker_base::store::{CountedStore, SharedStore};
-use esker_base::Result;
 use esker_fs::dir::Dir;
 use esker_fs::repository::{CACHE_BYTES, Repository};
 use esker_fs::session::{Session, SessionOptions};

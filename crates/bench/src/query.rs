@@ -130,9 +130,11 @@ pub fn list(store: &SharedStore, options: QueryOptions) -> Result<Report> {
     let reads = block_reads(&left);
     let meter = Meter::start();
     workers::run(options.threads, |thread| {
-        left.dirs.iter().skip(thread).step_by(options.threads).try_for_each(|dir| {
-            list_dir(&left.namespace, dir).map(drop)
-        })
+        left.dirs
+            .iter()
+            .skip(thread)
+            .step_by(options.threads)
+            .try_for_each(|dir| list_dir(&left.namespace, dir).map(drop))
     })?;
     let mut report = meter.stop("list", left.shape.files)?;
     report.threads = options.threads;
@@ -158,7 +160,9 @@ fn list_dir(namespace: &Namespace, dir: &Dir) -> Result<u64> {
     let (mut count, mut sum) = (0u64, 0u64);
     namespace.list(dir, &DirCursor::default(), &mut |entry| {
         let inode = entry.inode()?;
-        sum = sum.wrapping_add(entry.name().len() as u64 ^ inode.size ^ inode.mtime_ns ^ inode.id as u64);
+        sum = sum.wrapping_add(
+            entry.name().len() as u64 ^ inode.size ^ inode.mtime_ns ^ inode.id as u64,
+        );
         count += 1;
         Ok(ControlFlow::Continue(()))
     })?;
@@ -187,8 +191,7 @@ pub fn remove(store: &SharedStore, threads: usize, tree: TreeOptions) -> Result<
     report.tables = Some(statistics.tables);
     report.table_bytes_per_record =
         Some(statistics.table_bytes as f64 / statistics.table_rows.max(1) as f64);
-    report.wal_bytes_per_record =
-        Some(statistics.log_bytes as f64 / left.shape.files as f64);
+    report.wal_bytes_per_record = Some(statistics.log_bytes as f64 / left.shape.files as f64);
     Ok(report)
 }
 

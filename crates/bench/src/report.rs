@@ -124,6 +124,7 @@ fn peak_rss_bytes() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")
         .map_err(|error| Error::io(error, "/proc/self/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|kib| kib.parse().ok());
+    let kib =
+        line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|kib| kib.parse().ok());
     Ok(kib.unwrap_or(0u64) << 10)
 }

@@ -55,8 +55,11 @@ impl Shape {
             })
         };
         let threads = number("bench.threads")? as usize;
-        let shape =
-            Self { files: number("bench.files")?, directories: number("bench.directories")?, threads };
+        let shape = Self {
+            files: number("bench.files")?,
+            directories: number("bench.directories")?,
+            threads,
+        };
         shape.check()?;
         Ok(shape)
     }

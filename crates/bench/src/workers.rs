@@ -9,7 +9,8 @@ pub fn run(threads: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<
     }
     let work = &work;
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        let workers: Vec<_> =
+            (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
         workers
             .into_iter()
             .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

@@ -154,8 +154,8 @@ impl Schema {
     #[inline]
     #[must_use]
     pub fn key<'a>(&self, row: &Row<'a>) -> Key<'a> {
-        let mut ints = [0; KEY_INTS_MAX];
-        ints[..self.key_ints].copy_from_slice(&row.ints[..self.key_ints]);
+        // A copy of a length known only at run time would be a call.
+        let ints = std::array::from_fn(|at| if at < self.key_ints { row.ints[at] } else { 0 });
         Key { ints, string: row.strings[0] }
     }
 

@@ -96,6 +96,7 @@ fn options(random: &mut Random) -> TreeOptions {
             [random.below(3) as usize],
         memory_bytes: 1 << (16 + random.below(6)),
         background: random.below(2) == 0,
+        flush_threads: 1 + random.below(3) as usize,
     }
 }
 
@@ -169,6 +170,7 @@ fn a_crash_at_every_store_operation_leaves_a_prefix() {
             compaction: Compaction::Tiered,
             memory_bytes: 1 << 17,
             background: false,
+            ..Default::default()
         };
         let (total, (durable, _)) = workload(&options, None);
         assert!(durable >= 360 && total > 30, "the workload runs to its end: {total}, {durable}");

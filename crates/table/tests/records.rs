@@ -17,7 +17,13 @@ pub const SET: SetId = SetId(7);
 
 /// Small memory, so that a few thousand records are frozen and flushed many times.
 pub fn options(durability: Durability, background: bool) -> TreeOptions {
-    TreeOptions { durability, compaction: Compaction::Tiered, memory_bytes: 1 << 17, background }
+    TreeOptions {
+        durability,
+        compaction: Compaction::Tiered,
+        memory_bytes: 1 << 17,
+        background,
+        flush_threads: 2,
+    }
 }
 
 pub fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {

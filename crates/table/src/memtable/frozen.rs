@@ -1,5 +1,8 @@
 //! Frozen memtable: immutable, readable by key, and in key order once its shards are sorted.
 
+use std::ops::Range;
+use std::slice;
+
 use super::shard::{GroupKey, Shard};
 use super::shard_of;
 use super::sorted::SortedShard;
@@ -57,10 +60,10 @@ impl FrozenMemtable {
         })
     }
 
-    /// All records in key order.
+    /// All records in key order, sorted by `threads` threads.
     #[must_use]
-    pub fn sorted(&self) -> FrozenRows<'_> {
-        FrozenRows::new(self)
+    pub fn sorted(&self, threads: usize) -> SortedMemtable<'_> {
+        SortedMemtable::new(self, threads)
     }
 }
 
@@ -91,39 +94,91 @@ pub(crate) fn collect_group(
     None
 }
 
-/// The records of a frozen memtable in key order.
+/// A frozen memtable whose shards are sorted.
 #[derive(Debug)]
-pub struct FrozenRows<'a> {
+pub struct SortedMemtable<'a> {
     memtable: &'a FrozenMemtable,
     sorted: Vec<SortedShard>,
-    /// Distinct groups of all shards, in order.
-    groups: Vec<GroupKey>,
-    group: usize,
-    shard: usize,
-    /// For each shard: the next of its groups and of its positions.
-    next: Vec<(usize, usize)>,
+    /// Runs of neighbouring keys, in order: those of one group in one shard.
+    spans: Vec<Span>,
 }
 
-impl<'a> FrozenRows<'a> {
-    fn new(memtable: &'a FrozenMemtable) -> Self {
-        let sorted: Vec<_> =
-            memtable.shards.iter().map(|shard| SortedShard::of(memtable.schema, shard)).collect();
-        let mut groups: Vec<GroupKey> =
-            memtable.shards.iter().flat_map(|shard| shard.groups.keys().iter().copied()).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        let next = vec![(0, 0); sorted.len()];
-        Self { memtable, sorted, groups, group: 0, shard: 0, next }
+/// Positions of one shard's records that follow one another in key order.
+#[derive(Clone, Debug)]
+struct Span {
+    group: GroupKey,
+    shard: usize,
+    positions: Range<usize>,
+}
+
+impl<'a> SortedMemtable<'a> {
+    fn new(memtable: &'a FrozenMemtable, threads: usize) -> Self {
+        let share = memtable.shards.len().div_ceil(threads.max(1));
+        let sort = |shards: &[Shard]| -> Vec<SortedShard> {
+            shards.iter().map(|shard| SortedShard::of(memtable.schema, shard)).collect()
+        };
+        let sorted: Vec<SortedShard> = if threads <= 1 {
+            sort(&memtable.shards)
+        } else {
+            std::thread::scope(|scope| {
+                let parts: Vec<_> = memtable
+                    .shards
+                    .chunks(share)
+                    .map(|shards| scope.spawn(move || sort(shards)))
+                    .collect();
+                parts
+                    .into_iter()
+                    .flat_map(|part| part.join().expect("sorting does not panic"))
+                    .collect()
+            })
+        };
+        let mut spans = Vec::new();
+        for (shard, sorted) in sorted.iter().enumerate() {
+            let keys = memtable.shards[shard].groups.keys();
+            let mut start = 0;
+            for &(group, end) in &sorted.groups {
+                let positions = start..end as usize;
+                start = positions.end;
+                spans.push(Span { group: keys[group as usize], shard, positions });
+            }
+        }
+        // Within a group the shards' records follow one another.
+        spans.sort_unstable_by_key(|span| (span.group, span.shard));
+        Self { memtable, sorted, spans }
     }
 
-    /// Starts over.
-    pub fn rewind(&mut self) {
-        (self.group, self.shard) = (0, 0);
-        self.next.fill((0, 0));
+    /// All records.
+    #[must_use]
+    pub fn rows(&self) -> FrozenRows<'_> {
+        FrozenRows { sorted: self, spans: self.spans.iter() }
     }
 
-    /// Passes the records of the next shard of the next group to `visit`, in stored form; false
-    /// at the end.
+    /// The records in `count` parts of about one size, each of keys over those before.
+    #[must_use]
+    pub fn parts(&self, count: usize) -> Vec<FrozenRows<'_>> {
+        let share = self.memtable.rows().div_ceil(count.max(1));
+        let mut parts = Vec::new();
+        let (mut start, mut rows) = (0, 0);
+        for (at, span) in self.spans.iter().enumerate() {
+            rows += span.positions.len();
+            if rows >= share || at + 1 == self.spans.len() {
+                parts.push(FrozenRows { sorted: self, spans: self.spans[start..=at].iter() });
+                (start, rows) = (at + 1, 0);
+            }
+        }
+        parts
+    }
+}
+
+/// Records of a frozen memtable in key order.
+#[derive(Debug)]
+pub struct FrozenRows<'a> {
+    sorted: &'a SortedMemtable<'a>,
+    spans: slice::Iter<'a, Span>,
+}
+
+impl FrozenRows<'_> {
+    /// Passes the next records of one group to `visit`, in stored form; false at the end.
     ///
     /// # Errors
     /// What `visit` returns.
@@ -131,26 +186,16 @@ impl<'a> FrozenRows<'a> {
         &mut self,
         visit: &mut impl FnMut(&Row) -> Result<(), E>,
     ) -> Result<bool, E> {
-        let Some(group) = self.groups.get(self.group) else {
+        let Some(span) = self.spans.next() else {
             return Ok(false);
         };
-        let (shard, sorted) = (&self.memtable.shards[self.shard], &self.sorted[self.shard]);
-        let (own_group, start) = self.next[self.shard];
-        if let Some(&(number, end)) = sorted.groups.get(own_group)
-            && shard.groups.keys()[number as usize] == *group
-        {
-            let positions = &sorted.positions[start..end as usize];
-            for (at, &position) in positions.iter().enumerate() {
-                if let Some(&ahead) = sorted.positions.get(start + at + PREFETCH_ROWS) {
-                    shard.arena.prefetch(ahead);
-                }
-                visit(&shard.row(position))?;
+        let shard = &self.sorted.memtable.shards[span.shard];
+        let all = &self.sorted.sorted[span.shard].positions;
+        for at in span.positions.clone() {
+            if let Some(&ahead) = all.get(at + PREFETCH_ROWS) {
+                shard.arena.prefetch(ahead);
             }
-            self.next[self.shard] = (own_group + 1, end as usize);
-        }
-        self.shard += 1;
-        if self.shard == self.sorted.len() {
-            (self.shard, self.group) = (0, self.group + 1);
+            visit(&shard.row(all[at]))?;
         }
         Ok(true)
     }

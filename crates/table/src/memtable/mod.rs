@@ -12,7 +12,7 @@ mod sorted;
 
 pub use arena::{ROW_TEXT_BYTES_MAX, SHARD_BYTES_MAX};
 pub(crate) use frozen::collect_group;
-pub use frozen::{FrozenMemtable, FrozenRows};
+pub use frozen::{FrozenMemtable, FrozenRows, SortedMemtable};
 pub use shard::{GroupKey, Place, Shard};
 
 /// Bits of a key that choose its shard.
@@ -25,9 +25,7 @@ pub const SHARDS: usize = 1 << SHARD_BITS;
 #[inline]
 #[must_use]
 pub fn group_salt(group: &[u64]) -> u32 {
-    let mut key = GroupKey::default();
-    key[..group.len()].copy_from_slice(group);
-    groups::salt(&key)
+    groups::salt(&std::array::from_fn(|at| group.get(at).copied().unwrap_or(0)))
 }
 
 /// The shard of keys whose last integer is `order`.

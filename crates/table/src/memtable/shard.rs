@@ -74,11 +74,9 @@ impl Shard {
         &self.slots
     }
 
+    #[inline]
     fn group_key(&self, key: &Key) -> GroupKey {
-        let mut group = GroupKey::default();
-        let count = self.schema.group_ints;
-        group[..count].copy_from_slice(&key.ints[..count]);
-        group
+        std::array::from_fn(|at| if at < self.schema.group_ints { key.ints[at] } else { 0 })
     }
 
     /// What is known of the group of the key of `place`, found just before.
@@ -232,8 +230,11 @@ impl Shard {
     pub fn row(&self, position: u32) -> Row<'_> {
         let mut row = self.arena.row(self.schema, position);
         let group = self.groups.keys()[self.arena.header(position).group as usize];
-        let count = self.schema.group_ints;
-        row.ints[..count].copy_from_slice(&group[..count]);
+        for at in 0..group.len() {
+            if at < self.schema.group_ints {
+                row.ints[at] = group[at];
+            }
+        }
         row
     }
 

@@ -143,7 +143,8 @@ impl Table {
 
     /// Whether block `block` may hold a key of `digest`.
     #[inline]
-    fn may_contain(&self, block: usize, digest: u64) -> bool {
+    #[must_use]
+    pub fn may_contain(&self, block: usize, digest: u64) -> bool {
         filter::may_contain(&self.tail[self.index.filter_place(block)], digest)
     }
 

@@ -8,17 +8,23 @@ use esker_base::{Bytes, Kind, Result};
 use super::{FlushState, Frozen, Inner, LiveShard, LogState, Mark, Tree, Version};
 use crate::block::{Block, BlockBuilder};
 use crate::manifest::{Manifest, TableRef};
-use crate::memtable::{FrozenMemtable, FrozenRows};
+use crate::memtable::{FrozenMemtable, FrozenRows, SortedMemtable};
 use crate::merge::{Cursor, Merge};
 use crate::run::{CompressedRun, SAMPLE_BLOCKS, SHRINK_MIN};
 use crate::run_writer::RunWriter;
 use crate::schema::{Key, KeyBuffer, Row};
+use crate::table::TABLE_BYTES;
 use crate::tables::Tables;
 
 /// Compressed runs take at most this share of a tree's memory.
 const COMPRESSED_SHARE: usize = 4;
 /// More compressed runs than this would make reads search too many places.
 const COMPRESSED_RUNS_MAX: usize = 64;
+/// A part of a memtable that is worth a thread.
+const PART_ROWS_MIN: usize = 1 << 16;
+/// Numbers set aside for the tables of one part.
+const PART_TABLES_MAX: u64 = 1 << 10;
+const _: () = assert!(crate::memtable::SHARD_BYTES_MAX as u64 / TABLE_BYTES < PART_TABLES_MAX);
 /// Frozen memtables that may wait for the thread before writers wait with them.
 const FROZEN_MAX: usize = 1;
 
@@ -146,9 +152,9 @@ impl Inner {
     }
 
     fn flush_one(&self, state: &mut FlushState, frozen: &Frozen) -> Result<()> {
-        let mut rows = frozen.memtable.sorted();
-        if self.is_structured(&frozen.memtable, &mut rows) {
-            let run = Arc::new(self.compress(&mut rows)?);
+        let sorted = frozen.memtable.sorted(self.options.flush_threads);
+        if self.is_structured(&frozen.memtable, &mut sorted.rows()) {
+            let run = Arc::new(self.compress(&mut sorted.rows())?);
             self.version.rcu(|version| {
                 let mut version = Version::clone(version);
                 version.frozen.retain(|memtable| !Arc::ptr_eq(memtable, &frozen.memtable));
@@ -164,17 +170,57 @@ impl Inner {
         }
         // Older records in memory must not come after newer ones on the store.
         self.drain_compressed(state)?;
-        let tables = self.write_run(state, |writer| {
-            while rows.next_span(&mut |row: &Row| writer.push(row))? {}
-            Ok(())
-        })?;
+        let tables = self.write_sorted(state, &sorted, frozen.memtable.rows())?;
         self.install(state, tables, frozen.mark, |version| {
             version.frozen.retain(|memtable| !Arc::ptr_eq(memtable, &frozen.memtable));
         })?;
         self.compact_by_policy(state)
     }
 
-    /// Whether the first blocks of `rows`, which start over, shrink enough to be kept in memory.
+    /// Writes a sorted memtable as one run, its parts by several threads if that is worth it.
+    fn write_sorted(
+        &self,
+        state: &mut FlushState,
+        sorted: &SortedMemtable,
+        rows: usize,
+    ) -> Result<Vec<TableRef>> {
+        let copy = |mut rows: FrozenRows, writer: &mut RunWriter| {
+            while rows.next_span(&mut |row: &Row| writer.push(row))? {}
+            Ok(())
+        };
+        let threads = self.options.flush_threads.min(rows / PART_ROWS_MIN);
+        if threads < 2 {
+            return self.write_run(state, |writer| copy(sorted.rows(), writer));
+        }
+        let run = state.next_run;
+        state.next_run += 1;
+        let parts = sorted.parts(threads);
+        let first_table = state.next_table;
+        state.next_table += parts.len() as u64 * PART_TABLES_MAX;
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = parts
+                .into_iter()
+                .zip((first_table..).step_by(PART_TABLES_MAX as usize))
+                .map(|(part, mut next_table)| {
+                    scope.spawn(move || {
+                        let (store, set) = (self.store(), self.set);
+                        let mut writer =
+                            RunWriter::new(self.schema, store, set, run, &mut next_table);
+                        copy(part, &mut writer)?;
+                        writer.finish()
+                    })
+                })
+                .collect();
+            let mut tables = Vec::new();
+            for writer in writers {
+                let part = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                tables.extend(part?);
+            }
+            Ok(tables)
+        })
+    }
+
+    /// Whether the first blocks of `rows` shrink enough to be kept in memory.
     fn is_structured(&self, memtable: &FrozenMemtable, rows: &mut FrozenRows) -> bool {
         let mut builder = BlockBuilder::new(self.schema);
         let (mut encoded, mut blocks, mut sampled) = (Vec::new(), 0, 0usize);
@@ -197,7 +243,6 @@ impl Inner {
                 Err(()) => break true,
             }
         };
-        rows.rewind();
         let raw = memtable.bytes() / memtable.rows().max(1) * sampled;
         full && encoded.len() * SHRINK_MIN <= raw
     }

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
+use crossbeam_utils::CachePadded;
 use esker_base::store::SharedStore;
 use esker_base::{Clock, Error, Kind, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -78,11 +79,11 @@ struct Inner {
     options: TreeOptions,
     retention: Retention,
     barrier: Barrier,
-    shards: Box<[Mutex<LiveShard>]>,
+    shards: Box<[CachePadded<Mutex<LiveShard>>]>,
     /// Where each shard's tables are.
     hints: Box<[Hint]>,
     /// Number of the next operation; taken under the lock of a shard it writes to.
-    next_seq: AtomicU64,
+    next_seq: CachePadded<AtomicU64>,
     /// How often the memtable was frozen; changes under the locks of all shards.
     freezes: AtomicU64,
     /// Memory of the active memtable, in steps of its allocations.
@@ -242,7 +243,7 @@ impl Inner {
 
     /// Locks every shard, in order.
     fn lock_shards(&self) -> Vec<MutexGuard<'_, LiveShard>> {
-        self.shards.iter().map(Mutex::lock).collect()
+        self.shards.iter().map(|shard| shard.lock()).collect()
     }
 
     /// Writes what all shards have pending to the log, and syncs it if asked to.

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
+use crossbeam_utils::CachePadded;
 use esker_base::{Clock, Error, Kind, Result};
 use parking_lot::{Condvar, Mutex};
 
@@ -113,9 +114,11 @@ impl Tree {
             options: setup.options,
             retention: setup.retention,
             barrier: setup.barrier,
-            shards: (0..SHARDS).map(|_| Mutex::new(LiveShard::new(setup.schema))).collect(),
+            shards: (0..SHARDS)
+                .map(|_| CachePadded::new(Mutex::new(LiveShard::new(setup.schema))))
+                .collect(),
             hints: (0..SHARDS).map(|_| Hint::default()).collect(),
-            next_seq: AtomicU64::new(next_seq),
+            next_seq: CachePadded::new(AtomicU64::new(next_seq)),
             freezes: AtomicU64::new(0),
             active_bytes: AtomicUsize::new(0),
             version: ArcSwap::from_pointee(version),

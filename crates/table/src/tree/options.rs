@@ -48,6 +48,8 @@ pub struct TreeOptions {
     /// Whether frozen memtables are written by a thread of the tree, which spares the caller the
     /// wait where a core is idle, or by the caller, which wins where every core has a rank.
     pub background: bool,
+    /// How many threads write one frozen memtable together, each a range of its keys.
+    pub flush_threads: usize,
 }
 
 impl Default for TreeOptions {
@@ -57,6 +59,7 @@ impl Default for TreeOptions {
             compaction: Compaction::default(),
             memory_bytes: 1 << 30,
             background: true,
+            flush_threads: 1,
         }
     }
 }
