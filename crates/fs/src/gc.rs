@@ -11,6 +11,8 @@
 
 mod sweep;
 
+pub(crate) use self::sweep::Place;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

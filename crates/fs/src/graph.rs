@@ -115,8 +115,10 @@ impl Repository {
         };
         if let Ok(manifest) = &node.manifest {
             node.needs = dependency::of(set, manifest);
-            node.rows = manifest.tables.iter().map(|table| table.rows).sum();
-            node.table_bytes = manifest.tables.iter().map(|table| table.bytes).sum();
+            for table in &manifest.tables {
+                node.rows = node.rows.saturating_add(table.rows);
+                node.table_bytes = node.table_bytes.saturating_add(table.bytes);
+            }
             let runs = manifest.tables.chunk_by(|a, b| a.schema == b.schema && a.run == b.run);
             node.runs = runs.count();
             let logs = store.list(&crate::data::folder(set))?;

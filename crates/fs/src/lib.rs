@@ -32,5 +32,6 @@ mod shape;
 pub mod squash;
 pub mod tally;
 pub mod usage;
+pub mod verify;
 pub mod walk;
 pub mod xattr;

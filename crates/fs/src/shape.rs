@@ -116,6 +116,11 @@ impl Shape {
         self.places.len()
     }
 
+    /// Where a directory is, unless it is the root or no path leads to it.
+    pub(crate) fn place(&self, dir: DirId) -> Option<&Place> {
+        self.places.get(&dir)
+    }
+
     /// The path of `name` in `dir`, if one leads there.
     pub(crate) fn path(&self, dir: DirId, name: &[u8]) -> Option<Vec<u8>> {
         let mut parts = vec![name];

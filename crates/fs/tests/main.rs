@@ -3,3 +3,4 @@
 mod gc;
 mod smoke;
 mod squash;
+mod verify;

@@ -1,0 +1,311 @@
+//! Verifying: reads everything that change sets consist of and names what is wrong.
+//!
+//! Order: names, markers and manifests (`references.rs`) → every block and record of every table
+//! (`table.rs`), each object once however many sets show it → file data (`extents.rs`) → the tree
+//! that each stack shows (`paths.rs`).
+//! Damage of one object is a finding, not the end; only a store that does not answer stops it.
+
+mod extents;
+mod paths;
+mod references;
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use esker_base::{Error, Kind, Result};
+use esker_table::manifest::{Manifest, SetId, TableRef};
+use esker_table::tables::TableSource;
+
+use self::extents::Extents;
+use self::table::TableOutcome;
+use crate::repository::Repository;
+use crate::shape::in_parallel;
+
+/// Of each kind, at most this many findings of one object are told apart.
+const FINDINGS_PER_OBJECT_MAX: usize = 100;
+
+/// What to verify.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Targets {
+    /// Every set, name and marker of the store.
+    #[default]
+    All,
+    /// These names and everything they build on.
+    Names(Vec<String>),
+    /// These sets and everything they build on.
+    Sets(Vec<SetId>),
+}
+
+/// Is told how many bytes are verified of how many; called from several threads.
+pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// Settings of a verification.
+#[derive(Clone)]
+pub struct VerifyOptions {
+    /// What to verify.
+    pub targets: Targets,
+    /// Also read all file data; otherwise only that its logs are there and long enough.
+    pub data: bool,
+    /// How many threads read.
+    pub threads: usize,
+    /// Is told how far it is.
+    pub progress: Option<Progress>,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { targets: Targets::All, data: true, threads, progress: None }
+    }
+}
+
+impl fmt::Debug for VerifyOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VerifyOptions")
+            .field("targets", &self.targets)
+            .field("data", &self.data)
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// As it should be, but worth knowing: garbage, counts that `remove_tree` leaves behind.
+    Information,
+    /// Nothing is lost, and something is not as it was written.
+    Warning,
+    /// Something is lost or wrong, or could be at the next collection.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Information => "information",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// Something that is not as expected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The object, set, name or path.
+    pub object: String,
+    /// Where in the object, in bytes, if that is known.
+    pub offset: Option<u64>,
+    /// What was expected.
+    pub expected: String,
+    /// What is there.
+    pub got: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.severity, self.object)?;
+        if let Some(offset) = self.offset {
+            write!(f, " at byte {offset}")?;
+        }
+        write!(f, ": expected {}, got {}", self.expected, self.got)
+    }
+}
+
+impl Finding {
+    fn new(
+        severity: Severity,
+        object: impl Into<String>,
+        expected: impl Into<String>,
+        got: impl Into<String>,
+    ) -> Self {
+        let (object, expected, got) = (object.into(), expected.into(), got.into());
+        Self { severity, object, offset: None, expected, got }
+    }
+
+    fn at(mut self, offset: u64) -> Self {
+        self.offset = Some(offset);
+        self
+    }
+
+    /// The finding that `error`, met while `object` was read, is; other errors than of damaged or
+    /// missing objects come back.
+    fn of_error(object: &str, error: Error) -> Result<Self> {
+        let severity = Severity::Error;
+        match error.kind() {
+            Kind::NotFound => Ok(Self::new(severity, object, "an object", "none")),
+            Kind::Corrupt | Kind::Invalid | Kind::TooLarge => {
+                // "object at byte 12: what was expected"
+                let place = error.context().split_once(" at byte ");
+                let place = place.and_then(|(_, rest)| rest.split_once(": "));
+                let parsed = place.and_then(|(at, what)| Some((at.parse().ok()?, what.to_owned())));
+                Ok(match parsed {
+                    Some((offset, what)) => {
+                        Self::new(severity, object, what, "something else").at(offset)
+                    }
+                    None => Self::new(severity, object, "an object as written", error.to_string()),
+                })
+            }
+            _ => Err(error),
+        }
+    }
+}
+
+/// What a verification found.
+#[derive(Clone, Debug, Default)]
+pub struct VerifyReport {
+    /// What is wrong or worth knowing, the worst first.
+    pub findings: Vec<Finding>,
+    /// Change sets looked at.
+    pub sets: usize,
+    /// Published names looked at.
+    pub names: usize,
+    /// Tables read.
+    pub tables: usize,
+    /// Records read.
+    pub records: u64,
+    /// Bytes of tables read.
+    pub table_bytes: u64,
+    /// Bytes of file data read.
+    pub data_bytes: u64,
+    /// Directories that paths lead to, summed over the stacks looked at.
+    pub directories: u64,
+}
+
+impl VerifyReport {
+    /// Whether nothing is lost or wrong.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.count(Severity::Error) == 0
+    }
+
+    /// How many findings are of `severity`.
+    #[must_use]
+    pub fn count(&self, severity: Severity) -> usize {
+        self.findings.iter().filter(|finding| finding.severity == severity).count()
+    }
+}
+
+/// A verification under way.
+struct Verification<'a> {
+    repository: &'a Repository,
+    options: &'a VerifyOptions,
+    /// Reads past the shared cache, so that what is verified is what the store holds.
+    source: TableSource,
+    manifests: BTreeMap<SetId, Manifest>,
+    /// Sets whose trees are looked at.
+    roots: BTreeSet<SetId>,
+    report: VerifyReport,
+}
+
+impl Repository {
+    /// Verifies change sets: checksums, order and statistics of every table, every record, file
+    /// data, references, and the tree that each stack shows. Cost: a read of all tables, twice of
+    /// what has directories, and of all file data if asked for; some bytes of memory a directory
+    /// and, with data, 48 a file.
+    ///
+    /// # Errors
+    /// `NotFound` for a target that does not exist; what the store reports but damaged and missing
+    /// objects, which are findings.
+    pub fn verify(&self, options: &VerifyOptions) -> Result<VerifyReport> {
+        let mut verification = Verification {
+            repository: self,
+            options,
+            source: TableSource::new(self.store().clone(), 0),
+            manifests: BTreeMap::new(),
+            roots: BTreeSet::new(),
+            report: VerifyReport::default(),
+        };
+        verification.check_references()?;
+        verification.check_tables()?;
+        let mut report = verification.report;
+        report.findings.sort_by(|a, b| {
+            b.severity
+                .cmp(&a.severity)
+                .then_with(|| (&a.object, a.offset).cmp(&(&b.object, b.offset)))
+        });
+        report.findings.dedup();
+        Ok(report)
+    }
+}
+
+impl Verification<'_> {
+    fn find(&mut self, finding: Finding) {
+        self.report.findings.push(finding);
+    }
+
+    /// Tables, the data their records refer to, and the trees they make.
+    fn check_tables(&mut self) -> Result<()> {
+        let mut objects: BTreeMap<(SetId, u64), Vec<(SetId, TableRef)>> = BTreeMap::new();
+        for (set, manifest) in &self.manifests {
+            for table in &manifest.tables {
+                let shown = objects.entry((table.set, table.number)).or_default();
+                shown.push((*set, table.clone()));
+            }
+        }
+        let objects: Vec<Vec<(SetId, TableRef)>> = objects.into_values().collect();
+        let total = objects.iter().fold(0u64, |sum, shown| sum.saturating_add(shown[0].1.bytes));
+        let done = AtomicU64::new(0);
+        let outcomes = in_parallel(self.options.threads, objects.len(), 1, |at, out| {
+            let bytes = objects[at][0].1.bytes;
+            out.push(table::check(&self.source, &objects[at], self.options.data)?);
+            let done = done.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+            if let Some(progress) = &self.options.progress {
+                progress(done, total);
+            }
+            Ok(())
+        })?;
+        self.report.tables = outcomes.len();
+        let mut extents = Extents::default();
+        let mut dirs = paths::DirsOfSets::new();
+        for outcome in outcomes {
+            let TableOutcome { findings, records, bytes, sets, dirs: own, extents: found } =
+                outcome;
+            self.report.findings.extend(findings);
+            self.report.records += records;
+            self.report.table_bytes = self.report.table_bytes.saturating_add(bytes);
+            for set in &sets {
+                let all = dirs.entry(*set).or_default();
+                own.iter().for_each(|(dir, count)| *all.entry(*dir).or_default() += count);
+                self.check_closure(*set, &found);
+            }
+            extents.merge(found);
+        }
+        self.check_extents(extents)?;
+        self.check_paths(&dirs)
+    }
+}
+
+/// Adds findings of one object up to a limit.
+struct Limited {
+    findings: Vec<Finding>,
+    left_out: usize,
+}
+
+impl Limited {
+    fn new() -> Self {
+        Self { findings: Vec::new(), left_out: 0 }
+    }
+
+    fn push(&mut self, finding: Finding) {
+        if self.findings.len() < FINDINGS_PER_OBJECT_MAX {
+            self.findings.push(finding);
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    fn finish(mut self, object: &str) -> Vec<Finding> {
+        if self.left_out > 0 {
+            let got = format!("{} findings more", self.left_out);
+            self.findings.push(Finding::new(Severity::Error, object, "no more", got));
+        }
+        self.findings
+    }
+}

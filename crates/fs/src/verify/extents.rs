@@ -1,0 +1,191 @@
+//! File data: that every extent's log is there and long enough, and its bytes are those written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use esker_base::Result;
+use esker_table::manifest::SetId;
+
+use super::{Finding, Severity, Verification};
+use crate::data::log_name;
+use crate::dependency;
+use crate::inode::Extent;
+
+/// Bytes that are read together.
+const BATCH_BYTES: u64 = 32 << 20;
+/// Longer extents are read in pieces of this size.
+const PIECE_BYTES: u64 = 4 << 20;
+
+/// Extents that records refer to.
+#[derive(Default)]
+pub(super) struct Extents {
+    each: bool,
+    all: Vec<Extent>,
+    /// How far each log is referred to, and by which record.
+    reach: BTreeMap<(SetId, u64), (u64, String)>,
+}
+
+impl Extents {
+    /// None yet; keeps each of them if `each`, otherwise only how far logs reach.
+    pub(super) fn new(each: bool) -> Self {
+        Self { each, ..Self::default() }
+    }
+
+    pub(super) fn add(&mut self, extent: &Extent, whose: impl Fn() -> String) {
+        if self.each {
+            self.all.push(*extent);
+        }
+        let end = extent.offset + extent.written;
+        match self.reach.get_mut(&(extent.set, extent.log)) {
+            Some(reach) if reach.0 >= end => {}
+            Some(reach) => *reach = (end, whose()),
+            None => drop(self.reach.insert((extent.set, extent.log), (end, whose()))),
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        self.all.extend(other.all);
+        for (log, (end, whose)) in other.reach {
+            let reach = self.reach.entry(log).or_default();
+            if end >= reach.0 {
+                *reach = (end, whose);
+            }
+        }
+    }
+
+    fn sets(&self) -> BTreeSet<SetId> {
+        self.reach.keys().map(|(set, _)| *set).collect()
+    }
+}
+
+impl Verification<'_> {
+    /// Checks that markers of `set` keep the sets whose logs its records refer to.
+    pub(super) fn check_closure(&mut self, set: SetId, extents: &Extents) {
+        let mut wanted = extents.sets();
+        let (mut waiting, mut seen) = (vec![set], BTreeSet::new());
+        while let Some(reached) = waiting.pop() {
+            wanted.remove(&reached);
+            if wanted.is_empty() {
+                return;
+            }
+            if seen.insert(reached)
+                && let Some(manifest) = self.manifests.get(&reached)
+            {
+                waiting.extend(dependency::of(reached, manifest));
+            }
+        }
+        for other in wanted {
+            let got = format!("file data in set {other}, which it does not hold");
+            self.find(Finding::new(
+                Severity::Error,
+                format!("set {set}"),
+                "data only of sets it builds on",
+                got,
+            ));
+        }
+    }
+
+    /// Checks logs and, if asked to, every byte that a record refers to.
+    pub(super) fn check_extents(&mut self, mut extents: Extents) -> Result<()> {
+        let mut short = BTreeSet::new();
+        for ((set, log), (end, whose)) in &extents.reach {
+            let name = log_name(*set, *log);
+            let finding = match self.source.store.size(&name) {
+                Ok(bytes) if bytes >= *end => continue,
+                Ok(bytes) => {
+                    let expected = format!("{end} bytes, for {whose}");
+                    Finding::new(Severity::Error, &*name, expected, bytes.to_string()).at(bytes)
+                }
+                Err(error) => {
+                    let missing = Finding::of_error(&name, error)?;
+                    Finding { expected: format!("data for {whose}"), ..missing }
+                }
+            };
+            short.insert((*set, *log));
+            self.find(finding);
+        }
+        let all = &mut extents.all;
+        let place = |extent: &Extent| (extent.set, extent.log, extent.offset, extent.written);
+        all.sort_unstable_by_key(|extent| (place(extent), extent.checksum));
+        // Truncation changes what is visible, not what is there.
+        all.dedup_by_key(|extent| (place(extent), extent.checksum));
+        for pair in all.windows(2) {
+            let (a, b) = (&pair[0], &pair[1]);
+            if (a.set, a.log) == (b.set, b.log) && a.offset + a.written > b.offset {
+                let name = log_name(b.set, b.log);
+                let finding =
+                    Finding::new(Severity::Error, name, "bytes of one file", "of two").at(b.offset);
+                self.report.findings.push(finding);
+            }
+        }
+        let mut at = 0;
+        while at < all.len() {
+            let log = (all[at].set, all[at].log);
+            let (mut end, mut bytes) = (at, 0);
+            while end < all.len() && (all[end].set, all[end].log) == log && bytes < BATCH_BYTES {
+                bytes += all[end].written;
+                end += 1;
+            }
+            self.check_batch(&all[at..end], short.contains(&log))?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Reads neighbouring extents of one log, which may be missing or too short, and checks them.
+    fn check_batch(&mut self, batch: &[Extent], is_short: bool) -> Result<()> {
+        let name = log_name(batch[0].set, batch[0].log);
+        if let [only] = batch
+            && !is_short
+        {
+            return self.check_long(&name, only);
+        }
+        let range = |extent: &Extent| extent.offset..extent.offset + extent.written;
+        let ranges: Vec<Range<u64>> = batch.iter().map(range).collect();
+        let read =
+            if is_short { Ok(Vec::new()) } else { self.source.store.get_ranges(&name, &ranges) };
+        match read {
+            Ok(read) if read.len() == batch.len() => {
+                for (extent, bytes) in batch.iter().zip(read) {
+                    self.check_bytes(&name, extent, crc32c::crc32c(&bytes));
+                }
+            }
+            _ => {
+                for extent in batch {
+                    self.check_long(&name, extent)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_long(&mut self, name: &str, extent: &Extent) -> Result<()> {
+        let end = extent.offset + extent.written;
+        let (mut at, mut checksum) = (extent.offset, 0);
+        while at < end {
+            let stop = end.min(at + PIECE_BYTES);
+            match self.source.store.get_range(name, at..stop) {
+                Ok(bytes) => checksum = crc32c::crc32c_append(checksum, &bytes),
+                Err(error) => {
+                    let finding = Finding::of_error(name, error)?.at(extent.offset);
+                    let expected = format!("{} bytes of a file", extent.written);
+                    self.find(Finding { expected, ..finding });
+                    return Ok(());
+                }
+            }
+            at = stop;
+        }
+        self.check_bytes(name, extent, checksum);
+        Ok(())
+    }
+
+    fn check_bytes(&mut self, name: &str, extent: &Extent, checksum: u32) {
+        self.report.data_bytes += extent.written;
+        if checksum != extent.checksum {
+            let expected =
+                format!("{} bytes with checksum {:08x}", extent.written, extent.checksum);
+            let got = format!("{checksum:08x}");
+            self.find(Finding::new(Severity::Error, name, expected, got).at(extent.offset));
+        }
+    }
+}

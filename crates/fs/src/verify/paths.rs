@@ -1,0 +1,134 @@
+//! Paths: that the directories of each stack form a tree, and its links find their files.
+
+use std::collections::BTreeMap;
+
+use esker_base::{Kind, Result};
+use esker_table::manifest::SetId;
+use esker_table::schema::RowBuffer;
+use esker_table::table::Wanted;
+use esker_table::tables::Tables;
+use hashbrown::HashMap;
+
+use super::{Finding, Limited, Severity, Verification};
+use crate::inode::{DirId, Entry, FileKind, INODE, column, key};
+use crate::shape::Shape;
+
+/// Records that are no tombstones, by set and directory.
+pub(super) type DirsOfSets = BTreeMap<SetId, HashMap<DirId, u64>>;
+
+impl Verification<'_> {
+    /// Checks the tree that each root's stack shows.
+    pub(super) fn check_paths(&mut self, dirs: &DirsOfSets) -> Result<()> {
+        for root in self.roots.clone() {
+            let Some(stack) = self.stack(root) else {
+                continue;
+            };
+            let layers: Vec<Tables> = stack
+                .iter()
+                .map(|set| Tables::new(&self.manifests[set].tables, &INODE, &self.source))
+                .collect();
+            let layers: Vec<&Tables> = layers.iter().collect();
+            if let Err(error) = self.check_stack(root, &layers, dirs.get(&root)) {
+                if !matches!(error.kind(), Kind::Corrupt | Kind::NotFound) {
+                    return Err(error);
+                }
+                // The damage itself was found with its table.
+                let finding = Finding::new(
+                    Severity::Warning,
+                    format!("set {root}"),
+                    "a stack whose tree can be checked",
+                    error.to_string(),
+                );
+                self.find(finding);
+            }
+        }
+        Ok(())
+    }
+
+    /// The sets of a stack in the order of priorities; none if one of them cannot be read, which
+    /// was found already.
+    fn stack(&self, root: SetId) -> Option<Vec<SetId>> {
+        let (mut stack, mut waiting) = (Vec::new(), vec![root]);
+        while let Some(set) = waiting.pop() {
+            if stack.contains(&set) {
+                continue;
+            }
+            waiting.extend(self.manifests.get(&set)?.bases.iter().rev());
+            stack.push(set);
+        }
+        Some(stack)
+    }
+
+    fn check_stack(
+        &mut self,
+        root: SetId,
+        layers: &[&Tables],
+        own: Option<&HashMap<DirId, u64>>,
+    ) -> Result<()> {
+        let object = format!("set {root}");
+        let shape = Shape::of(layers, self.options.threads)?;
+        self.report.directories += shape.directories() as u64;
+        let mut limited = Limited::new();
+        for double in &shape.doubles {
+            let show = |path: Option<Vec<u8>>| {
+                path.map_or_else(|| "?".into(), |path| String::from_utf8_lossy(&path).into_owned())
+            };
+            let first = match shape.place(double.id) {
+                Some(place) => show(shape.path(place.parent, &place.name)),
+                None => "/".into(),
+            };
+            let second = show(shape.path(double.parent, &double.name));
+            let got = format!("{first} and {second}");
+            let expected = format!("one path to directory {}", double.id);
+            limited.push(Finding::new(Severity::Error, &*object, expected, got));
+        }
+        check_links(&object, &shape, layers, &mut limited)?;
+        self.report.findings.extend(limited.finish(&object));
+        let unreachable = |(dir, _): &(&DirId, &u64)| !shape.is_live(**dir);
+        let lost: Vec<_> = own.into_iter().flatten().filter(unreachable).collect();
+        if let Some((dir, _)) = lost.first() {
+            let records: u64 = lost.iter().map(|(_, count)| **count).sum();
+            let got = format!("{records} of {} directories, such as {dir}", lost.len());
+            let expected = "no records that no path leads to";
+            self.find(Finding::new(Severity::Information, object, expected, got));
+        }
+        Ok(())
+    }
+}
+
+/// Checks that every link has its inode, and inodes count their names.
+fn check_links(
+    object: &str,
+    shape: &Shape,
+    layers: &[&Tables],
+    limited: &mut Limited,
+) -> Result<()> {
+    let mut row = RowBuffer::default();
+    for (file, names) in shape.linked_files() {
+        let name = file.to_be_bytes();
+        let key = key(DirId::LINKS, &name);
+        let wanted = Wanted { digest: INODE.digest(&key), key };
+        let mut found = None;
+        for tables in layers {
+            if tables.get(&wanted, false, &mut row)? {
+                found = Some((row.ints[column::ENTRY], row.ints[column::NLINK]));
+                break;
+            }
+        }
+        let expected = format!("an inode of file {file:032x}, which has {names} names");
+        match found.map(|(entry, nlink)| (Entry::of_number(entry), nlink)) {
+            Some((Some(Entry::Is(kind)), nlink)) if kind != FileKind::Directory => {
+                if nlink != u64::from(names) {
+                    // Removing a whole tree leaves the counts of files with names elsewhere.
+                    let got = format!("{nlink} counted");
+                    limited.push(Finding::new(Severity::Information, object, expected, got));
+                }
+            }
+            Some(_) => {
+                limited.push(Finding::new(Severity::Error, object, expected, "something else"));
+            }
+            None => limited.push(Finding::new(Severity::Error, object, expected, "none")),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! References: names, markers and manifests, and that each finds what it stands for.
+
+use std::collections::BTreeSet;
+
+use esker_base::{Kind, Result};
+use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::wal::decode_log;
+
+use super::{Finding, Severity, Targets, Verification};
+use crate::condemn::{self, Phase};
+use crate::dependency;
+use crate::gc::Place;
+use crate::inode::INODE;
+use crate::marker::{self, Holder};
+use crate::names;
+
+/// A log larger than this is not read.
+const LOG_BYTES_MAX: u64 = 1 << 32;
+
+impl Verification<'_> {
+    /// Checks the targets' names, and the manifests of their sets and of all that they need.
+    pub(super) fn check_references(&mut self) -> Result<()> {
+        let store = self.source.store.clone();
+        let mut waiting: Vec<SetId> = Vec::new();
+        match &self.options.targets {
+            Targets::All => {
+                for (name, resolved) in names::survey(&*store)? {
+                    match resolved {
+                        Ok(named) => waiting.extend(self.check_name(&name, named.set)?),
+                        Err(error) => {
+                            let object = format!("name/{name}");
+                            let finding = Finding::of_error(&object, error)?;
+                            self.find(finding);
+                        }
+                    }
+                }
+                waiting.extend(self.repository.sets()?);
+            }
+            Targets::Names(names) => {
+                for name in names.clone() {
+                    let named = names::resolve(&*store, &name)?;
+                    waiting.extend(self.check_name(&name, named.set)?);
+                }
+            }
+            Targets::Sets(sets) => {
+                waiting.extend(sets);
+                self.roots.extend(sets);
+            }
+        }
+        let mut seen = BTreeSet::new();
+        while let Some(set) = waiting.pop() {
+            if seen.insert(set)
+                && let Some(manifest) = self.check_set(set)?
+            {
+                waiting.extend(dependency::of(set, &manifest));
+                self.manifests.insert(set, manifest);
+            }
+        }
+        self.report.sets = seen.len();
+        self.check_needs()
+    }
+
+    fn check_name(&mut self, name: &str, set: SetId) -> Result<Option<SetId>> {
+        let store = self.source.store.clone();
+        let object = format!("name/{name}");
+        self.report.names += 1;
+        if !marker::is_held(&*store, set, &Holder::Name(name.to_owned()))? {
+            let got = "none: the next collection puts it back".to_owned();
+            let expected = format!("a marker on set {set}");
+            self.find(Finding::new(Severity::Error, &*object, expected, got));
+        }
+        let state = match Manifest::load(&*store, set) {
+            Ok(manifest) => format!("{:?}", manifest.state),
+            Err(error) if error.kind() == Kind::NotFound => "none".into(),
+            // Found again, and told, when the set is looked at.
+            Err(error) if error.kind() == Kind::Corrupt => return Ok(Some(set)),
+            Err(error) => return Err(error),
+        };
+        self.roots.insert(set);
+        if state != format!("{:?}", SetState::Published) {
+            let expected = format!("set {set} to be published");
+            self.find(Finding::new(Severity::Error, object, expected, state));
+        }
+        Ok(Some(set))
+    }
+
+    /// Checks the manifests and logs of one set; returns its newest manifest, if that is good and
+    /// the set is not being deleted.
+    fn check_set(&mut self, set: SetId) -> Result<Option<Manifest>> {
+        let store = self.source.store.clone();
+        let folder = Manifest::folder(set);
+        let manifest = match Manifest::load(&*store, set) {
+            Ok(manifest) => manifest,
+            Err(error) => {
+                let mut finding = Finding::of_error(&folder, error)?;
+                if finding.got == "none" && marker::holders(&*store, set)?.is_empty() {
+                    finding.severity = Severity::Information;
+                }
+                self.find(finding);
+                return Ok(None);
+            }
+        };
+        for name in store.list_names(&folder)? {
+            let number = u64::from_str_radix(&name, 16).ok().filter(|_| name.len() == 16);
+            let Some(number) = number.filter(|number| *number != manifest.number) else {
+                continue;
+            };
+            match Manifest::load_number(&*store, set, number) {
+                Err(error) if error.kind() == Kind::Corrupt => {
+                    // Nobody reads it any more; but it was written otherwise.
+                    let finding = Finding::of_error(&format!("{folder}{name}"), error)?;
+                    self.find(Finding { severity: Severity::Warning, ..finding });
+                }
+                _ => {}
+            }
+        }
+        if condemn::phase(&manifest) == Phase::Doomed {
+            let got = "one being deleted";
+            self.find(Finding::new(Severity::Information, format!("set {set}"), "a set", got));
+            return Ok(None);
+        }
+        self.check_logs(set, &manifest)?;
+        self.check_numbers(set, &manifest);
+        Ok(Some(manifest))
+    }
+
+    /// Checks the write-ahead logs that an open set needs for recovery.
+    fn check_logs(&mut self, set: SetId, manifest: &Manifest) -> Result<()> {
+        let store = self.source.store.clone();
+        if manifest.state != SetState::Open {
+            return Ok(());
+        }
+        if !marker::is_held(&*store, set, &Holder::Session)? {
+            let got = "none: the next collection deletes it";
+            let object = format!("set {set}");
+            self.find(Finding::new(Severity::Information, object, "a session's marker", got));
+        }
+        for object in store.list(&format!("set/{set}/wal/"))? {
+            let Some(Place::Log(number)) = Place::of(set, &object.name) else { continue };
+            if number < manifest.log_floor {
+                continue;
+            }
+            let read = store.get(&object.name, LOG_BYTES_MAX).and_then(|bytes| {
+                decode_log(&INODE, &bytes, &mut |_, _| {}, &mut |_| {})
+                    .map_err(|damage| damage.of(&object.name, 0))
+            });
+            match read {
+                Ok(_) => {}
+                // Its writer deleted it since.
+                Err(error) if error.kind() == Kind::NotFound => {}
+                Err(error) => {
+                    let finding = Finding::of_error(&object.name, error)?;
+                    self.find(finding);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_numbers(&mut self, set: SetId, manifest: &Manifest) {
+        let object = format!("manifest of {set}");
+        for table in manifest.tables.iter().filter(|table| table.set == set) {
+            if table.seq_max > manifest.last_seq {
+                let expected = format!("sequence numbers up to {}", manifest.last_seq);
+                let got = format!("{} in {}", table.seq_max, table.name());
+                self.find(Finding::new(Severity::Error, &*object, expected, got));
+            }
+            if table.number >> 32 > manifest.epoch {
+                let expected = format!("tables of epochs up to {}", manifest.epoch);
+                self.find(Finding::new(Severity::Error, &*object, expected, table.name()));
+            }
+        }
+    }
+
+    /// Checks that what each set needs is there, complete and held by it.
+    fn check_needs(&mut self) -> Result<()> {
+        let store = self.source.store.clone();
+        let mut findings = Vec::new();
+        let mut needed_by_others = BTreeSet::new();
+        for (set, manifest) in &self.manifests {
+            let object = format!("set {set}");
+            let is_abandoned = marker::holders(&*store, *set)?.is_empty();
+            // Of a set that nobody holds nothing needs to be held.
+            let severity = if is_abandoned { Severity::Information } else { Severity::Error };
+            if is_abandoned && manifest.state == SetState::Published {
+                let got = "none: the next collection deletes it";
+                findings.push(Finding::new(severity, &*object, "a marker", got));
+            }
+            for needed in dependency::of(*set, manifest) {
+                needed_by_others.insert(needed);
+                if !marker::is_held(&*store, needed, &Holder::Set(*set))? {
+                    let expected = format!("its marker on set {needed}");
+                    findings.push(Finding::new(severity, &*object, expected, "none"));
+                }
+                let is_base = manifest.bases.contains(&needed);
+                let got = match self.manifests.get(&needed).map(|other| other.state) {
+                    Some(SetState::Published) => continue,
+                    Some(SetState::Open) if !is_base => continue,
+                    Some(state) => format!("{state:?}"),
+                    None => "none that can be read".to_owned(),
+                };
+                let expected = format!("set {needed}, which it builds on, to be published");
+                findings.push(Finding::new(severity, &*object, expected, got));
+            }
+        }
+        self.report.findings.extend(findings);
+        if self.options.targets == Targets::All {
+            let alone = self.manifests.iter().filter(|(set, manifest)| {
+                manifest.state == SetState::Published && !needed_by_others.contains(set)
+            });
+            self.roots.extend(alone.map(|(set, _)| *set));
+        }
+        Ok(())
+    }
+}
