@@ -6,6 +6,7 @@
 mod change;
 mod commands;
 mod context;
+mod graph_lines;
 mod location;
 mod output;
 mod progress;

@@ -4,6 +4,7 @@
 //! file system; `session` and `ops` change it; `repository` begins, publishes and collects.
 //! Nothing here knows of the kernel's file system interface or of a network.
 
+pub mod columns;
 mod condemn;
 pub mod data;
 pub mod delete;

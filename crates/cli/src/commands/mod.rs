@@ -1,5 +1,6 @@
 //! Commands, one a file.
 
+mod bench;
 mod cat;
 mod completions;
 mod delete;
@@ -8,8 +9,10 @@ mod du;
 mod exit_codes;
 mod export;
 pub mod find;
+mod gc;
 mod import;
 mod init;
+mod log;
 mod ls;
 mod mkdir;
 mod mv;
@@ -18,6 +21,8 @@ mod publish;
 mod put;
 mod rm;
 mod session;
+mod show;
+mod squash;
 mod stat;
 mod transfer;
 mod tree;
@@ -50,7 +55,13 @@ pub enum Command {
     Session(session::SessionCommand),
     Publish(publish::Publish),
     Names(names::Names),
+    Log(log::Log),
+    Show(show::Show),
+    Squash(squash::Squash),
+    Compact(squash::Compact),
     Delete(delete::Delete),
+    Gc(gc::Gc),
+    Bench(bench::Bench),
     Completions(completions::Completions),
     ExitCodes(exit_codes::ExitCodes),
 }
@@ -77,6 +88,12 @@ impl Command {
             Self::Publish(command) => command.run(context),
             Self::Names(command) => command.run(context),
             Self::Delete(command) => command.run(context),
+            Self::Log(command) => command.run(context),
+            Self::Show(command) => command.run(context),
+            Self::Squash(command) => command.run(context),
+            Self::Compact(command) => command.run(context),
+            Self::Gc(command) => command.run(context),
+            Self::Bench(command) => command.run(context),
             Self::Completions(command) => command.run(context),
             Self::ExitCodes(command) => command.run(context),
         }?;

@@ -1,11 +1,13 @@
 //! `esker session`: change sets that take changes over several commands.
 
 use clap::{Args, Subcommand};
-use esker_base::{Kind, Result};
+use esker_base::Result;
+use esker_fs::marker::Holder;
 use esker_table::manifest::{Manifest, SetState};
 use serde_json::json;
 
 use crate::change::SessionSettings;
+use crate::commands::log;
 use crate::context::{Context, set_of, sets_of};
 use crate::location::Stack;
 use crate::text;
@@ -76,30 +78,22 @@ fn begin(context: &Context, bases: &[Stack], settings: &SessionSettings) -> Resu
 }
 
 fn list(context: &Context) -> Result<()> {
-    let repository = context.repository()?;
-    let store = &**repository.store();
-    for set in repository.sets()? {
-        let manifest = match Manifest::load(store, set) {
-            // Gone since it was listed.
-            Err(error) if error.kind() == Kind::NotFound => continue,
-            loaded => loaded?,
-        };
-        if manifest.state != SetState::Open {
+    for node in context.repository()?.graph_of_all()? {
+        // A session that was given up is only waiting for the next collection.
+        let is_held = node.holders.contains(&Holder::Session);
+        let Some(manifest) = node
+            .manifest
+            .as_ref()
+            .ok()
+            .filter(|manifest| is_held && manifest.state == SetState::Open)
+        else {
             continue;
-        }
-        let rows: u64 = manifest.tables.iter().map(|table| table.rows).sum();
+        };
         if context.out.is_json() {
-            let bases: Vec<_> = manifest.bases.iter().map(ToString::to_string).collect();
-            context.out.json(json!({
-                "session": set.to_string(),
-                "created_ns": manifest.created_ns,
-                "written_ns": manifest.written_ns,
-                "rows": rows,
-                "bases": bases,
-            }))?;
+            context.out.json(log::object(&node))?;
         } else {
-            let begun = text::minute(manifest.created_ns);
-            context.out.line(format!("@{set}  {begun}  {} records", text::count(rows)))?;
+            let (set, begun) = (node.set, text::minute(manifest.created_ns));
+            context.out.line(format!("@{set}  {begun}  {} records", text::count(node.rows)))?;
         }
     }
     Ok(())

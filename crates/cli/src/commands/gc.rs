@@ -1,0 +1,69 @@
+//! `esker gc`: frees what nobody needs.
+
+use std::time::Duration;
+
+use clap::Args;
+use esker_base::Result;
+use esker_fs::gc::GcOptions;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::output::notice;
+use crate::quantity::age_seconds;
+use crate::text;
+
+/// Free what nobody needs
+///
+/// Change sets that no name, session or other change set needs, and in others the tables and logs
+/// that were replaced. Safe beside writers and readers, and to stop anywhere.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker gc --dry-run
+  esker gc --grace 0s     # when nobody else uses the store")]
+pub struct Gc {
+    /// Only say what would be freed
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Leave alone what is younger, since it may still be on its way or in use
+    #[arg(long, default_value = "1h", value_parser = age, value_name = "AGE")]
+    grace: Duration,
+    /// Also look for data logs that no record refers to; reads all tables
+    #[arg(long)]
+    scan_data: bool,
+}
+
+fn age(text: &str) -> Result<Duration, String> {
+    let seconds = age_seconds(text);
+    seconds.map(Duration::from_secs).ok_or_else(|| format!("{text:?}: expected as 90s, 15m or 6h"))
+}
+
+impl Gc {
+    /// Frees it.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let options =
+            GcOptions { grace: self.grace, dry_run: self.dry_run, scan_data: self.scan_data };
+        let report = context.repository()?.gc(&options)?;
+        if context.out.is_json() {
+            let sets: Vec<String> = report.sets.iter().map(ToString::to_string).collect();
+            return context.out.json(json!({
+                "dry_run": self.dry_run,
+                "sets": sets,
+                "objects": report.objects,
+                "bytes": report.bytes,
+                "stale_markers": report.stale_markers,
+                "restored_markers": report.restored_markers,
+                "unfinished": report.unfinished,
+                "problems": report.problems,
+            }));
+        }
+        let verb = if self.dry_run { "would free" } else { "freed" };
+        let (sets, objects) = (report.sets.len(), text::count(report.objects));
+        let size = text::bytes(report.bytes);
+        context.out.line(format!("{verb} {size}: {sets} change sets, {objects} objects"))?;
+        for problem in &report.problems {
+            notice(problem);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! `esker log`: stacks as a graph.
+
+use clap::Args;
+use esker_base::Result;
+use esker_fs::graph::GraphNode;
+use esker_fs::marker::Holder;
+use esker_table::manifest::SetState;
+use serde_json::json;
+
+use crate::context::{Context, sets_of};
+use crate::graph_lines::{ASCII, BOXES, GraphLines};
+use crate::location::Stack;
+use crate::text;
+
+/// Digits of an id that tell change sets apart at a glance.
+const DIGITS_SHOWN: usize = 8;
+
+/// Draw change sets and what they build on
+///
+/// Newest first; a change set stands above those it builds on, and the leftmost of those wins. A
+/// full circle is complete, an empty one an open session, a cross something that cannot be read.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker log
+  esker log climate-7 --json")]
+pub struct Log {
+    /// Names or change sets; all unless given
+    #[arg(value_name = "NAME", value_parser = Stack::parser())]
+    stacks: Vec<Stack>,
+    /// No more than so many change sets
+    #[arg(short = 'n', long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
+    limit: usize,
+    /// ASCII characters only
+    #[arg(long)]
+    ascii: bool,
+}
+
+impl Log {
+    /// Draws.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let repository = context.repository()?;
+        let nodes = if self.stacks.is_empty() {
+            repository.graph_of_all()?
+        } else {
+            repository.graph(&sets_of(&repository, &self.stacks)?)?
+        };
+        if context.out.is_json() {
+            let mut nodes = nodes.iter().take(self.limit);
+            return nodes.try_for_each(|node| context.out.json(object(node)));
+        }
+        let pen = if self.ascii { ASCII } else { BOXES };
+        let mut lines = GraphLines::new(pen);
+        for node in nodes.iter().take(self.limit) {
+            let mark = match (node.state(), self.ascii) {
+                (Some(SetState::Published), false) => '●',
+                (Some(SetState::Published), true) => '*',
+                (Some(SetState::Open), false) => '○',
+                (Some(SetState::Open), true) => 'o',
+                (Some(SetState::Condemned) | None, false) => '✗',
+                (Some(SetState::Condemned) | None, true) => 'x',
+            };
+            let drawn = lines.draw(node.set, node.bases(), mark);
+            // The second line of a node stands beside the first line that connects, if there is one.
+            let margin = drawn.below.first().cloned().unwrap_or_else(|| lines.margin());
+            let width = drawn.node.chars().count().max(margin.chars().count());
+            context.out.line(format!("{:width$} {}", drawn.node, title(node)))?;
+            context.out.line(format!("{margin:width$} {}", detail(node)))?;
+            for line in drawn.below.iter().skip(1) {
+                context.out.line(line.trim_end())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn title(node: &GraphNode) -> String {
+    let id = &node.set.to_string()[..DIGITS_SHOWN];
+    let names = node.names.join(", ");
+    match node.state() {
+        Some(SetState::Open) if node.holders.contains(&Holder::Session) => {
+            format!("@{id}  open session")
+        }
+        Some(SetState::Open) => format!("@{id}  given up"),
+        Some(SetState::Condemned) => format!("@{id}  being deleted"),
+        Some(SetState::Published) if names.is_empty() => format!("@{id}  (no name)"),
+        _ => format!("@{id}  {names}"),
+    }
+}
+
+fn detail(node: &GraphNode) -> String {
+    match &node.manifest {
+        Ok(manifest) => format!(
+            "{}, {} records, {} of tables, {} of data",
+            text::minute(manifest.written_ns),
+            text::count(node.rows),
+            text::bytes(node.table_bytes),
+            text::bytes(node.data_bytes),
+        ),
+        Err(error) => error.clone(),
+    }
+}
+
+/// A change set as JSON; docs/guide/command.md describes it.
+pub fn object(node: &GraphNode) -> serde_json::Value {
+    let bases: Vec<String> = node.bases().iter().map(ToString::to_string).collect();
+    let holders: Vec<String> = node.holders.iter().map(ToString::to_string).collect();
+    let mut object = json!({
+        "set": node.set.to_string(),
+        "names": node.names,
+        "state": node.state().map(|state| format!("{state:?}").to_lowercase()),
+        "bases": bases,
+        "holders": holders,
+        "rows": node.rows,
+        "runs": node.runs,
+        "table_bytes": node.table_bytes,
+        "data_bytes": node.data_bytes,
+    });
+    match &node.manifest {
+        Ok(manifest) => {
+            object["created_ns"] = manifest.created_ns.into();
+            object["written_ns"] = manifest.written_ns.into();
+            object["properties"] = json!(manifest.properties);
+        }
+        Err(error) => object["error"] = error.clone().into(),
+    }
+    object
+}

@@ -1,0 +1,147 @@
+//! `esker show`: what a change set consists of.
+
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets};
+use esker_base::Result;
+use esker_fs::columns;
+use esker_fs::repository::Repository;
+use esker_table::manifest::{Manifest, TableRef};
+use serde_json::json;
+
+use crate::commands::log;
+use crate::context::{Context, set_of};
+use crate::location::Stack;
+use crate::text;
+
+/// Show what a change set consists of
+///
+/// Its manifest: state, bases, properties, tables with their sizes and ranges. With --columns,
+/// what each column of its records takes, for which all its tables are read.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker show headers
+  esker show @3f2a --columns")]
+pub struct Show {
+    /// A name or change set
+    #[arg(value_name = "NAME", value_parser = Stack::parser())]
+    stack: Stack,
+    /// Bytes of each column
+    #[arg(short, long)]
+    columns: bool,
+}
+
+impl Show {
+    /// Shows.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let repository = context.repository()?;
+        let set = set_of(&repository, &self.stack)?;
+        let manifest = Manifest::load(&**repository.store(), set)?;
+        let nodes = repository.graph(&[set])?;
+        let node = nodes.iter().find(|node| node.set == set).expect("a graph has its roots");
+        let columns = if self.columns { Some(column_bytes(&repository, &manifest)?) } else { None };
+        if context.out.is_json() {
+            let mut object = log::object(node);
+            object["number"] = manifest.number.into();
+            object["epoch"] = manifest.epoch.into();
+            object["last_seq"] = manifest.last_seq.into();
+            object["tables"] = manifest.tables.iter().map(table_object).collect();
+            if let Some(columns) = columns {
+                object["column_bytes"] = columns.into_iter().collect();
+            }
+            return context.out.json(object);
+        }
+        let out = &context.out;
+        let field = |name: &str, value: String| out.line(format!("{name:>10}  {value}"));
+        field("set", format!("@{set}"))?;
+        field("names", node.names.join(", "))?;
+        field("state", format!("{:?}", manifest.state).to_lowercase())?;
+        field("created", text::instant(manifest.created_ns))?;
+        field("written", text::instant(manifest.written_ns))?;
+        field("manifest", format!("{}, epoch {}", manifest.number, manifest.epoch))?;
+        for base in &manifest.bases {
+            let names = nodes.iter().find(|node| node.set == *base).map(|node| &node.names);
+            field("base", format!("@{base} {}", names.map_or(String::new(), |n| n.join(", "))))?;
+        }
+        for holder in &node.holders {
+            field("held by", holder.to_string())?;
+        }
+        for (name, value) in &manifest.properties {
+            field("property", format!("{name} = {value}"))?;
+        }
+        field("records", text::count(node.rows))?;
+        field("data", format!("{} in data logs", text::bytes(node.data_bytes)))?;
+        let each = node.table_bytes as f64 / node.rows.max(1) as f64;
+        let (size, runs) = (text::bytes(node.table_bytes), node.runs);
+        field("tables", format!("{size} in {runs} runs, {each:.1} bytes a record"))?;
+        if !manifest.tables.is_empty() {
+            out.line(tables(&manifest.tables).to_string())?;
+        }
+        if let Some(columns) = columns {
+            out.line(columns_table(&columns, node.rows).to_string())?;
+        }
+        Ok(())
+    }
+}
+
+fn table_object(table: &TableRef) -> serde_json::Value {
+    json!({
+        "object": table.name(),
+        "run": table.run,
+        "rows": table.rows,
+        "bytes": table.bytes,
+        "seq_max": table.seq_max,
+        "first_dir": dir_of(&table.first.ints),
+        "last_dir": dir_of(&table.last.ints),
+    })
+}
+
+/// The directory of a key, in hexadecimal.
+fn dir_of(ints: &[u64]) -> String {
+    format!("{:016x}{:016x}", ints[0], ints[1])
+}
+
+fn tables(tables: &[TableRef]) -> Table {
+    let mut drawn = Table::new();
+    drawn.load_style(presets::NOTHING);
+    drawn.set_header(["run", "table", "records", "bytes", "directories"]);
+    for table in tables {
+        let short = |ints: &[u64]| dir_of(ints)[..4].to_owned();
+        drawn.add_row([
+            table.run.to_string(),
+            format!("{:x}", table.number),
+            text::count(table.rows),
+            text::bytes(table.bytes),
+            format!("{}…–{}…", short(&table.first.ints), short(&table.last.ints)),
+        ]);
+    }
+    for column in [0, 2, 3] {
+        if let Some(column) = drawn.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    drawn
+}
+
+fn columns_table(columns: &[(String, u64)], rows: u64) -> Table {
+    let mut drawn = Table::new();
+    drawn.load_style(presets::NOTHING);
+    drawn.set_header(["column", "bytes", "a record"]);
+    for (name, bytes) in columns {
+        let each = *bytes as f64 / rows.max(1) as f64;
+        drawn.add_row([name.clone(), text::bytes(*bytes), format!("{each:.2}")]);
+    }
+    for column in [1, 2] {
+        if let Some(column) = drawn.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    drawn
+}
+
+/// What each column takes in all tables of `manifest`, largest first, and what is besides them.
+fn column_bytes(repository: &Repository, manifest: &Manifest) -> Result<Vec<(String, u64)>> {
+    let mut columns = columns::column_bytes(repository.source(), &manifest.tables)?;
+    columns.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    Ok(columns)
+}

@@ -1,0 +1,118 @@
+//! `esker squash` and `esker compact`: fewer and larger tables that show the same.
+
+use clap::Args;
+use esker_base::{Error, Kind, Result};
+use esker_fs::squash::{SquashOptions, SquashReport};
+use esker_table::manifest::{Manifest, SetState};
+use serde_json::json;
+
+use crate::change::{SessionSettings, announce, check_free};
+use crate::context::{Context, set_of, sets_of};
+use crate::location::Stack;
+use crate::text;
+
+/// Merge a stack into one change set
+///
+/// Publishes a snapshot that shows the same as the given ones, of which earlier ones win, and
+/// needs none of them. Readers of a deep stack become faster, and after `esker delete` of the old
+/// names, `esker gc` frees what was overwritten.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker squash climate-7 --as climate-7-flat
+  esker squash fixes climate-7 --as climate-7.1 --threads 8")]
+pub struct Squash {
+    /// Snapshots; earlier ones win
+    #[arg(required = true, value_name = "NAME", value_parser = Stack::parser())]
+    stacks: Vec<Stack>,
+    /// The name to publish
+    #[arg(long = "as", value_name = "NEWNAME")]
+    new_name: String,
+    /// Threads that merge; all processors unless given
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+impl Squash {
+    /// Merges.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let repository = context.repository()?;
+        check_free(&repository, &self.new_name)?;
+        let bases = sets_of(&repository, &self.stacks)?;
+        let defaults = SquashOptions::default();
+        let threads = self.threads.unwrap_or(defaults.threads);
+        let (set, report) = repository.squash(&bases, &SquashOptions { threads, ..defaults })?;
+        let published = repository.publish(set, &self.new_name);
+        // The name holds it from now on; without one it is garbage.
+        repository.abandon(set)?;
+        published?;
+        show(context, "squashed", &report)?;
+        announce(context, &self.new_name, set)
+    }
+}
+
+/// Merge the tables of one change set
+///
+/// What it shows stays, its bases too. For snapshots that were written with deferred compaction,
+/// and for sessions.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker compact climate-7
+  esker compact @3f2a")]
+pub struct Compact {
+    /// A name or session
+    #[arg(value_name = "NAME", value_parser = Stack::parser())]
+    stack: Stack,
+    /// Threads that merge
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    threads: usize,
+    #[command(flatten)]
+    settings: SessionSettings,
+}
+
+impl Compact {
+    /// Merges.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let repository = context.repository()?;
+        let set = set_of(&repository, &self.stack)?;
+        match Manifest::load(&**repository.store(), set)?.state {
+            SetState::Published => {
+                show(context, "compacted", &repository.compact_set(set, self.threads)?)
+            }
+            SetState::Open => {
+                let session = repository.resume(set, self.settings.options(context))?;
+                session.flush()?;
+                session.compact()
+            }
+            SetState::Condemned => {
+                Err(Error::new(Kind::NotFound, format!("change set {set} is being deleted")))
+            }
+        }
+    }
+}
+
+fn show(context: &Context, verb: &str, report: &SquashReport) -> Result<()> {
+    let seconds = report.elapsed_ns as f64 / 1e9;
+    let read = report.counts.read;
+    let records_per_second = (read as f64 / seconds.max(1e-6)) as u64;
+    if context.out.is_json() {
+        return context.out.json(json!({
+            "operation": verb,
+            "sets": report.sets,
+            "records_read": read,
+            "records_written": report.counts.written,
+            "tables": report.tables,
+            "table_bytes": report.table_bytes,
+            "seconds": seconds,
+            "records_per_second": records_per_second,
+        }));
+    }
+    context.out.line(format!(
+        "{verb} {} change sets, {} records, into {} tables of {} in {seconds:.2} s",
+        report.sets,
+        text::count(read),
+        report.tables,
+        text::bytes(report.table_bytes),
+    ))
+}

@@ -1,0 +1,55 @@
+//! Columns: what each column of the inode records of some tables takes, to see where bytes go.
+
+use esker_base::Result;
+use esker_table::column::{Ints, Strings};
+use esker_table::manifest::TableRef;
+use esker_table::tables::{TableHandle, TableSource};
+use esker_table::wire::{Damage, Input};
+
+use crate::inode::INODE;
+
+/// Bytes of each column over all of `tables`, by name, in the order of the schema; then those of
+/// block headers, and of filters and indexes. Cost: every table is read.
+///
+/// # Errors
+/// `Corrupt`, and what the store reports.
+pub fn column_bytes(source: &TableSource, tables: &[TableRef]) -> Result<Vec<(String, u64)>> {
+    let ints = INODE.ints.iter().map(|column| column.name);
+    let names = ints.chain(INODE.strings.iter().copied());
+    let mut sums: Vec<(String, u64)> = names.map(|name| (name.to_owned(), 0)).collect();
+    let (mut headers, mut tails) = (0, 0);
+    for reference in tables.iter().filter(|table| table.schema == INODE.id) {
+        let handle = TableHandle::new(reference.clone(), &INODE, source.clone());
+        let table = handle.open()?;
+        tails += reference.tail_bytes;
+        for number in 0..table.index().blocks() {
+            let block = table.block(number)?;
+            let rest = measure(block.bytes(), block.rows(), &mut sums)
+                .map_err(|damage| damage.of(table.name(), table.index().place(number).start))?;
+            headers += rest;
+        }
+    }
+    sums.push(("(block headers)".to_owned(), headers));
+    sums.push(("(filters and index)".to_owned(), tails));
+    Ok(sums)
+}
+
+/// Adds the bytes of each column of a block to `sums`; returns the rest.
+fn measure(bytes: &[u8], rows: usize, sums: &mut [(String, u64)]) -> Result<u64, Damage> {
+    let mut input = Input::new(bytes);
+    // Checksum and number of rows, which the block's own parser has checked.
+    input.u32()?;
+    input.u16()?;
+    let mut left = input.left();
+    let header = bytes.len() - left;
+    for (column, sum) in sums.iter_mut().enumerate() {
+        if column < INODE.ints.len() {
+            Ints::parse(&mut input, rows)?;
+        } else {
+            Strings::parse(&mut input, rows)?;
+        }
+        sum.1 += (left - input.left()) as u64;
+        left = input.left();
+    }
+    Ok(header as u64)
+}
