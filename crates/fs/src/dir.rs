@@ -2,14 +2,15 @@
 //! again, shared by all who use the directory.
 //!
 //! Times of a directory change with every create in it; they are kept here and written to its
-//! record when the session syncs, flushes or publishes, as Linux does with `lazytime`.
+//! record when the session syncs, flushes or publishes, as Linux does with `lazytime`. Until then
+//! the session keeps the handle, whoever else lets go of it.
 //! Concurrency: attributes are atomics; `place` changes only under the session's structure lock.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use esker_base::{Error, Kind, Result};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::identity::{Identity, denied};
 use crate::inode::{DirId, Inode};
@@ -17,34 +18,48 @@ use crate::inode::{DirId, Inode};
 /// An open directory.
 pub type Dir = Arc<DirNode>;
 
-/// What is known of an open directory.
+/// Directories with times that their records do not have yet.
+pub(crate) type Touched = Mutex<Vec<Dir>>;
+
+/// What is known of an open directory. What every create in it reads comes first, in one line of
+/// the processor's cache.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct DirNode {
     id: DirId,
-    /// Parent and name; none for the root.
-    place: RwLock<Option<(Dir, Vec<u8>)>>,
     mode: AtomicU32,
     /// Owner in the high half, group in the low.
     owner: AtomicU64,
+    /// When an entry last came or went, while the directory was open.
     mtime_ns: AtomicU64,
-    /// Whether `mtime_ns` is newer than the record's.
+    /// Whether the record does not have `mtime_ns` yet.
     is_touched: AtomicBool,
     is_removed: AtomicBool,
     /// Whether it was made by this session where no layer below can have entries for it.
     is_fresh: bool,
+    /// Parent and name; none for the root.
+    place: RwLock<Option<(Dir, Vec<u8>)>>,
+    /// Where it is kept while it is touched.
+    touched: Weak<Touched>,
 }
 
 impl DirNode {
-    pub(crate) fn new(inode: &Inode, place: Option<(Dir, Vec<u8>)>, is_fresh: bool) -> Dir {
+    pub(crate) fn new(
+        inode: &Inode,
+        place: Option<(Dir, Vec<u8>)>,
+        is_fresh: bool,
+        touched: &Arc<Touched>,
+    ) -> Dir {
         Arc::new(Self {
             id: inode.dir_id(),
             place: RwLock::new(place),
             mode: AtomicU32::new(inode.mode),
             owner: AtomicU64::new(u64::from(inode.uid) << 32 | u64::from(inode.gid)),
-            mtime_ns: AtomicU64::new(inode.mtime_ns),
+            mtime_ns: AtomicU64::new(0),
             is_touched: AtomicBool::new(false),
             is_removed: AtomicBool::new(false),
             is_fresh,
+            touched: Arc::downgrade(touched),
         })
     }
 
@@ -80,8 +95,6 @@ impl DirNode {
     pub(crate) fn set_attributes(&self, inode: &Inode) {
         self.mode.store(inode.mode, Ordering::Relaxed);
         self.owner.store(u64::from(inode.uid) << 32 | u64::from(inode.gid), Ordering::Relaxed);
-        self.mtime_ns.store(inode.mtime_ns, Ordering::Relaxed);
-        self.is_touched.store(false, Ordering::Relaxed);
     }
 
     pub(crate) fn is_fresh(&self) -> bool {
@@ -129,27 +142,51 @@ impl DirNode {
 
     /// Notes that an entry came or went at `now_ns`.
     #[inline]
-    pub(crate) fn touch(&self, now_ns: u64) {
+    pub(crate) fn touch(self: &Arc<Self>, now_ns: u64) {
         // Most creates fall into the tick of the one before: reading keeps the line shared.
         if self.mtime_ns.load(Ordering::Relaxed) < now_ns {
-            self.mtime_ns.fetch_max(now_ns, Ordering::Relaxed);
+            self.mtime_ns.fetch_max(now_ns, Ordering::SeqCst);
         }
-        if !self.is_touched.load(Ordering::Relaxed) {
-            self.is_touched.store(true, Ordering::Release);
+        if !self.is_touched() {
+            self.remember_touch();
+        }
+    }
+
+    #[cold]
+    fn remember_touch(self: &Arc<Self>) {
+        if !self.is_touched.swap(true, Ordering::SeqCst)
+            && let Some(touched) = self.touched.upgrade()
+        {
+            touched.lock().push(self.clone());
         }
     }
 
     /// Puts times that the record does not have yet into `inode`.
-    pub(crate) fn overlay_times(&self, inode: &mut Inode) {
-        if self.is_touched.load(Ordering::Acquire) {
-            inode.mtime_ns = inode.mtime_ns.max(self.mtime_ns.load(Ordering::Relaxed));
-            inode.ctime_ns = inode.ctime_ns.max(inode.mtime_ns);
+    /// Returns the time of the last touch.
+    pub(crate) fn overlay_times(&self, inode: &mut Inode) -> u64 {
+        let mtime_ns = self.mtime_ns.load(Ordering::SeqCst);
+        if self.is_touched() {
+            inode.mtime_ns = mtime_ns;
+            inode.ctime_ns = inode.ctime_ns.max(mtime_ns);
+        }
+        mtime_ns
+    }
+
+    pub(crate) fn is_touched(&self) -> bool {
+        self.is_touched.load(Ordering::SeqCst)
+    }
+
+    /// The record has the times up to that of a touch at `written_ns`.
+    pub(crate) fn settle_touch(self: &Arc<Self>, written_ns: u64) {
+        self.forget_touch();
+        // Whoever touched it meanwhile either saw that, or is seen here.
+        if self.mtime_ns.load(Ordering::SeqCst) != written_ns {
+            self.remember_touch();
         }
     }
 
-    /// Takes the times that the record does not have yet.
-    pub(crate) fn take_touch(&self) -> Option<u64> {
-        let touched = self.is_touched.swap(false, Ordering::AcqRel);
-        touched.then(|| self.mtime_ns.load(Ordering::Relaxed))
+    /// The record is given other times.
+    pub(crate) fn forget_touch(&self) {
+        self.is_touched.store(false, Ordering::SeqCst);
     }
 }

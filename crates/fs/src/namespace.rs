@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use crate::data;
-use crate::dir::{Dir, DirNode};
+use crate::dir::{Dir, DirNode, Touched};
 use crate::identity::{EXECUTE, Identity, READ};
 use crate::inode::{DirId, Entry, FileId, FileKind, Inode, key};
 use crate::layers::Layers;
@@ -28,6 +28,7 @@ pub struct Namespace {
     root: Dir,
     /// Open directories by identity, so that a change reaches all who have one open.
     nodes: Mutex<HashMap<DirId, Weak<DirNode>>>,
+    touched: Arc<Touched>,
 }
 
 /// Whether a path's last component is followed if it is a symbolic link.
@@ -58,8 +59,9 @@ impl Namespace {
         } else {
             Inode::new(Entry::Is(FileKind::Directory), ROOT_MODE, 0)
         };
-        let root = DirNode::new(&inode, None, false);
-        Ok(Self { layers, identity, root, nodes: Mutex::default() })
+        let touched = Arc::default();
+        let root = DirNode::new(&inode, None, false, &touched);
+        Ok(Self { layers, identity, root, nodes: Mutex::default(), touched })
     }
 
     /// The change sets.
@@ -133,9 +135,27 @@ impl Namespace {
     }
 
     pub(crate) fn overlay_times(&self, inode: &mut Inode) {
-        if let Some(node) = self.nodes.lock().get(&inode.dir_id()).and_then(Weak::upgrade) {
+        if let Some(node) = self.open_node(inode.dir_id()) {
             node.overlay_times(inode);
         }
+    }
+
+    /// The handle of a directory, if it is open.
+    pub(crate) fn open_node(&self, id: DirId) -> Option<Dir> {
+        if id == DirId::ROOT {
+            return Some(self.root.clone());
+        }
+        self.nodes.lock().get(&id).and_then(Weak::upgrade)
+    }
+
+    /// Takes the directories with times that their records do not have yet.
+    pub(crate) fn take_touched(&self) -> Vec<Dir> {
+        std::mem::take(&mut *self.touched.lock())
+    }
+
+    /// How many directories have times that their records do not have yet.
+    pub(crate) fn touched_count(&self) -> usize {
+        self.touched.lock().len()
     }
 
     /// Attributes of an open directory itself.
@@ -176,7 +196,8 @@ impl Namespace {
         if let Some(node) = nodes.get(&inode.dir_id()).and_then(Weak::upgrade) {
             return node;
         }
-        let node = DirNode::new(inode, Some((parent.clone(), name.to_vec())), is_fresh);
+        let place = Some((parent.clone(), name.to_vec()));
+        let node = DirNode::new(inode, place, is_fresh, &self.touched);
         if nodes.len() == nodes.capacity() {
             nodes.retain(|_, node| node.strong_count() > 0);
         }
@@ -233,7 +254,8 @@ impl Namespace {
 
     fn walk(&self, from: &Dir, path: &[u8], follow: Follow, links: &mut usize) -> Result<Found> {
         let parts = components(path)?;
-        let wants_dir = path.ends_with(b"/");
+        let ends_in_dot = path.ends_with(b"/.") || path == b".";
+        let wants_dir = path.ends_with(b"/") || ends_in_dot;
         let mut dir = if path.starts_with(b"/") { self.root.clone() } else { from.clone() };
         let mut at = 0;
         while let Some(&name) = parts.get(at) {
@@ -253,7 +275,7 @@ impl Namespace {
                     return Err(Error::new(Kind::Invalid, "too many symbolic links"));
                 }
                 let found = self.walk(&dir, &inode.content, Follow::Yes, links)?;
-                if last {
+                if last && !wants_dir {
                     return Ok(found);
                 }
                 dir = self.dir_of(&found, name)?;
@@ -264,7 +286,10 @@ impl Namespace {
             }
             dir = self.open_dir(&dir, name, &inode)?;
         }
-        // The path ended in a directory that is open now.
+        // The path ended in a directory that is open now; its `.` is one of its names.
+        if ends_in_dot {
+            dir.check(&self.identity, EXECUTE, b".")?;
+        }
         let inode = self.stat_dir(&dir)?;
         Ok(match dir.place() {
             Some((parent, name)) => Found { dir: parent, name, inode },

@@ -21,7 +21,7 @@ use crate::identity::{EXECUTE, Identity, WRITE, denied};
 use crate::inode::{DirId, Entry, FileId, FileKind, Inode, column, key};
 use crate::layers::Below;
 use crate::namespace::Namespace;
-use crate::path::show;
+use crate::path::{check_name, show};
 
 /// Settings of a session.
 #[derive(Clone, Debug)]
@@ -116,15 +116,43 @@ impl Session {
         done
     }
 
-    /// Fails unless entries may be added to or taken from `dir`.
+    /// Fails unless `name` may be put into `dir`.
     #[inline]
     pub(crate) fn check_change(&self, dir: &DirNode, name: &[u8]) -> Result<()> {
         dir.check_alive()?;
-        dir.check(self.identity(), WRITE | EXECUTE, name)
+        let checked = dir.check(self.identity(), WRITE | EXECUTE, name);
+        checked.or_else(|denied| self.refuse(dir, name, denied))
+    }
+
+    /// Says that `name` is taken rather than that it may not be put, if it is, as kernels do:
+    /// programs that make what is missing of a path rely on it.
+    #[cold]
+    fn refuse(&self, dir: &DirNode, name: &[u8], denied: Error) -> Result<()> {
+        dir.check(self.identity(), EXECUTE, name)?;
+        if self.entry(dir, name, false)?.is_some() { Err(exists(name)) } else { Err(denied) }
+    }
+
+    /// Fails unless there is nothing at `name` in `dir` and it may be put there.
+    pub(crate) fn check_vacant(&self, dir: &DirNode, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.check_change(dir, name)?;
+        if self.entry(dir, name, false)?.is_some() { Err(exists(name)) } else { Ok(()) }
+    }
+
+    /// Fails unless names in `dir` may be looked up.
+    pub(crate) fn check_search(&self, dir: &DirNode, name: &[u8]) -> Result<()> {
+        dir.check_alive()?;
+        dir.check(self.identity(), EXECUTE, name)
+    }
+
+    /// Fails unless `inode`, which is `name` in `dir`, may be taken away.
+    pub(crate) fn check_removal(&self, dir: &DirNode, inode: &Inode, name: &[u8]) -> Result<()> {
+        dir.check(self.identity(), WRITE | EXECUTE, name)?;
+        self.check_sticky(dir, inode, name)
     }
 
     /// Fails if the sticky bit of `dir` keeps this identity from taking away `inode`.
-    pub(crate) fn check_sticky(&self, dir: &DirNode, inode: &Inode, name: &[u8]) -> Result<()> {
+    fn check_sticky(&self, dir: &DirNode, inode: &Inode, name: &[u8]) -> Result<()> {
         let sticky = dir.mode() & 0o1000 != 0;
         let uid = self.identity().uid;
         if sticky && uid != 0 && uid != inode.uid && uid != dir.owner().0 {
@@ -175,13 +203,7 @@ impl Session {
 
     /// As [`Session::insert`] where a record may exist, if only a tombstone.
     #[cold]
-    fn insert_over(
-        &self,
-        dir: &Dir,
-        name: &[u8],
-        inode: &mut Inode,
-        below: &Below,
-    ) -> Result<()> {
+    fn insert_over(&self, dir: &Dir, name: &[u8], inode: &mut Inode, below: &Below) -> Result<()> {
         let key = key(dir.id(), name);
         let set = self.set();
         self.tree().update([key], |[own], draft| {
@@ -246,16 +268,14 @@ impl Session {
 
     /// Writes the times of directories to their records.
     pub(crate) fn write_dir_times(&self) -> Result<()> {
-        let mut nodes = self.namespace.open_nodes();
-        nodes.push(self.namespace.root().clone());
-        for node in nodes {
+        for node in self.namespace.take_touched() {
             let _shape = self.shape();
-            let Some(mtime_ns) = node.take_touch().filter(|_| !node.is_removed()) else {
+            if node.is_removed() || !node.is_touched() {
                 continue;
-            };
+            }
+            let mut written_ns = 0;
             let touch = |inode: &mut Inode| {
-                inode.mtime_ns = inode.mtime_ns.max(mtime_ns);
-                inode.ctime_ns = inode.ctime_ns.max(mtime_ns);
+                written_ns = node.overlay_times(inode);
                 Ok(())
             };
             match node.place() {
@@ -266,6 +286,7 @@ impl Session {
                 },
                 None => self.amend_root(touch)?,
             }
+            node.settle_touch(written_ns);
         }
         Ok(())
     }

@@ -1,6 +1,15 @@
 //! Tests of file systems as a whole.
 
+mod campaign;
 mod gc;
+mod model;
+mod operation;
+mod posix;
+mod random_operation;
+mod real;
+mod reference;
+mod regressions;
 mod smoke;
 mod squash;
+mod subject;
 mod verify;

@@ -75,6 +75,9 @@ impl Session {
             (own.mtime_ns, own.atime_ns) = (inode.mtime_ns, inode.atime_ns);
             own.ctime_ns = inode.ctime_ns;
             own.xattrs.clone_from(&inode.xattrs);
+            if let Some(node) = self.open_node(own.dir_id()) {
+                node.forget_touch();
+            }
             Ok(())
         };
         let Some((dir, name)) = place else {

@@ -7,6 +7,9 @@ use crate::inode::{Entry, FileId, FileKind, Inode};
 use crate::path::PATH_BYTES_MAX;
 use crate::session::Session;
 
+/// Directories whose times wait to be written: as many handles are kept in memory.
+const TOUCHED_MAX: usize = 1 << 16;
+
 impl Session {
     /// Creates an empty regular file `name` in `dir` with permission bits `mode`.
     ///
@@ -34,7 +37,11 @@ impl Session {
         // A first generation cannot have been removed: if a layer below had entries for it, the
         // name would exist there. Of later ones a layer that is not of our stack's line may.
         let is_fresh = inode.generation == 0;
-        Ok(self.node(dir, name, &inode, is_fresh))
+        let node = self.node(dir, name, &inode, is_fresh);
+        if self.touched_count() > TOUCHED_MAX {
+            self.write_dir_times()?;
+        }
+        Ok(node)
     }
 
     /// Creates a named pipe, a socket or a device file; `rdev` is a device's number.
@@ -54,6 +61,7 @@ impl Session {
             FileKind::Fifo | FileKind::Socket | FileKind::File => {}
             FileKind::CharDevice | FileKind::BlockDevice if self.identity().is_root() => {}
             FileKind::CharDevice | FileKind::BlockDevice => {
+                self.check_vacant(dir, name)?;
                 return Err(crate::identity::denied(name));
             }
             FileKind::Directory | FileKind::Symlink => {
@@ -69,13 +77,17 @@ impl Session {
     /// Creates a symbolic link to `target`, which need not exist.
     ///
     /// # Errors
-    /// As [`Session::create`]; `TooLarge` or `Invalid` for targets that no path can be.
+    /// As [`Session::create`]; `TooLarge`, `NotFound` (if empty) or `Invalid` for targets that no
+    /// path can be.
     pub fn symlink(&self, dir: &Dir, name: &[u8], target: &[u8]) -> Result<Inode> {
         if target.len() >= PATH_BYTES_MAX {
             return Err(Error::new(Kind::TooLarge, "a link's target is longer than any path"));
         }
-        if target.is_empty() || target.contains(&0) {
-            return Err(Error::new(Kind::Invalid, "a link's target is empty or has a zero byte"));
+        if target.is_empty() {
+            return Err(Error::new(Kind::NotFound, "a link's target is empty"));
+        }
+        if target.contains(&0) {
+            return Err(Error::new(Kind::Invalid, "a link's target has a zero byte"));
         }
         let mut inode = Inode::new(Entry::Is(FileKind::Symlink), 0o777, self.now_ns());
         inode.size = target.len() as u64;

@@ -19,9 +19,10 @@ impl Session {
     pub fn link(&self, old_dir: &Dir, old_name: &[u8], dir: &Dir, name: &[u8]) -> Result<Inode> {
         let _shape = self.shape();
         check_name(name)?;
-        self.check_change(dir, name)?;
+        self.check_search(old_dir, old_name)?;
         loop {
             let current = self.lookup(old_dir, old_name, false)?;
+            self.check_vacant(dir, name)?;
             check_not_directory(&current, old_name)?;
             if let Some(inode) = self.try_link((old_dir, old_name), (dir, name), current.id)? {
                 dir.touch(inode.ctime_ns);

@@ -15,7 +15,7 @@ impl Session {
     pub fn unlink(&self, dir: &Dir, name: &[u8]) -> Result<()> {
         let _shape = self.shape();
         check_name(name)?;
-        self.check_change(dir, name)?;
+        self.check_search(dir, name)?;
         let name_key = key(dir.id(), name);
         let below = self.below(dir, &name_key)?;
         let now_ns = self.now_ns();
@@ -24,11 +24,11 @@ impl Session {
             let linked = self.tree().update([name_key], |[own], draft| {
                 let state = State::of(own, &below)?;
                 let inode = state.inode.ok_or_else(|| not_found(name))?;
-                check_not_directory(&inode, name)?;
                 if inode.entry == Entry::Link {
                     return Ok(Some(inode.id));
                 }
-                self.check_sticky(dir, &inode, name)?;
+                self.check_removal(dir, &inode, name)?;
+                check_not_directory(&inode, name)?;
                 put(draft, &name_key, &Inode::tombstone(state.next_generation, now_ns));
                 Ok(None)
             })?;
@@ -54,7 +54,7 @@ impl Session {
                 return Ok(false);
             }
             let inode = State::of(shared, &below[1])?.inode.ok_or_else(|| not_found(name))?;
-            self.check_sticky(dir, &inode, name)?;
+            self.check_removal(dir, &inode, name)?;
             let tombstone = Inode::tombstone(state.next_generation, now_ns);
             let inode = drop_name(inode, now_ns);
             draft.put(&mut [tombstone.row(&keys[0]), inode.row(&keys[1])]);
@@ -97,10 +97,10 @@ impl Session {
     ) -> Result<()> {
         check_name(name)?;
         self.reshape(|| {
-            self.check_change(dir, name)?;
+            self.check_search(dir, name)?;
             let inode = self.entry(dir, name, true)?.ok_or_else(|| not_found(name))?;
+            self.check_removal(dir, &self.inode_of(&inode)?, name)?;
             let node = self.open_dir(dir, name, &inode)?;
-            self.check_sticky(dir, &inode, name)?;
             check(&node)?;
             let key = key(dir.id(), name);
             let below = self.below(dir, &key)?;

@@ -40,20 +40,20 @@ impl Session {
         check_name(name)?;
         // What moves is known only once it is looked up, and may be a directory: go alone.
         self.reshape(|| {
-            self.check_change(old_dir, old_name)?;
-            self.check_change(dir, name)?;
+            self.check_search(old_dir, old_name)?;
+            self.check_search(dir, name)?;
             let moved = self.entry(old_dir, old_name, true)?.ok_or_else(|| not_found(old_name))?;
             let replaced = self.entry(dir, name, true)?;
-            self.check_rename((old_dir, old_name, &moved), (dir, name, replaced.as_ref()), flags)?;
-            let same_place = old_dir.id() == dir.id() && old_name == name;
-            let same_file = replaced.as_ref().is_some_and(|replaced| {
-                replaced.entry == Entry::Link
-                    && moved.entry == Entry::Link
-                    && replaced.id == moved.id
-            });
-            if same_place || (same_file && flags != RenameFlags::Exchange) {
+            match (flags, &replaced) {
+                (RenameFlags::NoReplace, Some(_)) => return Err(exists(name)),
+                (RenameFlags::Exchange, None) => return Err(not_found(name)),
+                _ => {}
+            }
+            check_loop((old_dir, old_name, &moved), (dir, name, replaced.as_ref()), flags)?;
+            if replaced.as_ref().is_some_and(|replaced| replaced.id == moved.id) {
                 return Ok(());
             }
+            self.check_rename((old_dir, old_name, &moved), (dir, name, replaced.as_ref()), flags)?;
             match (flags, replaced) {
                 (RenameFlags::Exchange, Some(other)) => {
                     self.exchange((old_dir, old_name, moved), (dir, name, other))
@@ -63,64 +63,51 @@ impl Session {
         })
     }
 
+    /// Fails unless permissions and kinds allow the rename; in the order of a kernel, so that of
+    /// several reasons the one that programs know is given.
     fn check_rename(
         &self,
         (old_dir, old_name, moved): (&Dir, &[u8], &Inode),
         (dir, name, replaced): (&Dir, &[u8], Option<&Inode>),
         flags: RenameFlags,
     ) -> Result<()> {
-        self.check_sticky(old_dir, &self.inode_of(moved)?, old_name)?;
-        if let Some(replaced) = replaced {
-            self.check_sticky(dir, &self.inode_of(replaced)?, name)?;
-        }
-        if moved.is_directory() {
-            self.check_moves(moved, old_dir, old_name, dir)?;
-        }
+        let is_exchange = flags == RenameFlags::Exchange;
+        self.check_removal(old_dir, &self.inode_of(moved)?, old_name)?;
+        let Some(replaced) = replaced else {
+            self.check_change(dir, name)?;
+            return self.check_parent_changes(moved, old_dir, old_name, dir);
+        };
+        self.check_removal(dir, &self.inode_of(replaced)?, name)?;
         let error = |kind, what| Err(Error::new(kind, format!("{}: {what}", show(name))));
-        match (flags, replaced) {
-            (RenameFlags::NoReplace, Some(_)) => Err(exists(name)),
-            (RenameFlags::Exchange, None) => Err(not_found(name)),
-            (RenameFlags::Exchange, Some(other)) => {
-                if other.is_directory() {
-                    self.check_moves(other, dir, name, old_dir)?;
-                }
-                Ok(())
-            }
-            (_, None) => Ok(()),
-            (_, Some(replaced)) => match (moved.is_directory(), replaced.is_directory()) {
-                (true, false) => error(Kind::NotADirectory, "not a directory"),
-                (false, true) => error(Kind::IsADirectory, "is a directory"),
-                (true, true) if moved.id != replaced.id => {
-                    let node = self.open_dir(dir, name, replaced)?;
-                    if self.is_empty(&node)? {
-                        return Ok(());
-                    }
-                    error(Kind::NotEmpty, "directory not empty")
-                }
-                _ => Ok(()),
-            },
+        match (moved.is_directory(), replaced.is_directory()) {
+            (true, false) if !is_exchange => return error(Kind::NotADirectory, "not a directory"),
+            (false, true) if !is_exchange => return error(Kind::IsADirectory, "is a directory"),
+            _ => {}
         }
+        self.check_parent_changes(moved, old_dir, old_name, dir)?;
+        if is_exchange {
+            return self.check_parent_changes(replaced, dir, name, old_dir);
+        }
+        if replaced.is_directory() && !self.is_empty(&*self.open_dir(dir, name, replaced)?)? {
+            return error(Kind::NotEmpty, "directory not empty");
+        }
+        Ok(())
+    }
+
+    /// Fails if `moved` is a directory whose `..` may not change.
+    fn check_parent_changes(&self, moved: &Inode, from: &Dir, name: &[u8], to: &Dir) -> Result<()> {
+        if moved.is_directory() && from.id() != to.id() {
+            self.identity().check(crate::identity::WRITE, moved, name)?;
+        }
+        Ok(())
     }
 
     /// The inode behind an entry.
-    fn inode_of(&self, entry: &Inode) -> Result<Inode> {
+    pub(super) fn inode_of(&self, entry: &Inode) -> Result<Inode> {
         match entry.entry {
             Entry::Link => self.linked(entry.id, false),
             _ => Ok(entry.clone()),
         }
-    }
-
-    /// Fails if the directory `moved` cannot move from `from` to `to`.
-    fn check_moves(&self, moved: &Inode, from: &Dir, name: &[u8], to: &Dir) -> Result<()> {
-        if to.is_within(moved.dir_id()) {
-            let context = format!("{}: a directory cannot move into itself", show(name));
-            return Err(Error::new(Kind::Invalid, context));
-        }
-        // Its `..` changes, which takes permission to write to it.
-        if from.id() != to.id() {
-            self.identity().check(crate::identity::WRITE, moved, name)?;
-        }
-        Ok(())
     }
 
     fn move_over(
@@ -204,6 +191,30 @@ impl Session {
             let node = self.node(from, name, moved, false);
             node.set_place(dir.clone(), name.to_vec());
         }
+    }
+}
+
+/// Fails if a directory would move into itself, or replace one that it is in.
+fn check_loop(
+    (old_dir, old_name, moved): (&Dir, &[u8], &Inode),
+    (dir, name, replaced): (&Dir, &[u8], Option<&Inode>),
+    flags: RenameFlags,
+) -> Result<()> {
+    let into_itself = |name: &[u8]| {
+        let context = format!("{}: a directory cannot move into itself", show(name));
+        Err(Error::new(Kind::Invalid, context))
+    };
+    if moved.is_directory() && dir.is_within(moved.dir_id()) {
+        return into_itself(old_name);
+    }
+    match replaced {
+        Some(replaced) if replaced.is_directory() && old_dir.is_within(replaced.dir_id()) => {
+            if flags == RenameFlags::Exchange {
+                return into_itself(name);
+            }
+            Err(Error::new(Kind::NotEmpty, format!("{}: directory not empty", show(name))))
+        }
+        _ => Ok(()),
     }
 }
 

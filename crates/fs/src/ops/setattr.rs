@@ -3,7 +3,7 @@
 use esker_base::{Error, Kind, Result};
 
 use crate::dir::Dir;
-use crate::identity::{WRITE, denied};
+use crate::identity::{Identity, WRITE, denied};
 use crate::inode::{FileKind, Inode};
 use crate::path::show;
 use crate::session::Session;
@@ -46,9 +46,11 @@ impl Session {
     pub fn setattr(&self, dir: &Dir, name: &[u8], changes: &Changes) -> Result<Inode> {
         let _shape = self.shape();
         self.check_search(dir, name)?;
-        let inode = self.amend(dir, name, |inode| self.apply(inode, name, changes))?;
+        let mut inode = self.amend(dir, name, |inode| self.apply(inode, name, changes))?;
         if inode.is_directory() {
-            self.node(dir, name, &inode, false).set_attributes(&inode);
+            let node = self.node(dir, name, &inode, false);
+            node.set_attributes(&inode);
+            node.overlay_times(&mut inode);
         }
         Ok(inode)
     }
@@ -60,11 +62,6 @@ impl Session {
     pub fn setattr_root(&self, changes: &Changes) -> Result<()> {
         let _shape = self.shape();
         self.amend_root(|inode| self.apply(inode, b"/", changes))
-    }
-
-    fn check_search(&self, dir: &Dir, name: &[u8]) -> Result<()> {
-        dir.check_alive()?;
-        dir.check(self.identity(), crate::identity::EXECUTE, name)
     }
 
     fn apply(&self, inode: &mut Inode, name: &[u8], changes: &Changes) -> Result<()> {
@@ -81,14 +78,21 @@ impl Session {
         }
         self.apply_owner(inode, name, changes)?;
         if let Some(size) = changes.size {
+            check_file(inode, name)?;
             identity.check(WRITE, inode, name)?;
             resize(inode, name, size)?;
-            inode.mtime_ns = now_ns;
+            content_changed(inode, identity, now_ns);
         }
         if changes.atime_ns.is_some() || changes.mtime_ns.is_some() {
             identity.check_owner(inode, name)?;
             inode.atime_ns = changes.atime_ns.unwrap_or(inode.atime_ns);
             inode.mtime_ns = changes.mtime_ns.unwrap_or(inode.mtime_ns);
+            if changes.mtime_ns.is_some()
+                && inode.is_directory()
+                && let Some(node) = self.open_node(inode.dir_id())
+            {
+                node.forget_touch();
+            }
         }
         inode.ctime_ns = now_ns;
         Ok(())
@@ -104,15 +108,12 @@ impl Session {
             }
         }
         if changes.uid.is_some() || changes.gid.is_some() {
+            // A program does not keep its set-id bits under another owner.
+            if changes.mode.is_none() && !inode.is_directory() {
+                drop_set_id(inode, identity);
+            }
             inode.uid = changes.uid.unwrap_or(inode.uid);
             inode.gid = changes.gid.unwrap_or(inode.gid);
-            // A program does not keep its set-id bits under another owner.
-            if changes.mode.is_none()
-                && inode.kind() == Some(FileKind::File)
-                && inode.mode & 0o111 != 0
-            {
-                inode.mode &= !0o6000;
-            }
         }
         Ok(())
     }
@@ -153,6 +154,18 @@ impl Session {
         })
     }
 
+    /// Who may change attributes for users: of files and directories, who may write to them; of
+    /// directories that all may write to, their owner.
+    fn check_user_xattr(&self, inode: &Inode, name: &[u8]) -> Result<()> {
+        match inode.kind() {
+            Some(FileKind::File) => {}
+            Some(FileKind::Directory) if inode.mode & 0o1000 == 0 => {}
+            Some(FileKind::Directory) => self.identity().check_owner(inode, name)?,
+            _ => return Err(denied(name)),
+        }
+        self.identity().check(WRITE, inode, name)
+    }
+
     fn amend_xattrs(
         &self,
         dir: &Dir,
@@ -165,7 +178,7 @@ impl Session {
         let user = attribute.starts_with(b"user.");
         self.amend(dir, name, |inode| {
             if user {
-                self.identity().check(WRITE, inode, name)?;
+                self.check_user_xattr(inode, name)?;
             } else if !self.identity().is_root() {
                 return Err(denied(attribute));
             }
@@ -179,16 +192,40 @@ impl Session {
     }
 }
 
+/// Notes that the content of a file was changed at `now_ns`: what an ordinary user writes to does
+/// not run with another's rights afterwards.
+pub(super) fn content_changed(inode: &mut Inode, identity: &Identity, now_ns: u64) {
+    if !identity.is_root() {
+        drop_set_id(inode, identity);
+    }
+    (inode.mtime_ns, inode.ctime_ns) = (now_ns, now_ns);
+}
+
+/// Takes set-id bits away. Without group execution a set-group-id bit means something else, which
+/// stays for members of the group.
+fn drop_set_id(inode: &mut Inode, identity: &Identity) {
+    inode.mode &= !0o4000;
+    let is_member = identity.is_root() || identity.is_member(inode.gid);
+    if inode.mode & 0o010 != 0 || !is_member {
+        inode.mode &= !0o2000;
+    }
+}
+
+/// Fails for what has no content to change.
+pub(super) fn check_file(inode: &Inode, name: &[u8]) -> Result<()> {
+    crate::session::check_not_directory(inode, name)?;
+    if inode.kind() != Some(FileKind::File) {
+        return Err(Error::new(Kind::Invalid, format!("{}: not a regular file", show(name))));
+    }
+    Ok(())
+}
+
 fn no_attribute(attribute: &[u8]) -> Error {
     Error::new(Kind::NotFound, format!("{}: no such attribute", show(attribute)))
 }
 
 /// Cuts a file off at `size`, or extends it by zeros.
 fn resize(inode: &mut Inode, name: &[u8], size: u64) -> Result<()> {
-    crate::session::check_not_directory(inode, name)?;
-    if inode.kind() != Some(FileKind::File) {
-        return Err(Error::new(Kind::Invalid, format!("{}: has no size to set", show(name))));
-    }
     if i64::try_from(size).is_err() {
         return Err(Error::new(Kind::TooLarge, format!("{}: {size} bytes", show(name))));
     }

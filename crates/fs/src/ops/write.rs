@@ -6,7 +6,9 @@ use crate::data::{INLINE_BYTES_MAX, LARGE_FILE_BYTES};
 use crate::dir::Dir;
 use crate::identity::WRITE;
 use crate::inode::{Entry, Extent, FileKind, Inode};
-use crate::session::{Session, check_not_directory};
+use crate::ops::setattr::{check_file, content_changed};
+use crate::path::check_name;
+use crate::session::Session;
 
 /// The content of a file, wherever it is.
 pub(super) struct Content {
@@ -30,6 +32,7 @@ impl Session {
         mode: u32,
         fill: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
     ) -> Result<Inode> {
+        check_name(name)?;
         self.check_change(dir, name)?;
         let content = self.store_content(fill)?;
         let entry = Entry::Is(FileKind::File);
@@ -42,23 +45,28 @@ impl Session {
     /// Replaces the content of the file `name` in `dir` by the bytes that `fill` reads.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`, `IsADirectory`; what `fill` returns.
+    /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for what is no regular file; what `fill`
+    /// returns.
     pub fn rewrite(
         &self,
         dir: &Dir,
         name: &[u8],
         fill: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
     ) -> Result<Inode> {
+        let check = |inode: &Inode| {
+            check_file(inode, name)?;
+            self.identity().check(WRITE, inode, name)
+        };
+        self.check_search(dir, name)?;
+        check(&self.lookup(dir, name, false)?)?;
         let content = self.store_content(fill)?;
         let _shape = self.shape();
-        dir.check_alive()?;
-        self.lookup(dir, name, false)?;
+        self.check_search(dir, name)?;
         let now_ns = self.now_ns();
         self.amend(dir, name, |inode| {
-            check_not_directory(inode, name)?;
-            self.identity().check(WRITE, inode, name)?;
+            check(inode)?;
             content.give(inode);
-            (inode.mtime_ns, inode.ctime_ns) = (now_ns, now_ns);
+            content_changed(inode, self.identity(), now_ns);
             Ok(())
         })
     }

@@ -1,0 +1,172 @@
+//! Operation: one thing to do to a file system, as data, so that several can be asked to do it; and
+//! what they answer.
+
+use std::collections::BTreeMap;
+
+use esker_base::Kind;
+use esker_base::random::Random;
+use esker_fs::inode::FileKind;
+use esker_fs::namespace::Follow;
+use esker_fs::ops::{Changes, RenameFlags, XattrSet};
+
+/// A name in a directory, which is given by its path.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Place {
+    pub dir: Vec<u8>,
+    pub name: Vec<u8>,
+}
+
+impl Place {
+    /// The place of the last component of `path`.
+    pub fn of(path: &[u8]) -> Self {
+        let slash = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        Self { dir: path[..slash].to_vec(), name: path[slash..].to_vec() }
+    }
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} in {}", self.name.escape_ascii(), self.dir.escape_ascii())
+    }
+}
+
+/// Bytes of a file, by length and seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    pub bytes: usize,
+    pub seed: u64,
+}
+
+impl Content {
+    pub fn make(self) -> Vec<u8> {
+        let mut bytes = vec![0; self.bytes];
+        Random::from_seed(self.seed).fill(&mut bytes);
+        bytes
+    }
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Create { at: Place, mode: u32 },
+    Write { at: Place, mode: u32, content: Content },
+    Rewrite { at: Place, content: Content },
+    Mkdir { at: Place, mode: u32 },
+    Mknod { at: Place, kind: FileKind, mode: u32, rdev: u64 },
+    Symlink { at: Place, target: Vec<u8> },
+    Link { from: Place, to: Place },
+    Unlink(Place),
+    Rmdir(Place),
+    RemoveTree(Place),
+    Rename { from: Place, to: Place, flags: RenameFlags },
+    SetAttributes { at: Place, changes: Changes },
+    SetXattr { at: Place, name: Vec<u8>, value: Vec<u8>, how: XattrSet },
+    RemoveXattr { at: Place, name: Vec<u8> },
+    Stat { path: Vec<u8>, follow: Follow },
+    List { path: Vec<u8>, limit: usize },
+    ReadLink(Vec<u8>),
+    Read(Vec<u8>),
+}
+
+/// What `stat` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    pub kind: FileKind,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub nlink: u32,
+    pub rdev: u64,
+    pub size: u64,
+    pub mtime_ns: u64,
+    pub ctime_ns: u64,
+    pub atime_ns: u64,
+}
+
+/// What a successful operation answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Done,
+    Attributes(Attributes),
+    /// Sorted; whoever lists finds each once.
+    Names(Vec<Vec<u8>>),
+    Bytes(Vec<u8>),
+}
+
+/// What an operation answers.
+pub type Outcome = Result<Answer, Kind>;
+
+/// Everything about one file that can be compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    pub attributes: Attributes,
+    /// Content, or a symbolic link's target.
+    pub bytes: Vec<u8>,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The first path of the same file, if it has several.
+    pub first_name: Vec<u8>,
+}
+
+/// Everything in a file system by path; the root has the empty one.
+pub type Tree = BTreeMap<Vec<u8>, Leaf>;
+
+/// A time that a file system may choose: compared with nothing.
+pub const ANY_TIME: u64 = u64::MAX;
+
+/// Whether `found` is what `expected` says.
+pub fn agree(found: &Attributes, expected: &Attributes) -> bool {
+    let choose = |found: u64, expected: u64| if expected == ANY_TIME { ANY_TIME } else { found };
+    let found = Attributes {
+        mtime_ns: choose(found.mtime_ns, expected.mtime_ns),
+        ctime_ns: choose(found.ctime_ns, expected.ctime_ns),
+        atime_ns: choose(found.atime_ns, expected.atime_ns),
+        ..found.clone()
+    };
+    found == *expected
+}
+
+/// Whether an operation was answered as expected.
+pub fn same_outcome(found: &Outcome, expected: &Outcome) -> bool {
+    match (found, expected) {
+        (Ok(Answer::Attributes(found)), Ok(Answer::Attributes(expected))) => agree(found, expected),
+        _ => found == expected,
+    }
+}
+
+/// The first difference of two trees, in words.
+pub fn difference(found: &Tree, expected: &Tree) -> Option<String> {
+    for (path, leaf) in expected {
+        let path_text = path.escape_ascii();
+        let Some(other) = found.get(path) else {
+            return Some(format!("/{path_text} is missing, expected {:?}", leaf.attributes));
+        };
+        if !agree(&other.attributes, &leaf.attributes) {
+            let (found, expected) = (&other.attributes, &leaf.attributes);
+            return Some(format!("/{path_text}:\n   found {found:?}\nexpected {expected:?}"));
+        }
+        if other.bytes != leaf.bytes {
+            let (found, expected) = (other.bytes.len(), leaf.bytes.len());
+            return Some(format!("/{path_text}: other content, {found} for {expected} bytes"));
+        }
+        if other.xattrs != leaf.xattrs {
+            return Some(format!("/{path_text}: {:?}, expected {:?}", other.xattrs, leaf.xattrs));
+        }
+        if other.first_name != leaf.first_name {
+            return Some(format!("/{path_text}: another file has this name"));
+        }
+    }
+    let more = found.keys().find(|path| !expected.contains_key(*path));
+    more.map(|path| format!("/{} is there, expected nothing", path.escape_ascii()))
+}
+
+/// `tree` without the times of directories, which a crash may set back.
+pub fn without_directory_times(tree: &Tree) -> Tree {
+    let mut tree = tree.clone();
+    for leaf in tree.values_mut() {
+        if leaf.attributes.kind == FileKind::Directory {
+            leaf.attributes.mtime_ns = ANY_TIME;
+            leaf.attributes.ctime_ns = ANY_TIME;
+        }
+    }
+    tree
+}

@@ -1,0 +1,160 @@
+//! Bugs that were found, each as the test that shows it: symptom, cause, fix.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_base::Kind;
+use esker_base::clock::ManualClock;
+use esker_base::store::MemoryStore;
+use esker_fs::identity::Identity;
+use esker_fs::namespace::Follow;
+use esker_fs::ops::{Changes, RenameFlags, XattrSet};
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+
+use crate::operation::Content;
+use crate::subject::source;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn user() -> Identity {
+    Identity { uid: 1_001, gid: 2_001, groups: vec![] }
+}
+
+fn options(identity: Identity) -> SessionOptions {
+    SessionOptions { identity, ..SessionOptions::default() }
+}
+
+/// A session of an ordinary user above what `prepare` does as the superuser.
+fn user_above(prepare: impl FnOnce(&Session)) -> Session {
+    let repository = Repository::new(Arc::new(MemoryStore::new()));
+    let session = repository.begin(&[], options(Identity::root())).expect("begin");
+    prepare(&session);
+    let base = session.publish("base").expect("publish");
+    repository.begin(&[base], options(user())).expect("begin")
+}
+
+/// Symptom: making a directory that exists failed with `Denied` where its parent cannot be written
+/// to, and removing what does not exist too, so that `mkdir -p` and `rm -f` failed.
+/// Cause: permissions were checked before the name was looked up.
+/// Fix: names are looked up first, as kernels do (`check_change`, `check_removal`).
+#[test]
+fn what_is_there_is_told_before_a_denial() {
+    let session = user_above(|session| {
+        session.mkdir(session.root(), b"taken", 0o755).expect("mkdir");
+    });
+    let root = session.root();
+    let kind_of = |result: esker_base::Result<()>| result.expect_err("not ours").kind();
+    assert_eq!(kind_of(session.mkdir(root, b"taken", 0o755).map(drop)), Kind::Exists);
+    assert_eq!(kind_of(session.mkdir(root, b"free", 0o755).map(drop)), Kind::Denied);
+    assert_eq!(kind_of(session.unlink(root, b"free")), Kind::NotFound);
+    assert_eq!(kind_of(session.rmdir(root, b"free")), Kind::NotFound);
+    let (free, other) = ((root, &b"free"[..]), (root, &b"other"[..]));
+    assert_eq!(kind_of(session.rename(free, other, RenameFlags::Replace)), Kind::NotFound);
+    assert_eq!(kind_of(session.rmdir(root, b"taken")), Kind::Denied);
+}
+
+/// Symptom: the modification time of a directory stayed what it was although files were made in it.
+/// Cause: the new time was in the handle, which went when its last user let go of it before a sync;
+/// and a change of mode put the record's old time into the handle.
+/// Fix: the session keeps touched directories until their times are written (`Touched`).
+#[test]
+fn times_of_directories_outlive_their_handles() {
+    let clock = Arc::new(ManualClock::new(1_000));
+    let repository = Repository::with(Arc::new(MemoryStore::new()), 1 << 20, clock.clone());
+    let session = repository.begin(&[], options(Identity::root())).expect("begin");
+    let root = session.root().clone();
+    drop(session.mkdir(&root, b"a", 0o755).expect("mkdir"));
+    clock.advance(MINUTE);
+    let touched_ns = 1_000 + 60_000_000_000;
+    session.create(&session.dir("/a").expect("dir"), b"file", 0o644).expect("create");
+    assert_eq!(session.stat("/a", Follow::No).expect("stat").mtime_ns, touched_ns);
+    clock.advance(MINUTE);
+    let changes = Changes { mode: Some(0o700), ..Changes::default() };
+    session.setattr(&root, b"a", &changes).expect("chmod");
+    assert_eq!(session.stat("/a", Follow::No).expect("stat").mtime_ns, touched_ns);
+    let set = session.publish("times").expect("publish");
+    let published = repository.open(&[set], Identity::root()).expect("open");
+    assert_eq!(published.stat("/a", Follow::No).expect("stat").mtime_ns, touched_ns);
+}
+
+/// Symptom: a directory whose time had been set to the future kept that time whatever was made in
+/// it. Cause: times only grew. Fix: the last change wins, be it a touch or a setting.
+#[test]
+fn a_directory_set_to_the_future_is_touched_all_the_same() {
+    let clock = Arc::new(ManualClock::new(1_000));
+    let repository = Repository::with(Arc::new(MemoryStore::new()), 1 << 20, clock.clone());
+    let session = repository.begin(&[], options(Identity::root())).expect("begin");
+    let root = session.root().clone();
+    let dir = session.mkdir(&root, b"a", 0o755).expect("mkdir");
+    let future = Changes { mtime_ns: Some(1 << 60), ..Changes::default() };
+    session.setattr(&root, b"a", &future).expect("utimes");
+    session.sync().expect("sync");
+    assert_eq!(session.stat("/a", Follow::No).expect("stat").mtime_ns, 1 << 60);
+    clock.advance(MINUTE);
+    session.create(&dir, b"file", 0o644).expect("create");
+    session.sync().expect("sync");
+    assert_eq!(session.stat("/a", Follow::No).expect("stat").mtime_ns, 1_000 + 60_000_000_000);
+}
+
+/// Symptom: `file/.`, and `link/` where `link` leads to a file, were found, though no directory has
+/// those names. Cause: the last `.` was dropped from the path, and the slash behind a symbolic link
+/// was not passed on to its target. Fix: both want a directory (`Namespace::walk`).
+#[test]
+fn a_file_has_no_names_below_it() {
+    let repository = Repository::new(Arc::new(MemoryStore::new()));
+    let session = repository.begin(&[], options(Identity::root())).expect("begin");
+    session.create(session.root(), b"file", 0o644).expect("create");
+    session.symlink(session.root(), b"link", b"file").expect("symlink");
+    for path in ["/file/.", "/file/", "/link/", "/link/."] {
+        let error = session.stat(path, Follow::Yes).expect_err(path);
+        assert_eq!(error.kind(), Kind::NotADirectory, "{path}");
+    }
+    assert!(session.stat("/link", Follow::Yes).is_ok());
+}
+
+/// Symptom: rewriting a symbolic link replaced its target by the bytes. Cause: only directories
+/// were refused. Fix: only regular files have content to rewrite.
+#[test]
+fn rewriting_is_for_regular_files() {
+    let repository = Repository::new(Arc::new(MemoryStore::new()));
+    let session = repository.begin(&[], options(Identity::root())).expect("begin");
+    session.symlink(session.root(), b"link", b"target").expect("symlink");
+    let content = Content { bytes: 100, seed: 1 };
+    let rewritten = session.rewrite(session.root(), b"link", &mut source(content));
+    assert_eq!(rewritten.expect_err("a link").kind(), Kind::Invalid);
+    assert_eq!(session.read_link("/link").expect("a link"), b"target");
+}
+
+/// Symptom: a set-user-id program kept its bit when somebody else wrote to it or it got another
+/// owner. Cause: nobody took it away, or only from what was executable. Fix: as Linux does
+/// (`drop_set_id`).
+#[test]
+fn what_others_wrote_does_not_run_with_the_owners_rights() {
+    let session = user_above(|session| {
+        session.create(session.root(), b"program", 0o6777).expect("create");
+        session.create(session.root(), b"given", 0o4644).expect("create");
+        let changes = Changes { uid: Some(1_001), ..Changes::default() };
+        session.setattr(session.root(), b"given", &changes).expect("chown");
+    });
+    assert_eq!(session.stat("/given", Follow::No).expect("stat").mode, 0o644);
+    let content = Content { bytes: 10, seed: 1 };
+    session.rewrite(session.root(), b"program", &mut source(content)).expect("rewrite");
+    assert_eq!(session.stat("/program", Follow::No).expect("stat").mode, 0o777);
+}
+
+/// Symptom: `user.` attributes could be set on symbolic links, and by anybody on a directory that
+/// all share. Cause: only permission to write was asked for. Fix: as Linux has it (xattr(7)).
+#[test]
+fn attributes_for_users_are_for_files_and_own_directories() {
+    let session = user_above(|session| {
+        session.symlink(session.root(), b"link", b"target").expect("symlink");
+        session.mkdir(session.root(), b"shared", 0o1777).expect("mkdir");
+        session.create(session.root(), b"file", 0o666).expect("create");
+    });
+    let set =
+        |name: &[u8]| session.set_xattr(session.root(), name, (b"user.a", b"1"), XattrSet::Any);
+    assert_eq!(set(b"link").expect_err("a link").kind(), Kind::Denied);
+    assert_eq!(set(b"shared").expect_err("not the owner's").kind(), Kind::Denied);
+    set(b"file").expect("a file that all may write to");
+}
