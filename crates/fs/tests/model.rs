@@ -33,6 +33,7 @@ pub fn tree_options(random: &mut Random) -> TreeOptions {
         compaction: pick(random, &compactions),
         memory_bytes: 1 << (16 + random.below(8)),
         background: random.one_in(2),
+        ..TreeOptions::default()
     }
 }
 
