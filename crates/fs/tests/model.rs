@@ -12,6 +12,8 @@ use esker_base::store::{MemoryStore, PosixStore, SharedStore};
 use esker_fs::identity::Identity;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::squash::SquashOptions;
+use esker_fs::verify::VerifyOptions;
 use esker_table::manifest::SetId;
 use esker_table::tree::{Compaction, Durability, TreeOptions};
 
@@ -45,6 +47,13 @@ pub fn identity(random: &mut Random) -> Identity {
         2 => Identity { uid: 1_003, gid: 2_003, groups: vec![2_003] },
         _ => Identity::root(),
     }
+}
+
+/// Fails unless nothing is lost or wrong in `repository`.
+pub fn check_sound(repository: &Repository) {
+    let report = repository.verify(&VerifyOptions::default()).expect("verify");
+    let findings = report.findings.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert!(report.is_sound(), "{}", findings.join("\n"));
 }
 
 struct Run {
@@ -103,8 +112,29 @@ impl Run {
         let expected = self.reference.tree();
         self.check_set(set, &expected, "published");
         self.kept.push((set, expected));
-        self.bases = vec![set];
+        self.bases = vec![self.merged(set)];
         self.begin()
+    }
+
+    /// What was published, or at times what squash or compaction made of it.
+    fn merged(&mut self, set: SetId) -> SetId {
+        let threads = 1 + self.random.below(3) as usize;
+        match self.random.below(4) {
+            0 => {
+                let options = SquashOptions { threads, ..SquashOptions::default() };
+                let (squashed, _) = self.repository.squash(&[set], &options).expect("squash");
+                self.published += 1;
+                let name = format!("n{}", self.published);
+                self.repository.publish(squashed, &name).expect("publish");
+                self.kept.push((squashed, self.reference.tree()));
+                squashed
+            }
+            1 => {
+                self.repository.compact_set(set, threads).expect("compact");
+                set
+            }
+            _ => set,
+        }
     }
 
     /// Drops the session after making sure that nothing is pending, and resumes it.
@@ -159,6 +189,7 @@ impl Run {
         for (set, expected) in &self.kept {
             self.check_set(*set, expected, "kept");
         }
+        check_sound(&self.repository);
     }
 }
 
@@ -174,7 +205,7 @@ fn run(seed: u64, steps: usize, large_one_in: u64) {
 
 #[test]
 fn random_operations_match_the_reference() {
-    campaign::quick(0..40, |seed| run(seed, 600, 1_000));
+    campaign::quick(0..100, |seed| run(seed, 600, 1_000));
 }
 
 #[test]
