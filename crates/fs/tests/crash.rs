@@ -290,7 +290,7 @@ fn a_crash_at_every_operation_leaves_a_prefix_without_a_log() {
 
 #[test]
 fn a_crash_at_every_operation_leaves_a_prefix_with_a_log() {
-    every_operation(Durability::Async, 60);
+    every_operation(Durability::Async, 45);
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn random_crash(seed: u64, count: usize) {
 
 #[test]
 fn a_crash_at_a_random_point_leaves_a_prefix() {
-    campaign::quick(0..25, |seed| random_crash(seed, 150));
+    campaign::quick(0..10, |seed| random_crash(seed, 150));
 }
 
 #[test]
