@@ -91,33 +91,36 @@ impl Repository {
     /// As [`Repository::open`].
     pub fn begin(&self, bases: &[SetId], options: SessionOptions) -> Result<Session> {
         let set = SetId(Random::from_system().u128());
+        self.begin_set(set, bases, options).inspect_err(|_| {
+            // Nothing was begun; what stays behind is an open set that nobody holds.
+            let store = &**self.store();
+            let _ = marker::release(store, set, &Holder::Session);
+            for base in bases {
+                let _ = marker::release(store, *base, &Holder::Set(set));
+            }
+        })
+    }
+
+    fn begin_set(&self, set: SetId, bases: &[SetId], options: SessionOptions) -> Result<Session> {
         let store = &**self.store();
         // Markers first, then a look at what they hold: see `marker.rs`.
         marker::hold(store, set, &Holder::Session)?;
         for base in bases {
             marker::hold(store, *base, &Holder::Set(set))?;
         }
-        let stack = load_stack(&self.source, bases).inspect_err(|_| {
-            // Nothing was begun; a marker that stays behind is collected with its set.
-            for base in bases {
-                let _ = marker::release(store, *base, &Holder::Set(set));
-            }
-            let _ = marker::release(store, set, &Holder::Session);
-        })?;
+        let stack = load_stack(&self.source, bases)?;
         let mut manifest = Manifest::new(bases.to_vec(), self.clock.now_ns());
         manifest.properties.clone_from(&options.properties);
         let data = Arc::new(DataLogs::new(self.store().clone(), set, manifest.epoch << 32));
         let tree = Tree::create(self.setup(&options.tree, &data), set, manifest)?;
         // Should this have taken so long that the markers were swept: the set exists by now, so
         // they stay from here on, and the bases must be looked at again.
+        marker::confirm(store, set, &Holder::Session)?;
         let mut swept = false;
         for base in bases {
-            if !marker::is_held(store, *base, &Holder::Set(set))? {
-                marker::hold(store, *base, &Holder::Set(set))?;
-                swept = true;
-            }
+            swept |= !marker::is_held(store, *base, &Holder::Set(set))?;
+            marker::confirm(store, *base, &Holder::Set(set))?;
         }
-        marker::confirm(store, set, &Holder::Session)?;
         let stack = if swept { load_stack(&self.source, bases)? } else { stack };
         self.session(stack, tree, data, options.identity)
     }
@@ -283,7 +286,7 @@ impl Session {
         manifest.last_seq = own.last_seq;
         manifest.tables.clone_from(&own.tables);
         manifest.properties.clone_from(&own.properties);
-        manifest.commit(&*store, snapshot, self.now_ns())?;
+        manifest.claim(&*store, snapshot, self.now_ns())?;
         names::publish(&*store, name, snapshot, self.now_ns())?;
         marker::confirm(&*store, snapshot, &Holder::Name(name.to_owned()))?;
         for held in dependency::of(snapshot, &manifest) {

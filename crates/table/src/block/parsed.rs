@@ -1,4 +1,8 @@
 //! Parsed block: finds and reads records without decoding the rest.
+//!
+//! A point read of a large table misses the processor's cache at every line that it touches. So
+//! columns of one value are kept as that value, side by side, and only the few others have a
+//! description of their own.
 
 use std::cmp::Ordering;
 
@@ -7,7 +11,8 @@ use esker_base::Bytes;
 use super::DecodedBlock;
 use super::{BLOCK_BYTES_MAX, BLOCK_ROWS_MAX, HEADER_BYTES};
 use crate::column::{Ints, Strings};
-use crate::schema::{KEY_INTS_MAX, Key, RowBuffer, Schema};
+use crate::memory::prefetch;
+use crate::schema::{INTS_MAX, KEY_INTS_MAX, Key, RowBuffer, Schema};
 use crate::wire::{Damage, Input};
 
 /// A block whose checksum and structure were verified.
@@ -16,8 +21,14 @@ pub struct Block {
     schema: &'static Schema,
     bytes: Bytes,
     rows: usize,
+    /// Values of the integer columns in which all rows agree, in stored form.
+    constants: [u64; INTS_MAX],
+    /// The other integer columns, as bits and one after the other.
+    varies: u32,
     ints: Vec<Ints>,
     strings: Vec<Strings>,
+    /// The last integer of the first and of the last key.
+    order_bounds: (u64, u64),
 }
 
 impl Block {
@@ -35,16 +46,43 @@ impl Block {
         if rows == 0 || rows > BLOCK_ROWS_MAX {
             return Err(Damage { offset: HEADER_BYTES - 2, what: "a block's number of rows" });
         }
-        let mut ints = Vec::with_capacity(schema.ints.len());
-        for _ in schema.ints {
-            ints.push(Ints::parse(&mut input, rows)?);
+        let (mut constants, mut varies) = ([0; INTS_MAX], 0u32);
+        let mut ints = Vec::new();
+        for column in 0..schema.ints.len() {
+            match Ints::parse(&mut input, rows)? {
+                Ints::Constant(value) => constants[column] = value,
+                other => {
+                    varies |= 1 << column;
+                    ints.push(other);
+                }
+            }
         }
+        ints.shrink_to_fit();
         let mut strings = Vec::with_capacity(schema.strings.len());
         for _ in schema.strings {
             strings.push(Strings::parse(&mut input, rows)?);
         }
         input.end()?;
-        Ok(Self { schema, bytes, rows, ints, strings })
+        let order_bounds = (0, 0);
+        let mut block =
+            Self { schema, bytes, rows, constants, varies, ints, strings, order_bounds };
+        let order = schema.key_ints - 1;
+        block.order_bounds = (block.int(order, 0), block.int(order, rows - 1));
+        Ok(block)
+    }
+
+    /// Hints the processor that the block is searched soon: all of its description at once.
+    #[inline]
+    pub fn prefetch_description(&self) {
+        let start = std::ptr::from_ref(self).cast::<u8>();
+        for line in (0..size_of::<Self>()).step_by(64) {
+            prefetch(start.wrapping_add(line));
+        }
+        prefetch(self.ints.as_ptr());
+        prefetch(self.ints.as_ptr().cast::<u8>().wrapping_add(64));
+        prefetch(self.ints.as_ptr().cast::<u8>().wrapping_add(128));
+        prefetch(self.strings.as_ptr());
+        prefetch(self.strings.as_ptr().cast::<u8>().wrapping_add(64));
     }
 
     /// How many records there are.
@@ -65,18 +103,32 @@ impl Block {
     /// The stored integer of `column` at `row`.
     #[inline]
     fn int(&self, column: usize, row: usize) -> u64 {
-        self.ints[column].get(&self.bytes, row)
+        match self.varying(column) {
+            Some(ints) => ints.get(&self.bytes, row),
+            None => self.constants[column],
+        }
+    }
+
+    /// The description of `column`, unless all rows agree.
+    #[inline]
+    fn varying(&self, column: usize) -> Option<&Ints> {
+        let before = self.varies & ((1 << column) - 1);
+        let varies = self.varies >> column & 1 == 1;
+        varies.then(|| &self.ints[before.count_ones() as usize])
     }
 
     /// The value of `column` that all rows share, in stored form, if the encoding says so.
     #[must_use]
     pub fn constant(&self, column: usize) -> Option<u64> {
-        self.ints[column].constant()
+        (self.varies >> column & 1 == 0).then(|| self.constants[column])
     }
 
     /// Appends the stored integers of `column` to `out`.
     pub fn column(&self, column: usize, out: &mut Vec<u64>) {
-        self.ints[column].decode(&self.bytes, self.rows, out);
+        match self.varying(column) {
+            Some(ints) => ints.decode(&self.bytes, self.rows, out),
+            None => out.resize(out.len() + self.rows, self.constants[column]),
+        }
     }
 
     /// How the key at `row` compares with `key`.
@@ -109,8 +161,7 @@ impl Block {
     #[must_use]
     pub fn find(&self, key: &Key) -> Option<usize> {
         let last = self.schema.key_ints - 1;
-        let grouped =
-            (0..last).all(|column| self.ints[column].constant() == Some(key.ints[column]));
+        let grouped = (0..last).all(|column| self.constant(column) == Some(key.ints[column]));
         if self.schema.hash_of.is_none() || !grouped {
             let row = self.lower_bound(key);
             return (row < self.rows && self.compare(row, key) == Ordering::Equal).then_some(row);
@@ -125,30 +176,36 @@ impl Block {
         None
     }
 
-    /// The first row whose `column`, evenly spread hashes, is at least `hash`: by interpolation.
+    /// The first row whose `column`, evenly spread hashes, is at least `hash`. Where it should be
+    /// follows from the bounds; the search goes on from there in growing steps.
     fn hash_lower_bound(&self, column: usize, hash: u64) -> usize {
-        let (mut low, mut high) = (0, self.rows);
-        let (mut below, mut above) = (self.int(column, 0), self.int(column, self.rows - 1));
+        let (below, above) = self.order_bounds;
         if hash <= below {
             return 0;
         }
         if hash > above {
             return self.rows;
         }
-        // Now below < hash <= above, and the answer is in (low, high).
-        high -= 1;
-        for _ in 0..4 {
-            if high - low <= 4 {
-                break;
+        let share = (hash - below) as f64 / (above - below) as f64;
+        let guess = ((share * (self.rows - 1) as f64) as usize).clamp(1, self.rows - 1);
+        self.prefetch(guess);
+        // The answer is in (low, high]: row `low` is below `hash`, row `high` is not.
+        let (mut low, mut high) = (0, self.rows - 1);
+        let mut step = 1;
+        if self.int(column, guess) < hash {
+            low = guess;
+            while low + step < high && self.int(column, low + step) < hash {
+                low += step;
+                step *= 2;
             }
-            let share = u128::from(hash - below) * (high - low) as u128 / u128::from(above - below);
-            let guess = (low + share as usize).clamp(low + 1, high - 1);
-            let found = self.int(column, guess);
-            if found < hash {
-                (low, below) = (guess, found);
-            } else {
-                (high, above) = (guess, found);
+            high = high.min(low + step);
+        } else {
+            high = guess;
+            while high > low + step && self.int(column, high - step) >= hash {
+                high -= step;
+                step *= 2;
             }
+            low = low.max(high.saturating_sub(step));
         }
         while high - low > 1 {
             let middle = (low + high) / 2;
@@ -159,6 +216,16 @@ impl Block {
             }
         }
         high
+    }
+
+    /// Hints the processor that the record at `row` is read soon.
+    fn prefetch(&self, row: usize) {
+        for ints in &self.ints {
+            if let Some(at) = ints.place(row) {
+                prefetch(self.bytes.as_ptr().wrapping_add(at));
+            }
+        }
+        self.strings[0].prefetch(&self.bytes, row);
     }
 
     /// The integers of the key at `row`.
@@ -174,9 +241,12 @@ impl Block {
     /// Appends all records, in stored form, to `out`.
     pub fn decode(&self, out: &mut DecodedBlock) {
         out.rows += self.rows;
-        out.ints.resize(self.ints.len(), Vec::new());
-        for (values, column) in out.ints.iter_mut().zip(&self.ints) {
-            column.decode(&self.bytes, self.rows, values);
+        out.ints.resize(self.schema.ints.len(), Vec::new());
+        for (column, values) in out.ints.iter_mut().enumerate() {
+            match self.varying(column) {
+                Some(ints) => ints.decode(&self.bytes, self.rows, values),
+                None => values.resize(values.len() + self.rows, self.constants[column]),
+            }
         }
         for (column, texts) in self.strings.iter().zip(&mut out.strings) {
             for row in 0..self.rows {
@@ -194,8 +264,11 @@ impl Block {
 
     /// Reads the integers at `row`, not in stored form, and the strings if `with_strings`.
     pub fn read(&self, row: usize, with_strings: bool, out: &mut RowBuffer) {
-        for (column, int) in out.ints[..self.ints.len()].iter_mut().enumerate() {
-            *int = self.int(column, row);
+        out.ints = self.constants;
+        let mut varies = self.varies;
+        for ints in &self.ints {
+            out.ints[varies.trailing_zeros() as usize] = ints.get(&self.bytes, row);
+            varies &= varies - 1;
         }
         self.schema.restore(&mut out.ints);
         if with_strings {

@@ -104,6 +104,17 @@ impl Ints {
         }
     }
 
+    /// Where the bits of `row` start among the block's bytes, if they are packed.
+    #[must_use]
+    pub fn place(&self, row: usize) -> Option<usize> {
+        match self {
+            Self::Packed { width, at, .. } | Self::Dictionary { width, at, .. } => {
+                Some(at + row * *width as usize / 8)
+            }
+            _ => None,
+        }
+    }
+
     /// Appends all `rows` values to `out`.
     pub fn decode(&self, bytes: &[u8], rows: usize, out: &mut Vec<u64>) {
         match self {

@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::{Ints, bits};
+use crate::memory::prefetch;
 use crate::wire::{Damage, Input, put_bytes, put_varint};
 
 /// The strings of one column of one block take at most this many bytes, so that a hostile block
@@ -235,6 +236,21 @@ impl Strings {
                 let start = if row == 0 { 0 } else { ends[row - 1] as usize };
                 start..ends[row] as usize
             }
+        }
+    }
+
+    /// Hints the processor that the string at `row` is read soon.
+    pub(crate) fn prefetch(&self, bytes: &[u8], row: usize) {
+        match &self.places {
+            Places::Even(length) => {
+                let at = match &self.text {
+                    Text::Plain { at } => at + row * length,
+                    Text::Alphabet { width, at, .. } => at + row * length * *width as usize / 8,
+                    Text::Expanded(_) => return,
+                };
+                prefetch(bytes.as_ptr().wrapping_add(at));
+            }
+            Places::Ends(ends) => prefetch(&raw const ends[row]),
         }
     }
 

@@ -157,6 +157,7 @@ impl Table {
             return Ok(false);
         }
         let block = self.block(number)?;
+        block.prefetch_description();
         let Some(row) = block.find(&wanted.key) else {
             return Ok(false);
         };

@@ -81,9 +81,9 @@ impl ShardLog {
             mask |= u32::from(row.ints[column] != self.before.ints[column]) << column;
         }
         mask &= !implied(schema);
+        let strings = self.before.strings.iter().zip(row.strings);
         let mut shared = [0; STRINGS_MAX];
-        for column in 0..STRINGS_MAX {
-            let (before, string) = (&self.before.strings[column], row.strings[column]);
+        for (column, (before, string)) in strings.enumerate() {
             shared[column] = shared_bytes(before, string);
             let same = shared[column] == before.len() && shared[column] == string.len();
             mask |= u32::from(!same) << (INTS_MAX + column);
