@@ -1,1 +1,9 @@
 //! Tests of the command as users run it.
+
+mod arguments;
+mod esker;
+mod failures;
+mod json;
+mod round_trip;
+mod sessions;
+mod stacks;

@@ -40,11 +40,13 @@ impl Log {
     /// Draws.
     pub fn run(self, context: &Context) -> Result<()> {
         let repository = context.repository()?;
-        let nodes = if self.stacks.is_empty() {
+        let mut nodes = if self.stacks.is_empty() {
             repository.graph_of_all()?
         } else {
             repository.graph(&sets_of(&repository, &self.stacks)?)?
         };
+        // Their last manifests stay for a while after everything else of them is gone.
+        nodes.retain(|node| node.state() != Some(SetState::Condemned));
         if context.out.is_json() {
             let mut nodes = nodes.iter().take(self.limit);
             return nodes.try_for_each(|node| context.out.json(object(node)));
@@ -57,8 +59,8 @@ impl Log {
                 (Some(SetState::Published), true) => '*',
                 (Some(SetState::Open), false) => '○',
                 (Some(SetState::Open), true) => 'o',
-                (Some(SetState::Condemned) | None, false) => '✗',
-                (Some(SetState::Condemned) | None, true) => 'x',
+                (_, false) => '✗',
+                (_, true) => 'x',
             };
             let drawn = lines.draw(node.set, node.bases(), mark);
             // The second line of a node stands beside the first line that connects, if there is one.
@@ -82,7 +84,6 @@ fn title(node: &GraphNode) -> String {
             format!("@{id}  open session")
         }
         Some(SetState::Open) => format!("@{id}  given up"),
-        Some(SetState::Condemned) => format!("@{id}  being deleted"),
         Some(SetState::Published) if names.is_empty() => format!("@{id}  (no name)"),
         _ => format!("@{id}  {names}"),
     }

@@ -26,6 +26,7 @@ mod squash;
 mod stat;
 mod transfer;
 mod tree;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -61,6 +62,7 @@ pub enum Command {
     Compact(squash::Compact),
     Delete(delete::Delete),
     Gc(gc::Gc),
+    Verify(verify::Verify),
     Bench(bench::Bench),
     Completions(completions::Completions),
     ExitCodes(exit_codes::ExitCodes),
@@ -73,6 +75,7 @@ impl Command {
             Self::Import(command) => return command.run(context),
             Self::Export(command) => return command.run(context),
             Self::Find(command) => return command.run(context),
+            Self::Verify(command) => return command.run(context),
             Self::Du(command) => return command.run(context),
             Self::Diff(command) => return command.run(context),
             Self::Init(command) => command.run(context),

@@ -1,0 +1,104 @@
+//! Help, usage errors, completions, and readers that go away.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use crate::esker::Esker;
+
+const COMMANDS: &[&str] = &[
+    "init",
+    "import",
+    "export",
+    "ls",
+    "stat",
+    "cat",
+    "find",
+    "du",
+    "tree",
+    "put",
+    "rm",
+    "mv",
+    "mkdir",
+    "session",
+    "publish",
+    "log",
+    "diff",
+    "show",
+    "names",
+    "squash",
+    "compact",
+    "delete",
+    "gc",
+    "verify",
+    "bench",
+    "completions",
+    "exit-codes",
+];
+
+#[test]
+fn every_command_explains_itself_with_an_example() {
+    let esker = Esker::without_store();
+    let overview = esker.ok(["--help"]);
+    for command in COMMANDS {
+        assert!(overview.contains(&format!("\n  {command}")), "{command} is not listed");
+        let help = esker.ok([command, "--help"]);
+        assert!(help.contains("Usage: esker"), "{command}");
+        assert!(help.contains("Example") || *command == "exit-codes", "{command} has no example");
+    }
+    assert!(esker.ok(["help", "exit-codes"]).contains("12  bytes are not what was written"));
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    let esker = Esker::new();
+    for arguments in [
+        &["frobnicate"][..],
+        &["ls"],
+        &["ls", "--frobnicate", "a"],
+        &["ls", "/no/name"],
+        &["ls", "@xyz"],
+        &["mv", "a:/b"],
+        &["find", "a:/", "-type", "q"],
+        &["put", "-", "a:/b", "--mode", "999"],
+        &["publish"],
+    ] {
+        esker.fails(2, arguments);
+    }
+}
+
+#[test]
+fn without_a_store_the_error_teaches_init() {
+    let esker = Esker::without_store();
+    let mut command = esker.command(["names"]);
+    let output = command.env_remove("ESKER_STORE").output().expect("the binary runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("esker init --store") && said.contains("ESKER_STORE"), "{said}");
+    let said = esker.fails(3, ["names"]);
+    assert!(said.starts_with("esker: ") && said.contains("esker init --store"), "{said}");
+}
+
+#[test]
+fn completions_are_scripts() {
+    let esker = Esker::without_store();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(esker.ok(["completions", shell]).contains("import"), "{shell}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command_quietly() {
+    let esker = Esker::new();
+    let names: Vec<String> =
+        (0..5_000).map(|number| format!("a long name {number:0100}")).collect();
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
+    esker.publish("many", &files);
+    let mut command = esker.command(["ls", "--json", "many"]);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let mut first = [0; 10];
+    child.stdout.take().expect("piped").read_exact(&mut first).expect("some output");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0));
+}

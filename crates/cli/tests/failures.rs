@@ -1,0 +1,136 @@
+//! Each class of error has its exit code and says what to do.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use crate::esker::Esker;
+
+fn example() -> Esker {
+    let esker = Esker::new();
+    esker.publish("base", &[("d/f", "content"), ("g", &"x".repeat(5_000))]);
+    esker
+}
+
+#[test]
+fn each_kind_of_error_has_its_exit_code() {
+    let esker = example();
+    let long = format!("base:/{}", "n".repeat(256));
+    for (code, arguments) in [
+        (3, &["ls", "nothing"][..]),
+        (3, &["cat", "base:/nothing"]),
+        (3, &["ls", "@0123456789abcdef"]),
+        (3, &["import", "nowhere", "new"]),
+        (4, &["mkdir", "base:/d", "--as", "new"]),
+        (4, &["import", "tree-base", "base"]),
+        (4, &["init"]),
+        (5, &["ls", "base:/g/below"]),
+        (5, &["import", "tree-base/g", "new"]),
+        (6, &["cat", "base:/d"]),
+        (6, &["rm", "base:/d", "--as", "new"]),
+        (7, &["export", "base:/", "tree-base"]),
+        (13, &["rm", "base:/g"]),
+        (13, &["names", "--store", "gopher://x"]),
+        (13, &["publish", "base", "../x"]),
+        (14, &["stat", &long]),
+    ] {
+        let said = esker.fails(code, arguments);
+        assert!(said.starts_with("esker: "), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+/// Objects of the store whose names have `part`.
+fn objects(esker: &Esker, part: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut waiting = vec![esker.store()];
+    while let Some(path) = waiting.pop() {
+        for entry in fs::read_dir(path).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                waiting.push(path);
+            } else if path.to_string_lossy().contains(part) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+fn flip(path: &PathBuf, at: usize) {
+    let mut bytes = fs::read(path).expect("readable");
+    bytes[at] ^= 1;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("mode");
+    fs::write(path, bytes).expect("writable");
+}
+
+#[test]
+fn damage_is_named_with_its_place() {
+    let esker = example();
+    let data = objects(&esker, "/data/");
+    flip(&data[0], 100);
+    let said = esker.fails(12, ["cat", "base:/g"]);
+    assert!(said.contains("/data/") && said.contains("checksum"), "{said}");
+    let printed = esker.run(["verify", "--json"]);
+    assert_eq!(printed.status.code(), Some(12));
+    assert!(String::from_utf8_lossy(&printed.stdout).contains("/data/"));
+    // Everything else is exported; the damaged file is not, and is named.
+    let said = esker.fails(12, ["export", "base:/", "out"]);
+    assert!(said.contains("out/g"), "{said}");
+    assert!(esker.path("out/d/f").exists() && !esker.path("out/g").exists());
+    flip(&objects(&esker, "/table/")[0], 10);
+    assert!(esker.fails(12, ["ls", "base:/"]).contains("/table/"));
+}
+
+#[test]
+fn a_store_of_a_newer_format_is_refused() {
+    let esker = example();
+    let mark = esker.store().join("esker.json");
+    fs::set_permissions(&mark, fs::Permissions::from_mode(0o600)).expect("mode");
+    fs::write(&mark, r#"{"format":99,"id":"x"}"#).expect("writable");
+    assert!(esker.fails(13, ["names"]).contains("newer release"));
+}
+
+#[test]
+fn a_published_session_takes_no_more_changes() {
+    let esker = example();
+    let id = esker.ok(["session", "begin"]).trim().to_owned();
+    esker.ok(["publish", &id, "done"]);
+    let said = esker.fails(13, ["put", "tree-base/g", &format!("{id}:/g")]);
+    assert!(said.contains("is complete"), "{said}");
+}
+
+#[test]
+fn mode_bits_deny() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let esker = example();
+    fs::create_dir_all(esker.path("private/locked")).expect("new");
+    fs::write(esker.path("private/locked/f"), "x").expect("a file");
+    fs::set_permissions(esker.path("private/locked"), fs::Permissions::from_mode(0o700))
+        .expect("mode");
+    esker.ok(["import", "private", "private"]);
+    // Somebody else may read the store, but not what is locked in it.
+    let share =
+        std::process::Command::new("chmod").args(["-R", "a+rX"]).arg(esker.path("")).status();
+    assert!(share.expect("chmod runs").success());
+    let run_as = |arguments: &[&str]| {
+        use std::os::unix::process::CommandExt;
+        let mut command = esker.command(arguments);
+        command.uid(65_534).gid(65_534).current_dir("/");
+        command.output()
+    };
+    // Where the binary itself is out of reach for others, there is nothing to test.
+    let Ok(listed) = run_as(&["ls", "private:/"]) else { return };
+    if listed.status.code() == Some(8) && listed.stdout.is_empty() {
+        assert!(String::from_utf8_lossy(&listed.stderr).contains("denied"));
+        return;
+    }
+    assert_eq!(listed.stdout, b"locked\n");
+    let denied = run_as(&["cat", "private:/locked/f"]).expect("it ran before");
+    assert_eq!(denied.status.code(), Some(8));
+    let found = run_as(&["find", "private:/"]).expect("it ran before");
+    assert_eq!(found.status.code(), Some(8));
+    assert_eq!(found.stdout, b"/\n/locked\n");
+}

@@ -1,0 +1,90 @@
+//! Stacks of snapshots: composing, comparing, drawing, squashing, collecting.
+
+use crate::esker::Esker;
+
+/// Two snapshots that share a path, and both composed.
+fn composed() -> Esker {
+    let esker = Esker::new();
+    esker.publish("a", &[("shared", "from a"), ("d/a", "x")]);
+    esker.publish("b", &[("shared", "from b"), ("d/b", "y")]);
+    esker.ok(["publish", "--base", "a", "--base", "b", "ab"]);
+    esker
+}
+
+#[test]
+fn earlier_bases_win_and_directories_merge() {
+    let esker = composed();
+    esker.ok(["publish", "--base", "b", "--base", "a", "ba"]);
+    assert_eq!(esker.ok(["cat", "ab:/shared"]), "from a");
+    assert_eq!(esker.ok(["cat", "ba:/shared"]), "from b");
+    assert_eq!(esker.ok(["ls", "ab:/d"]), "a\nb\n");
+}
+
+#[test]
+fn a_snapshot_takes_further_names() {
+    let esker = composed();
+    esker.ok(["publish", "ab", "latest"]);
+    esker.ok(["delete", "ab", "a", "b"]);
+    assert_eq!(esker.ok(["cat", "latest:/d/b"]), "y");
+    esker.ok(["gc", "--grace", "0s"]);
+    assert_eq!(esker.ok(["cat", "latest:/d/a"]), "x");
+    let names: Vec<_> = esker.json(["names"]);
+    assert_eq!(names.len(), 1);
+    assert_eq!(names[0]["name"], "latest");
+}
+
+#[test]
+fn differences_are_listed_in_order() {
+    let esker = composed();
+    assert_eq!(
+        esker.ok(["diff", "a", "b", "--ignore-times"]),
+        "D /d/a\nA /d/b\nM /shared (content, time)\n"
+    );
+    let counts = esker.json(["diff", "--summarize", "a", "ab"]);
+    assert_eq!((&counts[0]["added"], &counts[0]["deleted"]), (&1.into(), &0.into()));
+    assert_eq!(esker.run(["diff", "--exit-code", "a", "b"]).status.code(), Some(1));
+    assert_eq!(esker.run(["diff", "--exit-code", "a", "a"]).status.code(), Some(0));
+    assert_eq!(esker.run(["diff", "a", "b"]).status.code(), Some(0));
+}
+
+#[test]
+fn the_graph_shows_what_builds_on_what() {
+    let esker = composed();
+    let graph = esker.ok(["log"]);
+    let names: Vec<&str> = graph.lines().filter_map(|line| line.split("  ").last()).collect();
+    let place = |name: &str| names.iter().position(|found| *found == name).expect("drawn");
+    assert!(place("ab") < place("a").min(place("b")), "{graph}");
+    assert!(graph.contains("├─╮"), "{graph}");
+    let ascii = esker.ok(["log", "--ascii"]);
+    assert!(ascii.is_ascii() && ascii.contains("|-."), "{ascii}");
+    assert_eq!(esker.json(["log", "b"]).len(), 1);
+}
+
+#[test]
+fn a_squashed_stack_shows_the_same_and_needs_nothing() {
+    let esker = composed();
+    esker.ok(["rm", "-r", "ab:/d", "--as", "less"]);
+    esker.ok(["squash", "less", "--as", "flat"]);
+    assert_eq!(esker.ok(["diff", "less", "flat"]), "");
+    esker.ok(["delete", "a", "b", "ab", "less"]);
+    esker.ok(["gc", "--grace", "0s"]);
+    assert_eq!(esker.ok(["cat", "flat:/shared"]), "from a");
+    assert_eq!(esker.json(["log"]).len(), 1);
+    let report = &esker.json(["verify"])[0];
+    assert_eq!(report["sound"], true, "{report}");
+}
+
+#[test]
+fn compaction_keeps_what_is_shown() {
+    let esker = Esker::new();
+    let id = esker.ok(["session", "begin"]).trim().to_owned();
+    for number in 0..5 {
+        esker.pipe(["put", "-", &format!("{id}:/f{number}")], b"x");
+    }
+    esker.ok(["publish", &id, "many"]);
+    let runs = |name: &str| esker.json(["show", name])[0]["runs"].as_u64();
+    assert!(runs("many") > Some(1));
+    esker.ok(["compact", "many"]);
+    assert_eq!(runs("many"), Some(1));
+    assert_eq!(esker.ok(["ls", "many"]), "f0\nf1\nf2\nf3\nf4\n");
+}
