@@ -19,6 +19,7 @@ pub mod graph;
 pub mod identity;
 pub mod import;
 pub mod inode;
+pub mod job;
 pub mod layers;
 pub mod list;
 pub mod marker;

@@ -1,0 +1,370 @@
+//! Jobs: several writers of one job, each with its own part of the job's change set, and how the
+//! parts become one.
+//!
+//! Ranks do not talk to each other while they write. Publishing moves references to tables, never
+//! records: the job's set shows the tables of all parts. Only names that several parts changed need
+//! a decision (`resolve.rs`); the records that win are a small run above all others.
+//! Invariant: no change of a part is left out without being reported.
+//! Source: DESIGN §5; DeltaFS thesis §4.3 (no false sharing).
+
+mod find;
+mod resolve;
+
+use std::fmt;
+use std::str::FromStr;
+
+use esker_base::{Error, Kind, Random, Result};
+use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
+use esker_table::run_writer::RunWriter;
+use esker_table::schema::KeyBuffer;
+use esker_table::tables::Tables;
+use hashbrown::HashSet;
+
+use self::find::Found;
+use self::resolve::Resolved;
+use crate::condemn;
+use crate::inode::{DirId, INODE, Inode};
+use crate::layers::load_stack;
+use crate::marker::{self, Holder};
+use crate::names;
+use crate::repository::Repository;
+use crate::session::{Session, SessionOptions};
+use crate::shape::Shape;
+
+/// Property of a part that names its job.
+pub const JOB: &str = "esker.job";
+/// Property of a part that gives its rank.
+pub const RANK: &str = "esker.rank";
+
+/// Identity of a job, which its ranks agree on beforehand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobId(pub u128);
+
+impl JobId {
+    /// A new identity that collides with nobody's.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(Random::from_system().u128())
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl FromStr for JobId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = u128::from_str_radix(text, 16).ok().filter(|_| digits);
+        id.map(Self).ok_or_else(|| {
+            Error::new(Kind::Invalid, format!("{text:?} is no job id (32 hex digits)"))
+        })
+    }
+}
+
+/// A part of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobPart {
+    /// The rank that writes it.
+    pub rank: u32,
+    /// Its change set.
+    pub set: SetId,
+    /// Whether its writer completed it.
+    pub is_complete: bool,
+}
+
+/// What parts did to one name that do not fit together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConflictKind {
+    /// They made or replaced different files or directories of the name.
+    SameName,
+    /// They changed the same file or directory in different ways.
+    SameFile,
+    /// One removed what another changed.
+    Removed,
+    /// One moved the directory that another changed; it is at its new place with both's entries.
+    Moved,
+    /// They moved the directory to different places; it is at one of them.
+    MovedTwice,
+    /// They moved directories into each other, or into what another removed: no path leads there.
+    Unreachable,
+}
+
+/// A name about which parts disagreed, and how it was decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// What happened.
+    pub kind: ConflictKind,
+    /// The path, if one leads to the directory that has the name.
+    pub path: Option<Vec<u8>>,
+    /// The directory that has the name.
+    pub dir: DirId,
+    /// The name; the file id of a file with several names.
+    pub name: Vec<u8>,
+    /// The part whose change is shown.
+    pub winner: SetId,
+    /// The parts whose changes of the name are not.
+    pub losers: Vec<SetId>,
+}
+
+/// What became of the parts of a job.
+#[derive(Clone, Debug)]
+pub struct JobReport {
+    /// The job's change set.
+    pub set: SetId,
+    /// How many parts it shows.
+    pub parts: usize,
+    /// Tables of parts that it shows.
+    pub tables: usize,
+    /// Sorted runs that they form.
+    pub runs: usize,
+    /// Names that several parts changed in ways that fit together, such as times of directories.
+    pub merged: u64,
+    /// Names about which they disagreed.
+    pub conflicts: Vec<Conflict>,
+}
+
+impl Repository {
+    /// Begins the part of rank `rank` of job `job` on top of `bases`, without asking other ranks:
+    /// a session whose set says what it belongs to. End it with [`Session::complete`].
+    ///
+    /// # Errors
+    /// As [`Repository::begin`].
+    pub fn begin_part(
+        &self,
+        job: JobId,
+        rank: u32,
+        bases: &[SetId],
+        mut options: SessionOptions,
+    ) -> Result<Session> {
+        options.properties.insert(JOB.into(), job.to_string());
+        options.properties.insert(RANK.into(), rank.to_string());
+        self.begin(bases, options)
+    }
+
+    /// The parts of `job`, by rank. Cost: a look at every change set of the store.
+    ///
+    /// # Errors
+    /// What the store reports; sets that cannot be read are passed over.
+    pub fn parts(&self, job: JobId) -> Result<Vec<JobPart>> {
+        let mut parts = Vec::new();
+        for set in self.sets()? {
+            let manifest = match Manifest::load(&**self.store(), set) {
+                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Corrupt) => continue,
+                loaded => loaded?,
+            };
+            let is_part = manifest.properties.get(JOB).is_some_and(|id| *id == job.to_string());
+            let rank = manifest.properties.get(RANK).and_then(|rank| rank.parse().ok());
+            if let Some(rank) = rank.filter(|_| is_part)
+                && manifest.state != SetState::Condemned
+            {
+                let is_complete = manifest.state == SetState::Published;
+                parts.push(JobPart { rank, set, is_complete });
+            }
+        }
+        parts.sort_unstable_by_key(|part| (part.rank, part.set));
+        Ok(parts)
+    }
+
+    /// Publishes what the complete `parts`, in the order of their ranks, wrote as one change set
+    /// called `name`. Where they disagree about a name, the change with the lowest sequence number
+    /// wins, the lower rank of equals; a directory that one part moved stays moved. Each
+    /// disagreement is reported. Cost: a read of the parts' tables where their keys overlap, one
+    /// small table, a commit; with disagreements a look at all directories, for their paths.
+    ///
+    /// # Errors
+    /// `Exists` if the name is taken; `Invalid` if a part is not complete or builds on another.
+    pub fn publish_job(&self, parts: &[SetId], name: &str) -> Result<JobReport> {
+        let store = &**self.store();
+        names::check(name)?;
+        if names::is_taken(store, name)? {
+            return Err(names::taken(name));
+        }
+        let set = SetId(Random::from_system().u128());
+        marker::hold(store, set, &Holder::Session)?;
+        let published =
+            self.join_parts(set, parts).and_then(|report| self.publish(set, name).map(|()| report));
+        if published.is_err() {
+            // Best effort: what stays behind is a set that can be abandoned.
+            let _ = marker::release(store, set, &Holder::Session);
+        }
+        let report = published?;
+        for part in parts {
+            marker::release(store, *part, &Holder::Session)?;
+        }
+        Ok(report)
+    }
+
+    fn join_parts(&self, set: SetId, parts: &[SetId]) -> Result<JobReport> {
+        let store = &**self.store();
+        for part in parts {
+            marker::hold(store, *part, &Holder::Set(set))?;
+        }
+        let manifests = self.load_parts(parts)?;
+        let mut manifest = Manifest::new(Vec::new(), self.clock().now_ns());
+        for part in &manifests {
+            for base in &part.bases {
+                if !manifest.bases.contains(base) {
+                    marker::hold(store, *base, &Holder::Set(set))?;
+                    manifest.bases.push(*base);
+                }
+            }
+            manifest.last_seq = manifest.last_seq.max(part.last_seq);
+            for (property, value) in &part.properties {
+                if property != RANK {
+                    manifest.properties.entry(property.clone()).or_insert(value.clone());
+                }
+            }
+        }
+        let layers: Vec<Tables> =
+            manifests.iter().map(|part| Tables::new(&part.tables, &INODE, self.source())).collect();
+        let bases = load_stack(self.source(), &manifest.bases)?;
+        let below: Vec<&Tables> = bases.iter().map(|base| &base.tables).collect();
+        let found = Found::in_parts(&layers)?;
+        let moves_of_several = found.has_moves_of_several_parts();
+        // Only moves of several parts can leave a directory without a path.
+        let moved = if moves_of_several { found.moved_ids() } else { Vec::new() };
+        let resolved = Resolved::of(found, parts, &below)?;
+        let mut tables = stack_runs(&manifests);
+        let runs = tables.first().map_or(0, |table| table.run);
+        let shown = tables.len();
+        let mut top = self.write_top(set, runs + 1, &resolved.top)?;
+        top.append(&mut tables);
+        manifest.tables = top;
+        let mut report = JobReport {
+            set,
+            parts: parts.len(),
+            tables: shown,
+            runs: usize::try_from(runs).unwrap_or(usize::MAX),
+            merged: resolved.merged,
+            conflicts: resolved.conflicts,
+        };
+        if moves_of_several || !report.conflicts.is_empty() {
+            let joined = Tables::new(&manifest.tables, &INODE, self.source());
+            let all: Vec<&Tables> = std::iter::once(&joined).chain(below).collect();
+            name_conflicts(&mut report, &Shape::of(&all, 1)?, &moved, parts);
+        }
+        manifest.state = SetState::Published;
+        manifest.commit(store, set, self.clock().now_ns())?;
+        for needed in crate::dependency::of(set, &manifest) {
+            marker::confirm(store, needed, &Holder::Set(set))?;
+        }
+        Ok(report)
+    }
+
+    fn load_parts(&self, parts: &[SetId]) -> Result<Vec<Manifest>> {
+        let unique: HashSet<SetId> = parts.iter().copied().collect();
+        if parts.is_empty() || unique.len() < parts.len() {
+            return Err(Error::new(Kind::Invalid, "a job has parts, each named once"));
+        }
+        let mut manifests = Vec::with_capacity(parts.len());
+        for part in parts {
+            let manifest = condemn::load_live(&**self.store(), *part)?;
+            if manifest.state != SetState::Published {
+                let context = format!(
+                    "part {part} is not complete; its writer, or whoever resumes it, completes it"
+                );
+                return Err(Error::new(Kind::Invalid, context));
+            }
+            if let Some(base) = manifest.bases.iter().find(|base| unique.contains(*base)) {
+                let context = format!("part {part} builds on {base}, which is a part too");
+                return Err(Error::new(Kind::Invalid, context));
+            }
+            manifests.push(manifest);
+        }
+        Ok(manifests)
+    }
+
+    /// Writes the records that decide over those of the parts.
+    fn write_top(&self, set: SetId, run: u64, top: &[(KeyBuffer, Inode)]) -> Result<Vec<TableRef>> {
+        let mut next_table = 1 << 32;
+        let mut writer = RunWriter::new(&INODE, self.store(), set, run, &mut next_table);
+        for (key, inode) in top {
+            let key = key.key();
+            let mut row = inode.row(&key);
+            INODE.store(&mut row.ints);
+            writer.push(&row)?;
+        }
+        writer.finish()
+    }
+}
+
+impl Session {
+    /// Completes a part: everything written so far survives power loss once this returns, and is
+    /// kept until the job is published or the part given up ([`Repository::abandon`]).
+    ///
+    /// # Errors
+    /// `Fenced`; what the store reports.
+    pub fn complete(&self) -> Result<SetId> {
+        self.write_dir_times()?;
+        self.tree().commit(|manifest| manifest.state = SetState::Published)?;
+        Ok(self.set())
+    }
+}
+
+/// The tables of all parts in as few runs as their key ranges allow, in a manifest's order. A
+/// part's runs stay in their order; between parts it does not matter, as no key that two of them
+/// have is read from here.
+fn stack_runs(parts: &[Manifest]) -> Vec<TableRef> {
+    let mut depths: Vec<Vec<TableRef>> = Vec::new();
+    for part in parts {
+        let tables = part.tables.iter().filter(|table| table.schema == INODE.id);
+        let mut depth = 0;
+        let mut run = None;
+        for table in tables {
+            depth += usize::from(run.is_some_and(|run| run != table.run));
+            run = Some(table.run);
+            depths.resize(depths.len().max(depth + 1), Vec::new());
+            depths[depth].push(table.clone());
+        }
+    }
+    let mut runs: Vec<Vec<TableRef>> = Vec::new();
+    for mut tables in depths {
+        tables.sort_by(|a, b| a.first.key().cmp(&b.first.key()));
+        let start = runs.len();
+        for table in tables {
+            let fits = |run: &Vec<TableRef>| {
+                run.last().is_none_or(|last| last.last.key() < table.first.key())
+            };
+            match runs[start..].iter_mut().find(|run| fits(run)) {
+                Some(run) => run.push(table),
+                None => runs.push(vec![table]),
+            }
+        }
+    }
+    let count = runs.len() as u64;
+    let numbered = runs.into_iter().zip((1..=count).rev());
+    numbered
+        .flat_map(|(tables, run)| tables.into_iter().map(move |table| TableRef { run, ..table }))
+        .collect()
+}
+
+/// Gives conflicts their paths, and reports moved directories to which no path leads any more.
+fn name_conflicts(
+    report: &mut JobReport,
+    shape: &Shape,
+    moved: &[(DirId, KeyBuffer, usize)],
+    parts: &[SetId],
+) {
+    for (id, key, part) in moved {
+        if !shape.is_live(*id) {
+            report.conflicts.push(Conflict {
+                kind: ConflictKind::Unreachable,
+                path: None,
+                dir: find::dir_of(&key.key()),
+                name: key.string.clone(),
+                winner: parts[*part],
+                losers: Vec::new(),
+            });
+        }
+    }
+    for conflict in &mut report.conflicts {
+        if conflict.dir != DirId::LINKS && shape.is_live(conflict.dir) {
+            conflict.path = shape.path(conflict.dir, &conflict.name);
+        }
+    }
+}

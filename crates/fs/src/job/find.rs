@@ -1,0 +1,120 @@
+//! Finding what parts of a job have in common: keys that several have, directories that moved.
+
+use esker_base::Result;
+use esker_table::merge::Merge;
+use esker_table::schema::{Key, KeyBuffer, Row};
+use esker_table::tables::Tables;
+use hashbrown::HashSet;
+
+use crate::inode::{DirId, Entry, FileKind, INODE, Inode, column};
+
+/// What one part says of a key.
+#[derive(Clone, Debug)]
+pub(super) struct Version {
+    /// Index of the part.
+    pub(super) part: usize,
+    /// Its newest record.
+    pub(super) inode: Inode,
+}
+
+/// A directory at another place than where it was made.
+#[derive(Clone, Debug)]
+pub(super) struct Moved {
+    pub(super) part: usize,
+    pub(super) key: KeyBuffer,
+    pub(super) inode: Inode,
+}
+
+/// What the parts have in common.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Keys that several parts have, in order, each with its version of each of them.
+    pub(super) shared: Vec<(KeyBuffer, Vec<Version>)>,
+    /// Directories that parts moved, or changed at a place they had been moved to before.
+    pub(super) moved: Vec<Moved>,
+}
+
+/// The directory of a key.
+pub(super) fn dir_of(key: &Key) -> DirId {
+    DirId(u128::from(key.ints[0]) << 64 | u128::from(key.ints[1]))
+}
+
+fn inode_of(row: &Row) -> Result<Inode> {
+    let mut readable = *row;
+    INODE.restore(&mut readable.ints);
+    Inode::of_row(&readable)
+}
+
+impl Found {
+    /// Merges the keys of all `parts`; blocks that one part has alone are passed over.
+    pub(super) fn in_parts(parts: &[Tables]) -> Result<Self> {
+        const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
+        let (mut cursors, mut part_of) = (Vec::new(), Vec::new());
+        for (part, tables) in parts.iter().enumerate() {
+            tables.cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
+            part_of.resize(cursors.len(), part);
+        }
+        let mut found = Self::default();
+        let mut merge = Merge::new(cursors, &Key::FIRST)?;
+        let mut more = merge.advance()?;
+        while more {
+            if let Some((_, block)) = merge.lone_block()
+                && !block.column(column::ENTRY).contains(&DIRECTORY)
+            {
+                more = merge.skip_block()?;
+                continue;
+            }
+            let versions = merge.versions();
+            let first = part_of[versions[0]];
+            if versions.iter().any(|&source| part_of[source] != first) {
+                found.share(&merge, &part_of)?;
+            }
+            let mut last = None;
+            for &source in merge.versions() {
+                let part = part_of[source];
+                let row = merge.version(source);
+                if last != Some(part) && row.ints[column::ENTRY] == DIRECTORY {
+                    found.note_moved(part, &row)?;
+                }
+                last = Some(part);
+            }
+            more = merge.advance()?;
+        }
+        Ok(found)
+    }
+
+    fn share(&mut self, merge: &Merge, part_of: &[usize]) -> Result<()> {
+        let mut versions: Vec<Version> = Vec::new();
+        for &source in merge.versions() {
+            let part = part_of[source];
+            // Cursors of one part follow one another, its newest run first.
+            if versions.last().is_none_or(|version| version.part != part) {
+                versions.push(Version { part, inode: inode_of(&merge.version(source))? });
+            }
+        }
+        self.shared.push((merge.key().into(), versions));
+        Ok(())
+    }
+
+    fn note_moved(&mut self, part: usize, row: &Row) -> Result<()> {
+        let key = INODE.key(row);
+        let inode = inode_of(row)?;
+        let is_root = dir_of(&key) == DirId::ROOT && key.string.is_empty();
+        if !is_root && inode.dir_id() != DirId::child(dir_of(&key), inode.generation, key.string) {
+            self.moved.push(Moved { part, key: key.into(), inode });
+        }
+        Ok(())
+    }
+
+    /// Whether several parts moved directories, so that together they may have made a loop.
+    pub(super) fn has_moves_of_several_parts(&self) -> bool {
+        self.moved.iter().any(|moved| moved.part != self.moved[0].part)
+    }
+
+    /// Every moved directory, once.
+    pub(super) fn moved_ids(&self) -> Vec<(DirId, KeyBuffer, usize)> {
+        let mut seen = HashSet::new();
+        let moved = self.moved.iter().filter(|moved| seen.insert(moved.inode.id));
+        moved.map(|moved| (moved.inode.dir_id(), moved.key.clone(), moved.part)).collect()
+    }
+}

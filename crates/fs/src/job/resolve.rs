@@ -1,0 +1,232 @@
+//! Deciding what a name is that several parts of a job changed.
+//!
+//! Changes that fit together are merged: times of a directory in which several made entries, names
+//! of a file to which several made links, a removal that several did. Of others the one with the
+//! lowest sequence number is shown, of equals that of the lower rank, and the rest reported. What
+//! was changed is told from what was only carried along by comparing with the record below.
+
+use std::collections::BTreeMap;
+
+use esker_base::Result;
+use esker_table::manifest::SetId;
+use esker_table::schema::{KeyBuffer, RowBuffer};
+use esker_table::table::Wanted;
+use esker_table::tables::Tables;
+use hashbrown::{HashMap, HashSet};
+
+use super::find::{Found, Moved, Version, dir_of};
+use super::{Conflict, ConflictKind};
+use crate::inode::{DirId, Entry, INODE, Inode};
+
+/// How the parts fit together.
+pub(super) struct Resolved {
+    /// Records that decide, in key order.
+    pub(super) top: Vec<(KeyBuffer, Inode)>,
+    /// Names that several parts changed in ways that fit.
+    pub(super) merged: u64,
+    pub(super) conflicts: Vec<Conflict>,
+}
+
+/// What a key is decided to be.
+struct Decision {
+    inode: Inode,
+    winner: usize,
+    /// What did not fit, and whose changes are not shown.
+    conflict: Option<(ConflictKind, Vec<usize>)>,
+}
+
+impl Resolved {
+    /// Decides every key that several of `parts` have, over `below`.
+    pub(super) fn of(found: Found, parts: &[SetId], below: &[&Tables]) -> Result<Self> {
+        let moved: HashSet<(usize, u128)> =
+            found.moved.iter().map(|moved| (moved.part, moved.inode.id)).collect();
+        let mut resolved = Self { top: Vec::new(), merged: 0, conflicts: Vec::new() };
+        // Winners by key, to see where moved directories are.
+        let mut decided: HashMap<([u64; 3], Vec<u8>), u128> = HashMap::new();
+        for (key, versions) in found.shared {
+            let decision = decide(&key, &versions, &moved, below)?;
+            let id = if decision.inode.is_directory() { decision.inode.id } else { 0 };
+            decided.insert((key.ints, key.string.clone()), id);
+            match decision.conflict {
+                None => resolved.merged += 1,
+                Some((kind, losers)) => {
+                    resolved.report(kind, &key, decision.winner, &losers, parts);
+                }
+            }
+            resolved.top.push((key, decision.inode));
+        }
+        resolved.settle_moves(&found.moved, &decided, parts);
+        resolved.top.sort_by(|a, b| a.0.key().cmp(&b.0.key()));
+        Ok(resolved)
+    }
+
+    fn report(
+        &mut self,
+        kind: ConflictKind,
+        key: &KeyBuffer,
+        winner: usize,
+        losers: &[usize],
+        parts: &[SetId],
+    ) {
+        self.conflicts.push(Conflict {
+            kind,
+            path: None,
+            dir: dir_of(&key.key()),
+            name: key.string.clone(),
+            winner: parts[winner],
+            losers: losers.iter().map(|loser| parts[*loser]).collect(),
+        });
+    }
+
+    /// Leaves each directory that parts moved to different places at one of them.
+    fn settle_moves(
+        &mut self,
+        moved: &[Moved],
+        decided: &HashMap<([u64; 3], Vec<u8>), u128>,
+        parts: &[SetId],
+    ) {
+        let mut places: BTreeMap<u128, Vec<&Moved>> = BTreeMap::new();
+        for moved in moved {
+            let shown = decided.get(&(moved.key.ints, moved.key.string.clone()));
+            if shown.is_none_or(|shown| *shown == moved.inode.id) {
+                let all = places.entry(moved.inode.id).or_default();
+                if !all.iter().any(|other| other.key == moved.key) {
+                    all.push(moved);
+                }
+            }
+        }
+        for mut all in places.into_values().filter(|all| all.len() > 1) {
+            all.sort_by_key(|moved| (moved.inode.seq, moved.part));
+            for loser in &all[1..] {
+                let next = loser.inode.next_generation();
+                let tombstone =
+                    Inode { seq: loser.inode.seq, ..Inode::tombstone(next, loser.inode.ctime_ns) };
+                self.top.retain(|(key, _)| *key != loser.key);
+                self.top.push((loser.key.clone(), tombstone));
+                let winner = all[0].part;
+                self.report(ConflictKind::MovedTwice, &loser.key, winner, &[loser.part], parts);
+            }
+        }
+    }
+}
+
+/// The first of `versions` that `fits`, by the rule.
+fn lowest<'a>(versions: &'a [Version], fits: impl Fn(&Version) -> bool) -> Option<&'a Version> {
+    let fitting = versions.iter().filter(|version| fits(version));
+    fitting.min_by_key(|version| (version.inode.seq, version.part))
+}
+
+fn others(versions: &[Version], winner: usize, are: impl Fn(&Version) -> bool) -> Vec<usize> {
+    let lost = versions.iter().filter(|version| version.part != winner && are(version));
+    lost.map(|version| version.part).collect()
+}
+
+fn decide(
+    key: &KeyBuffer,
+    versions: &[Version],
+    moved: &HashSet<(usize, u128)>,
+    below: &[&Tables],
+) -> Result<Decision> {
+    let is_gone = |version: &Version| version.inode.entry == Entry::Tombstone;
+    let first = lowest(versions, |_| true).expect("a shared key has versions");
+    let mut decision = if versions.iter().all(is_gone) {
+        Decision { inode: first.inode.clone(), winner: first.part, conflict: None }
+    } else if dir_of(&key.key()) == DirId::LINKS {
+        decide_links(key, versions, below)?
+    } else if versions.iter().any(is_gone) {
+        decide_removed(versions, moved)
+    } else {
+        let same = |a: &Inode, b: &Inode| a.entry == b.entry && a.id == b.id;
+        if versions.iter().all(|version| same(&version.inode, &first.inode)) {
+            decide_changed(versions, base_of(key, below)?.as_ref())
+        } else {
+            let losers = others(versions, first.part, |v| !same(&v.inode, &first.inode));
+            let conflict = Some((ConflictKind::SameName, losers));
+            Decision { inode: first.inode.clone(), winner: first.part, conflict }
+        }
+    };
+    // As in a session, a directory made here later is newer than any that a part has seen.
+    let next = versions.iter().map(|version| version.inode.next_generation()).max().unwrap_or(0);
+    let inode = &mut decision.inode;
+    inode.generation = inode.generation.max(next - u64::from(inode.is_directory()).min(next));
+    Ok(decision)
+}
+
+/// Some removed what others changed or made.
+fn decide_removed(versions: &[Version], moved: &HashSet<(usize, u128)>) -> Decision {
+    let is_gone = |version: &Version| version.inode.entry == Entry::Tombstone;
+    let ids: Vec<u128> = versions
+        .iter()
+        .filter(|version| version.inode.is_directory())
+        .map(|version| version.inode.id)
+        .collect();
+    let is_move = |version: &Version| {
+        is_gone(version) && ids.iter().any(|id| moved.contains(&(version.part, *id)))
+    };
+    if let Some(mover) = lowest(versions, is_move) {
+        let losers = others(versions, mover.part, |version| !is_gone(version));
+        let conflict = Some((ConflictKind::Moved, losers));
+        return Decision { inode: mover.inode.clone(), winner: mover.part, conflict };
+    }
+    let first = lowest(versions, |_| true).expect("a shared key has versions");
+    let losers = others(versions, first.part, |version| is_gone(version) != is_gone(first));
+    let conflict = Some((ConflictKind::Removed, losers));
+    Decision { inode: first.inode.clone(), winner: first.part, conflict }
+}
+
+/// What of an inode somebody sets, as opposed to times and counts that follow.
+fn is_same_but_times(a: &Inode, b: &Inode) -> bool {
+    (a.entry, a.id, a.mode, a.uid, a.gid, a.rdev, a.size)
+        == (b.entry, b.id, b.mode, b.uid, b.gid, b.rdev, b.size)
+        && (a.extent, &a.content, &a.xattrs) == (b.extent, &b.content, &b.xattrs)
+}
+
+/// All have the same file or directory.
+fn decide_changed(versions: &[Version], base: Option<&Inode>) -> Decision {
+    let is_changed =
+        |version: &Version| base.is_none_or(|base| !is_same_but_times(&version.inode, base));
+    let first = lowest(versions, is_changed).or_else(|| lowest(versions, |_| true));
+    let first = first.expect("a shared key has versions");
+    let losers = others(versions, first.part, |version| {
+        is_changed(version) && !is_same_but_times(&version.inode, &first.inode)
+    });
+    let mut inode = first.inode.clone();
+    for version in versions {
+        inode.mtime_ns = inode.mtime_ns.max(version.inode.mtime_ns);
+        inode.ctime_ns = inode.ctime_ns.max(version.inode.ctime_ns);
+    }
+    let conflict = (!losers.is_empty()).then_some((ConflictKind::SameFile, losers));
+    Decision { inode, winner: first.part, conflict }
+}
+
+/// A file with several names: each part's count of them is against what was below.
+fn decide_links(key: &KeyBuffer, versions: &[Version], below: &[&Tables]) -> Result<Decision> {
+    let base = base_of(key, below)?;
+    let live: Vec<Version> =
+        versions.iter().filter(|v| v.inode.entry != Entry::Tombstone).cloned().collect();
+    let mut decision = decide_changed(&live, base.as_ref());
+    // Before a second name was made the file had one, in a record elsewhere.
+    let before = base.map_or(1, |base| i64::from(base.nlink));
+    let names = versions.iter().fold(before, |names, version| {
+        let own = if version.inode.entry == Entry::Tombstone { 0 } else { version.inode.nlink };
+        names + i64::from(own) - before
+    });
+    match u32::try_from(names) {
+        Ok(names) if names > 0 => decision.inode.nlink = names,
+        _ => decision.inode = Inode::tombstone(0, decision.inode.ctime_ns),
+    }
+    Ok(decision)
+}
+
+/// The record of `key` below the parts.
+fn base_of(key: &KeyBuffer, below: &[&Tables]) -> Result<Option<Inode>> {
+    let key = key.key();
+    let wanted = Wanted { digest: INODE.digest(&key), key };
+    let mut row = RowBuffer::default();
+    for tables in below {
+        if tables.get(&wanted, true, &mut row)? {
+            return Inode::of_row(&row.row()).map(Some);
+        }
+    }
+    Ok(None)
+}

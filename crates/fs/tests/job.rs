@@ -1,0 +1,401 @@
+//! Jobs: parts written without coordination become one set, and disagreements are reported.
+
+use std::sync::Arc;
+
+use esker_base::Kind;
+use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_fs::gc::GcOptions;
+use esker_fs::identity::Identity;
+use esker_fs::inode::DirId;
+use esker_fs::job::{ConflictKind, JobId, JobReport};
+use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::ops::{Changes, RenameFlags};
+use esker_fs::repository::Repository;
+use esker_fs::session::Session;
+use esker_table::manifest::{Manifest, SetId};
+
+use crate::gc::{eager, later, options, publish, repository, write};
+use crate::verify::assert_sound;
+
+fn memory() -> (SharedStore, Repository) {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    (store, repository)
+}
+
+/// Runs one rank after the other, publishes the job and checks that it is sound.
+fn job(repository: &Repository, bases: &[SetId], ranks: &[fn(&Session)]) -> (Namespace, JobReport) {
+    let mut parts = Vec::new();
+    for (rank, run) in ranks.iter().enumerate() {
+        let rank = u32::try_from(rank).expect("few ranks");
+        let session = repository.begin_part(JobId(1), rank, bases, options()).expect("begin");
+        run(&session);
+        parts.push(session.complete().expect("complete"));
+    }
+    let report = repository.publish_job(&parts, "job").expect("publish");
+    assert_sound(repository);
+    repository.gc(&eager()).expect("gc");
+    assert_sound(repository);
+    (repository.open(&[report.set], Identity::root()).expect("open"), report)
+}
+
+fn base(repository: &Repository) -> SetId {
+    let session = repository.begin(&[], options()).expect("begin");
+    let root = session.root().clone();
+    let d = session.mkdir(&root, b"d", 0o755).expect("mkdir");
+    session.mkdir(&d, b"inner", 0o755).expect("mkdir");
+    session.mkdir(&root, b"e", 0o755).expect("mkdir");
+    write(&session, "/f", &[b'x'; 900]).expect("write");
+    session.publish("base").expect("publish")
+}
+
+fn exists(namespace: &Namespace, path: &str) -> bool {
+    match namespace.stat(path, Follow::No) {
+        Ok(_) => true,
+        Err(error) if error.kind() == Kind::NotFound => false,
+        Err(error) => panic!("{path}: {error:?}"),
+    }
+}
+
+fn read(namespace: &Namespace, path: &str) -> Vec<u8> {
+    let inode = namespace.stat(path, Follow::No).expect("stat");
+    let mut content = Vec::new();
+    namespace
+        .read_all(&inode, &mut |bytes| {
+            content.extend_from_slice(bytes);
+            Ok(())
+        })
+        .expect("read");
+    content
+}
+
+#[test]
+fn parts_that_share_directories_become_one_tree_without_conflicts() {
+    let (store, repository) = memory();
+    let base = base(&repository);
+    let mut parts = Vec::new();
+    for rank in 0..4 {
+        let session = repository.begin_part(JobId(9), rank, &[base], options()).expect("begin");
+        let root = session.root().clone();
+        // Every rank makes the output directory on its own.
+        let out = session.mkdir(&root, b"out", 0o755).expect("mkdir");
+        for number in 0..300 {
+            let name = format!("rank{rank}.{number}");
+            session.create(&out, name.as_bytes(), 0o644).expect("create");
+            if number == 150 {
+                session.flush().expect("flush");
+            }
+        }
+        write(&session, &format!("/d/inner/data{rank}"), &[b'x'; 700]).expect("write");
+        let own = session.mkdir(&root, format!("own{rank}").as_bytes(), 0o755).expect("mkdir");
+        session.create(&own, b"f", 0o644).expect("create");
+        parts.push(session.complete().expect("complete"));
+    }
+    let listed = repository.parts(JobId(9)).expect("parts");
+    assert_eq!(listed.iter().map(|part| part.set).collect::<Vec<_>>(), parts);
+    assert!(listed.iter().all(|part| part.is_complete));
+    repository.gc(&eager()).expect("gc keeps complete parts");
+    let report = repository.publish_job(&parts, "job").expect("publish");
+    assert_eq!((report.parts, report.conflicts.len()), (4, 0), "{report:?}");
+    let manifest = Manifest::load(&*store, report.set).expect("manifest");
+    assert_eq!(manifest.bases, [base]);
+    assert!(manifest.tables.iter().filter(|table| table.set == report.set).count() == 1);
+    for name in ["base"] {
+        repository.delete(name).expect("delete");
+    }
+    repository.gc(&eager()).expect("gc");
+    assert_sound(&repository);
+    let namespace = repository.open(&[report.set], Identity::root()).expect("open");
+    for rank in 0..4 {
+        assert!(exists(&namespace, &format!("/out/rank{rank}.299")));
+        assert!(exists(&namespace, &format!("/own{rank}/f")));
+        assert_eq!(read(&namespace, &format!("/d/inner/data{rank}")).len(), 700);
+    }
+    drop(namespace);
+    repository.delete("job").expect("delete");
+    later(&store).gc(&GcOptions::default()).expect("gc");
+    let again = later(&store);
+    again.gc(&eager()).expect("gc");
+    assert!(store.list("").expect("list").iter().all(|object| object.name.contains("manifest")));
+}
+
+#[test]
+fn the_lowest_sequence_number_wins_and_the_rest_is_reported() {
+    let (_, repository) = memory();
+    let base = base(&repository);
+    let (namespace, report) = job(
+        &repository,
+        &[base],
+        &[
+            |session| {
+                write(session, "/first", b"0").expect("write");
+                write(session, "/d/same", b"rank 0").expect("write");
+                write(session, "/tie", b"rank 0").expect("write");
+            },
+            |session| {
+                write(session, "/d/same", b"rank 1").expect("write");
+                write(session, "/x", b"1").expect("write");
+                write(session, "/tie", b"rank 1").expect("write");
+            },
+        ],
+    );
+    assert_eq!(read(&namespace, "/d/same"), b"rank 1", "made first by its part");
+    assert_eq!(read(&namespace, "/tie"), b"rank 0", "the lower rank of equals");
+    assert!(exists(&namespace, "/first") && exists(&namespace, "/x"));
+    let mut paths: Vec<_> = report
+        .conflicts
+        .iter()
+        .map(|conflict| {
+            assert_eq!(conflict.kind, ConflictKind::SameName);
+            assert_eq!(conflict.losers.len(), 1);
+            String::from_utf8(conflict.path.clone().expect("a path")).expect("utf-8")
+        })
+        .collect();
+    paths.sort();
+    assert_eq!(paths, ["/d/same", "/tie"]);
+}
+
+#[test]
+fn a_directory_and_a_file_of_one_name_are_a_conflict() {
+    let (_, repository) = memory();
+    let (namespace, report) = job(
+        &repository,
+        &[],
+        &[
+            |session| write(session, "/n", b"file").expect("write"),
+            |session| {
+                let root = session.root().clone();
+                session.mkdir(&root, b"n", 0o755).expect("mkdir");
+                write(session, "/n/lost", b"text").expect("write");
+            },
+        ],
+    );
+    assert_eq!(report.conflicts[0].kind, ConflictKind::SameName);
+    assert_eq!(read(&namespace, "/n"), b"file");
+    // A directory made there later does not show what the loser wrote.
+    let session = repository.begin(&[report.set], options()).expect("begin");
+    let root = session.root().clone();
+    session.unlink(&root, b"n").expect("unlink");
+    session.mkdir(&root, b"n", 0o755).expect("mkdir");
+    assert!(!exists(&session, "/n/lost"));
+}
+
+#[test]
+fn times_are_merged_and_attributes_that_one_part_changed_are_kept() {
+    let (_, repository) = memory();
+    let base = base(&repository);
+    let (namespace, report) = job(
+        &repository,
+        &[base],
+        &[
+            |session| {
+                write(session, "/d/a", b"0").expect("write");
+                write(session, "/d/b", b"0").expect("write");
+            },
+            |session| {
+                for number in 0..9 {
+                    write(session, &format!("/e/{number}"), b"1").expect("write");
+                }
+                let root = session.root().clone();
+                let changes = Changes { mode: Some(0o700), ..Changes::default() };
+                session.setattr(&root, b"d", &changes).expect("chmod");
+                session.setattr(&root, b"f", &changes).expect("chmod");
+            },
+        ],
+    );
+    assert_eq!(report.conflicts, []);
+    assert_eq!(namespace.stat("/d", Follow::No).expect("stat").mode, 0o700);
+    assert_eq!(namespace.stat("/f", Follow::No).expect("stat").mode, 0o700);
+    assert!(exists(&namespace, "/d/a"));
+}
+
+#[test]
+fn a_move_holds_and_takes_along_what_others_wrote() {
+    let (_, repository) = memory();
+    let base = base(&repository);
+    let (namespace, report) = job(
+        &repository,
+        &[base],
+        &[
+            |session| write(session, "/d/new", b"0").expect("write"),
+            |session| {
+                write(session, "/one", b"1").expect("write");
+                let root = session.root().clone();
+                let to = (&root, &b"moved"[..]);
+                session.rename((&root, b"d"), to, RenameFlags::Replace).expect("rename");
+            },
+        ],
+    );
+    assert!(exists(&namespace, "/moved/new") && !exists(&namespace, "/d"));
+    assert_eq!(report.conflicts.len(), 1);
+    assert_eq!(report.conflicts[0].kind, ConflictKind::Moved);
+}
+
+#[test]
+fn a_directory_that_two_moved_is_at_one_place() {
+    let (_, repository) = memory();
+    let base = base(&repository);
+    let (namespace, report) = job(
+        &repository,
+        &[base],
+        &[
+            |session| {
+                write(session, "/one", b"1").expect("write");
+                let root = session.root().clone();
+                let to = (&root, &b"x"[..]);
+                session.rename((&root, b"d"), to, RenameFlags::Replace).expect("rename");
+            },
+            |session| {
+                let root = session.root().clone();
+                let to = (&root, &b"y"[..]);
+                session.rename((&root, b"d"), to, RenameFlags::Replace).expect("rename");
+            },
+        ],
+    );
+    let places = ["/x", "/y"].map(|path| exists(&namespace, path));
+    assert_eq!(places.iter().filter(|is_there| **is_there).count(), 1, "{places:?}");
+    assert!(report.conflicts.iter().any(|c| c.kind == ConflictKind::MovedTwice), "{report:?}");
+}
+
+#[test]
+fn directories_moved_into_each_other_are_reported() {
+    let (_, repository) = memory();
+    let base = base(&repository);
+    let (_, report) = job(
+        &repository,
+        &[base],
+        &[
+            |session| {
+                let (root, e) = (session.root().clone(), session.dir("/e").expect("dir"));
+                session.rename((&root, b"d"), (&e, b"d"), RenameFlags::Replace).expect("rename");
+            },
+            |session| {
+                let (root, d) = (session.root().clone(), session.dir("/d").expect("dir"));
+                session.rename((&root, b"e"), (&d, b"e"), RenameFlags::Replace).expect("rename");
+            },
+        ],
+    );
+    let lost = report.conflicts.iter().filter(|c| c.kind == ConflictKind::Unreachable).count();
+    assert_eq!(lost, 2, "{report:?}");
+}
+
+#[test]
+fn a_removal_and_a_change_are_a_conflict_and_two_removals_are_none() {
+    let (_, repository) = memory();
+    let base = base(&repository);
+    let (namespace, report) = job(
+        &repository,
+        &[base],
+        &[
+            |session| {
+                let root = session.root().clone();
+                session.unlink(&root, b"f").expect("unlink");
+                session.rmdir(&root, b"e").expect("rmdir");
+            },
+            |session| {
+                let root = session.root().clone();
+                session.rmdir(&root, b"e").expect("rmdir");
+                let changes = Changes { mode: Some(0o700), ..Changes::default() };
+                session.setattr(&root, b"f", &changes).expect("chmod");
+            },
+        ],
+    );
+    assert!(!exists(&namespace, "/e") && !exists(&namespace, "/f"));
+    assert_eq!(report.conflicts.len(), 1, "{report:?}");
+    assert_eq!(report.conflicts[0].kind, ConflictKind::Removed);
+}
+
+#[test]
+fn names_that_several_gave_one_file_are_counted_together() {
+    let (_, repository) = memory();
+    let base = base(&repository);
+    let (namespace, report) = job(
+        &repository,
+        &[base],
+        &[
+            |session| {
+                let root = session.root().clone();
+                session.link(&root, b"f", &root, b"g").expect("link");
+            },
+            |session| {
+                let root = session.root().clone();
+                session.link(&root, b"f", &root, b"h").expect("link");
+            },
+        ],
+    );
+    assert_eq!(report.conflicts, []);
+    assert_eq!(namespace.stat("/h", Follow::No).expect("stat").nlink, 3);
+    assert_eq!(read(&namespace, "/g").len(), 900);
+}
+
+#[test]
+fn parts_that_are_open_double_or_built_on_each_other_are_refused() {
+    let (_, repository) = memory();
+    let session = repository.begin_part(JobId(1), 0, &[], options()).expect("begin");
+    let open = session.set();
+    let refused = |parts: &[SetId]| {
+        let error = repository.publish_job(parts, "job").map(drop).expect_err("refused");
+        assert_eq!(error.kind(), Kind::Invalid);
+    };
+    refused(&[open]);
+    session.complete().expect("complete");
+    refused(&[open, open]);
+    refused(&[]);
+    let upper = publish(&repository, &[open], "upper").expect("publish");
+    refused(&[open, upper]);
+    repository.publish_job(&[open], "job").expect("publish");
+    assert_eq!(
+        repository.publish_job(&[open], "job").map(drop).expect_err("name").kind(),
+        Kind::Exists
+    );
+    assert_eq!(DirId::ROOT.0, 0);
+}
+
+#[test]
+fn a_crash_anywhere_in_publishing_a_job_leaves_its_parts_or_the_job() {
+    let build = || {
+        let (store, repository) = memory();
+        let base = base(&repository);
+        let mut parts = Vec::new();
+        for rank in 0..2 {
+            let session = repository.begin_part(JobId(1), rank, &[base], options()).expect("begin");
+            write(&session, &format!("/d/{rank}"), &[b'x'; 700]).expect("write");
+            parts.push(session.complete().expect("complete"));
+        }
+        repository.delete("base").expect("delete");
+        (store, parts)
+    };
+    let (store, parts) = build();
+    let counter = Arc::new(FaultStore::new(store, 1));
+    repository(&(counter.clone() as SharedStore)).publish_job(&parts, "job").expect("publish");
+    for stop in 1..=counter.operations() {
+        for effect in [Effect::None, Effect::Full] {
+            let (store, parts) = build();
+            let fault = Arc::new(FaultStore::new(store, stop));
+            fault.stop_at(stop, effect);
+            let stopped = repository(&(fault.clone() as SharedStore)).publish_job(&parts, "job");
+            assert!(stopped.is_err());
+            let image = fault.after_power_loss().expect("image");
+            let plain = repository(&image);
+            plain.gc(&eager()).expect("gc");
+            assert_sound(&plain);
+            let name = match plain.publish_job(&parts, "job") {
+                Ok(_) => "job",
+                Err(error) if error.kind() == Kind::Exists => "job",
+                Err(error) => panic!("operation {stop}: {error:?}"),
+            };
+            let set = plain.resolve(name).expect("name").set;
+            for set in plain.sets().expect("sets") {
+                plain.abandon(set).expect("abandon");
+            }
+            plain.gc(&eager()).expect("gc");
+            later(&image).gc(&eager()).expect("gc");
+            assert_sound(&plain);
+            assert_eq!(plain.sets().expect("sets").len(), 4, "operation {stop}");
+            let namespace = plain.open(&[set], Identity::root()).expect("open");
+            for rank in 0..2 {
+                assert_eq!(read(&namespace, &format!("/d/{rank}")).len(), 700);
+            }
+        }
+    }
+}
