@@ -23,6 +23,7 @@ use hashbrown::HashSet;
 use self::find::Found;
 use self::resolve::Resolved;
 use crate::condemn;
+use crate::dependency;
 use crate::inode::{DirId, INODE, Inode};
 use crate::layers::load_stack;
 use crate::marker::{self, Holder};
@@ -229,12 +230,12 @@ impl Repository {
         // Only moves of several parts can leave a directory without a path.
         let moved = if moves_of_several { found.moved_ids() } else { Vec::new() };
         let resolved = Resolved::of(found, parts, &below)?;
-        let mut tables = stack_runs(&manifests);
-        let runs = tables.first().map_or(0, |table| table.run);
-        let shown = tables.len();
-        let mut top = self.write_top(set, runs + 1, &resolved.top)?;
-        top.append(&mut tables);
-        manifest.tables = top;
+        manifest.tables = stack_runs(&manifests);
+        let runs = manifest.tables.first().map_or(0, |table| table.run);
+        let shown = manifest.tables.len();
+        self.begin_joined(set, &mut manifest)?;
+        let top = self.write_top(set, runs + 1, &resolved.top)?;
+        manifest.tables.splice(0..0, top);
         let mut report = JobReport {
             set,
             parts: parts.len(),
@@ -250,10 +251,20 @@ impl Repository {
         }
         manifest.state = SetState::Published;
         manifest.commit(store, set, self.clock().now_ns())?;
-        for needed in crate::dependency::of(set, &manifest) {
-            marker::confirm(store, needed, &Holder::Set(set))?;
-        }
         Ok(report)
+    }
+
+    /// Commits the set that parts are joined in before anything is written to it, so that from here
+    /// on its markers, and what it writes, are not taken for leftovers.
+    fn begin_joined(&self, set: SetId, manifest: &mut Manifest) -> Result<()> {
+        let store = &**self.store();
+        manifest.claim(store, set, self.clock().now_ns())?;
+        marker::confirm(store, set, &Holder::Session)?;
+        for needed in dependency::of(set, manifest) {
+            marker::confirm(store, needed, &Holder::Set(set))?;
+            condemn::load_live(store, needed)?;
+        }
+        Ok(())
     }
 
     fn load_parts(&self, parts: &[SetId]) -> Result<Vec<Manifest>> {

@@ -274,6 +274,7 @@ impl Session {
         }
         self.write_dir_times()?;
         let snapshot = SetId(Random::from_system().u128());
+        marker::hold(&*store, snapshot, &Holder::Session)?;
         marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
         // Held before its tables are listed: a collector that sees one of them obsolete sees this.
         let held = dependency::of(SetId::default(), &self.tree().manifest());
@@ -287,11 +288,15 @@ impl Session {
         manifest.tables.clone_from(&own.tables);
         manifest.properties.clone_from(&own.properties);
         manifest.claim(&*store, snapshot, self.now_ns())?;
+        // Should this have taken so long that the markers were swept: from here on they stay.
+        marker::confirm(&*store, snapshot, &Holder::Session)?;
+        condemn::load_live(&*store, snapshot)?;
         names::publish(&*store, name, snapshot, self.now_ns())?;
         marker::confirm(&*store, snapshot, &Holder::Name(name.to_owned()))?;
         for held in dependency::of(snapshot, &manifest) {
             marker::confirm(&*store, held, &Holder::Set(snapshot))?;
         }
+        marker::release(&*store, snapshot, &Holder::Session)?;
         Ok(snapshot)
     }
 }

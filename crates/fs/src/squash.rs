@@ -119,6 +119,7 @@ impl Repository {
         let mut manifest = Manifest::new(bases.to_vec(), self.clock().now_ns());
         manifest.properties.clone_from(&options.properties);
         manifest.commit(store, set, self.clock().now_ns())?;
+        marker::confirm(store, set, &Holder::Session)?;
         for base in bases {
             marker::confirm(store, *base, &Holder::Set(set))?;
         }
@@ -175,7 +176,7 @@ impl Repository {
         }
         // Whoever commits the higher epoch owns its table numbers.
         manifest.epoch += 1;
-        manifest.commit(store, set, self.clock().now_ns())?;
+        manifest.claim(store, set, self.clock().now_ns())?;
         let tables = Tables::new(&manifest.tables, &INODE, self.source());
         let run = manifest.tables.iter().map(|table| table.run).max().unwrap_or(0) + 1;
         let job = Job {

@@ -3,6 +3,8 @@
 mod campaign;
 mod crash;
 mod gc;
+mod interleave;
+mod job;
 mod model;
 mod operation;
 mod posix;

@@ -124,7 +124,7 @@ impl Collection<'_> {
         }
         let mut next = manifest.clone();
         next.epoch += 1;
-        match next.commit(self.store(), set, manifest.written_ns) {
+        match next.claim(self.store(), set, manifest.written_ns) {
             Ok(()) => *manifest = next,
             Err(error) if matches!(error.kind(), Kind::Conflict | Kind::Fenced) => {}
             Err(error) => return Err(error),

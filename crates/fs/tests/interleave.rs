@@ -1,0 +1,310 @@
+//! Interleavings: another process acts between two store requests of the first, at each of them.
+//!
+//! A collection runs while somebody begins, publishes, takes a snapshot, squashes or joins a job,
+//! and the other way round. Whatever succeeds must be whole afterwards; nothing else may be left. Collections have no
+//! grace here, so that they also sweep the markers of what is not there yet: that work then fails,
+//! and can be done again.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use esker_base::store::{AppendLog, MemoryStore, ObjectInfo, ObjectWriter, SharedStore, Store};
+use esker_base::{Bytes, Kind, Result};
+use esker_fs::identity::Identity;
+use esker_fs::job::JobId;
+use esker_fs::namespace::Follow;
+use esker_fs::repository::Repository;
+use esker_fs::squash::SquashOptions;
+use esker_table::manifest::SetId;
+use parking_lot::Mutex;
+
+use crate::gc::{eager, later, options, publish, repository, write};
+use crate::verify::assert_sound;
+
+type Action = Box<dyn FnOnce() + Send>;
+
+/// A store whose `at`-th request lets something else happen first.
+struct Interrupted {
+    inner: SharedStore,
+    requests: AtomicU64,
+    at: u64,
+    action: Mutex<Option<Action>>,
+}
+
+impl fmt::Debug for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interrupted").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl Interrupted {
+    fn new(inner: SharedStore, at: u64, action: Action) -> Arc<Self> {
+        let action = Mutex::new(Some(action));
+        Arc::new(Self { inner, requests: AtomicU64::new(0), at, action })
+    }
+
+    fn inner(&self) -> &SharedStore {
+        if self.requests.fetch_add(1, Ordering::SeqCst) == self.at {
+            let action = self.action.lock().take();
+            action.expect("requests are counted once")();
+        }
+        &self.inner
+    }
+
+    fn has_happened(&self) -> bool {
+        self.action.lock().is_none()
+    }
+}
+
+impl Store for Interrupted {
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.inner().put_if_absent(name, bytes)
+    }
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        self.inner().create(name)
+    }
+    fn size(&self, name: &str) -> Result<u64> {
+        self.inner().size(name)
+    }
+    fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
+        self.inner().get(name, bytes_max)
+    }
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.inner().get_range(name, range)
+    }
+    fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.inner().get_ranges(name, ranges)
+    }
+    fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
+        self.inner().append_log(name)
+    }
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.inner().list(prefix)
+    }
+    fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
+        self.inner().list_names(prefix)
+    }
+    fn delete(&self, name: &str) -> Result<()> {
+        self.inner().delete(name)
+    }
+}
+
+/// Something that ends with a name that reaches the file `/a` of the set it is given.
+type Work = fn(&Repository, SetId) -> Result<()>;
+
+fn begin_and_publish(repository: &Repository, a: SetId) -> Result<()> {
+    publish(repository, &[a], "work").map(drop)
+}
+
+fn publish_again(repository: &Repository, a: SetId) -> Result<()> {
+    repository.publish(a, "work")
+}
+
+fn snapshot(repository: &Repository, a: SetId) -> Result<()> {
+    let session = repository.begin(&[a], options())?;
+    write(&session, "/f", &[b'x'; 900])?;
+    session.flush()?;
+    write(&session, "/g", &[b'x'; 900])?;
+    session.snapshot("work")?;
+    session.compact()?;
+    session.publish("whole").map(drop)
+}
+
+fn squash(repository: &Repository, a: SetId) -> Result<()> {
+    let one = SquashOptions { threads: 1, ..SquashOptions::default() };
+    let (set, _) = repository.squash(&[a], &one)?;
+    repository.publish(set, "work")
+}
+
+fn join_job(repository: &Repository, a: SetId) -> Result<()> {
+    let mut parts = Vec::new();
+    for rank in 0..2 {
+        let session = repository.begin_part(JobId(7), rank, &[a], options())?;
+        write(&session, &format!("/part{rank}"), &[b'x'; 900])?;
+        parts.push(session.complete()?);
+    }
+    repository.publish_job(&parts, "work").map(drop)
+}
+
+fn compact(repository: &Repository, a: SetId) -> Result<()> {
+    repository.publish(a, "work")?;
+    repository.compact("work").map(drop)
+}
+
+const WORKS: [(&str, Work); 6] = [
+    ("begin", begin_and_publish),
+    ("publish", publish_again),
+    ("snapshot", snapshot),
+    ("squash", squash),
+    ("job", join_job),
+    ("compact", compact),
+];
+
+/// A store with the set of `/a`, in two tables, held by nobody or by the name `a`.
+fn prepared(is_named: bool) -> (SharedStore, SetId) {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let session = plain.begin(&[], options()).expect("begin");
+    write(&session, "/b", &[b'x'; 900]).expect("write");
+    session.flush().expect("flush");
+    write(&session, "/a", &[b'x'; 900]).expect("write");
+    let set = session.publish("a").expect("publish");
+    if !is_named {
+        plain.delete("a").expect("delete");
+    }
+    (store, set)
+}
+
+fn reaches_a(repository: &Repository, name: &str) {
+    let named = repository.resolve(name).expect("the name");
+    let namespace = repository.open(&[named.set], Identity::root()).expect("open");
+    let inode = namespace.stat("/a", Follow::No).expect("stat");
+    namespace.read_all(&inode, &mut |_| Ok(())).expect("read");
+}
+
+/// What must hold once all is over.
+fn check(store: &SharedStore, is_named: bool, done: &Result<()>, case: &str) {
+    let plain = repository(store);
+    // Told with a failure only.
+    println!("{case}: {done:?}");
+    let look = || {
+        if is_named {
+            reaches_a(&plain, "a");
+        }
+        match done {
+            Ok(()) => reaches_a(&plain, "work"),
+            Err(error) => {
+                let is_expected = matches!(
+                    error.kind(),
+                    Kind::NotFound | Kind::Fenced | Kind::Conflict | Kind::Unavailable
+                );
+                assert!(is_expected, "{case}: {error:?}");
+            }
+        }
+        for name in plain.names().expect("names") {
+            reaches_a(&plain, &name.name);
+        }
+    };
+    look();
+    plain.gc(&eager()).expect("gc");
+    look();
+    assert_sound(&plain);
+    for set in plain.sets().expect("sets") {
+        plain.abandon(set).expect("abandon");
+    }
+    plain.gc(&eager()).expect("gc");
+    later(store).gc(&eager()).expect("gc");
+    look();
+    let mut kept = plain.sets().expect("sets");
+    let named: Vec<SetId> = plain.names().expect("names").iter().map(|name| name.set).collect();
+    let graph = plain.graph(&named).expect("graph");
+    kept.retain(|set| !graph.iter().any(|node| node.set == *set));
+    assert_eq!(kept, [], "{case}: garbage is left");
+}
+
+#[test]
+fn a_collection_between_any_two_requests_of_work() {
+    for (name, work) in WORKS {
+        for is_named in [true, false] {
+            for at in 0.. {
+                let (store, a) = prepared(is_named);
+                let collector = repository(&store);
+                let collect = Box::new(move || drop(collector.gc(&eager()).expect("gc")));
+                let interrupted = Interrupted::new(store.clone(), at, collect);
+                let done = work(&repository(&(interrupted.clone() as SharedStore)), a);
+                if !interrupted.has_happened() {
+                    break;
+                }
+                check(&store, is_named, &done, &format!("{name}, named: {is_named}, at {at}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn work_between_any_two_requests_of_a_collection() {
+    for (name, work) in WORKS {
+        for is_named in [true, false] {
+            for at in 0.. {
+                let (store, a) = prepared(is_named);
+                let done = Arc::new(Mutex::new(None));
+                let (worker, outcome) = (repository(&store), done.clone());
+                let work = Box::new(move || *outcome.lock() = Some(work(&worker, a)));
+                let interrupted = Interrupted::new(store.clone(), at, work);
+                repository(&(interrupted.clone() as SharedStore)).gc(&eager()).expect("gc");
+                let Some(done) = done.lock().take() else {
+                    break;
+                };
+                check(&store, is_named, &done, &format!("{name}, named: {is_named}, at {at}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_collection_between_any_two_requests_of_another() {
+    for at in 0.. {
+        let (store, a) = prepared(false);
+        let plain = repository(&store);
+        let b = publish(&plain, &[a], "upper").expect("publish");
+        publish(&plain, &[b], "top").expect("publish");
+        plain.delete("top").expect("delete");
+        let collector = repository(&store);
+        let collect = Box::new(move || drop(collector.gc(&eager()).expect("gc")));
+        let interrupted = Interrupted::new(store.clone(), at, collect);
+        repository(&(interrupted.clone() as SharedStore)).gc(&eager()).expect("gc");
+        if !interrupted.has_happened() {
+            break;
+        }
+        reaches_a(&plain, "upper");
+        later(&store).gc(&eager()).expect("gc");
+        assert_eq!(plain.sets().expect("sets").len(), 2, "at {at}");
+        assert_sound(&plain);
+    }
+}
+
+#[test]
+fn publishers_and_collectors_in_threads() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let base = publish(&plain, &[], "a").expect("publish");
+    std::thread::scope(|scope| {
+        for worker in 0..3 {
+            let own = repository(&store);
+            scope.spawn(move || {
+                for round in 0..30 {
+                    let name = format!("w{worker}.{round}");
+                    let set = publish(&own, &[base], &name).expect("publish");
+                    let next = publish(&own, &[set], &format!("{name}.next")).expect("publish");
+                    own.delete(&name).expect("delete");
+                    let namespace = own.open(&[next], Identity::root()).expect("open");
+                    namespace.stat("/a", Follow::No).expect("stat");
+                    if round % 2 == 0 {
+                        own.delete(&format!("{name}.next")).expect("delete");
+                    }
+                }
+            });
+        }
+        for _ in 0..2 {
+            let own = repository(&store);
+            scope.spawn(move || {
+                for _ in 0..40 {
+                    own.gc(&eager()).expect("gc");
+                }
+            });
+        }
+    });
+    plain.gc(&eager()).expect("gc");
+    later(&store).gc(&eager()).expect("gc");
+    assert_eq!(plain.names().expect("names").len(), 1 + 3 * 15);
+    assert_eq!(plain.sets().expect("sets").len(), 1 + 3 * 15 * 2);
+    assert_sound(&plain);
+    for name in plain.names().expect("names") {
+        reaches_a(&plain, &name.name);
+    }
+}
