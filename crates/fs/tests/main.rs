@@ -15,4 +15,6 @@ mod regressions;
 mod smoke;
 mod squash;
 mod subject;
+mod transfer;
+mod trees;
 mod verify;
