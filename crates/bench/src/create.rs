@@ -30,6 +30,7 @@ pub fn create(store: &SharedStore, shape: Shape, tree: TreeOptions) -> Result<Re
     shape.check()?;
     let counted = Arc::new(CountedStore::new(store.clone()));
     let repository = Repository::with(counted.clone(), CACHE_BYTES, Arc::new(SystemClock));
+    let tree = TreeOptions { flush_threads: shape.threads, ..tree };
     let options = SessionOptions {
         tree: tree.clone(),
         properties: shape.properties(),

@@ -6,7 +6,9 @@ pub mod permutation;
 mod query;
 pub mod report;
 pub mod shape;
+mod squash;
 mod workers;
 
 pub use create::{create, durability_name};
 pub use query::{QueryOptions, WARM_CACHE_BYTES, list, remove, stat};
+pub use squash::{SQUASH_NAME, squash};

@@ -5,16 +5,16 @@ use esker_base::store::{SharedStore, url};
 use esker_base::{Error, Kind, Result};
 use esker_bench::report::Report;
 use esker_bench::shape::Shape;
-use esker_bench::{QueryOptions, create, list, remove, stat};
+use esker_bench::{QueryOptions, create, list, remove, squash, stat};
 use esker_table::tree::TreeOptions;
 
 use crate::change::SessionSettings;
 use crate::context::Context;
 
-/// Measure creates, look-ups, listings and removals
+/// Measure creates, look-ups, listings, removals and squashes
 ///
 /// `create` makes files as mdtest does, in random order, each checked for collision, logged and in
-/// tables by the end, and publishes them as `bench`; the other workloads run on what it left.
+/// tables by the end, and publishes them as `bench`; `stat`, `list` and `remove` run on what it left.
 /// With --json, figures come with the same fields as those of the rival engines in peers/.
 #[derive(Args)]
 #[command(after_help = "\
@@ -23,7 +23,8 @@ Example:
   esker bench stat --store /scratch/bench --operations 1000000
   esker bench stat --store /scratch/bench --operations 1000000 --cold
   esker bench list --store /scratch/bench
-  esker bench remove --store /scratch/bench")]
+  esker bench remove --store /scratch/bench
+  esker bench squash --store /scratch/squash --sets 8 --threads 2")]
 pub struct Bench {
     #[command(subcommand)]
     workload: Workload,
@@ -43,6 +44,9 @@ enum Workload {
         /// Threads that create
         #[arg(long, default_value_t = 1, value_name = "N")]
         threads: usize,
+        /// These threads write the tables as well, with no other beside them
+        #[arg(long)]
+        inline: bool,
         #[command(flatten)]
         settings: SessionSettings,
     },
@@ -63,6 +67,40 @@ enum Workload {
     List {
         #[command(flatten)]
         query: Query,
+    },
+    /// Make several change sets and squash them into one; makes the store if there is none
+    #[command(after_help = "Example:\n  esker bench squash --store /scratch/bench --sets 8 --threads 2")]
+    Squash {
+        /// Change sets
+        #[arg(long, default_value_t = 8, value_name = "N")]
+        sets: u64,
+        /// Files in each
+        #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+        files: u64,
+        /// Directories that they are spread over
+        #[arg(long, default_value_t = 1_000, value_name = "N")]
+        directories: u64,
+        /// Threads that merge
+        #[arg(long, default_value_t = 1, value_name = "N")]
+        threads: usize,
+    },
+    /// Squash a stack of change sets; makes the store if there is none
+    #[command(after_help = "\
+Example:
+  esker bench squash --store /scratch/bench-squash --sets 8 --files 1000000 --threads 2")]
+    Squash {
+        /// Change sets
+        #[arg(long, default_value_t = 8, value_name = "N")]
+        sets: u64,
+        /// Files in each
+        #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+        files: u64,
+        /// Directories that they are spread over
+        #[arg(long, default_value_t = 1_000, value_name = "N")]
+        directories: u64,
+        /// Threads that squash
+        #[arg(long, default_value_t = 1, value_name = "N")]
+        threads: usize,
     },
     /// Remove every file, in random order, in a session on top
     #[command(after_help = "Example:\n  esker bench remove --store /scratch/bench")]
@@ -89,9 +127,15 @@ impl Bench {
     /// Measures.
     pub fn run(self, context: &Context) -> Result<()> {
         let report = match self.workload {
-            Workload::Create { files, directories, threads, settings } => {
+            Workload::Create { files, directories, threads, inline, settings } => {
                 let store = store_or_new(context)?;
-                create(&store, Shape { files, directories, threads }, tree(context, &settings))?
+                let tree = tree(context, &settings);
+                let tree = TreeOptions { background: tree.background && !inline, ..tree };
+                create(&store, Shape { files, directories, threads }, tree)?
+            }
+            Workload::Squash { sets, files, directories, threads } => {
+                let store = store_or_new(context)?;
+                squash(&store, sets, Shape { files, directories, threads })?
             }
             Workload::Stat { operations, absent, query } => {
                 let (threads, cold) = (query.threads, query.cold);
@@ -101,6 +145,9 @@ impl Bench {
                 let (threads, cold) = (query.threads, query.cold);
                 let options = QueryOptions { operations: None, threads, cold, absent: false };
                 list(&context.store()?, options)?
+            }
+            Workload::Squash { sets, files, directories, threads } => {
+                squash(&store_or_new(context)?, sets, Shape { files, directories, threads })?
             }
             Workload::Remove { threads, settings } => {
                 remove(&context.store()?, threads, tree(context, &settings))?

@@ -1,0 +1,60 @@
+//! Squash: several change sets of distinct files, merged into one.
+
+use std::sync::Arc;
+
+use esker_base::clock::SystemClock;
+use esker_base::store::{CountedStore, SharedStore};
+use esker_base::{Error, Kind, Result};
+use esker_fs::dir::Dir;
+use esker_fs::repository::{CACHE_BYTES, Repository};
+use esker_fs::session::SessionOptions;
+use esker_fs::squash::SquashOptions;
+use esker_table::manifest::SetId;
+
+use crate::report::{Meter, Report};
+use crate::shape::{Shape, directory_name};
+
+/// The published name of the squashed set.
+pub const SQUASH_NAME: &str = "bench-squashed";
+
+/// Makes `sets` change sets of the files of `shape` each, numbered on from set to set in the same
+/// directories, and squashes them with the threads of `shape`. Timed: the squash alone.
+pub fn squash(store: &SharedStore, sets: u64, shape: Shape) -> Result<Report> {
+    shape.check()?;
+    if sets == 0 {
+        return Err(Error::new(Kind::Invalid, "squashing takes at least one set"));
+    }
+    let counted = Arc::new(CountedStore::new(store.clone()));
+    let repository = Repository::with(counted.clone(), CACHE_BYTES, Arc::new(SystemClock));
+    let bases = (0..sets)
+        .map(|number| make_set(&repository, number, &shape))
+        .collect::<Result<Vec<SetId>>>()?;
+    let before = counted.counts();
+    let meter = Meter::start();
+    let options = SquashOptions { threads: shape.threads, ..SquashOptions::default() };
+    let (set, squashed) = repository.squash(&bases, &options)?;
+    let mut report = meter.stop("squash", sets * shape.files)?;
+    let counts = counted.counts() - before;
+    repository.publish(set, SQUASH_NAME)?;
+    report.threads = shape.threads;
+    report.store_bytes_written = counts.written_bytes + counts.log_bytes;
+    report.tables = Some(squashed.tables);
+    report.table_bytes_per_record = Some(squashed.table_bytes as f64 / (sets * shape.files) as f64);
+    Ok(report)
+}
+
+fn make_set(repository: &Repository, number: u64, shape: &Shape) -> Result<SetId> {
+    let session = repository.begin(&[], SessionOptions::default())?;
+    let root = session.root().clone();
+    let dirs: Vec<Dir> = (0..shape.directories as usize)
+        .map(|number| session.mkdir(&root, &directory_name(number), 0o755))
+        .collect::<Result<_>>()?;
+    let insertions = shape.insertions();
+    let mut name = Vec::new();
+    for insertion in 0..shape.files {
+        let file = number * shape.files + insertions.at(insertion);
+        shape.set_name(file, insertion, &mut name);
+        session.create(&dirs[shape.directory(file)], &name, 0o644)?;
+    }
+    session.publish(&format!("bench-{number}"))
+}
