@@ -12,6 +12,8 @@
 //! under a higher epoch fences a writer that is still there.
 //! Source: docs/design/0002-garbage.md.
 
+use std::time::Duration;
+
 use esker_base::store::Store;
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
@@ -25,6 +27,8 @@ const OPEN: &str = "open";
 const PUBLISHED: &str = "published";
 /// Others that commit at the same time are met at most this often in a row.
 const TRIES_MAX: usize = 8;
+/// How long a reader that cannot restore a set waits first; then twice as long each time.
+const WAIT: Duration = Duration::from_millis(5);
 
 /// How far the deletion of a set has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,12 +94,20 @@ fn restore(store: &dyn Store, set: SetId, mut manifest: Manifest) -> Result<bool
 /// # Errors
 /// `NotFound` if the set is gone or going; as [`Manifest::load`].
 pub(crate) fn load_live(store: &dyn Store, set: SetId) -> Result<Manifest> {
+    let mut wait = WAIT;
     for _ in 0..TRIES_MAX {
         let manifest = Manifest::load(store, set)?;
         match phase(&manifest) {
             Phase::Live => return Ok(manifest),
             Phase::Condemned if !marker::holders(store, set)?.is_empty() => {
-                restore(store, set, manifest)?;
+                match restore(store, set, manifest) {
+                    // Who may only read waits for the collector to see the marker.
+                    Err(error) if matches!(error.kind(), Kind::ReadOnly | Kind::Denied) => {
+                        std::thread::sleep(wait);
+                        wait *= 2;
+                    }
+                    restored => drop(restored?),
+                }
             }
             Phase::Condemned | Phase::Doomed => {
                 let context = format!("change set {set} is being deleted");

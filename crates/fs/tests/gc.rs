@@ -92,6 +92,23 @@ fn deleted_sets_go_with_all_that_only_they_hold() {
 }
 
 #[test]
+fn the_graph_shows_what_builds_on_what() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let a = publish(&repository, &[], "a").expect("a");
+    let b = publish(&repository, &[], "b").expect("b");
+    let c = publish(&repository, &[a, b], "c").expect("c");
+    let d = publish(&repository, &[c, a], "d").expect("d");
+    let nodes = repository.graph(&[d]).expect("graph");
+    let order: Vec<SetId> = nodes.iter().map(|node| node.set).collect();
+    assert!(order.len() == 4 && order[..2] == [d, c], "a set comes before those it builds on");
+    assert_eq!((nodes[0].bases(), &nodes[0].names[..]), (&[c, a][..], &["d".to_owned()][..]));
+    assert!(nodes[0].rows > 0 && nodes[0].data_bytes == 1000);
+    let all = repository.graph_of_all().expect("graph");
+    assert_eq!(all.iter().map(|node| node.set).collect::<Vec<_>>(), order);
+}
+
+#[test]
 fn open_sessions_are_kept_until_abandoned() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let repository = repository(&store);

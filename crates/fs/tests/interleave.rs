@@ -269,6 +269,31 @@ fn a_collection_between_any_two_requests_of_another() {
 }
 
 #[test]
+fn a_compaction_between_any_two_requests_of_another() {
+    for at in 0.. {
+        let (store, a) = prepared(true);
+        let outcome = Arc::new(Mutex::new(None));
+        let (other, kept) = (repository(&store), outcome.clone());
+        let compact = Box::new(move || *kept.lock() = Some(other.compact_set(a, 1).map(drop)));
+        let interrupted = Interrupted::new(store.clone(), at, compact);
+        let own = repository(&(interrupted.clone() as SharedStore)).compact_set(a, 1).map(drop);
+        let Some(other) = outcome.lock().take() else {
+            break;
+        };
+        for done in [&own, &other] {
+            let kind = done.as_ref().err().map(esker_base::Error::kind);
+            let is_race = matches!(kind, None | Some(Kind::Fenced | Kind::Conflict));
+            assert!(is_race, "at {at}: {done:?}");
+        }
+        assert!(own.is_ok() || other.is_ok(), "at {at}: {own:?} {other:?}");
+        reaches_a(&repository(&store), "a");
+        repository(&store).gc(&eager()).expect("gc");
+        reaches_a(&repository(&store), "a");
+        assert_sound(&repository(&store));
+    }
+}
+
+#[test]
 fn publishers_and_collectors_in_threads() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let plain = repository(&store);

@@ -100,9 +100,7 @@ fn parts_that_share_directories_become_one_tree_without_conflicts() {
     let manifest = Manifest::load(&*store, report.set).expect("manifest");
     assert_eq!(manifest.bases, [base]);
     assert!(manifest.tables.iter().filter(|table| table.set == report.set).count() == 1);
-    for name in ["base"] {
-        repository.delete(name).expect("delete");
-    }
+    repository.delete("base").expect("delete");
     repository.gc(&eager()).expect("gc");
     assert_sound(&repository);
     let namespace = repository.open(&[report.set], Identity::root()).expect("open");

@@ -174,6 +174,44 @@ fn a_squashed_stack_shows_the_same_tree() {
 }
 
 #[test]
+fn workers_of_several_ranges_make_one_run() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let mut bases = Vec::new();
+    for layer in 0..4 {
+        let session = repository.begin(&bases, options()).expect("begin");
+        let root = session.root().clone();
+        for dir in 0..3 {
+            let name = format!("d{dir}").into_bytes();
+            let dir = match layer {
+                0 => session.mkdir(&root, &name, 0o755).expect("mkdir"),
+                _ => session.dir([b"/", &name[..]].concat()).expect("dir"),
+            };
+            for number in 0..8_000 {
+                let name = format!("file.{layer}.{number}");
+                session.create(&dir, name.as_bytes(), 0o644).expect("create");
+            }
+            for number in 0..200 * usize::from(layer > 0) {
+                let name = format!("file.{}.{number}", layer - 1);
+                session.unlink(&dir, name.as_bytes()).expect("unlink");
+            }
+            let path = format!("/d{}/data{layer}", layer % 3);
+            let _ = write(&session, &path, &vec![b'x'; 6 << 20]);
+        }
+        bases = vec![session.publish(&format!("layer{layer}")).expect("publish")];
+    }
+    let before = tree(&repository.open(&bases, Identity::root()).expect("open"));
+    let squash = SquashOptions { threads: 3, ..SquashOptions::default() };
+    let (set, report) = repository.squash(&bases, &squash).expect("squash");
+    let manifest = Manifest::load(&*store, set).expect("manifest");
+    assert!(manifest.tables.len() > 1 && manifest.tables.iter().all(|table| table.run == 1));
+    // The root has a record and no name.
+    assert_eq!(report.counts.written as usize, before.len() + 1);
+    assert_eq!(before, tree(&repository.open(&[set], Identity::root()).expect("open")));
+    crate::verify::assert_sound(&repository);
+}
+
+#[test]
 fn compaction_of_a_published_set_changes_nothing_that_it_shows() {
     for seed in 0..20 {
         let store: SharedStore = Arc::new(MemoryStore::new());

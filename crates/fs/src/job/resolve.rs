@@ -111,7 +111,7 @@ impl Resolved {
 }
 
 /// The first of `versions` that `fits`, by the rule.
-fn lowest<'a>(versions: &'a [Version], fits: impl Fn(&Version) -> bool) -> Option<&'a Version> {
+fn lowest(versions: &[Version], fits: impl Fn(&Version) -> bool) -> Option<&Version> {
     let fitting = versions.iter().filter(|version| fits(version));
     fitting.min_by_key(|version| (version.inode.seq, version.part))
 }

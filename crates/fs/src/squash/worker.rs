@@ -99,7 +99,7 @@ struct Worker<'a> {
 
 /// Merges range number `index`.
 pub(super) fn merge_range(job: &Job, index: usize, range: &Range) -> Result<Done> {
-    let first_number = job.epoch << 32 | index as u64 * NUMBERS_PER_RANGE;
+    let first_number = (job.epoch << 32) | (index as u64 * NUMBERS_PER_RANGE);
     let mut next_table = first_number;
     let mut writer = RunWriter::new(&INODE, job.store, job.set, job.run, &mut next_table);
     let mut worker = Worker {
