@@ -47,33 +47,57 @@ pub struct Layers {
     source: TableSource,
 }
 
-/// Loads `roots` and everything they build on, each set once: depth first, so that a set comes
-/// before those it builds on, in the order of priorities. Two store requests a set.
+/// `roots` and everything they build on, each set once: before all that it builds on, and otherwise
+/// in the order of priorities, depth first. So what a set changed of another shows, also where the
+/// other is met first by way of a third. `bases_of` is asked once for each set.
+pub(crate) fn order<E>(
+    roots: &[SetId],
+    mut bases_of: impl FnMut(SetId) -> Result<Vec<SetId>, E>,
+) -> Result<Vec<SetId>, E> {
+    // Left in this order: what others build on first, the last priority first.
+    let mut left = Vec::new();
+    let mut seen = hashbrown::HashSet::new();
+    let mut waiting: Vec<(SetId, bool)> = roots.iter().map(|root| (*root, false)).collect();
+    while let Some((set, is_left)) = waiting.pop() {
+        if is_left {
+            left.push(set);
+        } else if seen.insert(set) {
+            waiting.push((set, true));
+            waiting.extend(bases_of(set)?.into_iter().map(|base| (base, false)));
+        }
+    }
+    left.reverse();
+    Ok(left)
+}
+
+/// Loads `roots` and everything they build on, in [`order`]. Two store requests a set.
 ///
 /// # Errors
 /// `NotFound` or `Invalid` if a set is gone or not complete; `TooLarge` over [`LAYERS_MAX`].
 pub(crate) fn load_stack(source: &TableSource, roots: &[SetId]) -> Result<Vec<Arc<BaseSet>>> {
-    let mut stack: Vec<Arc<BaseSet>> = Vec::new();
-    let mut seen = hashbrown::HashSet::new();
-    let mut waiting: Vec<SetId> = roots.iter().rev().copied().collect();
-    while let Some(set) = waiting.pop() {
-        if !seen.insert(set) {
-            continue;
-        }
-        if stack.len() == LAYERS_MAX {
+    let mut loaded = hashbrown::HashMap::new();
+    let order = order(roots, |set| {
+        if loaded.len() == LAYERS_MAX {
             let context = format!("a stack of over {LAYERS_MAX} change sets; squash some first");
             return Err(Error::new(Kind::TooLarge, context));
         }
-        let manifest = condemn::load_live(&*source.store, set)?;
-        if manifest.state != SetState::Published {
-            let context = format!("change set {set} is not published; resume or abandon it");
-            return Err(Error::new(Kind::Invalid, context));
-        }
-        waiting.extend(manifest.bases.iter().rev());
-        let tables = Tables::new(&manifest.tables, &INODE, source);
-        stack.push(Arc::new(BaseSet { set, manifest, tables }));
+        let base = load_base(source, set)?;
+        let bases = base.manifest.bases.clone();
+        loaded.insert(set, base);
+        Ok(bases)
+    })?;
+    Ok(order.iter().filter_map(|set| loaded.remove(set)).collect())
+}
+
+/// Loads a complete set.
+fn load_base(source: &TableSource, set: SetId) -> Result<Arc<BaseSet>> {
+    let manifest = condemn::load_live(&*source.store, set)?;
+    if manifest.state != SetState::Published {
+        let context = format!("change set {set} is not published; resume or abandon it");
+        return Err(Error::new(Kind::Invalid, context));
     }
-    Ok(stack)
+    let tables = Tables::new(&manifest.tables, &INODE, source);
+    Ok(Arc::new(BaseSet { set, manifest, tables }))
 }
 
 impl Layers {

@@ -61,11 +61,12 @@ impl Deref for Session {
     }
 }
 
-/// Which records merges within a change set may drop: tombstones with nothing below them, unless
-/// they keep the generation of a directory.
+/// Which records merges within a change set may drop if there is nothing below them: tombstones,
+/// unless they keep the generation of a directory, and inodes that lost all of several names.
 pub(crate) fn retention(row: &Row, bottom: bool) -> Verdict {
-    let dead = row.ints[column::ENTRY] == 0 && row.ints[column::GENERATION] == 0;
-    if bottom && dead { Verdict::Drop } else { Verdict::Keep }
+    let hides = row.ints[column::ENTRY] == 0 && row.ints[column::GENERATION] == 0;
+    let is_nameless = row.ints[..2] == [u64::MAX; 2] && row.ints[column::NLINK] == 0;
+    if bottom && (hides || is_nameless) { Verdict::Drop } else { Verdict::Keep }
 }
 
 impl Session {

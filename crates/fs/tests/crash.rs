@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use esker_base::clock::ManualClock;
 use esker_base::random::Random;
-use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore, Store};
+use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::identity::Identity;
 use esker_fs::namespace::Namespace;

@@ -14,6 +14,7 @@ mod reference;
 mod regressions;
 mod smoke;
 mod squash;
+mod stack;
 mod subject;
 mod transfer;
 mod trees;

@@ -111,12 +111,7 @@ impl RealDirectory {
                 call::mkdirat(self.dir(&at.dir)?, name(at), mode_of(*mode))?;
             }
             O::Mknod { at, kind, mode, rdev } => {
-                let kind = match kind {
-                    FileKind::Fifo => FileType::Fifo,
-                    FileKind::Socket => FileType::Socket,
-                    FileKind::CharDevice => FileType::CharacterDevice,
-                    _ => FileType::BlockDevice,
-                };
+                let kind = file_type(*kind);
                 call::mknodat(self.dir(&at.dir)?, name(at), kind, mode_of(*mode), *rdev)?;
             }
             O::Symlink { at, target } => {
@@ -353,6 +348,15 @@ fn names(dir: OwnedFd) -> Result<Vec<Vec<u8>>> {
     }
     names.sort();
     Ok(names)
+}
+
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Fifo => FileType::Fifo,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharacterDevice,
+        _ => FileType::BlockDevice,
+    }
 }
 
 fn kind_of(stat: &call::Stat) -> FileKind {

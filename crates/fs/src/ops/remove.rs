@@ -126,12 +126,10 @@ impl Session {
     }
 }
 
-/// The inode of a file with several names after it lost one.
+/// The inode of a file with several names after it lost one. It stays after the last, since a set
+/// that is merged with this one may have given the file another; `retention` and squash drop it.
 pub(crate) fn drop_name(mut inode: Inode, now_ns: u64) -> Inode {
-    if inode.nlink <= 1 {
-        return Inode::tombstone(0, now_ns);
-    }
-    inode.nlink -= 1;
+    inode.nlink = inode.nlink.saturating_sub(1);
     inode.ctime_ns = now_ns;
     inode
 }

@@ -48,15 +48,8 @@ impl Verification<'_> {
     /// The sets of a stack in the order of priorities; none if one of them cannot be read, which
     /// was found already.
     fn stack(&self, root: SetId) -> Option<Vec<SetId>> {
-        let (mut stack, mut waiting) = (Vec::new(), vec![root]);
-        while let Some(set) = waiting.pop() {
-            if stack.contains(&set) {
-                continue;
-            }
-            waiting.extend(self.manifests.get(&set)?.bases.iter().rev());
-            stack.push(set);
-        }
-        Some(stack)
+        let bases_of = |set| self.manifests.get(&set).map(|own| own.bases.clone()).ok_or(());
+        crate::layers::order(&[root], bases_of).ok()
     }
 
     fn check_stack(
