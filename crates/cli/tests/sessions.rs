@@ -121,3 +121,26 @@ fn renames_keep_to_the_flags() {
     esker.fails(13, ["mv", "base:/a", "y:/b", "--as", "z"]);
     esker.fails(5, ["mv", "base:/a", "base:/b", "base:/c", "--as", "z"]);
 }
+
+#[test]
+fn parts_of_a_job_become_one() {
+    let esker = Esker::new();
+    esker.publish("base", &[("d/old", "x")]);
+    let job = esker.ok(["session", "job"]).trim().to_owned();
+    esker.fails(3, ["publish", "--job", &job, "both"]);
+    let part = |rank: &str| {
+        let begin = ["session", "begin", "--base", "base", "--job", &job, "--rank", rank];
+        esker.ok(begin).trim().to_owned()
+    };
+    let (a, b) = (part("0"), part("1"));
+    for (id, name) in [(&a, "a"), (&b, "b")] {
+        esker.pipe(["put", "-", &format!("{id}:/d/{name}")], name.as_bytes());
+        esker.pipe(["put", "-", &format!("{id}:/d/shared")], name.as_bytes());
+    }
+    esker.ok(["session", "complete", &a, &b]);
+    let output = esker.run(["publish", "--job", &job, "both"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("/d/shared: parts disagree"), "{said}");
+    assert_eq!(esker.ok(["cat", "both:/d/a", "both:/d/b", "both:/d/shared"]), "aba");
+}

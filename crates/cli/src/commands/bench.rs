@@ -69,7 +69,9 @@ enum Workload {
         query: Query,
     },
     /// Make several change sets and squash them into one; makes the store if there is none
-    #[command(after_help = "Example:\n  esker bench squash --store /scratch/bench --sets 8 --threads 2")]
+    #[command(
+        after_help = "Example:\n  esker bench squash --store /scratch/bench --sets 8 --threads 2"
+    )]
     Squash {
         /// Change sets
         #[arg(long, default_value_t = 8, value_name = "N")]
@@ -81,24 +83,6 @@ enum Workload {
         #[arg(long, default_value_t = 1_000, value_name = "N")]
         directories: u64,
         /// Threads that merge
-        #[arg(long, default_value_t = 1, value_name = "N")]
-        threads: usize,
-    },
-    /// Squash a stack of change sets; makes the store if there is none
-    #[command(after_help = "\
-Example:
-  esker bench squash --store /scratch/bench-squash --sets 8 --files 1000000 --threads 2")]
-    Squash {
-        /// Change sets
-        #[arg(long, default_value_t = 8, value_name = "N")]
-        sets: u64,
-        /// Files in each
-        #[arg(long, default_value_t = 1_000_000, value_name = "N")]
-        files: u64,
-        /// Directories that they are spread over
-        #[arg(long, default_value_t = 1_000, value_name = "N")]
-        directories: u64,
-        /// Threads that squash
         #[arg(long, default_value_t = 1, value_name = "N")]
         threads: usize,
     },
@@ -145,9 +129,6 @@ impl Bench {
                 let (threads, cold) = (query.threads, query.cold);
                 let options = QueryOptions { operations: None, threads, cold, absent: false };
                 list(&context.store()?, options)?
-            }
-            Workload::Squash { sets, files, directories, threads } => {
-                squash(&store_or_new(context)?, sets, Shape { files, directories, threads })?
             }
             Workload::Remove { threads, settings } => {
                 remove(&context.store()?, threads, tree(context, &settings))?

@@ -2,17 +2,23 @@
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
+use esker_fs::job::{Conflict, JobId};
 use esker_table::manifest::{Manifest, SetState};
+use serde_json::json;
 
 use crate::change::{Change, SessionSettings, announce, check_free};
 use crate::context::{Context, set_of, sets_of};
 use crate::location::Stack;
+use crate::output::notice;
+use crate::text;
 
 /// Publish a session, or compose snapshots
 ///
 /// `publish @SETID NAME` completes a session and publishes it. `publish OTHER NAME` gives what is
 /// published a further name. `publish --base A --base B NAME` composes snapshots: same-named
 /// directories merge, and of same-named files the earlier base's is shown.
+///
+/// `publish --job JOBID NAME` makes the parts of several writers one; see `esker session job --help`.
 ///
 /// Publishing takes the same time whatever the size, and survives power loss once it is done.
 #[derive(Args)]
@@ -28,6 +34,9 @@ pub struct Publish {
     /// Compose this snapshot; of several, earlier ones win
     #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser())]
     bases: Vec<Stack>,
+    /// Publish the completed parts of a job as one
+    #[arg(long, value_name = "JOBID", conflicts_with = "bases")]
+    job: Option<JobId>,
     #[command(flatten)]
     settings: SessionSettings,
 }
@@ -35,6 +44,9 @@ pub struct Publish {
 impl Publish {
     /// Publishes.
     pub fn run(self, context: &Context) -> Result<()> {
+        if let (Some(job), [name]) = (self.job, &self.arguments[..]) {
+            return publish_job(context, job, name);
+        }
         match (&self.arguments[..], &self.bases[..]) {
             ([name], bases @ [_, ..]) => {
                 let bases = sets_of(&context.repository()?, bases)?;
@@ -67,4 +79,48 @@ impl Publish {
         }
         announce(context, name, set)
     }
+}
+
+/// Publishes the parts of `job`; names about which they disagreed are said, with who won.
+fn publish_job(context: &Context, job: JobId, name: &str) -> Result<()> {
+    let repository = context.repository()?;
+    check_free(&repository, name)?;
+    let parts = repository.parts(job)?;
+    if parts.is_empty() {
+        let what = format!("no part of job {job} in the store; `esker session job` tells how");
+        return Err(Error::new(Kind::NotFound, what));
+    }
+    let sets: Vec<_> = parts.iter().map(|part| part.set).collect();
+    let report = repository.publish_job(&sets, name)?;
+    if context.out.is_json() {
+        let conflicts: Vec<_> = report.conflicts.iter().map(conflict_object).collect();
+        return context.out.json(json!({
+            "published": name,
+            "set": report.set.to_string(),
+            "parts": report.parts,
+            "merged": report.merged,
+            "conflicts": conflicts,
+        }));
+    }
+    announce(context, name, report.set)?;
+    context.out.flush()?;
+    for conflict in &report.conflicts {
+        let name = text::printable(conflict.path.as_ref().unwrap_or(&conflict.name));
+        let (winner, kind) = (conflict.winner, conflict.kind);
+        notice(format!("{name}: parts disagree ({kind:?}); the change of @{winner} is shown"));
+    }
+    Ok(())
+}
+
+fn conflict_object(conflict: &Conflict) -> serde_json::Value {
+    let losers: Vec<String> = conflict.losers.iter().map(ToString::to_string).collect();
+    let mut object = serde_json::Map::new();
+    object.insert("kind".into(), format!("{:?}", conflict.kind).into());
+    if let Some(path) = &conflict.path {
+        text::put_bytes(&mut object, "path", path);
+    }
+    text::put_bytes(&mut object, "name", &conflict.name);
+    object.insert("winner".into(), conflict.winner.to_string().into());
+    object.insert("losers".into(), losers.into());
+    object.into()
 }
