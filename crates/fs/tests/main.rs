@@ -1,6 +1,7 @@
 //! Tests of file systems as a whole.
 
 mod campaign;
+mod concurrency;
 mod crash;
 mod gc;
 mod interleave;
