@@ -397,3 +397,27 @@ fn a_crash_anywhere_in_publishing_a_job_leaves_its_parts_or_the_job() {
         }
     }
 }
+
+/// Whatever ranks do to the same tree, what they publish together is a sound one.
+#[test]
+fn random_parts_make_a_sound_tree() {
+    for seed in 0..60 {
+        let (_, repository) = memory();
+        let mut random = esker_base::Random::from_seed(seed);
+        let base = crate::squash::stack(&repository, &mut random, 2, 40);
+        let mut parts = Vec::new();
+        for rank in 0..3 {
+            let session = repository.begin_part(JobId(1), rank, &[base], options()).expect("begin");
+            for _ in 0..25 {
+                let _ = crate::squash::change(&session, &mut random);
+            }
+            parts.push(session.complete().expect("complete"));
+        }
+        let report = repository.publish_job(&parts, "job").expect("publish");
+        let checked = repository.verify(&esker_fs::verify::VerifyOptions::default());
+        let checked = checked.expect("verify");
+        assert!(checked.is_sound(), "seed {seed}: {:#?} {report:#?}", checked.findings);
+        let namespace = repository.open(&[report.set], Identity::root()).expect("open");
+        crate::squash::tree(&namespace);
+    }
+}

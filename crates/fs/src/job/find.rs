@@ -1,10 +1,11 @@
 //! Finding what parts of a job have in common: keys that several have, directories that moved.
 
 use esker_base::Result;
+use esker_table::block::DecodedBlock;
 use esker_table::merge::Merge;
 use esker_table::schema::{Key, KeyBuffer, Row};
 use esker_table::tables::Tables;
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 
 use crate::inode::{DirId, Entry, FileKind, INODE, Inode, column};
 
@@ -32,6 +33,10 @@ pub(super) struct Found {
     pub(super) shared: Vec<(KeyBuffer, Vec<Version>)>,
     /// Directories that parts moved, or changed at a place they had been moved to before.
     pub(super) moved: Vec<Moved>,
+    /// Names that parts gave, or changed, of files that have several: part, name and file.
+    pub(super) links: Vec<(usize, KeyBuffer, u128)>,
+    /// Files whose last name a part removed, as far as it knew.
+    pub(super) dead: HashMap<u128, usize>,
 }
 
 /// The directory of a key.
@@ -49,6 +54,14 @@ impl Found {
     /// Merges the keys of all `parts`; blocks that one part has alone are passed over.
     pub(super) fn in_parts(parts: &[Tables]) -> Result<Self> {
         const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
+        const LINK: u64 = Entry::Link.number();
+        let is_plain = |block: &DecodedBlock| {
+            let entries = block.column(column::ENTRY);
+            // The links directory is the last of all.
+            dir_of(&block.key(&INODE, block.rows() - 1)) != DirId::LINKS
+                && !entries.contains(&DIRECTORY)
+                && !entries.contains(&LINK)
+        };
         let (mut cursors, mut part_of) = (Vec::new(), Vec::new());
         for (part, tables) in parts.iter().enumerate() {
             tables.cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
@@ -59,7 +72,7 @@ impl Found {
         let mut more = merge.advance()?;
         while more {
             if let Some((_, block)) = merge.lone_block()
-                && !block.column(column::ENTRY).contains(&DIRECTORY)
+                && is_plain(block)
             {
                 more = merge.skip_block()?;
                 continue;
@@ -73,8 +86,15 @@ impl Found {
             for &source in merge.versions() {
                 let part = part_of[source];
                 let row = merge.version(source);
-                if last != Some(part) && row.ints[column::ENTRY] == DIRECTORY {
-                    found.note_moved(part, &row)?;
+                if last != Some(part) {
+                    match row.ints[column::ENTRY] {
+                        DIRECTORY => found.note_moved(part, &row)?,
+                        LINK => {
+                            let key = INODE.key(&row).into();
+                            found.links.push((part, key, inode_of(&row)?.id));
+                        }
+                        _ => found.note_dead(part, &row),
+                    }
                 }
                 last = Some(part);
             }
@@ -104,6 +124,16 @@ impl Found {
             self.moved.push(Moved { part, key: key.into(), inode });
         }
         Ok(())
+    }
+
+    fn note_dead(&mut self, part: usize, row: &Row) {
+        let key = INODE.key(row);
+        if dir_of(&key) == DirId::LINKS
+            && row.ints[column::ENTRY] == Entry::Tombstone.number()
+            && let Ok(file) = <[u8; 16]>::try_from(key.string)
+        {
+            self.dead.insert(u128::from_be_bytes(file), part);
+        }
     }
 
     /// Whether several parts moved directories, so that together they may have made a loop.

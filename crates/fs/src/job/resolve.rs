@@ -16,7 +16,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::find::{Found, Moved, Version, dir_of};
 use super::{Conflict, ConflictKind};
-use crate::inode::{DirId, Entry, INODE, Inode};
+use crate::inode::{DirId, Entry, INODE, Inode, key};
 
 /// How the parts fit together.
 pub(super) struct Resolved {
@@ -26,6 +26,9 @@ pub(super) struct Resolved {
     pub(super) merged: u64,
     pub(super) conflicts: Vec<Conflict>,
 }
+
+/// By key, the identity of the directory or file with several names that is shown; 0 for others.
+type Decided = HashMap<([u64; 3], Vec<u8>), u128>;
 
 /// What a key is decided to be.
 struct Decision {
@@ -41,11 +44,12 @@ impl Resolved {
         let moved: HashSet<(usize, u128)> =
             found.moved.iter().map(|moved| (moved.part, moved.inode.id)).collect();
         let mut resolved = Self { top: Vec::new(), merged: 0, conflicts: Vec::new() };
-        // Winners by key, to see where moved directories are.
-        let mut decided: HashMap<([u64; 3], Vec<u8>), u128> = HashMap::new();
+        // Directories and files with several names that won, by key, to see what is where.
+        let mut decided = Decided::new();
         for (key, versions) in found.shared {
             let decision = decide(&key, &versions, &moved, below)?;
-            let id = if decision.inode.is_directory() { decision.inode.id } else { 0 };
+            let has_id = decision.inode.is_directory() || decision.inode.entry == Entry::Link;
+            let id = if has_id { decision.inode.id } else { 0 };
             decided.insert((key.ints, key.string.clone()), id);
             match decision.conflict {
                 None => resolved.merged += 1,
@@ -56,6 +60,7 @@ impl Resolved {
             resolved.top.push((key, decision.inode));
         }
         resolved.settle_moves(&found.moved, &decided, parts);
+        resolved.settle_links(&found.links, &found.dead, &decided, parts, below)?;
         resolved.top.sort_by(|a, b| a.0.key().cmp(&b.0.key()));
         Ok(resolved)
     }
@@ -78,13 +83,46 @@ impl Resolved {
         });
     }
 
-    /// Leaves each directory that parts moved to different places at one of them.
-    fn settle_moves(
+    /// Gives files whose last name one part removed their inode back where another part's name of
+    /// them is left.
+    fn settle_links(
         &mut self,
-        moved: &[Moved],
-        decided: &HashMap<([u64; 3], Vec<u8>), u128>,
+        links: &[(usize, KeyBuffer, u128)],
+        dead: &HashMap<u128, usize>,
+        decided: &Decided,
         parts: &[SetId],
-    ) {
+        below: &[&Tables],
+    ) -> Result<()> {
+        let mut names: BTreeMap<u128, (u32, usize)> = BTreeMap::new();
+        let mut seen = HashSet::new();
+        for (part, key, file) in links {
+            let place = (key.ints, key.string.clone());
+            let is_shown = decided.get(&place).is_none_or(|shown| shown == file);
+            if is_shown && dead.contains_key(file) && seen.insert(place) {
+                names.entry(*file).or_insert((0, *part)).0 += 1;
+            }
+        }
+        for (file, (count, winner)) in names {
+            let name = file.to_be_bytes();
+            let key = KeyBuffer::from(key(DirId::LINKS, &name));
+            let own = self.top.iter().position(|(top, _)| *top == key);
+            if own.is_some_and(|own| self.top[own].1.entry != Entry::Tombstone) {
+                continue;
+            }
+            let base = base_of(&key, below)?.filter(|base| base.entry != Entry::Tombstone);
+            let Some(mut inode) = base else { continue };
+            inode.nlink = count;
+            self.report(ConflictKind::Removed, &key, winner, &[dead[&file]], parts);
+            match own {
+                Some(own) => self.top[own].1 = inode,
+                None => self.top.push((key, inode)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves each directory that parts moved to different places at one of them.
+    fn settle_moves(&mut self, moved: &[Moved], decided: &Decided, parts: &[SetId]) {
         let mut places: BTreeMap<u128, Vec<&Moved>> = BTreeMap::new();
         for moved in moved {
             let shown = decided.get(&(moved.key.ints, moved.key.string.clone()));
@@ -211,10 +249,8 @@ fn decide_links(key: &KeyBuffer, versions: &[Version], below: &[&Tables]) -> Res
         let own = if version.inode.entry == Entry::Tombstone { 0 } else { version.inode.nlink };
         names + i64::from(own) - before
     });
-    match u32::try_from(names) {
-        Ok(names) if names > 0 => decision.inode.nlink = names,
-        _ => decision.inode = Inode::tombstone(0, decision.inode.ctime_ns),
-    }
+    // Somebody has a name of it; which names win elsewhere is not known here.
+    decision.inode.nlink = u32::try_from(names).unwrap_or(1).max(1);
     Ok(decision)
 }
 
