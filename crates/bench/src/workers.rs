@@ -11,9 +11,11 @@ pub fn run(threads: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<
     std::thread::scope(|scope| {
         let workers: Vec<_> =
             (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
-        workers
-            .into_iter()
-            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+        let mut outcome = Ok(());
+        for worker in workers {
+            let done = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            outcome = outcome.and(done);
+        }
+        outcome
     })
 }

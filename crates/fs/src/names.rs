@@ -34,7 +34,7 @@ fn object_name(name: &str) -> String {
 }
 
 /// Fails unless `name` can be published: letters, digits, `.`, `_`, `-`, `+`, `@`, `=` and `,`, not
-/// starting with a dot or a minus.
+/// starting with a dot, a minus or an `@`, which names open sessions.
 ///
 /// # Errors
 /// `Invalid`, `TooLarge`.
@@ -47,7 +47,7 @@ pub fn check(name: &str) -> Result<()> {
         return Err(Error::new(Kind::TooLarge, context));
     }
     let good = |letter: char| letter.is_alphanumeric() || "._-+@=,".contains(letter);
-    if name.is_empty() || name.starts_with(['.', '-']) || !name.chars().all(good) {
+    if name.is_empty() || name.starts_with(['.', '-', '@']) || !name.chars().all(good) {
         let context =
             format!("{name:?} cannot be published; use letters, digits and . _ - + @ = ,");
         return Err(Error::new(Kind::Invalid, context));

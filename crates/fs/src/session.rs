@@ -83,10 +83,6 @@ impl Session {
         &self.data
     }
 
-    pub(crate) fn clock(&self) -> &dyn Clock {
-        &*self.clock
-    }
-
     pub(crate) fn now_ns(&self) -> u64 {
         self.clock.now_ns()
     }

@@ -59,8 +59,8 @@ impl Found {
             let entries = block.column(column::ENTRY);
             // The links directory is the last of all.
             dir_of(&block.key(&INODE, block.rows() - 1)) != DirId::LINKS
-                && !entries.contains(&DIRECTORY)
-                && !entries.contains(&LINK)
+                && !entries.contains(DIRECTORY)
+                && !entries.contains(LINK)
         };
         let (mut cursors, mut part_of) = (Vec::new(), Vec::new());
         for (part, tables) in parts.iter().enumerate() {

@@ -165,17 +165,17 @@ impl Worker<'_> {
         if to.is_some_and(|to| block.key(&INODE, last) >= *to) {
             return false;
         }
-        if self.job.bottom && block.column(column::ENTRY).contains(&TOMBSTONE) {
+        if self.job.bottom && block.column(column::ENTRY).contains(TOMBSTONE) {
             return false;
         }
         if self.job.shape.is_none() {
             return true;
         }
-        let no_data = |column| block.column(column).iter().all(|&word| word == 0);
+        let no_data = |column| block.column(column).all_are(0);
         if !no_data(column::LOG_SET_HIGH) || !no_data(column::LOG_SET_LOW) {
             return false;
         }
-        let dir = |row| [block.column(0)[row], block.column(1)[row]];
+        let dir = |row| [block.column(0).at(row), block.column(1).at(row)];
         let links = [u64::MAX; 2];
         dir(last) != links
             && self.is_live(dir(0))

@@ -1,13 +1,59 @@
 //! Decoded block: records column by column in reused memory, as scans and merges pass them on.
 
-use crate::schema::{KEY_INTS_MAX, Key, Row, STRINGS_MAX, Schema};
+use crate::schema::{INTS_MAX, KEY_INTS_MAX, Key, Row, STRINGS_MAX, Schema};
 
-/// Sorted records in stored form, each column decoded.
+/// Sorted records in stored form, each column decoded. Columns in which all records agree are kept
+/// as that one value: most of them do, and writing it out for every record would cost more than
+/// all the rest of decoding.
 #[derive(Debug, Default)]
 pub struct DecodedBlock {
     pub(super) rows: usize,
+    /// Values of the columns in which all records agree.
+    pub(super) constants: [u64; INTS_MAX],
+    /// The other columns, as bits.
+    pub(super) varies: u32,
+    /// Values of those columns; the others' are empty.
     pub(super) ints: Vec<Vec<u64>>,
     pub(super) strings: [Texts; STRINGS_MAX],
+}
+
+/// The integers of one column.
+#[derive(Clone, Copy, Debug)]
+pub enum Values<'a> {
+    /// All rows hold this one.
+    One(u64),
+    /// Each row holds its own.
+    Each(&'a [u64]),
+}
+
+impl Values<'_> {
+    /// The value at `row`.
+    #[inline]
+    #[must_use]
+    pub fn at(&self, row: usize) -> u64 {
+        match self {
+            Self::One(value) => *value,
+            Self::Each(values) => values[row],
+        }
+    }
+
+    /// Whether a row holds `value`.
+    #[must_use]
+    pub fn contains(&self, value: u64) -> bool {
+        match self {
+            Self::One(own) => *own == value,
+            Self::Each(values) => values.contains(&value),
+        }
+    }
+
+    /// Whether all rows hold `value`.
+    #[must_use]
+    pub fn all_are(&self, value: u64) -> bool {
+        match self {
+            Self::One(own) => *own == value,
+            Self::Each(values) => values.iter().all(|own| *own == value),
+        }
+    }
 }
 
 /// Strings one after the other.
@@ -21,7 +67,7 @@ pub(super) struct Texts {
 impl DecodedBlock {
     /// Forgets all records, keeping the memory.
     pub fn clear(&mut self) {
-        self.rows = 0;
+        (self.rows, self.varies) = (0, 0);
         self.ints.iter_mut().for_each(Vec::clear);
         for texts in &mut self.strings {
             texts.text.clear();
@@ -31,11 +77,21 @@ impl DecodedBlock {
 
     /// Adds a record in stored form.
     pub fn push(&mut self, schema: &Schema, row: &Row) {
-        self.rows += 1;
         self.ints.resize(schema.ints.len(), Vec::new());
-        for (values, int) in self.ints.iter_mut().zip(row.ints) {
-            values.push(int);
+        if self.rows == 0 {
+            self.constants = row.ints;
         }
+        for (column, values) in self.ints.iter_mut().enumerate() {
+            let int = row.ints[column];
+            if self.varies >> column & 1 == 0 && int != self.constants[column] {
+                self.varies |= 1 << column;
+                values.resize(self.rows, self.constants[column]);
+            }
+            if self.varies >> column & 1 == 1 {
+                values.push(int);
+            }
+        }
+        self.rows += 1;
         for (texts, string) in self.strings[..schema.strings.len()].iter_mut().zip(row.strings) {
             texts.text.extend_from_slice(string);
             texts.ends.push(texts.text.len() as u32);
@@ -50,8 +106,12 @@ impl DecodedBlock {
 
     /// The stored integers of `column`.
     #[must_use]
-    pub fn column(&self, column: usize) -> &[u64] {
-        &self.ints[column]
+    pub fn column(&self, column: usize) -> Values<'_> {
+        if self.varies >> column & 1 == 1 {
+            Values::Each(&self.ints[column])
+        } else {
+            Values::One(self.constants[column])
+        }
     }
 
     /// The string of `column` at `row`; empty if the schema has no such column.
@@ -70,9 +130,12 @@ impl DecodedBlock {
     #[inline]
     #[must_use]
     pub fn row(&self, row: usize) -> Row<'_> {
-        let mut out = Row::default();
-        for (int, column) in out.ints.iter_mut().zip(&self.ints) {
-            *int = column[row];
+        let mut out = Row { ints: self.constants, ..Row::default() };
+        let mut varies = self.varies;
+        while varies != 0 {
+            let column = varies.trailing_zeros() as usize;
+            varies &= varies - 1;
+            out.ints[column] = self.ints[column][row];
         }
         for (column, string) in out.strings.iter_mut().enumerate() {
             *string = self.string(column, row);
@@ -85,8 +148,9 @@ impl DecodedBlock {
     #[must_use]
     pub fn key(&self, schema: &Schema, row: usize) -> Key<'_> {
         let mut ints = [0; KEY_INTS_MAX];
-        for (int, column) in ints[..schema.key_ints].iter_mut().zip(&self.ints) {
-            *int = column[row];
+        for (column, int) in ints[..schema.key_ints].iter_mut().enumerate() {
+            let varies = self.varies >> column & 1 == 1;
+            *int = if varies { self.ints[column][row] } else { self.constants[column] };
         }
         Key { ints, string: self.string(0, row) }
     }

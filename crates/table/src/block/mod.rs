@@ -9,7 +9,7 @@ mod decoded;
 mod parsed;
 
 pub use builder::BlockBuilder;
-pub use decoded::DecodedBlock;
+pub use decoded::{DecodedBlock, Values};
 pub use parsed::Block;
 
 /// A block has at most this many rows: a point read decodes only some of them, and its reader

@@ -48,9 +48,9 @@ impl Block {
         }
         let (mut constants, mut varies) = ([0; INTS_MAX], 0u32);
         let mut ints = Vec::new();
-        for column in 0..schema.ints.len() {
+        for (column, constant) in constants[..schema.ints.len()].iter_mut().enumerate() {
             match Ints::parse(&mut input, rows)? {
-                Ints::Constant(value) => constants[column] = value,
+                Ints::Constant(value) => *constant = value,
                 other => {
                     varies |= 1 << column;
                     ints.push(other);
@@ -238,15 +238,19 @@ impl Block {
         ints
     }
 
-    /// Appends all records, in stored form, to `out`.
+    /// Sets `out`, which is empty, to all records, in stored form.
+    ///
+    /// # Panics
+    /// If `out` has records.
     pub fn decode(&self, out: &mut DecodedBlock) {
-        out.rows += self.rows;
+        assert_eq!(out.rows, 0, "a block is decoded into an empty one");
+        out.rows = self.rows;
+        (out.constants, out.varies) = (self.constants, self.varies);
         out.ints.resize(self.schema.ints.len(), Vec::new());
-        for (column, values) in out.ints.iter_mut().enumerate() {
-            match self.varying(column) {
-                Some(ints) => ints.decode(&self.bytes, self.rows, values),
-                None => values.resize(values.len() + self.rows, self.constants[column]),
-            }
+        let mut varies = self.varies;
+        for ints in &self.ints {
+            ints.decode(&self.bytes, self.rows, &mut out.ints[varies.trailing_zeros() as usize]);
+            varies &= varies - 1;
         }
         for (column, texts) in self.strings.iter().zip(&mut out.strings) {
             for row in 0..self.rows {

@@ -230,9 +230,9 @@ impl Shard {
     pub fn row(&self, position: u32) -> Row<'_> {
         let mut row = self.arena.row(self.schema, position);
         let group = self.groups.keys()[self.arena.header(position).group as usize];
-        for at in 0..group.len() {
+        for (at, int) in group.iter().enumerate() {
             if at < self.schema.group_ints {
-                row.ints[at] = group[at];
+                row.ints[at] = *int;
             }
         }
         row

@@ -116,8 +116,9 @@ impl TableWriter {
     pub fn push_block(&mut self, encoded: &[u8], decoded: &DecodedBlock) -> Result<()> {
         self.close_block()?;
         self.start_block(&decoded.key(self.schema, 0))?;
-        for (row, seq) in decoded.column(self.schema.seq()).iter().enumerate() {
-            self.note(&decoded.key(self.schema, row), *seq);
+        let seqs = decoded.column(self.schema.seq());
+        for row in 0..decoded.rows() {
+            self.note(&decoded.key(self.schema, row), seqs.at(row));
         }
         self.pending.extend_from_slice(encoded);
         self.last = decoded.key(self.schema, decoded.rows() - 1).into();

@@ -100,6 +100,19 @@ impl Draft<'_, '_> {
     }
 }
 
+/// What older places hold of a key, and at which count of freezes they were read.
+type Older = Option<(u64, Option<Box<RowBuffer>>)>;
+
+/// What the active memtable says of a key.
+struct Look {
+    /// Its record, in readable form.
+    row: Option<Box<RowBuffer>>,
+    /// Where it is or would be.
+    place: Place,
+    /// Whether older places must be read first.
+    is_unknown: bool,
+}
+
 impl Tree {
     /// Reads the records of `keys`, lets `decide` look at them and put new ones, all as one
     /// operation: others see the state before or after it. `decide` may run more than once, but
@@ -120,39 +133,17 @@ impl Tree {
         const { assert!(N > 0, "an update has a key") };
         let inner = &*self.inner;
         inner.check_failure()?;
-        // What older places hold, and at which count of freezes it was read.
-        let mut older: [Option<(u64, Option<Box<RowBuffer>>)>; N] = array::from_fn(|_| None);
+        let mut older: [Older; N] = array::from_fn(|_| None);
         loop {
             let mut shards = inner.lock_shards_of(&keys);
             let freezes = inner.freezes.load(Ordering::Relaxed);
             let mut active: [Option<Box<RowBuffer>>; N] = array::from_fn(|_| None);
-            let mut missing = false;
-            let mut place = None;
+            let (mut missing, mut place) = (false, None);
             for index in 0..N {
-                let number = shard_of(inner.schema.order(&keys[index].ints));
-                let own = shards.iter_mut().find(|(own, _)| *own == number);
-                let shard = &mut *own.expect("every key's shard is locked").1;
-                shard.rows.prefetch(&keys[index]);
-                let digest = inner.schema.digest(&keys[index]);
-                shard.presence.prefetch(digest);
-                let found = shard.rows.place(&keys[index]);
-                if N == 1 {
-                    place = Some(found);
-                }
-                if let Some(row) = shard.rows.at(&found) {
-                    let mut buffer = Box::<RowBuffer>::default();
-                    buffer.set(&row);
-                    inner.schema.restore(&mut buffer.ints);
-                    active[index] = Some(buffer);
-                    continue;
-                }
-                let known = older[index].as_ref().is_some_and(|(at, _)| *at == freezes);
-                if !known {
-                    let absent = inner.presence_covers.load(Ordering::Relaxed)
-                        && (freezes == 0 || !shard.presence.may_contain(digest));
-                    older[index] = absent.then_some((freezes, None));
-                    missing |= !absent;
-                }
+                let found = inner.look(&keys[index], &mut shards, freezes, &mut older[index]);
+                active[index] = found.row;
+                missing |= found.is_unknown;
+                place = (N == 1).then_some(found.place);
             }
             if missing {
                 drop(shards);
@@ -218,6 +209,32 @@ impl Inner {
             }
         }
         locked
+    }
+
+    /// Looks for a key in its shard, which is locked; where it is not, notes in `older` if it is in
+    /// no older place either.
+    #[inline]
+    fn look(&self, key: &Key, shards: &mut [OwnShard], freezes: u64, older: &mut Older) -> Look {
+        let number = shard_of(self.schema.order(&key.ints));
+        let own = shards.iter_mut().find(|(own, _)| *own == number);
+        let shard = &mut *own.expect("every key's shard is locked").1;
+        shard.rows.prefetch(key);
+        let digest = self.schema.digest(key);
+        shard.presence.prefetch(digest);
+        let place = shard.rows.place(key);
+        if let Some(row) = shard.rows.at(&place) {
+            let mut buffer = Box::<RowBuffer>::default();
+            buffer.set(&row);
+            self.schema.restore(&mut buffer.ints);
+            return Look { row: Some(buffer), place, is_unknown: false };
+        }
+        if older.as_ref().is_some_and(|(at, _)| *at == freezes) {
+            return Look { row: None, place, is_unknown: false };
+        }
+        let covers = self.presence_covers.load(Ordering::Relaxed);
+        let absent = covers && (freezes == 0 || !shard.presence.may_contain(digest));
+        *older = absent.then_some((freezes, None));
+        Look { row: None, place, is_unknown: !absent }
     }
 
     /// The record of a key below the active memtable, in readable form.
