@@ -3,6 +3,8 @@
 //!
 //! Source: DeltaFS thesis §4.3 (search from the root of the stack; a record or tombstone ends it).
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
@@ -12,6 +14,7 @@ use esker_table::schema::{Key, RowBuffer};
 use esker_table::table::Wanted;
 use esker_table::tables::{TableSource, Tables};
 use esker_table::tree::Tree;
+use hashbrown::HashMap;
 
 use crate::condemn;
 use crate::inode::{INODE, Inode};
@@ -49,25 +52,44 @@ pub struct Layers {
 
 /// `roots` and everything they build on, each set once: before all that it builds on, and otherwise
 /// in the order of priorities, depth first. So what a set changed of another shows, also where the
-/// other is met first by way of a third. `bases_of` is asked once for each set.
+/// other is met first by way of a third. Shorter than that if sets build on each other in a circle.
+/// `bases_of` is asked once for each set.
 pub(crate) fn order<E>(
     roots: &[SetId],
     mut bases_of: impl FnMut(SetId) -> Result<Vec<SetId>, E>,
 ) -> Result<Vec<SetId>, E> {
-    // Left in this order: what others build on first, the last priority first.
-    let mut left = Vec::new();
-    let mut seen = hashbrown::HashSet::new();
-    let mut waiting: Vec<(SetId, bool)> = roots.iter().map(|root| (*root, false)).collect();
-    while let Some((set, is_left)) = waiting.pop() {
-        if is_left {
-            left.push(set);
-        } else if seen.insert(set) {
-            waiting.push((set, true));
-            waiting.extend(bases_of(set)?.into_iter().map(|base| (base, false)));
+    // Sets in the order in which they are met, with their bases.
+    let mut met: Vec<(SetId, Vec<SetId>)> = Vec::new();
+    let mut places = HashMap::new();
+    // How many sets of the stack build on each.
+    let mut above: HashMap<SetId, usize> = HashMap::new();
+    let mut waiting: Vec<SetId> = roots.iter().rev().copied().collect();
+    while let Some(set) = waiting.pop() {
+        if places.contains_key(&set) {
+            continue;
+        }
+        places.insert(set, met.len());
+        let bases = bases_of(set)?;
+        bases.iter().for_each(|base| *above.entry(*base).or_default() += 1);
+        waiting.extend(bases.iter().rev());
+        met.push((set, bases));
+    }
+    let is_free = |place: &usize| !above.contains_key(&met[*place].0);
+    let mut free: BinaryHeap<Reverse<usize>> =
+        (0..met.len()).filter(is_free).map(Reverse).collect();
+    let mut order = Vec::with_capacity(met.len());
+    while let Some(Reverse(place)) = free.pop() {
+        let (set, bases) = &met[place];
+        order.push(*set);
+        for base in bases {
+            let left = above.get_mut(base).expect("counted above");
+            *left -= 1;
+            if *left == 0 {
+                free.push(Reverse(places[base]));
+            }
         }
     }
-    left.reverse();
-    Ok(left)
+    Ok(order)
 }
 
 /// Loads `roots` and everything they build on, in [`order`]. Two store requests a set.
@@ -75,7 +97,7 @@ pub(crate) fn order<E>(
 /// # Errors
 /// `NotFound` or `Invalid` if a set is gone or not complete; `TooLarge` over [`LAYERS_MAX`].
 pub(crate) fn load_stack(source: &TableSource, roots: &[SetId]) -> Result<Vec<Arc<BaseSet>>> {
-    let mut loaded = hashbrown::HashMap::new();
+    let mut loaded = HashMap::new();
     let order = order(roots, |set| {
         if loaded.len() == LAYERS_MAX {
             let context = format!("a stack of over {LAYERS_MAX} change sets; squash some first");
@@ -86,6 +108,10 @@ pub(crate) fn load_stack(source: &TableSource, roots: &[SetId]) -> Result<Vec<Ar
         loaded.insert(set, base);
         Ok(bases)
     })?;
+    if order.len() < loaded.len() {
+        let context = "change sets build on each other in a circle; run `esker verify`";
+        return Err(Error::new(Kind::Corrupt, context));
+    }
     Ok(order.iter().filter_map(|set| loaded.remove(set)).collect())
 }
 

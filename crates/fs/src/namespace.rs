@@ -122,7 +122,9 @@ impl Namespace {
     #[inline]
     pub fn lookup(&self, dir: &DirNode, name: &[u8], with_strings: bool) -> Result<Inode> {
         dir.check(&self.identity, EXECUTE, name)?;
-        let Some(mut inode) = self.entry(dir, name, with_strings)? else {
+        // Under the empty name the root keeps its own inode.
+        let found = if name.is_empty() { None } else { self.entry(dir, name, with_strings)? };
+        let Some(mut inode) = found else {
             check_name(name)?;
             return Err(Error::new(Kind::NotFound, format!("{}: no such file", show(name))));
         };

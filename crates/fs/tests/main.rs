@@ -4,6 +4,7 @@ mod campaign;
 mod concurrency;
 mod crash;
 mod gc;
+mod input;
 mod interleave;
 mod job;
 mod model;

@@ -158,3 +158,19 @@ fn attributes_for_users_are_for_files_and_own_directories() {
     assert_eq!(set(b"shared").expect_err("not the owner's").kind(), Kind::Denied);
     set(b"file").expect("a file that all may write to");
 }
+
+/// Symptom: `lookup` and `setattr` of the empty name in the root found and changed the root itself.
+/// Cause: the root keeps its inode under that name, and only names that are absent were checked.
+/// Fix: names are checked first where a record is changed, and the empty one is never looked up.
+#[test]
+fn the_root_is_not_in_itself() {
+    let repository = Repository::new(Arc::new(MemoryStore::new()));
+    let session = repository.begin(&[], options(Identity::root())).expect("begin");
+    let changes = Changes { mode: Some(0o700), ..Changes::default() };
+    session.setattr_root(&changes).expect("chmod");
+    let root = session.root();
+    assert_eq!(session.lookup(root, b"", true).expect_err("no name").kind(), Kind::Invalid);
+    let changes = Changes { mode: Some(0), ..Changes::default() };
+    assert_eq!(session.setattr(root, b"", &changes).expect_err("no name").kind(), Kind::Invalid);
+    assert_eq!(session.stat("/", Follow::No).expect("stat").mode, 0o700);
+}

@@ -66,24 +66,24 @@ struct Stack<'a> {
 /// What a path stands for: a directory, or a file with this content.
 type Paths = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// The sets of `roots` and all that they build on: each before those it builds on, and otherwise
-/// in the order of priorities.
+/// The sets of `roots` and all that they build on, in the order in which a walk by priorities meets
+/// them; but each only after all that build on it.
 fn order(sets: &[Set], roots: &[usize]) -> Vec<usize> {
-    fn visit(sets: &[Set], set: usize, last: &mut Vec<usize>) {
-        if last.contains(&set) {
-            return;
+    let mut met = Vec::new();
+    let mut waiting: Vec<usize> = roots.iter().rev().copied().collect();
+    while let Some(set) = waiting.pop() {
+        if !met.contains(&set) {
+            met.push(set);
+            waiting.extend(sets[set].bases.iter().rev());
         }
-        for base in sets[set].bases.iter().rev() {
-            visit(sets, *base, last);
-        }
-        last.push(set);
     }
-    let mut last = Vec::new();
-    for root in roots.iter().rev() {
-        visit(sets, *root, &mut last);
+    let mut order = Vec::new();
+    while let Some(place) =
+        met.iter().position(|set| !met.iter().any(|above| sets[*above].bases.contains(set)))
+    {
+        order.push(met.remove(place));
     }
-    last.reverse();
-    last
+    order
 }
 
 impl Stack<'_> {
@@ -450,6 +450,26 @@ fn in_a_diamond_changes_come_before_what_they_change() {
     let merged = repository.open(&[left, right], Identity::root()).expect("open");
     let names = found_paths(&merged).into_keys().collect::<Vec<_>>();
     assert_eq!(names, [b"/left".to_vec()]);
+}
+
+/// A set's order of its bases stays where another set names one of them again.
+#[test]
+fn a_base_named_again_keeps_its_place() {
+    let repository = Repository::new(Arc::new(MemoryStore::new()));
+    let publish = |name: &str, bases: &[SetId]| {
+        let session = begin(&repository, bases);
+        if bases.is_empty() {
+            session.symlink(session.root(), b"who", name.as_bytes()).expect("symlink");
+        }
+        session.publish(name).expect("publish")
+    };
+    let (a, b) = (publish("a", &[]), publish("b", &[]));
+    let c = publish("c", &[a, b]);
+    let d = publish("d", &[c, a]);
+    for sets in [&[c][..], &[d], &[c, a], &[c, b]] {
+        let namespace = repository.open(sets, Identity::root()).expect("open");
+        assert_eq!(namespace.read_link("/who").expect("a link"), b"a");
+    }
 }
 
 /// Symptom: a file whose names one set had all removed, and to which another had given one more,

@@ -4,7 +4,7 @@ use esker_base::store::Store;
 use esker_base::{Bytes, Error, Kind, Result};
 
 use super::log_name;
-use crate::inode::Inode;
+use crate::inode::{Extent, Inode};
 
 /// Whole files are read in requests of this size.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -37,7 +37,8 @@ pub fn read(store: &dyn Store, inode: &Inode, offset: u64, bytes_max: usize) -> 
     Ok(padded.into())
 }
 
-/// Passes all bytes of `inode` to `take` and verifies their checksum, if none was cut off.
+/// Passes all bytes of `inode` to `take` and verifies their checksum; for that, bytes that were cut
+/// off are read too.
 pub fn read_all(
     store: &dyn Store,
     inode: &Inode,
@@ -57,14 +58,26 @@ pub fn read_all(
         take(&bytes)?;
     }
     match &inode.extent {
-        Some(extent) if extent.length == extent.written && checksum != extent.checksum => {
-            let name = log_name(extent.set, extent.log);
-            let context = format!(
-                "{name} at byte {}: {} bytes with checksum {checksum:08x}, expected {:08x}",
-                extent.offset, extent.length, extent.checksum
-            );
-            Err(Error::new(Kind::Corrupt, context))
-        }
-        _ => Ok(()),
+        Some(extent) => check_rest(store, extent, checksum),
+        None => Ok(()),
     }
+}
+
+/// Fails unless what was written as `extent` has its checksum, given that of what is left of it.
+fn check_rest(store: &dyn Store, extent: &Extent, mut checksum: u32) -> Result<()> {
+    let name = log_name(extent.set, extent.log);
+    let (mut at, end) = (extent.offset + extent.length, extent.offset + extent.written);
+    while at < end {
+        let stop = end.min(at + PIECE_BYTES);
+        checksum = crc32c::crc32c_append(checksum, &store.get_range(&name, at..stop)?);
+        at = stop;
+    }
+    if checksum == extent.checksum {
+        return Ok(());
+    }
+    let context = format!(
+        "{name} at byte {}: {} bytes with checksum {checksum:08x}, expected {:08x}",
+        extent.offset, extent.written, extent.checksum
+    );
+    Err(Error::new(Kind::Corrupt, context))
 }

@@ -5,7 +5,7 @@ use esker_base::{Error, Kind, Result};
 use crate::dir::Dir;
 use crate::identity::{Identity, WRITE, denied};
 use crate::inode::{FileKind, Inode};
-use crate::path::show;
+use crate::path::{check_name, show};
 use crate::session::Session;
 use crate::xattr;
 
@@ -45,6 +45,7 @@ impl Session {
     /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for a size of what has none.
     pub fn setattr(&self, dir: &Dir, name: &[u8], changes: &Changes) -> Result<Inode> {
         let _shape = self.shape();
+        check_name(name)?;
         self.check_search(dir, name)?;
         let mut inode = self.amend(dir, name, |inode| self.apply(inode, name, changes))?;
         if inode.is_directory() {
@@ -174,6 +175,7 @@ impl Session {
         mut change: impl FnMut(&mut xattr::Xattrs) -> Result<()>,
     ) -> Result<()> {
         let _shape = self.shape();
+        check_name(name)?;
         self.check_search(dir, name)?;
         let user = attribute.starts_with(b"user.");
         self.amend(dir, name, |inode| {

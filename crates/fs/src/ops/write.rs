@@ -57,6 +57,7 @@ impl Session {
             check_file(inode, name)?;
             self.identity().check(WRITE, inode, name)
         };
+        check_name(name)?;
         self.check_search(dir, name)?;
         check(&self.lookup(dir, name, false)?)?;
         let content = self.store_content(fill)?;
