@@ -99,6 +99,7 @@ pub fn resume(store: &SharedStore) -> esker_base::Result<Tree> {
             compaction: Compaction::Full,
             memory_bytes: 1 << 20,
             background: false,
+            flush_threads: 1,
         },
         retention: |_, _| Verdict::Keep,
         barrier: Arc::new(|| Ok(())),

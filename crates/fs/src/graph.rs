@@ -80,8 +80,9 @@ impl Repository {
         let created = |node: &GraphNode| node.manifest.as_ref().map_or(0, |m| m.created_ns);
         let needed: HashSet<SetId> = nodes.iter().flat_map(|node| node.needs.clone()).collect();
         nodes.sort_by_key(|node| std::cmp::Reverse(created(node)));
-        let mut roots: Vec<SetId> = nodes.iter().map(|node| node.set).collect();
-        roots.sort_by_key(|set| needed.contains(set));
+        // What others need is reached from them, whatever order equal times leave it in.
+        let roots: Vec<SetId> =
+            nodes.iter().map(|node| node.set).filter(|set| !needed.contains(set)).collect();
         Ok(in_order(&roots, nodes.into_iter().map(|node| (node.set, node)).collect()))
     }
 
@@ -146,5 +147,9 @@ fn in_order(roots: &[SetId], mut nodes: HashMap<SetId, GraphNode>) -> Vec<GraphN
         }
     }
     done.reverse();
+    // Damaged manifests may need one another in a circle, which no root leads to.
+    let mut left: Vec<GraphNode> = nodes.into_values().collect();
+    left.sort_by_key(|node| node.set);
+    done.extend(left);
     done
 }
