@@ -83,23 +83,26 @@ impl<'a> DataCopy<'a> {
         Ok(())
     }
 
-    /// Copies one extent; returns the checksum of what is visible of it.
+    /// Copies one extent; returns the checksum of what is visible of it. All that was written is
+    /// read, also what was cut off since: the old checksum covers it, and damage must not get a
+    /// new one that makes it look whole.
     fn copy_now(&mut self, extent: &Extent) -> Result<u32> {
         let name = log_name(extent.set, extent.log);
-        let (mut at, mut checksum) = (0, 0);
-        while at < extent.length {
-            let count = PIECE_BYTES.min(extent.length - at);
+        let (mut at, mut whole, mut visible) = (0, 0, 0);
+        while at < extent.written {
+            let end = if at < extent.length { extent.length } else { extent.written };
+            let count = PIECE_BYTES.min(end - at);
             let start = extent.offset + at;
             let bytes = self.store.get_range(&name, start..start + count)?;
-            checksum = crc32c::crc32c_append(checksum, &bytes);
-            self.append(&bytes)?;
+            whole = crc32c::crc32c_append(whole, &bytes);
+            if at < extent.length {
+                visible = crc32c::crc32c_append(visible, &bytes);
+                self.append(&bytes)?;
+            }
             at += count;
         }
-        // Of bytes that were cut off later the checksum is not known any more.
-        if extent.length == extent.written {
-            check(extent, checksum)?;
-        }
-        Ok(checksum)
+        check(extent, whole)?;
+        Ok(visible)
     }
 
     /// Copies what waits.
