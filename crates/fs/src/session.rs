@@ -200,7 +200,13 @@ impl Session {
 
     /// As [`Session::insert`] where a record may exist, if only a tombstone.
     #[cold]
-    fn insert_over(&self, dir: &Dir, name: &[u8], inode: &mut Inode, below: &Below) -> Result<()> {
+    pub(crate) fn insert_over(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        inode: &mut Inode,
+        below: &Below,
+    ) -> Result<()> {
         let key = key(dir.id(), name);
         let set = self.set();
         self.tree().update([key], |[own], draft| {

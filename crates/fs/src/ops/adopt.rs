@@ -6,9 +6,9 @@
 use esker_base::Result;
 
 use crate::dir::Dir;
-use crate::inode::{DirId, FileId, Inode, key};
+use crate::inode::{Inode, key};
 use crate::path::check_name;
-use crate::session::{Session, State, exists};
+use crate::session::Session;
 
 /// Reads the next bytes of a file into a buffer and says how many; 0 at its end.
 pub(crate) type Fill<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<usize>;
@@ -39,22 +39,7 @@ impl Session {
         }
         let _shape = self.shape();
         dir.check_alive()?;
-        let set = self.set();
-        self.tree().update([key], |[own], draft| {
-            let state = State::of(own, &below)?;
-            if state.inode.is_some() {
-                return Err(exists(name));
-            }
-            inode.generation = state.next_generation;
-            inode.seq = draft.seq();
-            inode.id = if inode.is_directory() {
-                DirId::child(dir.id(), inode.generation, name).0
-            } else {
-                FileId::new(set, inode.seq).0
-            };
-            draft.put(&mut [inode.row(&key)]);
-            Ok(())
-        })?;
+        self.insert_over(dir, name, &mut inode, &below)?;
         dir.touch(self.now_ns());
         Ok(inode)
     }

@@ -1,18 +1,17 @@
 //! Integers of a fixed number of bits, packed least significant bit first.
 
-/// Appends each of `values` less `base` as `width` bits, padded to a whole byte at the end.
+/// Appends each of `values` as `width` bits, padded to a whole byte at the end.
 ///
 /// # Panics
 /// If `width` is over 64.
-pub fn pack(out: &mut Vec<u8>, values: &[u64], base: u64, width: u32) {
+pub fn pack(out: &mut Vec<u8>, values: impl ExactSizeIterator<Item = u64>, width: u32) {
     assert!(width <= 64, "a value has at most 64 bits");
     if width == 0 {
         return;
     }
     let end = out.len() + bytes(values.len(), width);
     let (mut pending, mut filled) = (0u64, 0u32);
-    for &value in values {
-        let value = value.wrapping_sub(base);
+    for value in values {
         debug_assert!(width == 64 || value >> width == 0, "the width covers every value");
         pending |= value << filled;
         filled += width;
@@ -107,7 +106,7 @@ mod tests {
                     .collect();
                 let based: Vec<u64> = values.iter().map(|v| v.wrapping_add(77)).collect();
                 let mut packed = Vec::new();
-                pack(&mut packed, &based, 77, width);
+                pack(&mut packed, values.iter().copied(), width);
                 assert_eq!(packed.len(), bytes(count, width));
                 let mut unpacked = Vec::new();
                 unpack(&packed, count, 77, width, &mut unpacked);

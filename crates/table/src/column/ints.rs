@@ -219,7 +219,7 @@ fn encode_within(values: &[u64], searched: bool, depth: usize, out: &mut Vec<u8>
     out.push(PACKED);
     put_varint(out, shape.low);
     out.push(width as u8);
-    bits::pack(out, values, shape.low, width);
+    bits::pack(out, values.iter().map(|value| value - shape.low), width);
 }
 
 /// Encodes `values` if their deltas repeat with a short period and that costs less.
@@ -288,7 +288,7 @@ fn encode_dictionary(values: &[u64], packed_bytes: usize, out: &mut Vec<u8>) -> 
             distinct.binary_search(value).expect("every value is in the dictionary") as u64
         })
         .collect();
-    bits::pack(out, &indices, 0, width);
+    bits::pack(out, indices.into_iter(), width);
     true
 }
 

@@ -130,29 +130,12 @@ fn encode_text(text: &[u8], out: &mut Vec<u8>) {
         for (index, &byte) in alphabet.iter().enumerate() {
             rank[usize::from(byte)] = index as u8;
         }
-        pack_ranks(text, &rank, width, out);
+        let ranks = text.iter().map(|&byte| u64::from(rank[usize::from(byte)]));
+        bits::pack(out, ranks, width);
     } else {
         out.push(PLAIN);
         out.extend_from_slice(text);
     }
-}
-
-/// Packs the rank of each byte of `text` in `width` bits; the layout of [`bits::pack`].
-fn pack_ranks(text: &[u8], rank: &[u8; 256], width: u32, out: &mut Vec<u8>) {
-    let end = out.len() + bits::bytes(text.len(), width);
-    let (mut pending, mut filled) = (0u64, 0u32);
-    for &byte in text {
-        let value = u64::from(rank[usize::from(byte)]);
-        pending |= value << filled;
-        filled += width;
-        if filled >= 64 {
-            out.extend_from_slice(&pending.to_le_bytes());
-            filled -= 64;
-            pending = if filled == 0 { 0 } else { value >> (width - filled) };
-        }
-    }
-    out.extend_from_slice(&pending.to_le_bytes());
-    out.truncate(end);
 }
 
 /// A parsed string column. Borrowed bytes are passed again on access, so that a block owns them.
