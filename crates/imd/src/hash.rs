@@ -1,0 +1,52 @@
+//! Hash of a key: decides its partition, its place in a table and its fingerprint.
+//!
+//! The high bits choose the partition, so that a partition is one contiguous range of hashes; the
+//! order within a table is that of the whole hash. Part of the format: never changed.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Keys have at least this many bytes.
+pub const KEY_BYTES_MIN: usize = 1;
+
+/// Keys have at most this many bytes: their length is stored in one byte.
+pub const KEY_BYTES_MAX: usize = 255;
+
+/// The hash of a key of any length: XXH3 with 64 bits, seed 0.
+#[inline]
+#[must_use]
+pub fn key_hash(key: &[u8]) -> u64 {
+    xxh3_64(key)
+}
+
+/// The partition of `hash` among `partitions`: each gets an equal, contiguous range of hashes.
+///
+/// # Panics
+/// If `partitions` is 0.
+#[inline]
+#[must_use]
+pub fn partition(hash: u64, partitions: u32) -> u32 {
+    assert!(partitions > 0, "an indexed directory has at least one partition");
+    let product = u128::from(hash) * u128::from(partitions);
+    u32::try_from(product >> 64).expect("the high half of a product is below its second factor")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_are_contiguous_and_equal() {
+        assert_eq!(partition(0, 3), 0);
+        assert_eq!(partition(u64::MAX, 3), 2);
+        assert_eq!(partition(u64::MAX / 2, 2), 0);
+        assert_eq!(partition(u64::MAX / 2 + 1, 2), 1);
+        assert_eq!(partition(u64::MAX, 1), 0);
+        assert_eq!(partition(u64::MAX, u32::MAX), u32::MAX - 1);
+    }
+
+    #[test]
+    fn hash_never_changes() {
+        assert_eq!(key_hash(b"a"), 0xe6c6_32b6_1e96_4e1f);
+        assert_eq!(key_hash(&42_u64.to_le_bytes()), 0xd5a6_f8c8_38df_27c8);
+    }
+}

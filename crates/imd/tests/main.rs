@@ -1,0 +1,1 @@
+//! Tests of indexed directories as a whole.
