@@ -39,6 +39,20 @@ pub enum Kind {
     NoSpace,
     /// The store can only be read.
     ReadOnly,
+    /// Only the owner or the superuser may do it, whatever the mode bits say.
+    NotPermitted,
+    /// Symbolic links that lead to each other.
+    Loop,
+    /// The file has no such extended attribute.
+    NoAttribute,
+    /// The file has as many names as it can have.
+    TooManyLinks,
+    /// A file would be longer than a file can be.
+    FileTooLarge,
+    /// Nothing here can do it, for any argument.
+    Unsupported,
+    /// The device under the store failed; retrying is not known to help.
+    DeviceFailed,
 }
 
 impl Kind {
@@ -58,9 +72,16 @@ impl Kind {
             Self::Corrupt => 5,        // EIO
             Self::Invalid => 22,       // EINVAL
             Self::TooLarge => 36,      // ENAMETOOLONG
-            Self::Closed => 9,         // EBADF
+            Self::Closed => 5,         // EIO: what failed before is not the file's descriptor
             Self::NoSpace => 28,       // ENOSPC
             Self::ReadOnly => 30,      // EROFS
+            Self::NotPermitted => 1,   // EPERM
+            Self::Loop => 40,          // ELOOP
+            Self::NoAttribute => 61,   // ENODATA
+            Self::TooManyLinks => 31,  // EMLINK
+            Self::FileTooLarge => 27,  // EFBIG
+            Self::Unsupported => 95,   // EOPNOTSUPP
+            Self::DeviceFailed => 5,   // EIO
         }
     }
 
@@ -83,6 +104,13 @@ impl Kind {
             Self::Closed => 15,
             Self::NoSpace => 16,
             Self::ReadOnly => 17,
+            Self::NotPermitted => 18,
+            Self::Loop => 19,
+            Self::NoAttribute => 20,
+            Self::TooManyLinks => 21,
+            Self::FileTooLarge => 22,
+            Self::Unsupported => 23,
+            Self::DeviceFailed => 24,
         }
     }
 
@@ -90,6 +118,10 @@ impl Kind {
     #[must_use]
     pub fn of_io(error: &std::io::Error) -> Self {
         use std::io::ErrorKind as Io;
+        // EIO, which the standard library has no kind for.
+        if error.raw_os_error() == Some(5) {
+            return Self::DeviceFailed;
+        }
         match error.kind() {
             Io::NotFound => Self::NotFound,
             Io::AlreadyExists => Self::Exists,
@@ -100,7 +132,9 @@ impl Kind {
             Io::StorageFull | Io::QuotaExceeded => Self::NoSpace,
             Io::ReadOnlyFilesystem => Self::ReadOnly,
             Io::InvalidInput | Io::InvalidFilename => Self::Invalid,
-            Io::FileTooLarge => Self::TooLarge,
+            Io::FileTooLarge => Self::FileTooLarge,
+            Io::TooManyLinks => Self::TooManyLinks,
+            Io::Unsupported => Self::Unsupported,
             Io::UnexpectedEof | Io::InvalidData => Self::Corrupt,
             _ => Self::Unavailable,
         }

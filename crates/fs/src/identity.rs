@@ -84,10 +84,16 @@ impl Identity {
     /// Fails unless this is the owner of `inode` or the superuser.
     ///
     /// # Errors
-    /// `Denied`.
+    /// `NotPermitted`.
     pub fn check_owner(&self, inode: &Inode, what: &[u8]) -> Result<()> {
-        if self.is_root() || self.uid == inode.uid { Ok(()) } else { Err(denied(what)) }
+        if self.is_root() || self.uid == inode.uid { Ok(()) } else { Err(not_permitted(what)) }
     }
+}
+
+/// The error that only others may do `what`.
+pub(crate) fn not_permitted(what: &[u8]) -> Error {
+    let what = String::from_utf8_lossy(what);
+    Error::new(Kind::NotPermitted, format!("{what}: operation not permitted"))
 }
 
 /// The error that `what` is not allowed.

@@ -215,7 +215,7 @@ impl Namespace {
     /// Opens the directory at `path`, which is followed through symbolic links.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`, `Denied`, `TooLarge`; `Invalid` for a loop of links.
+    /// `NotFound`, `NotADirectory`, `Denied`, `TooLarge`; `Loop` for a loop of links.
     pub fn dir(&self, path: impl AsRef<[u8]>) -> Result<Dir> {
         let found = self.find(path.as_ref(), Follow::Yes)?;
         self.dir_of(&found, path.as_ref())
@@ -274,7 +274,7 @@ impl Namespace {
             {
                 *links += 1;
                 if *links > SYMLINKS_MAX {
-                    return Err(Error::new(Kind::Invalid, "too many symbolic links"));
+                    return Err(Error::new(Kind::Loop, "too many symbolic links"));
                 }
                 let found = self.walk(&dir, &inode.content, Follow::Yes, links)?;
                 if last && !wants_dir {

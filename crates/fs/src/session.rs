@@ -17,7 +17,7 @@ use esker_table::tree::{Draft, Slot, Tree, TreeOptions, TreeStatistics, Verdict}
 
 use crate::data::DataLogs;
 use crate::dir::{Dir, DirNode};
-use crate::identity::{EXECUTE, Identity, WRITE, denied};
+use crate::identity::{EXECUTE, Identity, WRITE, not_permitted};
 use crate::inode::{DirId, Entry, FileId, FileKind, Inode, column, key};
 use crate::layers::Below;
 use crate::namespace::Namespace;
@@ -153,7 +153,7 @@ impl Session {
         let sticky = dir.mode() & 0o1000 != 0;
         let uid = self.identity().uid;
         if sticky && uid != 0 && uid != inode.uid && uid != dir.owner().0 {
-            return Err(denied(name));
+            return Err(not_permitted(name));
         }
         Ok(())
     }
@@ -167,12 +167,24 @@ impl Session {
     /// Puts `inode` at `name` in `dir` if there is nothing; gives it its identity and owner.
     #[inline]
     pub(crate) fn insert(&self, dir: &Dir, name: &[u8], inode: &mut Inode) -> Result<()> {
+        self.insert_as(dir, name, inode, None)
+    }
+
+    /// As [`Session::insert`] for the user and group `owner`, if not for the session's own.
+    #[inline]
+    pub(crate) fn insert_as(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        inode: &mut Inode,
+        owner: Option<(u32, u32)>,
+    ) -> Result<()> {
         let key = key(dir.id(), name);
         self.tree().prefetch(&key);
         let _shape = self.shape();
         crate::path::check_name(name)?;
         self.check_change(dir, name)?;
-        self.own(dir, inode);
+        self.own(dir, inode, owner);
         let below = self.below(dir, &key)?;
         if below.inode.is_none() && below.next_generation == 0 {
             inode.id = if inode.is_directory() {
@@ -227,9 +239,9 @@ impl Session {
     }
 
     /// Gives a new inode in `dir` its owner, and what a set-group-id directory passes on.
-    fn own(&self, dir: &DirNode, inode: &mut Inode) {
+    fn own(&self, dir: &DirNode, inode: &mut Inode, owner: Option<(u32, u32)>) {
         let identity = self.identity();
-        (inode.uid, inode.gid) = (identity.uid, identity.gid);
+        (inode.uid, inode.gid) = owner.unwrap_or((identity.uid, identity.gid));
         if dir.mode() & 0o2000 != 0 {
             inode.gid = dir.owner().1;
             if inode.is_directory() {

@@ -112,7 +112,7 @@ impl Compared {
             let reference = self.reference.run(&operation);
             let found = subject::run(&session, &operation);
             let lawful = |found: &Outcome| match (&operation, found, &real) {
-                (Operation::Link { .. }, Err(Kind::IsADirectory), Err(Kind::Denied)) => true,
+                (Operation::Link { .. }, Err(Kind::IsADirectory), Err(Kind::NotPermitted)) => true,
                 _ => comparable_outcome(found.clone()) == comparable_outcome(real.clone()),
             };
             assert!(

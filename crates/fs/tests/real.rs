@@ -391,7 +391,7 @@ fn attributes(stat: &call::Stat) -> Attributes {
     }
 }
 
-/// The kind whose errno `error` is; those of one meaning that Esker does not tell apart are one.
+/// The kind whose errno `error` is.
 pub fn kind_of_errno(error: Errno) -> Kind {
     const KINDS: &[Kind] = &[
         Kind::NotFound,
@@ -402,13 +402,10 @@ pub fn kind_of_errno(error: Errno) -> Kind {
         Kind::Denied,
         Kind::Invalid,
         Kind::TooLarge,
+        Kind::NotPermitted,
+        Kind::Loop,
+        Kind::NoAttribute,
     ];
-    let error = match error {
-        Errno::PERM => Errno::ACCESS,
-        Errno::LOOP => Errno::INVAL,
-        Errno::NODATA => Errno::NOENT,
-        other => other,
-    };
     let kind = KINDS.iter().find(|kind| kind.errno() == error.raw_os_error());
     *kind.unwrap_or_else(|| panic!("no operation fails like this: {error}"))
 }

@@ -75,7 +75,7 @@ fn who_is_not_the_superuser_owns_what_they_import() {
     // The directory belongs to somebody else and keeps its attributes: that is a problem to name.
     let inode = session.stat("/public", Follow::No).expect("stat");
     assert_eq!((inode.uid, inode.mode), (0, 0o777));
-    assert_eq!(tally.take_problems()[0].error.kind(), Kind::Denied);
+    assert_eq!(tally.take_problems()[0].error.kind(), Kind::NotPermitted);
     // Where mode bits deny, nothing is imported.
     let tally = Tally::default();
     let private = session.dir("/private").expect("dir");

@@ -23,6 +23,13 @@ pub const MEANINGS: &[(Kind, &str)] = &[
     (Kind::Closed, "an earlier failure closed the session: resume it"),
     (Kind::NoSpace, "no room is left"),
     (Kind::ReadOnly, "the store can only be read"),
+    (Kind::NotPermitted, "only the owner or the superuser may do it"),
+    (Kind::Loop, "symbolic links lead to each other"),
+    (Kind::NoAttribute, "no such extended attribute"),
+    (Kind::TooManyLinks, "the file has as many names as it can have"),
+    (Kind::FileTooLarge, "a file would be longer than a file can be"),
+    (Kind::Unsupported, "nothing here can do it"),
+    (Kind::DeviceFailed, "the device under the store failed"),
 ];
 
 /// List exit codes
@@ -45,6 +52,13 @@ pub const MEANINGS: &[(Kind, &str)] = &[
 /// 15  an earlier failure closed the session: resume it
 /// 16  no room is left
 /// 17  the store can only be read
+/// 18  only the owner or the superuser may do it
+/// 19  symbolic links lead to each other
+/// 20  no such extended attribute
+/// 21  the file has as many names as it can have
+/// 22  a file would be longer than a file can be
+/// 23  nothing here can do it
+/// 24  the device under the store failed
 ///
 /// An import, export or search that left something out exits with the code of the first problem.
 #[derive(Args)]

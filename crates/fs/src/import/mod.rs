@@ -261,7 +261,7 @@ impl Import<'_> {
                 inode.size = inode.content.len() as u64;
             }
             Some(FileKind::CharDevice | FileKind::BlockDevice) if !identity.is_root() => {
-                return Err(Failure::Entry(crate::identity::denied(name)));
+                return Err(Failure::Entry(crate::identity::not_permitted(name)));
             }
             _ => {}
         }
@@ -391,6 +391,10 @@ impl Failure {
             | Kind::Exists
             | Kind::NotFound
             | Kind::Denied
+            | Kind::NotPermitted
+            | Kind::Loop
+            | Kind::FileTooLarge
+            | Kind::TooManyLinks
             | Kind::IsADirectory
             | Kind::NotADirectory => Self::Entry(error),
             _ => Self::Session(error),

@@ -47,7 +47,7 @@ impl Session {
     /// Creates a named pipe, a socket or a device file; `rdev` is a device's number.
     ///
     /// # Errors
-    /// As [`Session::create`]; `Denied` for devices unless this is the superuser; `Invalid` for
+    /// As [`Session::create`]; `NotPermitted` for devices unless this is the superuser; `Invalid` for
     /// other kinds.
     pub fn mknod(
         &self,
@@ -62,7 +62,7 @@ impl Session {
             FileKind::CharDevice | FileKind::BlockDevice if self.identity().is_root() => {}
             FileKind::CharDevice | FileKind::BlockDevice => {
                 self.check_vacant(dir, name)?;
-                return Err(crate::identity::denied(name));
+                return Err(crate::identity::not_permitted(name));
             }
             FileKind::Directory | FileKind::Symlink => {
                 return Err(Error::new(Kind::Invalid, "mknod makes no directories or links"));
@@ -80,19 +80,25 @@ impl Session {
     /// As [`Session::create`]; `TooLarge`, `NotFound` (if empty) or `Invalid` for targets that no
     /// path can be.
     pub fn symlink(&self, dir: &Dir, name: &[u8], target: &[u8]) -> Result<Inode> {
-        if target.len() >= PATH_BYTES_MAX {
-            return Err(Error::new(Kind::TooLarge, "a link's target is longer than any path"));
-        }
-        if target.is_empty() {
-            return Err(Error::new(Kind::NotFound, "a link's target is empty"));
-        }
-        if target.contains(&0) {
-            return Err(Error::new(Kind::Invalid, "a link's target has a zero byte"));
-        }
+        check_target(target)?;
         let mut inode = Inode::new(Entry::Is(FileKind::Symlink), 0o777, self.now_ns());
         inode.size = target.len() as u64;
         inode.content = target.to_vec();
         self.insert(dir, name, &mut inode)?;
         Ok(inode)
     }
+}
+
+/// Fails for what no symbolic link can lead to.
+pub(super) fn check_target(target: &[u8]) -> Result<()> {
+    if target.len() >= PATH_BYTES_MAX {
+        return Err(Error::new(Kind::TooLarge, "a link's target is longer than any path"));
+    }
+    if target.is_empty() {
+        return Err(Error::new(Kind::NotFound, "a link's target is empty"));
+    }
+    if target.contains(&0) {
+        return Err(Error::new(Kind::Invalid, "a link's target has a zero byte"));
+    }
+    Ok(())
 }

@@ -14,7 +14,7 @@ impl Session {
     /// Makes `name` in `dir` a further name of the file `old_name` in `old_dir`.
     ///
     /// # Errors
-    /// `NotFound`, `Exists`, `Denied`; `IsADirectory` for a directory; `TooLarge` over
+    /// `NotFound`, `Exists`, `Denied`; `IsADirectory` for a directory; `TooManyLinks` over
     /// [`LINKS_MAX`] names.
     pub fn link(&self, old_dir: &Dir, old_name: &[u8], dir: &Dir, name: &[u8]) -> Result<Inode> {
         let _shape = self.shape();
@@ -64,7 +64,10 @@ impl Session {
                 _ => old.clone(),
             };
             if inode.nlink >= LINKS_MAX {
-                return Err(Error::new(Kind::TooLarge, format!("a file has {LINKS_MAX} names")));
+                return Err(Error::new(
+                    Kind::TooManyLinks,
+                    format!("a file has {LINKS_MAX} names"),
+                ));
             }
             inode.nlink += 1;
             inode.ctime_ns = now_ns;

@@ -3,10 +3,12 @@
 mod adopt;
 mod create;
 mod link;
+mod make;
 mod remove;
 mod rename;
 mod setattr;
 mod write;
 
+pub use make::NewFile;
 pub use rename::RenameFlags;
 pub use setattr::{Changes, XattrSet};

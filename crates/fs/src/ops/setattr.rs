@@ -3,7 +3,7 @@
 use esker_base::{Error, Kind, Result};
 
 use crate::dir::Dir;
-use crate::identity::{Identity, WRITE, denied};
+use crate::identity::{Identity, WRITE, not_permitted};
 use crate::inode::{FileKind, Inode};
 use crate::path::{check_name, show};
 use crate::session::Session;
@@ -105,7 +105,7 @@ impl Session {
             let gives_away = changes.uid.is_some_and(|uid| uid != inode.uid);
             let joins = changes.gid.is_some_and(|gid| gid != inode.gid && !identity.is_member(gid));
             if gives_away || joins {
-                return Err(denied(name));
+                return Err(not_permitted(name));
             }
         }
         if changes.uid.is_some() || changes.gid.is_some() {
@@ -122,7 +122,7 @@ impl Session {
     /// Sets an extended attribute of `name` in `dir`.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`, `TooLarge`; `Exists` or `NotFound` as `how` asks.
+    /// `NotFound`, `Denied`, `TooLarge`; `Exists` or `NoAttribute` as `how` asks.
     pub fn set_xattr(
         &self,
         dir: &Dir,
@@ -148,7 +148,7 @@ impl Session {
     /// Removes an extended attribute of `name` in `dir`.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`.
+    /// `NotFound`, `Denied`, `NoAttribute`.
     pub fn remove_xattr(&self, dir: &Dir, name: &[u8], attribute: &[u8]) -> Result<()> {
         self.amend_xattrs(dir, name, attribute, |xattrs| {
             xattrs.remove(attribute).map(drop).ok_or_else(|| no_attribute(attribute))
@@ -162,7 +162,7 @@ impl Session {
             Some(FileKind::File) => {}
             Some(FileKind::Directory) if inode.mode & 0o1000 == 0 => {}
             Some(FileKind::Directory) => self.identity().check_owner(inode, name)?,
-            _ => return Err(denied(name)),
+            _ => return Err(not_permitted(name)),
         }
         self.identity().check(WRITE, inode, name)
     }
@@ -182,7 +182,7 @@ impl Session {
             if user {
                 self.check_user_xattr(inode, name)?;
             } else if !self.identity().is_root() {
-                return Err(denied(attribute));
+                return Err(not_permitted(attribute));
             }
             let mut xattrs = xattr::decode(&inode.xattrs)?;
             change(&mut xattrs)?;
@@ -223,13 +223,13 @@ pub(super) fn check_file(inode: &Inode, name: &[u8]) -> Result<()> {
 }
 
 fn no_attribute(attribute: &[u8]) -> Error {
-    Error::new(Kind::NotFound, format!("{}: no such attribute", show(attribute)))
+    Error::new(Kind::NoAttribute, format!("{}: no such attribute", show(attribute)))
 }
 
 /// Cuts a file off at `size`, or extends it by zeros.
 fn resize(inode: &mut Inode, name: &[u8], size: u64) -> Result<()> {
     if i64::try_from(size).is_err() {
-        return Err(Error::new(Kind::TooLarge, format!("{}: {size} bytes", show(name))));
+        return Err(Error::new(Kind::FileTooLarge, format!("{}: {size} bytes", show(name))));
     }
     if let Some(extent) = &mut inode.extent {
         extent.length = extent.length.min(size);

@@ -4,7 +4,7 @@
 //! order of the kernel (`fs/namei.c`, `fs/attr.c`), so that of several errors the same one shows.
 //! Where Esker differs lawfully it is Esker's way: directories have one link, `remove_tree` takes
 //! a tree in one step and leaves link counts of files that have names elsewhere, and every error is
-//! a `Kind`, so that EPERM is `Denied` and ELOOP is `Invalid`.
+//! a `Kind`.
 
 mod rename;
 
@@ -219,7 +219,7 @@ impl Reference {
 
     fn check_owner(&self, number: u64) -> Result<()> {
         let owns = self.is_root() || self.identity.uid == self.nodes[&number].uid;
-        if owns { Ok(()) } else { Err(Kind::Denied) }
+        if owns { Ok(()) } else { Err(Kind::NotPermitted) }
     }
 
     /// Whether `number` may be taken out of `dir`.
@@ -228,7 +228,7 @@ impl Reference {
         let sticky = self.nodes[&dir].mode & STICKY != 0;
         let owner = |number: u64| self.nodes[&number].uid == self.identity.uid;
         if sticky && !self.is_root() && !owner(dir) && !owner(number) {
-            return Err(Kind::Denied);
+            return Err(Kind::NotPermitted);
         }
         Ok(())
     }
@@ -269,7 +269,7 @@ impl Reference {
                     if node.kind == FileKind::Symlink && through {
                         *links += 1;
                         if *links > 40 {
-                            return Err(Kind::Invalid);
+                            return Err(Kind::Loop);
                         }
                         self.walk(at, &node.bytes, true, links)?
                     } else {
@@ -344,7 +344,7 @@ impl Reference {
     ) -> Result<()> {
         let dir = self.vacant(at)?;
         if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && !self.is_root() {
-            return Err(Kind::Denied);
+            return Err(Kind::NotPermitted);
         }
         let mut node = self.fresh(kind, mode);
         node.parent = dir;
@@ -508,7 +508,7 @@ impl Reference {
             let gives_away = changes.uid.is_some_and(|uid| uid != node.uid);
             let joins = changes.gid.is_some_and(|gid| gid != node.gid && !self.is_member(gid));
             if gives_away || joins {
-                return Err(Kind::Denied);
+                return Err(Kind::NotPermitted);
             }
         }
         if node.kind != FileKind::Directory {
@@ -523,14 +523,14 @@ impl Reference {
     /// Who may change the attribute `name` of a node.
     fn check_xattr(&self, number: u64, name: &[u8]) -> Result<()> {
         if !name.starts_with(b"user.") {
-            return if self.is_root() { Ok(()) } else { Err(Kind::Denied) };
+            return if self.is_root() { Ok(()) } else { Err(Kind::NotPermitted) };
         }
         let node = &self.nodes[&number];
         match node.kind {
             FileKind::File => {}
             FileKind::Directory if node.mode & STICKY == 0 => {}
             FileKind::Directory => self.check_owner(number)?,
-            _ => return Err(Kind::Denied),
+            _ => return Err(Kind::NotPermitted),
         }
         self.check(number, WRITE)
     }
@@ -540,7 +540,7 @@ impl Reference {
         self.check_xattr(number, name)?;
         match (how, self.nodes[&number].xattrs.contains_key(name)) {
             (XattrSet::Create, true) => return Err(Kind::Exists),
-            (XattrSet::Replace, false) => return Err(Kind::NotFound),
+            (XattrSet::Replace, false) => return Err(Kind::NoAttribute),
             _ => {}
         }
         let now_ns = self.now_ns();
@@ -555,7 +555,7 @@ impl Reference {
         self.check_xattr(number, name)?;
         let now_ns = self.now_ns();
         let node = self.node(number);
-        node.xattrs.remove(name).ok_or(Kind::NotFound)?;
+        node.xattrs.remove(name).ok_or(Kind::NoAttribute)?;
         node.ctime_ns = now_ns;
         Ok(())
     }
