@@ -87,6 +87,11 @@ fn run(name: &str, target: fn(&[u8])) {
 }
 
 #[test]
+fn auxiliary() {
+    run("auxiliary", crate::auxiliary::run);
+}
+
+#[test]
 fn block() {
     run("block", crate::block::run);
 }

@@ -6,6 +6,7 @@
 //! `cargo +nightly fuzz run TARGET` calls it under coverage guidance, `cargo test` on random bytes
 //! for a bounded time (`campaign`).
 
+pub mod auxiliary;
 pub mod block;
 mod choices;
 pub mod log;

@@ -5,4 +5,5 @@
 //! is written, in one pass.
 //! Source: DeltaFS thesis, chapter 5.
 
+pub mod auxiliary;
 pub mod hash;

@@ -1,1 +1,4 @@
 //! Tests of indexed directories as a whole.
+
+mod auxiliary;
+mod golden;

@@ -1,0 +1,23 @@
+//! Golden bytes: what the encoders write today is what docs/format shows, byte by byte.
+//!
+//! An example in a document is a fence of hexadecimal digits, comments after `#`, that follows a
+//! line `<!-- golden: NAME -->`. A change of bytes that readers of before could not read is a new
+//! format version.
+
+use std::path::Path;
+
+/// Fails unless the example `name` of a document of docs/format is of `bytes`, which it then shows.
+pub fn assert_documented(document: &str, name: &str, bytes: &[u8]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format");
+    let text = std::fs::read_to_string(folder.join(document)).expect("a document");
+    let marker = format!("<!-- golden: {name} -->");
+    let after = text.split_once(&marker).unwrap_or_else(|| panic!("{document} has no {marker}")).1;
+    let fence = after.split("```").nth(1).expect("a fence after the marker");
+    let digits: String = fence
+        .lines()
+        .skip(1)
+        .flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace())
+        .collect();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(digits, hex, "{document}: {name} differs");
+}
