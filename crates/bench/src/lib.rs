@@ -2,6 +2,7 @@
 //! same work and report the same figures.
 
 mod create;
+pub mod particles;
 pub mod permutation;
 mod query;
 pub mod report;
