@@ -1,0 +1,109 @@
+//! Pressure: memory stays bounded, full channels hold up nothing else, and nobody waits in a circle.
+
+use std::time::Duration;
+
+use super::messages::{above, next};
+use crate::transport::{Sent, Transport};
+use crate::{Channel, Rank};
+
+const DATA: Channel = Channel(3);
+const OTHER: Channel = Channel(4);
+
+const MESSAGE_BYTES: usize = 64 << 10;
+
+/// More than any transport, with the buffers of the kernel below it, may hold of one channel.
+const HELD_BYTES_MAX: usize = 64 << 20;
+
+/// A channel whose receiver takes nothing refuses more at some point; another channel, and barriers,
+/// go on; nothing that was taken is lost.
+pub fn backpressure(transport: &mut dyn Transport) {
+    if transport.size() == 1 {
+        return;
+    }
+    let (sender, receiver) = (Rank(0), Rank(1));
+    let mut taken = 0_u32;
+    if transport.rank() == sender {
+        loop {
+            let mut bytes = vec![0; MESSAGE_BYTES];
+            bytes[..4].copy_from_slice(&taken.to_le_bytes());
+            match transport.try_send(receiver, DATA, bytes).expect("the receiver is there") {
+                Sent::Done => taken += 1,
+                // A second refusal, after a moment, is final.
+                Sent::Full(bytes) => {
+                    let _ = transport.receive(&[], Duration::from_millis(20)).expect("no loss");
+                    match transport.try_send(receiver, DATA, bytes).expect("the receiver is there")
+                    {
+                        Sent::Done => taken += 1,
+                        Sent::Full(_) => break,
+                    }
+                }
+            }
+            assert!(taken as usize * MESSAGE_BYTES <= HELD_BYTES_MAX, "no bound");
+        }
+        transport.send(receiver, OTHER, taken.to_le_bytes().to_vec()).expect("another channel");
+    }
+    transport.barrier().expect("a full channel does not hold up barriers");
+    if transport.rank() == receiver {
+        let told = next(transport, &[OTHER]);
+        let expected = u32::from_le_bytes(told.bytes.try_into().expect("four bytes"));
+        assert!(expected > 0);
+        for number in 0..expected {
+            let message = next(transport, &[DATA]);
+            assert_eq!(message.bytes[..4], number.to_le_bytes());
+            assert_eq!(message.bytes.len(), MESSAGE_BYTES);
+        }
+    }
+    transport.barrier().expect("all come");
+    let held = transport.counters().buffered_bytes_max;
+    assert!(held <= HELD_BYTES_MAX as u64, "{held}");
+}
+
+/// Pairs of ranks that send each other more than all buffers hold finish, if they receive when
+/// refused.
+pub fn full_both_ways(transport: &mut dyn Transport) {
+    let total: usize = if transport.size() <= 16 { 200 } else { 20 };
+    let (to, me) = (above(transport, 1), transport.rank());
+    let (mut sent, mut received) = (0, 0);
+    let mut pending = None;
+    while sent < total || received < total {
+        if sent < total {
+            let bytes = pending.take().unwrap_or_else(|| vec![me.0 as u8; MESSAGE_BYTES]);
+            match transport.try_send(to, DATA, bytes).expect("the neighbour is there") {
+                Sent::Done => {
+                    sent += 1;
+                    continue;
+                }
+                Sent::Full(bytes) => pending = Some(bytes),
+            }
+        }
+        if let Some(message) =
+            transport.receive(&[DATA], Duration::from_millis(50)).expect("no loss")
+        {
+            assert_eq!(message.bytes, vec![message.from.0 as u8; MESSAGE_BYTES]);
+            received += 1;
+        }
+    }
+}
+
+/// A plain send waits for a receiver that is slow, and loses nothing.
+pub fn slow_receiver(transport: &mut dyn Transport) {
+    const MESSAGES: u32 = 100;
+    if transport.size() == 1 {
+        return;
+    }
+    let (sender, receiver) = (Rank(transport.size() - 1), Rank(0));
+    if transport.rank() == sender {
+        for number in 0..MESSAGES {
+            let mut bytes = vec![1; MESSAGE_BYTES];
+            bytes[..4].copy_from_slice(&number.to_le_bytes());
+            transport.send(receiver, DATA, bytes).expect("it receives, if slowly");
+        }
+    } else if transport.rank() == receiver {
+        for number in 0..MESSAGES {
+            if number % 25 == 0 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            assert_eq!(next(transport, &[DATA]).bytes[..4], number.to_le_bytes());
+        }
+    }
+}

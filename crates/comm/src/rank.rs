@@ -1,0 +1,52 @@
+//! Rank and channel: who sends, and to which conversation a message belongs.
+
+use std::fmt;
+
+/// A process of a job: 0 to one less than the job's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rank(pub u32);
+
+impl Rank {
+    /// The rank as an index.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The ranks of a job of `size`.
+    pub fn all(size: u32) -> impl ExactSizeIterator<Item = Self> + DoubleEndedIterator {
+        (0..size).map(Self)
+    }
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}", self.0)
+    }
+}
+
+/// A conversation between the ranks of a job.
+///
+/// Messages of one channel from one rank to another arrive in order, and wait for no other channel's.
+/// Programs use the channels below [`Channel::OWN`]; the others are this crate's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Channel(pub u16);
+
+impl Channel {
+    /// The first channel that this crate keeps to itself.
+    pub const OWN: Self = Self(0x7f00);
+    /// The hops of a [`crate::Router`] that was given no other channels: this one and the next two.
+    pub const ROUTER: Self = Self(0x7f00);
+    /// Collectives.
+    pub const COLLECTIVE: Self = Self(0x7f10);
+    /// Barriers.
+    pub(crate) const BARRIER: Self = Self(0x7f20);
+    /// The highest: a tag of every MPI goes up to 32767.
+    pub const MAX: Self = Self(0x7fff);
+}
+
+impl fmt::Display for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "channel {}", self.0)
+    }
+}

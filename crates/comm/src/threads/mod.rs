@@ -1,0 +1,263 @@
+//! Threads: ranks that are threads of one process, for tests, for simulated nodes and for programs
+//! that are no parallel job.
+//!
+//! Every rank has an inbox ([`inbox`]); a send locks the receiver's and puts the message in. So a
+//! message is never copied, and what is buffered is held by its receiver.
+//! Lock order: no two inboxes are locked at once.
+
+mod inbox;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use esker_base::clock::SystemClock;
+use esker_base::{Clock, Error, Kind, Result};
+use parking_lot::Mutex;
+
+use self::inbox::{Inbox, Put};
+use crate::barrier::Barrier;
+use crate::transport::{
+    CHANNEL_BYTES_MAX, Counters, DEADLINE, Message, Sent, Transport, check_send,
+};
+use crate::{Channel, NodeMap, Rank};
+
+/// Stack of a rank's thread: a thousand ranks take no more than they use of it.
+const STACK_BYTES: usize = 1 << 20;
+
+/// How ranks that are threads behave.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// [`CHANNEL_BYTES_MAX`], unless it is to be something else.
+    pub channel_bytes_max: usize,
+    /// [`DEADLINE`], unless it is to be something else.
+    pub deadline: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { channel_bytes_max: CHANNEL_BYTES_MAX, deadline: DEADLINE }
+    }
+}
+
+/// Runs `work` as every rank of a job of `ranks`, `per_node` of which share a node, and returns
+/// what each returned, in order of rank.
+///
+/// # Errors
+/// The first error that a rank returned. Such a rank is lost to the others, whose calls fail then.
+///
+/// # Panics
+/// When a rank panics, once all have ended.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use esker_comm::{Channel, Rank, Transport, threads};
+///
+/// const GREETINGS: Channel = Channel(1);
+/// let heard = threads::run(4, 2, |transport| {
+///     let next = Rank((transport.rank().0 + 1) % transport.size());
+///     transport.send(next, GREETINGS, b"hello".to_vec())?;
+///     Ok(transport.receive_soon(&[GREETINGS], "a greeting")?.from)
+/// })?;
+/// assert_eq!(heard, [Rank(3), Rank(0), Rank(1), Rank(2)]);
+/// # Ok::<(), esker_base::Error>(())
+/// ```
+pub fn run<R: Send>(
+    ranks: u32,
+    per_node: u32,
+    work: impl Fn(&mut ThreadTransport) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    run_with(NodeMap::even(ranks, per_node)?, &Options::default(), work)
+}
+
+/// As [`run`], with any nodes and options.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with<R: Send>(
+    nodes: NodeMap,
+    options: &Options,
+    work: impl Fn(&mut ThreadTransport) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let size = nodes.size();
+    let job = Arc::new(Job {
+        nodes: Arc::new(nodes),
+        options: options.clone(),
+        inboxes: Rank::all(size).map(|_| Inbox::default()).collect(),
+        lost: AtomicU64::new(0),
+    });
+    let failure = Mutex::new(None);
+    let mut results = Vec::new();
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for rank in Rank::all(size) {
+            let (job, failure, work) = (&job, &failure, &work);
+            let thread = std::thread::Builder::new()
+                .name(rank.to_string())
+                .stack_size(STACK_BYTES)
+                .spawn_scoped(scope, move || run_rank(job, rank, failure, work));
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    job.lose(rank);
+                    let error = Error::io(error, format!("start a thread for {rank}"));
+                    failure.lock().get_or_insert(Failure::Returned(error));
+                }
+            }
+        }
+        results = threads.into_iter().map(|thread| thread.join().ok().flatten()).collect();
+    });
+    match failure.into_inner() {
+        Some(Failure::Panicked(panic)) => resume_unwind(panic),
+        Some(Failure::Returned(error)) => Err(error),
+        None => Ok(results.into_iter().flatten().collect()),
+    }
+}
+
+/// How the first rank that failed did so.
+enum Failure {
+    Returned(Error),
+    Panicked(Box<dyn Any + Send>),
+}
+
+fn run_rank<R>(
+    job: &Arc<Job>,
+    rank: Rank,
+    failure: &Mutex<Option<Failure>>,
+    work: impl Fn(&mut ThreadTransport) -> Result<R>,
+) -> Option<R> {
+    let mut transport = ThreadTransport::new(job.clone(), rank);
+    // What a panic leaves half done is only looked at to end.
+    let failed = match catch_unwind(AssertUnwindSafe(|| work(&mut transport))) {
+        Ok(Ok(result)) => {
+            job.leave(rank);
+            return Some(result);
+        }
+        Ok(Err(error)) => Failure::Returned(error.within(rank)),
+        Err(panic) => Failure::Panicked(panic),
+    };
+    failure.lock().get_or_insert(failed);
+    job.lose(rank);
+    None
+}
+
+/// What the ranks of a job share.
+#[derive(Debug)]
+struct Job {
+    nodes: Arc<NodeMap>,
+    options: Options,
+    /// By rank.
+    inboxes: Vec<Inbox>,
+    /// 0, or 1 more than the first rank that was lost.
+    lost: AtomicU64,
+}
+
+impl Job {
+    fn leave(&self, rank: Rank) {
+        let waiting = self.inboxes[rank.index()].close();
+        self.nudge(&waiting);
+    }
+
+    fn lose(&self, rank: Rank) {
+        let code = u64::from(rank.0) + 1;
+        // Whoever is first names the cause; the others only followed.
+        let _ = self.lost.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst);
+        self.inboxes[rank.index()].close();
+        self.inboxes.iter().for_each(Inbox::nudge);
+    }
+
+    fn nudge(&self, ranks: &[Rank]) {
+        ranks.iter().for_each(|rank| self.inboxes[rank.index()].nudge());
+    }
+
+    fn check_lost(&self) -> Result<()> {
+        match self.lost.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            code => Err(Error::new(Kind::Unavailable, format!("rank {} is lost", code - 1))),
+        }
+    }
+}
+
+/// A rank that is a thread.
+#[derive(Debug)]
+pub struct ThreadTransport {
+    job: Arc<Job>,
+    rank: Rank,
+    counters: Counters,
+    barrier: Barrier,
+}
+
+impl ThreadTransport {
+    fn new(job: Arc<Job>, rank: Rank) -> Self {
+        Self { job, rank, counters: Counters::default(), barrier: Barrier::default() }
+    }
+}
+
+impl Transport for ThreadTransport {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn nodes(&self) -> &Arc<NodeMap> {
+        &self.job.nodes
+    }
+
+    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<Sent> {
+        check_send(self.size(), to, channel, &bytes)?;
+        self.job.check_lost()?;
+        let length = bytes.len() as u64;
+        let message = Message { from: self.rank, channel, bytes };
+        let inbox = &self.job.inboxes[to.index()];
+        match inbox.put(message, self.job.options.channel_bytes_max) {
+            Put::Done => {}
+            Put::Full(message) => return Ok(Sent::Full(message.bytes)),
+            Put::Closed => {
+                let what = format!("{to} has left the job and takes no messages");
+                return Err(Error::new(Kind::Unavailable, what));
+            }
+        }
+        self.counters.sent_messages += 1;
+        self.counters.sent_bytes += length;
+        Ok(Sent::Done)
+    }
+
+    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>> {
+        let inbox = &self.job.inboxes[self.rank.index()];
+        let lost = || self.job.lost.load(Ordering::SeqCst) != 0;
+        let (message, waiting) =
+            inbox.take(channels, wait, self.job.options.channel_bytes_max, lost);
+        self.job.nudge(&waiting);
+        match message {
+            Some(message) => {
+                self.counters.received_messages += 1;
+                self.counters.received_bytes += message.bytes.len() as u64;
+                Ok(Some(message))
+            }
+            None => self.job.check_lost().map(|()| None),
+        }
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        let mut barrier = std::mem::take(&mut self.barrier);
+        let done =
+            barrier.wait(self, |transport, rank| transport.job.inboxes[rank.index()].is_closed());
+        self.barrier = barrier;
+        done
+    }
+
+    fn counters(&self) -> Counters {
+        let (buffered_bytes, buffered_bytes_max) = self.job.inboxes[self.rank.index()].bytes();
+        Counters { buffered_bytes, buffered_bytes_max, ..self.counters }
+    }
+
+    fn deadline(&self) -> Duration {
+        self.job.options.deadline
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        SystemClock.monotonic_ns()
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of ranks and messages, a module for each topic.
+
+mod threads;
