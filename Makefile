@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build test demo soak peers compare clean
+.PHONY: help setup build test demo soak peers compare compare-imd clean
 
 CARGO ?= cargo
 # Minutes that the long campaigns may take.
@@ -11,7 +11,7 @@ MINUTES ?= 60
 FEATURES := $(shell grep -qs '^s3 *=' crates/cli/Cargo.toml && echo --features s3)
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing to build and to test
 	@scripts/setup.sh build test
@@ -37,6 +37,10 @@ peers: ## Build the rival engines to compare with, about 10 minutes
 compare: build peers ## Run Esker and its rivals in turn and print the ratios
 	@scripts/setup.sh compare
 	python3 scripts/compare.py
+
+compare-imd: build peers ## The same for indexed directories
+	@scripts/setup.sh compare
+	python3 scripts/compare_imd.py
 
 clean: ## Remove everything that was built
 	$(CARGO) clean

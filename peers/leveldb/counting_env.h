@@ -3,6 +3,8 @@
 // LevelDB's log writer hands every record to the kernel at once. `Log::kBuffered` keeps records
 // back until 64 KiB or 100 ms, the promise of Esker's level `async`; `Log::kNone` drops them,
 // since LevelDB has no option for it. Tables, manifest and CURRENT pass through untouched.
+// Each environment has its own background thread, as LevelDB has one a process: instances that
+// stand for ranks compact side by side.
 // Concurrency: counters are atomic; a buffered log is guarded by its own mutex, because the
 // timer flushes it beside the writer.
 #pragma once
@@ -13,6 +15,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -29,14 +32,18 @@ class CountingEnv : public leveldb::EnvWrapper {
     if (log_ == Log::kBuffered) timer_ = std::thread([this] { FlushByTime(); });
   }
   ~CountingEnv() override {
-    if (!timer_.joinable()) return;
     { std::lock_guard<std::mutex> lock(mutex_); stopping_ = true; }
+    { std::lock_guard<std::mutex> lock(worker_mutex_); worker_stopping_ = true; }
     wake_.notify_all();
-    timer_.join();
+    worker_wake_.notify_all();
+    if (timer_.joinable()) timer_.join();
+    if (worker_.joinable()) worker_.join();
   }
 
   uint64_t log_bytes() const { return log_bytes_; }
   uint64_t table_reads() const { return table_reads_; }
+  // Reads of tables but for those that open one.
+  uint64_t data_reads() const { return data_reads_; }
   // No flush or compaction runs or waits: LevelDB schedules the next before it leaves the last.
   bool quiet() const { return background_ == 0; }
 
@@ -48,17 +55,24 @@ class CountingEnv : public leveldb::EnvWrapper {
  private:
   class LogFile;
   class TableFile;
-  struct Task { void (*work)(void*); void* argument; CountingEnv* env; };
+  struct Task { void (*work)(void*); void* argument; };
 
   void FlushByTime();
+  void RunTasks();
 
   const Log log_;
-  std::atomic<uint64_t> log_bytes_{0}, table_reads_{0}, background_{0};
+  std::atomic<uint64_t> log_bytes_{0}, table_reads_{0}, data_reads_{0}, background_{0};
   std::thread timer_;
   std::mutex mutex_;  // guards logs_ and stopping_; taken before a LogFile's
   std::condition_variable wake_;
   std::vector<LogFile*> logs_;
   bool stopping_ = false;
+
+  std::mutex worker_mutex_;  // guards what follows; taken alone
+  std::condition_variable worker_wake_;
+  std::deque<Task> tasks_;
+  std::thread worker_;
+  bool worker_stopping_ = false;
 };
 
 class CountingEnv::LogFile : public leveldb::WritableFile {
@@ -117,12 +131,18 @@ class CountingEnv::TableFile : public leveldb::RandomAccessFile {
   leveldb::Status Read(uint64_t offset, size_t n, leveldb::Slice* result,
                        char* scratch) const override {
     env_->table_reads_.fetch_add(1, std::memory_order_relaxed);
+    if (reads_.fetch_add(1, std::memory_order_relaxed) >= kOpeningReads)
+      env_->data_reads_.fetch_add(1, std::memory_order_relaxed);
     return file_->Read(offset, n, result, scratch);
   }
 
  private:
+  // Footer, index, names of blocks, filter: Table::Open.
+  static constexpr uint64_t kOpeningReads = 4;
+
   leveldb::RandomAccessFile* const file_;
   CountingEnv* const env_;
+  mutable std::atomic<uint64_t> reads_{0};
 };
 
 inline leveldb::Status CountingEnv::NewWritableFile(const std::string& name,
@@ -142,14 +162,24 @@ inline leveldb::Status CountingEnv::NewRandomAccessFile(const std::string& name,
 
 inline void CountingEnv::Schedule(void (*work)(void*), void* argument) {
   ++background_;
-  target()->Schedule(
-      [](void* raw) {
-        Task* task = static_cast<Task*>(raw);
-        task->work(task->argument);
-        --task->env->background_;
-        delete task;
-      },
-      new Task{work, argument, this});
+  std::lock_guard<std::mutex> lock(worker_mutex_);
+  tasks_.push_back({work, argument});
+  if (!worker_.joinable()) worker_ = std::thread([this] { RunTasks(); });
+  worker_wake_.notify_one();
+}
+
+inline void CountingEnv::RunTasks() {
+  std::unique_lock<std::mutex> lock(worker_mutex_);
+  for (;;) {
+    worker_wake_.wait(lock, [this] { return worker_stopping_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    Task task = tasks_.front();
+    tasks_.pop_front();
+    lock.unlock();
+    task.work(task.argument);
+    --background_;
+    lock.lock();
+  }
 }
 
 inline void CountingEnv::FlushByTime() {

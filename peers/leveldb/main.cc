@@ -1,15 +1,11 @@
-// peer-leveldb: the workload of `esker bench create|stat|list|remove` on LevelDB.
+// peer-leveldb: the workloads of `esker bench` on LevelDB: create|stat|list|remove of files here,
+// imd-write|imd-get of records in imd.h.
 // Every operation runs in its own process on what `create` left in the store. The store holds
 // the database in `db/` and its shape in `shape`. peers/README.md describes flags and fields.
-#include <fcntl.h>
 #include <leveldb/db.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <functional>
-#include <thread>
-#include <vector>
-
+#include "imd.h"
+#include "process.h"
 #include "report.h"
 #include "settings.h"
 #include "workload.h"
@@ -17,20 +13,6 @@
 namespace fs = std::filesystem;
 
 namespace {
-
-leveldb::Slice Slice(std::string_view bytes) { return {bytes.data(), bytes.size()}; }
-
-void Require(const leveldb::Status& status) {
-  if (!status.ok()) Die(status.ToString());
-}
-
-// Runs work(thread) on each of `threads` threads.
-void Parallel(uint64_t threads, const std::function<void(uint64_t)>& work) {
-  std::vector<std::thread> others;
-  for (uint64_t t = 1; t < threads; ++t) others.emplace_back(work, t);
-  work(0);
-  for (auto& thread : others) thread.join();
-}
 
 Shape LoadShape(const std::string& store) {
   Shape shape;
@@ -40,21 +22,9 @@ Shape LoadShape(const std::string& store) {
   return shape;
 }
 
-// Asks the kernel to forget the store's pages; only root can drop all of them.
-void DropPages(const std::string& store) {
-  sync();
-  for (const auto& entry : fs::recursive_directory_iterator(store)) {
-    int file = open(entry.path().c_str(), O_RDONLY);
-    if (file < 0) continue;
-    posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-    close(file);
-  }
-  std::ofstream("/proc/sys/vm/drop_caches") << 3;
-}
-
 class Driver {
  public:
-  explicit Driver(const Settings& settings) : settings_(settings), engine_(settings) {
+  explicit Driver(const Settings& settings) : settings_(settings), engine_(settings, 1) {
     report_.operation = settings.operation;
     report_.options = settings.options;
     report_.durability = settings.durability;
@@ -68,7 +38,7 @@ class Driver {
     else if (op == "stat") Stat();
     else if (op == "list") List();
     else if (op == "remove") Remove();
-    else Die("no operation " + op + ": create, stat, list or remove");
+    else Die("no operation " + op + ": create, stat, list, remove, imd-write or imd-get");
     CountTables();
     db_.reset();
     report_.Print(settings_.json);
@@ -265,7 +235,7 @@ class Driver {
   uint64_t reads_start_ = 0;
 };
 
-// Prints what the other driver must print too: permutations and one row.
+// Prints what the other driver must print too: permutations, one row, and some records.
 void PrintWorkload() {
   for (uint64_t n : {1, 2, 10, 1000, 1000003})
     for (uint64_t seed : {kSeedCreate, kSeedStat}) {
@@ -279,6 +249,17 @@ void PrintWorkload() {
   printf("%s ", std::string(row.name()).c_str());
   for (unsigned char byte : row.key()) printf("%02x", byte);
   printf("\n");
+  Particles particles{1000, 7, 5, 44};
+  Particle particle(particles);
+  for (uint64_t number : {0, 1, 999}) {
+    particle.Set(number, 3);
+    for (unsigned char byte : particle.row_key()) printf("%02x", byte);
+    printf(" %lu ", particle.partition());
+    for (unsigned char byte : particle.value()) printf("%02x", byte);
+    printf("\n");
+  }
+  for (uint64_t rank : {0, 6}) printf("%lu ", particles.First(rank, 12));
+  printf("\n");
 }
 
 }  // namespace
@@ -290,5 +271,6 @@ int main(int count, char** words) {
   }
   Settings settings = Settings::Parse(count, words);
   if (settings.store.empty()) Die("--store DIR is missing");
-  Driver(settings).Run();
+  if (settings.is_imd()) ImdDriver(settings).Run();
+  else Driver(settings).Run();
 }

@@ -45,7 +45,9 @@ struct Report {
   uint64_t threads = 1, operations = 0, records = 0;
   double seconds = 0, cpu_seconds = 0;
   double settled_seconds = -1;  // negative: not measured by this operation
+  double index_bits_per_key = -1;  // the same
   uint64_t store_bytes_written = 0, log_bytes = 0, table_reads = 0;
+  uint64_t data_reads = 0;  // of table_reads, those that did not open a table
   bool reads_apply = false;
 
   uint64_t tables = 0, table_bytes = 0;
@@ -55,6 +57,7 @@ struct Report {
     double per_record = records ? double(table_bytes) / records : 0;
     double log_per_record = records ? double(log_bytes) / records : 0;
     double reads = operations ? double(table_reads) / operations : 0;
+    double tables_read = operations ? double(data_reads) / operations : 0;
     uint64_t peak = ProcNumber("/proc/self/status", "VmHWM:") << 10;
     if (!json) {
       printf("leveldb %s %s: %.3f M/s, %lu in %.2f s, %.2f s CPU, %.0f MiB peak, %.1f B/record, "
@@ -62,6 +65,7 @@ struct Report {
              cpu_seconds, peak / 1048576.0, per_record, tables);
       if (settled_seconds >= 0) printf(", settled after %.2f s", settled_seconds);
       if (reads_apply) printf(", %.3f reads/operation", reads);
+      if (index_bits_per_key >= 0) printf(", %.2f index bits/key", index_bits_per_key);
       printf("\n");
       return;
     }
@@ -74,6 +78,10 @@ struct Report {
            store_bytes_written, per_record, log_per_record, tables);
     if (settled_seconds >= 0) printf(",\"settled_seconds\":%.6f", settled_seconds);
     if (reads_apply) printf(",\"store_reads_per_operation\":%.4f", reads);
+    if (index_bits_per_key >= 0) {
+      printf(",\"index_bits_per_key\":%.3f", index_bits_per_key);
+      if (reads_apply) printf(",\"table_reads_per_operation\":%.4f", tables_read);
+    }
     printf("}\n");
   }
 };

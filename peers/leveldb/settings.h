@@ -23,11 +23,12 @@
 struct Settings {
   std::string operation, store, options = "default", durability = "async", set;
   uint64_t files = 0, directories = 1000, threads = 1, operations = 0;
+  uint64_t keys = 0, ranks = 1, epochs = 1, value_bytes = 40;
   uint64_t warm_sample = UINT64_MAX;  // all but named: a sixteenth of the files
   bool cold = false, absent = false, json = false;
 
   static Settings Parse(int count, char** words) {
-    if (count < 2) Die("usage: peer-leveldb create|stat|list|remove --store DIR [flags], see peers/README.md");
+    if (count < 2) Die("usage: peer-leveldb OPERATION --store DIR [flags], see peers/README.md");
     Settings s;
     s.operation = words[1];
     for (int i = 2; i < count; ++i) {
@@ -43,6 +44,10 @@ struct Settings {
       else if (flag == "--files") s.files = Number(flag, words[i]);
       else if (flag == "--directories") s.directories = Number(flag, words[i]);
       else if (flag == "--threads") s.threads = Number(flag, words[i]);
+      else if (flag == "--keys") s.keys = Number(flag, words[i]);
+      else if (flag == "--ranks") s.ranks = Number(flag, words[i]);
+      else if (flag == "--epochs") s.epochs = Number(flag, words[i]);
+      else if (flag == "--value-bytes") s.value_bytes = Number(flag, words[i]);
       else if (flag == "--operations") s.operations = Number(flag, words[i]);
       else if (flag == "--warm-sample") s.warm_sample = Number(flag, words[i]);
       else Die("no flag " + flag);
@@ -51,8 +56,13 @@ struct Settings {
     if (s.durability != "none" && s.durability != "async" && s.durability != "always")
       Die("--durability is none, async or always");
     if (s.threads == 0 || s.directories == 0) Die("--threads and --directories start at 1");
+    if (s.ranks == 0 || s.epochs == 0) Die("--ranks and --epochs start at 1");
+    if (s.ranks > 1000 || s.value_bytes > 65536) Die("at most 1000 ranks and 64 KiB a value");
     return s;
   }
+
+  // Records of an indexed directory rather than files.
+  bool is_imd() const { return operation.rfind("imd-", 0) == 0; }
 
   bool tuned() const { return options == "tuned"; }
 
@@ -70,23 +80,25 @@ struct Settings {
   }
 };
 
-// The engine's options with what they own. Outlives the database.
+// The engine's options with what they own, of one of `instances`, which share the cache. Outlives
+// the database.
 struct Engine {
   CountingEnv env;
   std::unique_ptr<leveldb::Cache> cache;
   std::unique_ptr<const leveldb::FilterPolicy> filter;
   leveldb::Options options;
 
-  explicit Engine(const Settings& s) : env(s.log()) {
+  Engine(const Settings& s, uint64_t instances) : env(s.log()) {
     size_t cache_bytes = size_t{8} << 20;  // the library's default
     int filter_bits = 10;
     if (s.tuned()) {
-      options.write_buffer_size = 128 << 20;
-      options.max_file_size = 64 << 20;
+      // Records come in random order of keys, for which a small memtable stays in the cache.
+      options.write_buffer_size = s.is_imd() ? 16 << 20 : 128 << 20;
+      options.max_file_size = s.is_imd() ? 8 << 20 : 64 << 20;
       options.max_open_files = 20000;
       options.block_size = 16 << 10;
       options.compression = leveldb::kNoCompression;
-      cache_bytes = size_t{1} << 30;
+      cache_bytes = (size_t{1} << 30) / instances;
     }
     std::istringstream sets(s.set);
     std::string item;

@@ -1,19 +1,22 @@
-//! peer-rocksdb: the workload of `esker bench create|stat|list|remove` on RocksDB.
+//! peer-rocksdb: the workloads of `esker bench` on RocksDB: create|stat|list|remove of files here,
+//! imd-write|imd-get of records in `imd`.
 //! Every operation runs in its own process on what `create` left in the store. The store holds
 //! the database in `db/` and its shape in `shape`. peers/README.md describes flags and fields.
 
+mod imd;
+mod particles;
+mod process;
 mod report;
 mod settings;
 mod workload;
 
-use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use process::{ReadCounter, die, drop_pages, parallel, require};
 use report::{Reading, Report};
-use rocksdb::perf::{PerfContext, PerfMetric};
 use rocksdb::{DB, ReadOptions, WaitForCompactOptions, WriteOptions};
 use settings::Settings;
 use workload::{Files, Permutation, Row, SEED_REMOVE, SEED_STAT, SEED_WARM, Shape, decode_value};
@@ -27,40 +30,6 @@ const LOG_DELAY_MAX: Duration = Duration::from_millis(100);
 /// What RocksDB's log adds to key and value: a batch header of 12 bytes, a type byte, the two
 /// lengths (1 and 2 bytes), and the log's own record header of 7.
 const LOG_OVERHEAD_BYTES: u64 = 12 + 1 + 1 + 2 + 7;
-
-fn die(message: impl Display) -> ! {
-    eprintln!("peer-rocksdb: {message}");
-    std::process::exit(1)
-}
-
-fn require<T, E: Display>(result: Result<T, E>) -> T {
-    result.unwrap_or_else(|error| die(error))
-}
-
-/// Runs `work(thread)` on each of `threads` threads and adds up what they return.
-fn parallel(threads: u64, work: impl Fn(u64) -> u64 + Sync) -> u64 {
-    std::thread::scope(|scope| {
-        let work = &work;
-        let others: Vec<_> = (1..threads).map(|t| scope.spawn(move || work(t))).collect();
-        let first = work(0);
-        first + others.into_iter().map(|t| t.join().expect("threads don't panic")).sum::<u64>()
-    })
-}
-
-/// Block reads from the store by this thread since it was made.
-struct ReadCounter(PerfContext);
-
-impl ReadCounter {
-    fn new() -> Self {
-        let mut context = PerfContext::default();
-        context.reset();
-        ReadCounter(context)
-    }
-
-    fn reads(&self) -> u64 {
-        self.0.metric(PerfMetric::BlockReadCount)
-    }
-}
 
 struct Driver {
     settings: Settings,
@@ -90,7 +59,9 @@ impl Driver {
             "stat" => self.stat(),
             "list" => self.list(),
             "remove" => self.remove(),
-            other => die(format!("no operation {other}: create, stat, list or remove")),
+            other => die(format!(
+                "no operation {other}: create, stat, list, remove, imd-write or imd-get"
+            )),
         }
         self.report.print(self.settings.json);
     }
@@ -240,7 +211,7 @@ impl Driver {
             self.warm(&db, shape);
         }
         let (files, order) = (Files::new(shape), Permutation::new(shape.files, SEED_STAT));
-        let read = self.read_options();
+        let read = self.settings.read_options();
         let start = Reading::now();
         let reads = parallel(threads, |thread| {
             let counter = ReadCounter::new();
@@ -260,17 +231,9 @@ impl Driver {
         self.report.table_reads = Some(reads);
     }
 
-    fn read_options(&self) -> ReadOptions {
-        let mut read = ReadOptions::default();
-        if self.settings.tuned() {
-            read.set_verify_checksums(false);
-        }
-        read
-    }
-
     /// Reads everything once in order, then a sample of the names at random.
     fn warm(&self, db: &DB, shape: Shape) {
-        let mut read = self.read_options();
+        let mut read = self.settings.read_options();
         read.set_total_order_seek(true);
         let mut it = db.raw_iterator_opt(read);
         it.seek_to_first();
@@ -278,7 +241,7 @@ impl Driver {
             it.next();
         }
         let (files, order) = (Files::new(shape), Permutation::new(shape.files, SEED_WARM));
-        let read = self.read_options();
+        let read = self.settings.read_options();
         let mut row = Row::new();
         for k in 0..self.settings.warm_sample.min(shape.files / 16) {
             expect_present(db, &read, &files, order.at(k), &mut row);
@@ -296,7 +259,7 @@ impl Driver {
         let start = Reading::now();
         let entries = parallel(threads, |thread| {
             let counter = ReadCounter::new();
-            let mut read = self.read_options();
+            let mut read = self.settings.read_options();
             read.set_total_order_seek(true);
             let mut it = db.raw_iterator_opt(read);
             let directories = (thread..shape.directories).step_by(threads as usize);
@@ -318,20 +281,6 @@ fn row_log_bytes(value_bytes: u64) -> u64 {
         0 => LOG_OVERHEAD_BYTES - 2 + workload::KEY_BYTES as u64,
         _ => LOG_OVERHEAD_BYTES + workload::KEY_BYTES as u64 + value_bytes,
     }
-}
-
-/// Asks the kernel to forget the store's pages; only root can drop all of them.
-fn drop_pages(database: &PathBuf) {
-    // SAFETY: sync takes nothing; posix_fadvise takes a descriptor that lives through the call.
-    unsafe { libc::sync() };
-    for entry in require(std::fs::read_dir(database)) {
-        if let Ok(file) = std::fs::File::open(require(entry).path()) {
-            use std::os::fd::AsRawFd;
-            unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-        }
-    }
-    // Only root may; the advice above has already done most of it.
-    let _ = std::fs::write("/proc/sys/vm/drop_caches", "3");
 }
 
 fn expect_present(db: &DB, read: &ReadOptions, files: &Files, insertion: u64, row: &mut Row) {
@@ -374,7 +323,12 @@ fn list_directory(it: &mut rocksdb::DBRawIterator, directory: u64) -> u64 {
 fn main() {
     let mut words = std::env::args().skip(1).peekable();
     if words.peek().is_some_and(|word| word == "workload") {
-        return workload::print();
+        workload::print();
+        return particles::print();
     }
-    Driver::new(require(Settings::parse(words))).run();
+    let settings = require(Settings::parse(words));
+    match settings.is_imd() {
+        true => imd::ImdDriver::run(settings),
+        false => Driver::new(settings).run(),
+    }
 }

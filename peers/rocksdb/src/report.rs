@@ -57,6 +57,7 @@ pub struct Report {
     pub table_bytes: u64,
     pub wal_bytes_per_record: f64,
     pub table_reads: Option<u64>,
+    pub index_bits_per_key: Option<f64>,
 }
 
 impl Report {
@@ -81,6 +82,9 @@ impl Report {
             if let Some(reads) = reads {
                 print!(", {reads:.3} reads/operation");
             }
+            if let Some(bits) = self.index_bits_per_key {
+                print!(", {bits:.2} index bits/key");
+            }
             println!();
             return;
         }
@@ -98,6 +102,13 @@ impl Report {
         }
         if let Some(reads) = reads {
             print!(",\"store_reads_per_operation\":{reads:.4}");
+        }
+        if let Some(bits) = self.index_bits_per_key {
+            print!(",\"index_bits_per_key\":{bits:.3}");
+            // Tables are opened with the database, so all reads are of records.
+            if let Some(reads) = reads {
+                print!(",\"table_reads_per_operation\":{reads:.4}");
+            }
         }
         println!("}}");
     }

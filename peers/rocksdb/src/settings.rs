@@ -5,7 +5,7 @@
 
 use rocksdb::{
     BlockBasedOptions, Cache, DBCompressionType, DataBlockIndexType, MemtableFactory, Options,
-    SliceTransform,
+    ReadOptions, SliceTransform,
 };
 
 const CACHE_BYTES_TUNED: usize = 1 << 30;
@@ -22,7 +22,12 @@ pub struct Settings {
     pub directories: u64,
     pub threads: u64,
     pub operations: u64,
+    pub keys: u64,
+    pub ranks: u64,
+    pub epochs: u64,
+    pub value_bytes: u64,
     pub warm_sample: u64,
+    pub compaction: bool,
     pub cold: bool,
     pub absent: bool,
     pub json: bool,
@@ -32,7 +37,7 @@ impl Settings {
     pub fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut s = Settings {
             operation: words.next().ok_or(
-                "usage: peer-rocksdb create|stat|list|remove --store DIR [flags], \
+                "usage: peer-rocksdb OPERATION --store DIR [flags], \
                  see peers/README.md",
             )?,
             store: String::new(),
@@ -43,6 +48,11 @@ impl Settings {
             directories: 1000,
             threads: 1,
             operations: 0,
+            keys: 0,
+            ranks: 1,
+            epochs: 1,
+            value_bytes: 40,
+            compaction: true,
             warm_sample: u64::MAX, // all but named: a sixteenth of the files
             cold: false,
             absent: false,
@@ -51,6 +61,7 @@ impl Settings {
         while let Some(flag) = words.next() {
             match flag.as_str() {
                 "--cold" => s.cold = true,
+                "--no-compaction" => s.compaction = false,
                 "--absent" => s.absent = true,
                 "--json" => s.json = true,
                 _ => {
@@ -72,7 +83,27 @@ impl Settings {
         if s.threads == 0 || s.directories == 0 {
             return Err("--threads and --directories start at 1".into());
         }
+        if s.ranks == 0 || s.epochs == 0 {
+            return Err("--ranks and --epochs start at 1".into());
+        }
+        if s.ranks > 1000 || s.value_bytes > 65_536 {
+            return Err("at most 1000 ranks and 64 KiB a value".into());
+        }
         Ok(s)
+    }
+
+    /// Records of an indexed directory rather than files.
+    pub fn is_imd(&self) -> bool {
+        self.operation.starts_with("imd-")
+    }
+
+    /// Options of gets and scans.
+    pub fn read_options(&self) -> ReadOptions {
+        let mut read = ReadOptions::default();
+        if self.tuned() {
+            read.set_verify_checksums(false);
+        }
+        read
     }
 
     fn take(&mut self, flag: &str, word: String) -> Result<(), String> {
@@ -89,6 +120,10 @@ impl Settings {
             "--directories" => self.directories = number()?,
             "--threads" => self.threads = number()?,
             "--operations" => self.operations = number()?,
+            "--keys" => self.keys = number()?,
+            "--ranks" => self.ranks = number()?,
+            "--epochs" => self.epochs = number()?,
+            "--value-bytes" => self.value_bytes = number()?,
             "--warm-sample" => self.warm_sample = number()?,
             _ => return Err(format!("no flag {flag}")),
         }
@@ -112,7 +147,12 @@ impl Settings {
         if self.tuned() {
             self.tune(&mut engine, &mut table);
         }
-        engine.set_manual_wal_flush(self.log_buffered());
+        engine.set_manual_wal_flush(self.log_buffered() && !self.is_imd());
+        if !self.compaction {
+            engine.set_disable_auto_compactions(true);
+            engine.set_level_zero_slowdown_writes_trigger(i32::MAX);
+            engine.set_level_zero_stop_writes_trigger(i32::MAX);
+        }
         let mut names = Vec::new();
         for item in self.set.split(';').filter(|item| !item.is_empty()) {
             match item.strip_prefix("block.") {
@@ -141,6 +181,11 @@ impl Settings {
         engine.set_max_bytes_for_level_base(512 << 20);
         engine.set_target_file_size_base(64 << 20);
         engine.set_compression_type(DBCompressionType::Lz4);
+        table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+        engine.set_stats_dump_period_sec(0);
+        if self.is_imd() {
+            return self.tune_imd(engine, table);
+        }
         engine.set_allow_concurrent_memtable_write(self.threads > 1);
         if self.threads == 1 {
             // A short skip list for each directory: the faster one, but for a single writer.
@@ -154,9 +199,17 @@ impl Settings {
         engine.set_memtable_whole_key_filtering(true);
         engine.set_memtable_prefix_bloom_ratio(0.05);
         engine.set_prefix_extractor(SliceTransform::create_fixed_prefix(8));
-        engine.set_stats_dump_period_sec(0);
         table.set_block_cache(&Cache::new_hyper_clock_cache(CACHE_BYTES_TUNED, CACHE_ENTRY_BYTES));
-        table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+    }
+
+    /// Records come in random order of keys and are not read before the end of an epoch: a memtable
+    /// that only appends, sorted when flushed. Their values do not compress.
+    fn tune_imd(&self, engine: &mut Options, table: &mut BlockBasedOptions) {
+        engine.set_allow_concurrent_memtable_write(false);
+        engine.set_memtable_factory(MemtableFactory::Vector);
+        engine.set_compression_type(DBCompressionType::None);
+        let share = CACHE_BYTES_TUNED / self.ranks as usize;
+        table.set_block_cache(&Cache::new_hyper_clock_cache(share, CACHE_ENTRY_BYTES));
     }
 }
 
