@@ -7,7 +7,7 @@ use esker_table::manifest::Manifest;
 use esker_table::memtable::SHARDS;
 use esker_table::schema::Schema;
 use esker_table::schema::record::RECORD;
-use esker_table::wal::{Chunk, LOG_MAGIC, ShardLog, decode_log, prefix_end};
+use esker_table::wal::{Chunk, LOG_MAGIC, Logged, ShardLog, decode_log, prefix_end};
 
 use crate::choices::Choices;
 use crate::{manifest, records};
@@ -101,12 +101,11 @@ fn write(schema: &'static Schema, choices: &mut Choices) -> (Vec<Vec<u8>>, Found
 /// Decodes a log; then takes over a set that has it.
 fn exercise(schema: &'static Schema, log: &[u8]) -> Option<Found> {
     let (mut found, mut seqs) = (Vec::new(), Vec::new());
-    let whole = decode_log(
-        schema,
-        log,
-        &mut |seq, row| found.push((seq, row.strings[0].to_vec())),
-        &mut |seq| seqs.push(seq),
-    );
+    let whole = decode_log(schema, log, &mut |logged| match logged {
+        Logged::Row(seq, row) => found.push((seq, row.strings[0].to_vec())),
+        Logged::Segments(..) => {}
+        Logged::Operation(seq) => seqs.push(seq),
+    });
     if whole.as_ref().is_ok_and(|whole| *whole > log.len()) {
         panic!("more bytes are whole than there are");
     }

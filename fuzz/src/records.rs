@@ -23,6 +23,7 @@ static NAMED: Schema = Schema {
     key_ints: 3,
     group_ints: 2,
     hash_of: Some(hash_of),
+    has_filters: true,
 };
 
 fn hash_of(name: &[u8]) -> u64 {

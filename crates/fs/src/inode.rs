@@ -256,6 +256,7 @@ pub static INODE: Schema = Schema {
     key_ints: 3,
     group_ints: 2,
     hash_of: Some(name_hash),
+    has_filters: true,
 };
 
 /// The key of `name` in `dir`.

@@ -16,6 +16,7 @@ pub mod presence;
 pub mod run;
 pub mod run_writer;
 pub mod schema;
+pub mod segment;
 pub mod table;
 pub mod tables;
 pub mod tree;

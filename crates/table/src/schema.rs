@@ -45,6 +45,8 @@ pub struct Schema {
     /// How the last integer of the key follows from the key's string, if it does. Such an integer
     /// is a hash: evenly spread over 64 bits, and not worth logging.
     pub hash_of: Option<fn(&[u8]) -> u64>,
+    /// Whether tables have filters: not where keys are looked for by range only.
+    pub has_filters: bool,
 }
 
 /// One record, its strings borrowed.
@@ -263,6 +265,7 @@ pub mod record {
         key_ints: 1,
         group_ints: 0,
         hash_of: None,
+        has_filters: true,
     };
 
     /// The engine's key of an opaque `key`. Order is that of the bytes.
@@ -309,6 +312,7 @@ mod tests {
         key_ints: 1,
         group_ints: 0,
         hash_of: None,
+        has_filters: true,
     };
 
     #[test]

@@ -8,6 +8,7 @@ use super::shard_of;
 use super::sorted::SortedShard;
 use crate::block::DecodedBlock;
 use crate::schema::{Key, Row, Schema};
+use crate::segment::SegmentMap;
 
 /// How far ahead of the reader records are fetched into the processor's cache.
 const PREFETCH_ROWS: usize = 12;
@@ -17,14 +18,21 @@ const PREFETCH_ROWS: usize = 12;
 pub struct FrozenMemtable {
     schema: &'static Schema,
     shards: Vec<Shard>,
+    segments: SegmentMap,
 }
 
 impl FrozenMemtable {
-    /// Freezes `shards`, all of a memtable in their order.
+    /// Freezes `shards`, all of a memtable in their order, and its segments.
     #[must_use]
-    pub fn new(schema: &'static Schema, shards: Vec<Shard>) -> Self {
+    pub fn new(schema: &'static Schema, shards: Vec<Shard>, segments: SegmentMap) -> Self {
         assert_eq!(shards.len(), super::SHARDS, "a memtable is frozen as a whole");
-        Self { schema, shards }
+        Self { schema, shards, segments }
+    }
+
+    /// Its segments.
+    #[must_use]
+    pub fn segments(&self) -> &SegmentMap {
+        &self.segments
     }
 
     /// How many records there are.
@@ -36,7 +44,7 @@ impl FrozenMemtable {
     /// Memory that it takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.shards.iter().map(Shard::bytes).sum()
+        self.shards.iter().map(Shard::bytes).sum::<usize>() + self.segments.bytes()
     }
 
     /// The record of `key`, in stored form.

@@ -142,7 +142,9 @@ impl TableWriter {
 
     #[inline]
     fn note(&mut self, key: &Key, seq: u64) {
-        self.digests.push(self.schema.digest(key));
+        if self.schema.has_filters {
+            self.digests.push(self.schema.digest(key));
+        }
         self.rows += 1;
         self.seq_max = self.seq_max.max(seq);
     }
@@ -176,7 +178,9 @@ impl TableWriter {
 
     fn close_filter(&mut self) {
         let start = self.filters.len();
-        filter::encode(&mut self.digests, &mut self.filters);
+        if self.schema.has_filters {
+            filter::encode(&mut self.digests, &mut self.filters);
+        }
         self.index.add_filter(self.filters.len() - start);
     }
 

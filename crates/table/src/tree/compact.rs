@@ -10,7 +10,7 @@ use esker_base::Result;
 use super::{Compaction, FlushState, Inner, TIER_RATIO, TIER_RUNS_MAX, Tree, Verdict, Version};
 use crate::manifest::TableRef;
 use crate::merge::{Cursor, Merge};
-use crate::schema::Key;
+use crate::schema::{Key, Schema};
 use crate::tables::{SortedRun, Tables};
 
 impl Tree {
@@ -19,13 +19,18 @@ impl Tree {
         self.flush()?;
         let mut state = self.inner.flush.lock();
         let runs = self.inner.version.load().tables.runs.len();
-        self.inner.compact_runs(&mut state, 0, runs)
+        self.inner.compact_runs(&mut state, 0, runs)?;
+        self.inner.compact_segments(&mut state)
     }
 }
 
 impl Inner {
     /// Compacts as the policy asks after a flush.
     pub(super) fn compact_by_policy(&self, state: &mut FlushState) -> Result<()> {
+        let segment_runs = self.version.load().segments.runs.len();
+        if self.options.compaction != Compaction::Deferred && segment_runs >= TIER_RUNS_MAX {
+            self.compact_segments(state)?;
+        }
         loop {
             let version = self.version.load();
             let runs = &version.tables.runs;
@@ -56,7 +61,7 @@ impl Inner {
         let bottom = end == runs.len() && state.manifest.bases.is_empty();
         let cursors: Vec<Cursor> =
             merged.iter().map(|run| run.cursor(self.schema, &Key::FIRST, &Key::LAST)).collect();
-        let mut tables = self.write_run(state, |writer| {
+        let mut tables = self.write_run(state, self.schema, |writer| {
             let mut merge = Merge::new(cursors, &Key::FIRST)?;
             while merge.advance()? {
                 let row = merge.row();
@@ -71,13 +76,14 @@ impl Inner {
         for table in &mut tables {
             table.run = number;
         }
-        self.replace(state, merged, &tables)
+        self.replace(state, self.schema, merged, &tables)
     }
 
-    /// Commits `tables` in place of the runs `merged` and shows them to readers.
-    fn replace(
+    /// Commits `tables` in place of the runs `merged`, all of `schema`, and shows them to readers.
+    pub(super) fn replace(
         &self,
         state: &mut FlushState,
+        schema: &'static Schema,
         merged: &[SortedRun],
         tables: &[TableRef],
     ) -> Result<()> {
@@ -86,7 +92,7 @@ impl Inner {
             let old = std::mem::take(&mut manifest.tables);
             let (old, mut kept): (Vec<_>, Vec<_>) = old
                 .into_iter()
-                .partition(|table| table.schema == self.schema.id && gone(table.run));
+                .partition(|table| table.schema == schema.id && gone(table.run));
             // Another reference, of another key range, may still show the same object.
             let shown: HashSet<_> = kept.iter().map(|table| (table.set, table.number)).collect();
             let own = old.iter().filter(|table| table.set == self.set);
@@ -96,12 +102,13 @@ impl Inner {
             kept.sort_by(|a, b| b.run.cmp(&a.run).then_with(|| a.first.key().cmp(&b.first.key())));
             manifest.tables = kept;
         })?;
-        let fresh = Tables::new(tables, self.schema, &self.source);
+        let fresh = Tables::new(tables, schema, &self.source);
         self.version.rcu(|version| {
             let mut version = Version::clone(version);
-            version.tables.runs.retain(|run| !gone(run.number));
-            version.tables.runs.extend(fresh.runs.iter().cloned());
-            version.tables.runs.sort_by_key(|run| std::cmp::Reverse(run.number));
+            let runs = &mut version.tables_mut(schema.id).runs;
+            runs.retain(|run| !gone(run.number));
+            runs.extend(fresh.runs.iter().cloned());
+            runs.sort_by_key(|run| std::cmp::Reverse(run.number));
             version
         });
         Ok(())

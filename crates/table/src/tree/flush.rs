@@ -5,14 +5,15 @@ use std::sync::atomic::Ordering;
 
 use esker_base::{Bytes, Kind, Result};
 
-use super::{FlushState, Frozen, Inner, LiveShard, LogState, Mark, Tree, Version};
+use super::{FlushState, Frozen, Inner, LiveSegments, LiveShard, LogState, Mark, Tree, Version};
 use crate::block::{Block, BlockBuilder};
 use crate::manifest::{Manifest, TableRef};
 use crate::memtable::{FrozenMemtable, FrozenRows, SortedMemtable};
 use crate::merge::{Cursor, Merge};
 use crate::run::{CompressedRun, SAMPLE_BLOCKS, SHRINK_MIN};
 use crate::run_writer::RunWriter;
-use crate::schema::{Key, KeyBuffer, Row};
+use crate::schema::{Key, KeyBuffer, Row, Schema};
+use crate::segment::SEGMENT;
 use crate::table::TABLE_BYTES;
 use crate::tables::Tables;
 
@@ -86,7 +87,8 @@ impl Inner {
             return Ok(());
         }
         let mut shards = self.lock_shards();
-        if shards.iter().all(|shard| shard.rows.rows() == 0) {
+        let mut segments = self.segments.lock();
+        if segments.map.is_empty() && shards.iter().all(|shard| shard.rows.rows() == 0) {
             return Ok(());
         }
         let last_seq = self.next_seq.load(Ordering::Acquire) - 1;
@@ -98,7 +100,9 @@ impl Inner {
             taken.push(std::mem::replace(&mut **shard, fresh).rows);
             self.hints[number].set(shard);
         }
-        let memtable = Arc::new(FrozenMemtable::new(self.schema, taken));
+        log.chunk.take_segments(&mut segments.log);
+        let LiveSegments { map, .. } = std::mem::take(&mut *segments);
+        let memtable = Arc::new(FrozenMemtable::new(self.schema, taken, map));
         self.version.rcu(|version| {
             let mut version = Version::clone(version);
             version.frozen.insert(0, memtable.clone());
@@ -106,6 +110,7 @@ impl Inner {
         });
         self.freezes.fetch_add(1, Ordering::Relaxed);
         self.active_bytes.store(0, Ordering::Relaxed);
+        drop(segments);
         drop(shards);
         let handed_over = self.hand_over(&mut log, memtable, last_seq);
         if let Err(error) = &handed_over {
@@ -153,7 +158,10 @@ impl Inner {
 
     fn flush_one(&self, state: &mut FlushState, frozen: &Frozen) -> Result<()> {
         let sorted = frozen.memtable.sorted(self.options.flush_threads);
-        if self.is_structured(&frozen.memtable, &mut sorted.rows()) {
+        // Segments go to tables at once, and with them all that the same mark covers.
+        if frozen.memtable.segments().is_empty()
+            && self.is_structured(&frozen.memtable, &mut sorted.rows())
+        {
             let run = Arc::new(self.compress(&mut sorted.rows())?);
             self.version.rcu(|version| {
                 let mut version = Version::clone(version);
@@ -170,7 +178,11 @@ impl Inner {
         }
         // Older records in memory must not come after newer ones on the store.
         self.drain_compressed(state)?;
-        let tables = self.write_sorted(state, &sorted, frozen.memtable.rows())?;
+        let mut tables = self.write_sorted(state, &sorted, frozen.memtable.rows())?;
+        let segments = self.write_run(state, &SEGMENT, |writer| {
+            frozen.memtable.segments().iter().try_for_each(|segment| writer.push(&segment.row()))
+        })?;
+        tables.splice(0..0, segments);
         self.install(state, tables, frozen.mark, |version| {
             version.frozen.retain(|memtable| !Arc::ptr_eq(memtable, &frozen.memtable));
         })?;
@@ -190,7 +202,7 @@ impl Inner {
         };
         let threads = self.options.flush_threads.min(rows / PART_ROWS_MIN);
         if threads < 2 {
-            return self.write_run(state, |writer| copy(sorted.rows(), writer));
+            return self.write_run(state, self.schema, |writer| copy(sorted.rows(), writer));
         }
         let run = state.next_run;
         state.next_run += 1;
@@ -278,7 +290,7 @@ impl Inner {
         };
         let runs = self.version.load().compressed.clone();
         let cursors: Vec<Cursor> = runs.iter().map(|run| run.cursor(&Key::FIRST)).collect();
-        let tables = self.write_run(state, |writer| {
+        let tables = self.write_run(state, self.schema, |writer| {
             let mut merge = Merge::new(cursors, &Key::FIRST)?;
             let mut more = merge.advance()?;
             while more {
@@ -297,16 +309,17 @@ impl Inner {
         self.compact_by_policy(state)
     }
 
-    /// Writes one run of tables.
+    /// Writes one run of tables of `schema`.
     pub(super) fn write_run(
         &self,
         state: &mut FlushState,
+        schema: &'static Schema,
         fill: impl FnOnce(&mut RunWriter) -> Result<()>,
     ) -> Result<Vec<TableRef>> {
         let run = state.next_run;
         state.next_run += 1;
         let next_table = &mut state.next_table;
-        let mut writer = RunWriter::new(self.schema, self.store(), self.set, run, next_table);
+        let mut writer = RunWriter::new(schema, self.store(), self.set, run, next_table);
         fill(&mut writer)?;
         writer.finish()
     }
@@ -325,11 +338,14 @@ impl Inner {
             manifest.last_seq = mark.last_seq;
             manifest.log_floor = mark.log_floor;
         })?;
-        let fresh = Tables::new(&tables, self.schema, &self.source);
+        let fresh = [self.schema, &SEGMENT]
+            .map(|schema| (schema.id, Tables::new(&tables, schema, &self.source)));
         self.version.rcu(|version| {
             let mut version = Version::clone(version);
             replaces(&mut version);
-            version.tables.runs.splice(0..0, fresh.runs.iter().cloned());
+            for (schema, fresh) in &fresh {
+                version.tables_mut(*schema).runs.splice(0..0, fresh.runs.iter().cloned());
+            }
             version
         });
         self.log.lock().delete_below(mark.log_floor)

@@ -4,8 +4,8 @@
 //! in memory, or at once tables → fewer tables by compaction. Path of a read: the same places,
 //! newest first, stopping at the first that has the key.
 //!
-//! Lock order: `flush` (one flusher or compactor) → `log` → shards in ascending order. The version
-//! is swapped, never locked. No shard is locked across store I/O; `log` is, as `log.rs` says.
+//! Lock order: `flush` (one flusher or compactor) → `log` → shards in ascending order → segments.
+//! The version is swapped, never locked. No shard is locked across store I/O; `log` is, as `log.rs` says.
 //! Source: DESIGN §4; MetaKV §III-A; DeltaFS thesis §4.3.
 
 mod background;
@@ -17,6 +17,7 @@ mod log;
 mod open;
 mod options;
 mod read;
+mod segments;
 mod update;
 mod version;
 
@@ -41,6 +42,7 @@ use crate::manifest::{Manifest, SetId};
 use crate::memtable::{FrozenMemtable, SHARD_BYTES_MAX, Shard};
 use crate::presence::Presence;
 use crate::schema::{Row, Schema};
+use crate::segment::{SegmentLog, SegmentMap};
 use crate::tables::TableSource;
 use crate::wal::ShardLog;
 use hint::Hint;
@@ -80,6 +82,8 @@ struct Inner {
     retention: Retention,
     barrier: Barrier,
     shards: Box<[CachePadded<Mutex<LiveShard>>]>,
+    /// Taken after all shards.
+    segments: CachePadded<Mutex<LiveSegments>>,
     /// Where each shard's tables are.
     hints: Box<[Hint]>,
     /// Number of the next operation; taken under the lock of a shard it writes to.
@@ -121,6 +125,13 @@ impl LiveShard {
     fn new(schema: &'static Schema) -> Self {
         Self { rows: Shard::new(schema), presence: Presence::default(), log: ShardLog::default() }
     }
+}
+
+/// The segments of the active memtable and the log of their operations.
+#[derive(Default)]
+struct LiveSegments {
+    map: SegmentMap,
+    log: SegmentLog,
 }
 
 /// What belongs to the one flusher or compactor.
@@ -257,6 +268,7 @@ impl Inner {
         for (number, shard) in self.shards.iter().enumerate() {
             log.chunk.take(number, &mut shard.lock().log);
         }
+        log.chunk.take_segments(&mut self.segments.lock().log);
         log.write()?;
         if sync {
             (self.barrier)()?;

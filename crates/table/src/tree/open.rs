@@ -17,8 +17,9 @@ use super::{
 use crate::manifest::{Manifest, SetId, SetState};
 use crate::memtable::SHARDS;
 use crate::schema::{Row, Schema};
+use crate::segment::SEGMENT;
 use crate::tables::{TableSource, Tables};
-use crate::wal::{decode_log, prefix_end};
+use crate::wal::{Logged, decode_log, prefix_end};
 
 /// A log larger than this is refused.
 const LOG_BYTES_MAX: u64 = 1 << 36;
@@ -52,8 +53,8 @@ impl Tree {
     }
 
     /// Takes over change set `set`: fences its writer by a commit with a higher epoch, replays
-    /// what its logs hold beyond the tables, up to the first operation that is missing or has a
-    /// row which `accepts` refuses, and flushes that.
+    /// what its logs hold beyond the tables, up to the first operation that is missing or of which
+    /// `accepts` refuses a row, in readable form, or the segments; and flushes that.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if the set is published; `Corrupt` if a log passes its checksums and
@@ -61,7 +62,7 @@ impl Tree {
     pub fn resume(
         setup: TreeSetup,
         set: SetId,
-        accepts: &mut dyn FnMut(&Row) -> Result<bool>,
+        accepts: &mut dyn FnMut(Logged) -> Result<bool>,
     ) -> Result<Self> {
         setup.schema.check();
         let store = setup.source.store.clone();
@@ -91,7 +92,8 @@ impl Tree {
     fn start(setup: TreeSetup, set: SetId, manifest: Manifest) -> Result<Self> {
         let tables = Tables::new(&manifest.tables, setup.schema, &setup.source);
         let covers = tables.runs.is_empty();
-        let version = Version { tables, ..Version::default() };
+        let segments = Tables::new(&manifest.tables, &SEGMENT, &setup.source);
+        let version = Version { tables, segments, ..Version::default() };
         let next_log = manifest.epoch << 32;
         let next_seq = manifest.last_seq + 1;
         let next_run = manifest.tables.iter().map(|table| table.run + 1).max().unwrap_or(1);
@@ -117,6 +119,7 @@ impl Tree {
             shards: (0..SHARDS)
                 .map(|_| CachePadded::new(Mutex::new(LiveShard::new(setup.schema))))
                 .collect(),
+            segments: Default::default(),
             hints: (0..SHARDS).map(|_| Hint::default()).collect(),
             next_seq: CachePadded::new(AtomicU64::new(next_seq)),
             freezes: AtomicU64::new(0),
@@ -144,12 +147,19 @@ impl Tree {
             let name = log::name(inner.set, number);
             let bytes = inner.store().get(&name, LOG_BYTES_MAX)?;
             let mut grown = 0;
-            let mut put = |seq: u64, row: &Row| {
-                if seq > last_seq && seq <= end {
+            let mut put = |logged: Logged| match logged {
+                Logged::Row(seq, row) if seq > last_seq && seq <= end => {
                     grown += inner.replay_row(seq, row);
                 }
+                Logged::Segments(seq, segments, _) if seq > last_seq && seq <= end => {
+                    let map = &mut inner.segments.lock().map;
+                    let before = map.bytes();
+                    segments.iter().for_each(|segment| map.insert(*segment));
+                    grown += map.bytes().saturating_sub(before);
+                }
+                _ => {}
             };
-            decode_log(inner.schema, &bytes, &mut put, &mut |_| {})
+            decode_log(inner.schema, &bytes, &mut put)
                 .map_err(|damage| damage.of(&name, 0))?;
             inner.active_bytes.fetch_add(grown, std::sync::atomic::Ordering::Relaxed);
         }
@@ -193,7 +203,7 @@ fn replay_end(
     set: SetId,
     logs: &[u64],
     last_seq: u64,
-    accepts: &mut dyn FnMut(&Row) -> Result<bool>,
+    accepts: &mut dyn FnMut(Logged) -> Result<bool>,
 ) -> Result<u64> {
     let mut seqs = Vec::new();
     let mut refused = u64::MAX;
@@ -201,16 +211,23 @@ fn replay_end(
         let name = log::name(set, number);
         let bytes = setup.source.store.get(&name, LOG_BYTES_MAX)?;
         let mut failed = Ok(());
-        let mut check = |seq: u64, row: &Row| {
-            let mut readable = *row;
-            setup.schema.restore(&mut readable.ints);
-            match accepts(&readable) {
+        let mut check = |logged: Logged| {
+            let (seq, accepted) = match logged {
+                Logged::Row(seq, row) => {
+                    let mut readable = *row;
+                    setup.schema.restore(&mut readable.ints);
+                    (seq, accepts(Logged::Row(seq, &readable)))
+                }
+                Logged::Segments(seq, ..) => (seq, accepts(logged)),
+                Logged::Operation(seq) => return seqs.push(seq),
+            };
+            match accepted {
                 Ok(true) => {}
                 Ok(false) => refused = refused.min(seq),
                 Err(error) => failed = Err(error),
             }
         };
-        decode_log(setup.schema, &bytes, &mut check, &mut |seq| seqs.push(seq))
+        decode_log(setup.schema, &bytes, &mut check)
             .map_err(|damage| damage.of(&name, 0))?;
         failed?;
     }

@@ -7,6 +7,7 @@ use esker_base::Result;
 use crate::memtable::FrozenMemtable;
 use crate::run::CompressedRun;
 use crate::schema::{RowBuffer, Schema};
+use crate::segment::SEGMENT;
 use crate::table::Wanted;
 use crate::tables::Tables;
 
@@ -19,9 +20,16 @@ pub(super) struct Version {
     pub(super) compressed: Vec<Arc<CompressedRun>>,
     /// Tables on the store.
     pub(super) tables: Tables,
+    /// Tables of segments.
+    pub(super) segments: Tables,
 }
 
 impl Version {
+    /// The tables of schema `schema`.
+    pub(super) fn tables_mut(&mut self, schema: u16) -> &mut Tables {
+        if schema == SEGMENT.id { &mut self.segments } else { &mut self.tables }
+    }
+
     /// Reads the newest record of a key; false if there is none.
     #[inline]
     pub(super) fn get(

@@ -9,9 +9,10 @@ mod encoder;
 mod replay;
 
 pub use encoder::ShardLog;
-pub use replay::{decode_log, prefix_end};
+pub use replay::{Logged, decode_log, prefix_end};
 
-use crate::memtable::ROW_TEXT_BYTES_MAX;
+use crate::memtable::{ROW_TEXT_BYTES_MAX, SHARDS};
+use crate::segment::SegmentLog;
 use crate::wire::{Damage, Input, put_varint};
 
 /// A log starts with these bytes.
@@ -20,9 +21,12 @@ pub const LOG_MAGIC: [u8; 8] = *b"ESKERWL1";
 /// have pending at once stays below.
 pub const CHUNK_BYTES_MAX: usize = 1 << 30;
 const _: () = assert!(CHUNK_BYTES_MAX > 1_000 * ROW_TEXT_BYTES_MAX);
+/// Portions of a chunk are numbered by the shard whose operations they hold; the last is that of
+/// the segments.
+pub(crate) const SEGMENTS_PORTION: usize = SHARDS;
 /// A chunk starts with these bytes, by which one is found again after bytes that are damaged.
 const CHUNK_MAGIC: [u8; 4] = *b"ECNK";
-/// Bytes of a chunk before its segments: magic, their length, a CRC-32C of what follows it, and
+/// Bytes of a chunk before its portions: magic, their length, a CRC-32C of what follows it, and
 /// how many bytes of the log were synced when the chunk was written.
 const CHUNK_HEADER_BYTES: usize = 20;
 
@@ -47,13 +51,26 @@ impl Chunk {
 
     /// Adds what `log`, that of shard `shard`, has pending.
     pub fn take(&mut self, shard: usize, log: &mut ShardLog) {
-        let pending = log.pending();
-        if !pending.is_empty() {
-            put_varint(&mut self.bytes, shard as u64);
-            put_varint(&mut self.bytes, pending.len() as u64);
-            self.bytes.extend_from_slice(pending);
+        if self.add(shard, log.pending()) {
             log.clear_pending();
         }
+    }
+
+    /// Adds what the segments' log has pending.
+    pub fn take_segments(&mut self, log: &mut SegmentLog) {
+        if self.add(SEGMENTS_PORTION, log.pending()) {
+            log.pending().clear();
+        }
+    }
+
+    fn add(&mut self, portion: usize, pending: &[u8]) -> bool {
+        if pending.is_empty() {
+            return false;
+        }
+        put_varint(&mut self.bytes, portion as u64);
+        put_varint(&mut self.bytes, pending.len() as u64);
+        self.bytes.extend_from_slice(pending);
+        true
     }
 
     /// The chunk as it is written to a log of which `synced_bytes` are synced.
@@ -79,8 +96,8 @@ impl Chunk {
 /// A chunk as it is read.
 #[derive(Debug)]
 pub(crate) struct ReadChunk<'a> {
-    /// Its segments.
-    pub(crate) segments: Input<'a>,
+    /// Its portions.
+    pub(crate) portions: Input<'a>,
     /// How many bytes of the log were synced when it was written.
     pub(crate) synced_bytes: u64,
 }
@@ -109,16 +126,15 @@ impl<'a> ReadChunk<'a> {
         }
         *input = ahead;
         let (synced, body) = checked.split_first_chunk().expect("at least eight bytes");
-        Some(Self { segments: Input::new(body), synced_bytes: u64::from_le_bytes(*synced) })
+        Some(Self { portions: Input::new(body), synced_bytes: u64::from_le_bytes(*synced) })
     }
 }
 
-/// The shard and the operations of the next segment of a chunk.
-pub(crate) fn read_segment<'a>(
-    segments: &mut Input<'a>,
-    shards: usize,
+/// The number and the operations of the next portion of a chunk.
+pub(crate) fn read_portion<'a>(
+    portions: &mut Input<'a>,
 ) -> Result<(usize, Input<'a>), Damage> {
-    let shard = segments.varint_max(shards - 1, "a shard's number")?;
-    let operations = segments.bytes(CHUNK_BYTES_MAX, "a segment within its chunk")?;
-    Ok((shard, Input::new(operations)))
+    let number = portions.varint_max(SEGMENTS_PORTION, "a shard's number")?;
+    let operations = portions.bytes(CHUNK_BYTES_MAX, "a portion within its chunk")?;
+    Ok((number, Input::new(operations)))
 }

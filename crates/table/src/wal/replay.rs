@@ -3,17 +3,29 @@
 //! Two passes, so that memory does not grow with the rows: the first finds the sequence numbers
 //! that are there, the second decodes again and passes on what belongs to the prefix.
 
-use super::{CHUNK_MAGIC, LOG_MAGIC, ReadChunk, ShardLog, read_segment};
+use super::{CHUNK_MAGIC, LOG_MAGIC, ReadChunk, ShardLog, read_portion};
 use crate::memtable::SHARDS;
 use crate::schema::{Row, Schema};
+use crate::segment::{Segment, SegmentLog};
 use crate::wire::{Damage, Input};
 
 /// After damaged bytes, places that look like a chunk are checked for this many times the bytes
 /// that are left: more than ours ever need, and little for a log made to keep a reader busy.
 const SEARCH_FACTOR: usize = 16;
 
-/// Decodes the operations of a log up to where it was cut short: rows, in stored form, to `row`,
-/// then the operation's number to `operation`. Returns how many bytes were whole.
+/// What a log holds.
+#[derive(Clone, Copy, Debug)]
+pub enum Logged<'a> {
+    /// A row, in stored form, and the number of its operation.
+    Row(u64, &'a Row<'a>),
+    /// The segments of an operation, its number, and the CRC-32C of their bytes if they are new.
+    Segments(u64, &'a [Segment], Option<u32>),
+    /// An operation, after what it consists of.
+    Operation(u64),
+}
+
+/// Decodes the operations of a log up to where it was cut short, and passes what they hold to
+/// `visit`. Returns how many bytes were whole.
 ///
 /// Power loss may cut a log anywhere behind its last sync, and may leave later bytes there. Bytes
 /// that a later chunk says were synced are another matter: if those are not whole, that is damage.
@@ -21,8 +33,7 @@ const SEARCH_FACTOR: usize = 16;
 pub fn decode_log(
     schema: &Schema,
     log: &[u8],
-    row: &mut dyn FnMut(u64, &Row),
-    operation: &mut dyn FnMut(u64),
+    visit: &mut dyn FnMut(Logged),
 ) -> Result<usize, Damage> {
     let mut input = Input::new(log);
     let (name, version) = LOG_MAGIC.split_at(LOG_MAGIC.len() - 1);
@@ -36,18 +47,27 @@ pub fn decode_log(
     };
     let mut shards: Vec<ShardLog> = Vec::new();
     shards.resize_with(SHARDS, ShardLog::default);
+    let (mut segments, mut put) = (SegmentLog::default(), Vec::new());
     loop {
         let at = input.at();
         let Some(mut chunk) = ReadChunk::read(&mut input) else {
             return check_cut(log, at);
         };
-        while chunk.segments.left() > 0 {
+        while chunk.portions.left() > 0 {
             let inside = |damage| Damage { offset: at, ..damage };
-            let (shard, mut operations) =
-                read_segment(&mut chunk.segments, SHARDS).map_err(inside)?;
+            let (number, mut operations) = read_portion(&mut chunk.portions).map_err(inside)?;
             while operations.left() > 0 {
-                let seq = shards[shard].decode(schema, &mut operations, row).map_err(inside)?;
-                operation(seq);
+                let seq = match shards.get_mut(number) {
+                    Some(shard) => {
+                        let row = &mut |seq, row: &Row| visit(Logged::Row(seq, row));
+                        shard.decode(schema, &mut operations, row)
+                    }
+                    None => segments.decode(&mut operations, &mut put).map(|(seq, checksum)| {
+                        visit(Logged::Segments(seq, &put, checksum));
+                        seq
+                    }),
+                };
+                visit(Logged::Operation(seq.map_err(inside)?));
             }
         }
     }
@@ -115,12 +135,11 @@ mod tests {
 
     fn decode(log: &[u8]) -> (Vec<(u64, Vec<u8>)>, usize) {
         let mut rows = Vec::new();
-        let whole = decode_log(
-            &RECORD,
-            log,
-            &mut |seq, row| rows.push((seq, row.strings[record::KEY].to_vec())),
-            &mut |_| {},
-        );
+        let whole = decode_log(&RECORD, log, &mut |logged| {
+            if let Logged::Row(seq, row) = logged {
+                rows.push((seq, row.strings[record::KEY].to_vec()));
+            }
+        });
         (rows, whole.expect("our own log"))
     }
 
@@ -147,7 +166,9 @@ mod tests {
             let mut flipped = log.clone();
             flipped[at] ^= 0x40;
             let mut count = 0;
-            let decoded = decode_log(&RECORD, &flipped, &mut |_, _| count += 1, &mut |_| {});
+            let decoded = decode_log(&RECORD, &flipped, &mut |logged| {
+                count += usize::from(matches!(logged, Logged::Row(..)));
+            });
             // Only the last chunk is not known to have been synced.
             assert!(decoded.is_err() || (count < 5 && at > log.len() / 2), "byte {at}");
         }
@@ -164,7 +185,7 @@ mod tests {
             log[torn..].fill(0);
             assert_eq!(decode(&log), (vec![], 0), "torn at {torn}");
         }
-        let newer = decode_log(&RECORD, b"ESKERWL2", &mut |_, _| {}, &mut |_| {});
+        let newer = decode_log(&RECORD, b"ESKERWL2", &mut |_| {});
         assert!(newer.is_err());
     }
 

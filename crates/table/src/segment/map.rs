@@ -1,0 +1,103 @@
+//! Segment map: the segments of a memtable, none of which overlap: a newer one cuts older ones.
+
+use std::collections::BTreeMap;
+
+use super::{LogPlace, Segment};
+
+/// About what an entry takes in memory.
+const ENTRY_BYTES: usize = 112;
+
+/// Segments by file and end.
+#[derive(Clone, Debug, Default)]
+pub struct SegmentMap {
+    entries: BTreeMap<(u128, u64), Entry>,
+}
+
+/// A segment without its key.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    offset: u64,
+    seq: u64,
+    place: Option<LogPlace>,
+}
+
+fn segment((file, end): (u128, u64), entry: &Entry) -> Segment {
+    let Entry { offset, seq, place } = *entry;
+    Segment { file, offset, length: end - offset, place, seq }
+}
+
+impl SegmentMap {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Memory that they take, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.entries.len() * ENTRY_BYTES
+    }
+
+    fn put(&mut self, segment: &Segment) {
+        let entry = Entry { offset: segment.offset, seq: segment.seq, place: segment.place };
+        self.entries.insert((segment.file, segment.end()), entry);
+    }
+
+    /// Puts `new`, which is newer than all that are here; joins it to the one before if it goes on
+    /// where that ends.
+    ///
+    /// # Panics
+    /// If it is empty.
+    pub fn insert(&mut self, mut new: Segment) {
+        assert!(new.length > 0, "a segment has bytes");
+        // Cheap and common: a write at the end of what is here.
+        let mut overlapping = Vec::new();
+        for (key, entry) in self.entries.range((new.file, new.offset + 1)..) {
+            if key.0 != new.file || entry.offset >= new.end() {
+                break;
+            }
+            overlapping.push(segment(*key, entry));
+        }
+        for old in overlapping {
+            self.entries.remove(&(old.file, old.end()));
+            if old.offset < new.offset {
+                self.put(&old.part(old.offset, new.offset));
+            }
+            if old.end() > new.end() {
+                self.put(&old.part(new.end(), old.end()));
+            }
+        }
+        let before = (new.file, new.offset);
+        if let Some(entry) = self.entries.get(&before) {
+            let old = segment(before, entry);
+            if old.is_followed_by(&new) {
+                self.entries.remove(&before);
+                new = Segment { offset: old.offset, length: old.length + new.length, ..new };
+                if let (Some(place), Some(start)) = (&mut new.place, old.place) {
+                    place.offset = start.offset;
+                }
+            }
+        }
+        self.put(&new);
+    }
+
+    /// All segments in key order.
+    pub fn iter(&self) -> impl Iterator<Item = Segment> {
+        self.entries.iter().map(|(key, entry)| segment(*key, entry))
+    }
+
+    /// Those of `file` that end after `start` and begin before `end`, in order.
+    pub fn overlapping(&self, file: u128, start: u64, end: u64) -> impl Iterator<Item = Segment> {
+        self.entries
+            .range((file, start.saturating_add(1))..=(file, u64::MAX))
+            .take_while(move |(_, entry)| entry.offset < end)
+            .map(|(key, entry)| segment(*key, entry))
+    }
+}

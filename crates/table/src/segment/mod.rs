@@ -1,0 +1,187 @@
+//! Segments: which bytes of which log are a range of a file; the records of the extent table.
+//!
+//! A file's content may be spread over many logs, in pieces that overwrite each other. Each source
+//! of segments (a memtable, a run of tables, a change set) holds pieces that do not overlap; where
+//! two sources do, the newer wins, byte by byte. So a write never reads what it overwrites.
+//!
+//! A record's key is (file, end): the first record with an end over an offset is the one that may
+//! contain it, so finding the piece at an offset is one forward seek, and needs no look backwards.
+//! Source: DESIGN §1.5; MetaKV §II (locating segments of shared files).
+
+mod log;
+mod map;
+mod merge;
+mod overlay;
+
+use esker_base::{Error, Kind, Result};
+
+pub use self::log::{OPERATION_SEGMENTS_MAX, SegmentLog};
+pub use self::map::SegmentMap;
+pub use self::merge::SegmentMerge;
+pub use self::overlay::Overlay;
+use crate::manifest::SetId;
+use crate::schema::{IntColumn, Key, Row, Schema};
+
+/// Where bytes are: the set in whose folder the log is, the log's number, and the offset there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogPlace {
+    /// The set.
+    pub set: SetId,
+    /// Number of the log.
+    pub log: u64,
+    /// Where in it.
+    pub offset: u64,
+}
+
+/// A range of a file and where its bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The file.
+    pub file: u128,
+    /// Where in the file it starts.
+    pub offset: u64,
+    /// How many bytes it has, at least 1; `offset + length` fits 64 bits.
+    pub length: u64,
+    /// Where its bytes are; none in a hole, which hides what older sources have there and reads
+    /// as zeros.
+    pub place: Option<LogPlace>,
+    /// Operation that wrote it, within its change set.
+    pub seq: u64,
+}
+
+/// Columns of [`SEGMENT`], in its order.
+mod column {
+    pub const END: usize = 2;
+    pub const SEQ: usize = 3;
+    pub const LENGTH: usize = 4;
+    pub const SET_HIGH: usize = 5;
+    pub const SET_LOW: usize = 6;
+    pub const LOG: usize = 7;
+    pub const LOG_OFFSET: usize = 8;
+}
+
+const fn plain(name: &'static str) -> IntColumn {
+    IntColumn { name, relative_to: None }
+}
+
+/// The schema of the extent table.
+pub static SEGMENT: Schema = Schema {
+    id: 3,
+    name: "segment",
+    ints: &[
+        plain("file_high"),
+        plain("file_low"),
+        plain("end"),
+        plain("seq"),
+        plain("length"),
+        plain("set_high"),
+        plain("set_low"),
+        plain("log"),
+        plain("log_offset"),
+    ],
+    strings: &["unused"],
+    key_ints: 3,
+    group_ints: 2,
+    hash_of: None,
+    has_filters: false,
+};
+
+/// The key of the first segment of `file` that may contain the byte at `offset`.
+#[must_use]
+pub fn seek_key(file: u128, offset: u64) -> Key<'static> {
+    Key { ints: [(file >> 64) as u64, file as u64, offset.saturating_add(1)], string: &[] }
+}
+
+impl Segment {
+    /// A range that reads as zeros, whatever older sources have there.
+    #[must_use]
+    pub fn hole(file: u128, offset: u64, length: u64) -> Self {
+        Self { file, offset, length, place: None, seq: 0 }
+    }
+
+    /// Where in the file it ends.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.offset + self.length
+    }
+
+    /// The part of it from `start` to `end`, which are within it.
+    #[must_use]
+    pub fn part(&self, start: u64, end: u64) -> Self {
+        debug_assert!(self.offset <= start && start < end && end <= self.end());
+        let skipped = start - self.offset;
+        let place =
+            self.place.map(|place| LogPlace { offset: place.offset.wrapping_add(skipped), ..place });
+        Self { offset: start, length: end - start, place, ..*self }
+    }
+
+    /// Whether `next` goes on where this one ends, in the file and in the log.
+    #[must_use]
+    pub fn is_followed_by(&self, next: &Self) -> bool {
+        let goes_on = match (&self.place, &next.place) {
+            (None, None) => true,
+            (Some(own), Some(other)) => {
+                own.set == other.set
+                    && own.log == other.log
+                    && own.offset.checked_add(self.length) == Some(other.offset)
+            }
+            _ => false,
+        };
+        goes_on && self.file == next.file && self.end() == next.offset
+    }
+
+    /// The record, in stored form, which is the readable one.
+    #[must_use]
+    pub fn row(&self) -> Row<'static> {
+        use column as c;
+        let mut row = Row::default();
+        let place = self.place.unwrap_or_default();
+        row.ints[0] = (self.file >> 64) as u64;
+        row.ints[1] = self.file as u64;
+        row.ints[c::END] = self.end();
+        row.ints[c::SEQ] = self.seq;
+        row.ints[c::LENGTH] = self.length;
+        row.ints[c::SET_HIGH] = (place.set.0 >> 64) as u64;
+        row.ints[c::SET_LOW] = place.set.0 as u64;
+        row.ints[c::LOG] = place.log;
+        row.ints[c::LOG_OFFSET] = place.offset;
+        row
+    }
+
+    /// What a record says.
+    ///
+    /// # Errors
+    /// `Corrupt` if a number is out of its range.
+    pub fn of_row(row: &Row) -> Result<Self> {
+        use column as c;
+        let ints = &row.ints;
+        let file = u128::from(ints[0]) << 64 | u128::from(ints[1]);
+        let length = ints[c::LENGTH];
+        let offset = ints[c::END].checked_sub(length).filter(|_| length > 0);
+        let place = LogPlace {
+            set: SetId(u128::from(ints[c::SET_HIGH]) << 64 | u128::from(ints[c::SET_LOW])),
+            log: ints[c::LOG],
+            offset: ints[c::LOG_OFFSET],
+        };
+        match offset {
+            Some(offset) if place.offset.checked_add(length).is_some() => Ok(Self {
+                file,
+                offset,
+                length,
+                place: (place.set != SetId::default()).then_some(place),
+                seq: ints[c::SEQ],
+            }),
+            _ => Err(Error::new(
+                Kind::Corrupt,
+                format!(
+                    "segment of file {file:032x} that ends at {} has an impossible length or place; \
+                     run `esker verify`",
+                    ints[c::END]
+                ),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

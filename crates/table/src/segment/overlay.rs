@@ -1,0 +1,121 @@
+//! Overlay: what a range of a file is, put together from sources of which earlier ones win.
+
+use std::ops::Range;
+
+use esker_base::Result;
+
+use super::{Segment, seek_key};
+use crate::merge::Cursor;
+use crate::tables::Tables;
+
+use super::SEGMENT;
+
+/// Pieces of a range of one file, in order, that do not overlap.
+#[derive(Clone, Debug)]
+pub struct Overlay {
+    file: u128,
+    range: Range<u64>,
+    pieces: Vec<Segment>,
+    /// Bytes of the range that no piece covers.
+    missing_bytes: u64,
+}
+
+impl Overlay {
+    /// Nothing is known yet of `range` of `file`.
+    #[must_use]
+    pub fn new(file: u128, range: Range<u64>) -> Self {
+        let missing_bytes = range.end.saturating_sub(range.start);
+        Self { file, range, pieces: Vec::new(), missing_bytes }
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> u128 {
+        self.file
+    }
+
+    /// The range.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// Whether every byte is known: older sources need not be asked.
+    #[must_use]
+    pub fn is_covered(&self) -> bool {
+        self.missing_bytes == 0
+    }
+
+    /// The pieces in order, holes among them; where there is none no source had anything.
+    #[must_use]
+    pub fn pieces(&self) -> &[Segment] {
+        &self.pieces
+    }
+
+    /// Fills gaps from a source older than those before: its segments of the file, in order, that
+    /// do not overlap; those outside the range count for nothing.
+    pub fn add(&mut self, older: impl Iterator<Item = Segment>) {
+        let mut older = older.peekable();
+        if older.peek().is_none() || self.is_covered() {
+            return;
+        }
+        let newer = std::mem::take(&mut self.pieces);
+        let mut newer = newer.into_iter().peekable();
+        for segment in older {
+            let mut at = segment.offset.max(self.range.start);
+            let end = segment.end().min(self.range.end);
+            while at < end {
+                // Pieces that end at or before `at` are done with.
+                while let Some(done) = newer.next_if(|piece| piece.end() <= at) {
+                    self.pieces.push(done);
+                }
+                let next = newer.peek();
+                match next {
+                    Some(piece) if piece.offset <= at => at = piece.end(),
+                    _ => {
+                        let stop = next.map_or(end, |piece| piece.offset.min(end));
+                        self.missing_bytes -= stop - at;
+                        self.pieces.push(segment.part(at, stop));
+                        at = stop;
+                    }
+                }
+            }
+        }
+        self.pieces.extend(newer);
+    }
+
+    /// Fills gaps from each run of `tables`, the newest first. Cost: about a block read a run.
+    ///
+    /// # Errors
+    /// `Corrupt`, and what the store reports.
+    pub fn add_tables(&mut self, tables: &Tables) -> Result<()> {
+        let from = seek_key(self.file, self.range.start);
+        let to = SEGMENT.group_last(&from);
+        for run in &tables.runs {
+            if self.is_covered() {
+                break;
+            }
+            self.add_cursor(run.cursor(&SEGMENT, &from, &to))?;
+        }
+        Ok(())
+    }
+
+    fn add_cursor(&mut self, mut cursor: Cursor) -> Result<()> {
+        let mut found: Vec<Segment> = Vec::new();
+        cursor.start(&seek_key(self.file, self.range.start))?;
+        while cursor.is_valid() {
+            let segment = Segment::of_row(&cursor.row())?;
+            if segment.file != self.file || segment.offset >= self.range.end {
+                break;
+            }
+            // A hostile table may hold overlapping ones: the first keeps its bytes.
+            let start = found.last().map_or(segment.offset, |last| last.end().max(segment.offset));
+            if start < segment.end() {
+                found.push(segment.part(start, segment.end()));
+            }
+            cursor.advance()?;
+        }
+        self.add(found.into_iter());
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::block::DecodedBlock;
+use crate::merge::Cursor;
+use crate::wire::Input;
+
+/// The content of a file of 64 bytes, as (log, offset in it) of each byte.
+type Bytes = Vec<Option<(u64, u64)>>;
+
+const FILE: u128 = 7 << 64 | 9;
+
+fn place(log: u64, offset: u64) -> Option<LogPlace> {
+    Some(LogPlace { set: SetId(1), log, offset })
+}
+
+fn write(bytes: &mut Bytes, segment: &Segment) {
+    for at in segment.offset..segment.end() {
+        bytes[at as usize] =
+            segment.place.map(|place| (place.log, place.offset + at - segment.offset));
+    }
+}
+
+fn content<'a>(segments: impl IntoIterator<Item = &'a Segment>) -> Bytes {
+    let mut bytes = vec![None; 64];
+    let mut end = 0;
+    for segment in segments {
+        assert!(segment.offset >= end, "in order and not overlapping");
+        end = segment.end();
+        write(&mut bytes, segment);
+    }
+    bytes
+}
+
+fn segments() -> impl Strategy<Value = Vec<Segment>> {
+    let one = (0u64..60, 1u64..20, 0u64..4, 0u64..100);
+    prop::collection::vec(one, 1..40).prop_map(|all| {
+        let segment = |(seq, (offset, length, log, at)): (usize, (u64, u64, u64, u64))| Segment {
+            file: FILE,
+            offset,
+            length: length.min(64 - offset),
+            place: (log > 0).then_some(()).and_then(|()| place(log, at)),
+            seq: seq as u64,
+        };
+        all.into_iter().enumerate().map(segment).collect()
+    })
+}
+
+fn map_of(segments: &[Segment]) -> SegmentMap {
+    let mut map = SegmentMap::default();
+    segments.iter().for_each(|segment| map.insert(*segment));
+    map
+}
+
+fn cursor(map: &SegmentMap) -> Cursor {
+    let mut rows = DecodedBlock::default();
+    map.iter().for_each(|segment| rows.push(&SEGMENT, &segment.row()));
+    Cursor::over_decoded(&SEGMENT, rows)
+}
+
+proptest! {
+    #[test]
+    fn a_map_shows_the_newest_bytes(all in segments()) {
+        let mut bytes = vec![None; 64];
+        all.iter().for_each(|segment| write(&mut bytes, segment));
+        let map = map_of(&all);
+        let kept: Vec<Segment> = map.iter().collect();
+        prop_assert_eq!(content(&kept), bytes);
+    }
+
+    #[test]
+    fn overlays_and_merges_of_sources_show_the_newest_bytes(
+        all in segments(),
+        cuts in (0usize..40, 0usize..40),
+        range in (0u64..64, 0u64..64),
+    ) {
+        let mut bytes = vec![None; 64];
+        all.iter().for_each(|segment| write(&mut bytes, segment));
+        let (low, high) = (cuts.0.min(cuts.1).min(all.len()), cuts.0.max(cuts.1).min(all.len()));
+        // The newest first.
+        let maps = [map_of(&all[high..]), map_of(&all[low..high]), map_of(&all[..low])];
+
+        let merged = {
+            let mut merge = SegmentMerge::new(maps.iter().map(cursor).collect()).expect("merge");
+            let mut merged = Vec::new();
+            while let Some(segment) = merge.next().expect("our own segments") {
+                merged.push(segment);
+            }
+            merged
+        };
+        prop_assert_eq!(content(&merged), bytes.clone());
+        prop_assert!(merged.windows(2).all(|pair| !pair[0].is_followed_by(&pair[1])));
+
+        let (start, end) = (range.0.min(range.1), range.0.max(range.1));
+        let mut overlay = Overlay::new(FILE, start..end);
+        for map in &maps {
+            overlay.add(map.overlapping(FILE, start, end));
+        }
+        let pieces = overlay.pieces();
+        prop_assert!(pieces.iter().all(|piece| piece.offset >= start && piece.end() <= end));
+        let expected: Bytes = (0..64).map(|at| {
+            if (start..end).contains(&at) { bytes[at as usize] } else { None }
+        }).collect();
+        prop_assert_eq!(content(pieces), expected);
+        let covered: u64 = pieces.iter().map(|piece| piece.length).sum();
+        prop_assert_eq!(overlay.is_covered(), covered == end - start);
+    }
+
+    #[test]
+    fn segments_round_trip_through_the_log(all in segments()) {
+        let mut log = SegmentLog::default();
+        for (seq, operation) in all.chunks(3).enumerate() {
+            log.add(seq as u64 * 2 + 5, operation, (seq % 2 == 0).then_some(seq as u32));
+        }
+        let encoded = log.pending().clone();
+        let mut reader = SegmentLog::default();
+        let mut decoded = Vec::new();
+        let mut input = Input::new(&encoded);
+        let mut operation = Vec::new();
+        while input.left() > 0 {
+            let (seq, checksum) = reader.decode(&mut input, &mut operation).expect("our own");
+            let number = (seq - 5) / 2;
+            prop_assert_eq!(checksum, (number % 2 == 0).then_some(number as u32));
+            decoded.append(&mut operation);
+        }
+        let expected: Vec<Segment> = all.iter().enumerate().map(|(at, segment)| {
+            Segment { seq: (at / 3) as u64 * 2 + 5, ..*segment }
+        }).collect();
+        prop_assert_eq!(decoded, expected);
+        for cut in 0..encoded.len() {
+            let mut reader = SegmentLog::default();
+            let mut input = Input::new(&encoded[..cut]);
+            while input.left() > 0 && reader.decode(&mut input, &mut operation).is_ok() {}
+        }
+    }
+}
+
+#[test]
+fn rows_round_trip_and_impossible_ones_are_refused() {
+    SEGMENT.check();
+    let segment = Segment { file: FILE, offset: 5, length: 7, place: place(3, 11), seq: 13 };
+    assert_eq!(Segment::of_row(&segment.row()).expect("our own"), segment);
+    let hole = Segment::hole(FILE, 5, u64::MAX - 5);
+    assert_eq!(Segment::of_row(&hole.row()).expect("our own"), hole);
+    for (column, value) in [(column::LENGTH, 0), (column::LENGTH, 13), (column::LOG_OFFSET, u64::MAX)]
+    {
+        let mut row = segment.row();
+        row.ints[column] = value;
+        assert_eq!(Segment::of_row(&row).expect_err("impossible").kind(), Kind::Corrupt);
+    }
+}
