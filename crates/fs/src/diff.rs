@@ -178,7 +178,8 @@ impl Diff<'_> {
         if old.size != new.size {
             return Ok(false);
         }
-        if (old.extent == new.extent && old.content == new.content)
+        let is_mapped = old.mapped || new.mapped;
+        if (!is_mapped && old.extent == new.extent && old.content == new.content)
             || old.kind() != Some(FileKind::File)
         {
             return Ok(old.content == new.content);

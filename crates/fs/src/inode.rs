@@ -171,6 +171,8 @@ pub struct Inode {
     pub atime_ns: u64,
     /// Identity; that of a directory is its [`DirId`].
     pub id: u128,
+    /// Whether the content of a file is what the extent table says of it.
+    pub mapped: bool,
     /// Content in a data log, if any.
     pub extent: Option<Extent>,
     /// Content of a small file, or the target of a symbolic link.
@@ -207,6 +209,10 @@ pub(crate) mod column {
     pub const CONTENT: usize = 1;
     pub const XATTRS: usize = 2;
 }
+
+/// Regular files are no devices: in their column [`column::RDEV`] this says that their content is in
+/// the extent table.
+pub(crate) const MAPPED: u64 = 1;
 
 const fn plain(name: &'static str) -> IntColumn {
     IntColumn { name, relative_to: None }
@@ -284,6 +290,7 @@ impl Inode {
             ctime_ns: now_ns,
             atime_ns: now_ns,
             id: 0,
+            mapped: false,
             extent: None,
             content: Vec::new(),
             xattrs: Vec::new(),
@@ -338,7 +345,7 @@ impl Inode {
         ints[c::UID] = u64::from(self.uid);
         ints[c::GID] = u64::from(self.gid);
         ints[c::NLINK] = u64::from(self.nlink);
-        ints[c::RDEV] = self.rdev;
+        ints[c::RDEV] = if self.mapped { MAPPED } else { self.rdev };
         ints[c::SIZE] = self.size;
         ints[c::MTIME] = self.mtime_ns;
         ints[c::CTIME] = self.ctime_ns;
@@ -396,6 +403,10 @@ impl Inode {
         if row.strings[c::XATTRS].len() > XATTR_BYTES_MAX {
             return Err(wrong("extended attributes over the limit"));
         }
+        let is_file = entry == Entry::Is(FileKind::File);
+        if is_file && ints[c::RDEV] > MAPPED {
+            return Err(wrong("unknown flags of a file"));
+        }
         Ok(Self {
             entry,
             generation: ints[c::GENERATION],
@@ -404,7 +415,8 @@ impl Inode {
             uid: small(c::UID, "owner")?,
             gid: small(c::GID, "group")?,
             nlink: small(c::NLINK, "link count")?,
-            rdev: ints[c::RDEV],
+            rdev: if is_file { 0 } else { ints[c::RDEV] },
+            mapped: is_file && ints[c::RDEV] == MAPPED,
             size: ints[c::SIZE],
             mtime_ns: ints[c::MTIME],
             ctime_ns: ints[c::CTIME],

@@ -311,7 +311,7 @@ impl Session {
     /// # Errors
     /// `Fenced`; what the store reports.
     pub fn complete(&self) -> Result<SetId> {
-        self.write_dir_times()?;
+        self.settle()?;
         self.tree().commit(|manifest| manifest.state = SetState::Published)?;
         Ok(self.set())
     }

@@ -5,12 +5,14 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::merge::Cursor;
 use esker_table::schema::{Key, RowBuffer};
+use esker_table::segment::{Overlay, SEGMENT};
 use esker_table::table::Wanted;
 use esker_table::tables::{TableSource, Tables};
 use esker_table::tree::Tree;
@@ -29,8 +31,10 @@ pub struct BaseSet {
     pub set: SetId,
     /// Its newest manifest when it was opened.
     pub manifest: Manifest,
-    /// Its tables.
+    /// Its tables of inodes.
     pub tables: Tables,
+    /// Its tables of segments.
+    pub segments: Tables,
 }
 
 /// What layers below a writer say of a name.
@@ -123,7 +127,8 @@ fn load_base(source: &TableSource, set: SetId) -> Result<Arc<BaseSet>> {
         return Err(Error::new(Kind::Invalid, context));
     }
     let tables = Tables::new(&manifest.tables, &INODE, source);
-    Ok(Arc::new(BaseSet { set, manifest, tables }))
+    let segments = Tables::new(&manifest.tables, &SEGMENT, source);
+    Ok(Arc::new(BaseSet { set, manifest, tables, segments }))
 }
 
 impl Layers {
@@ -194,6 +199,19 @@ impl Layers {
             }
         }
         Ok(below)
+    }
+
+    /// What the extent table says of `range` of `file`. Cost: about a block read for each run of
+    /// segments, of all layers until the range is covered.
+    pub(crate) fn segments(&self, file: u128, range: Range<u64>) -> Result<Overlay> {
+        let mut overlay = Overlay::new(file, range);
+        if let Some(tree) = &self.writer {
+            tree.read_segments(&mut overlay)?;
+        }
+        for base in &self.bases {
+            overlay.add_tables(&base.segments)?;
+        }
+        Ok(overlay)
     }
 
     /// Cursors over the records of the directory of `from` from that key on, the layer that

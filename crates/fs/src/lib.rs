@@ -12,6 +12,7 @@ pub mod dependency;
 pub mod diff;
 pub mod dir;
 pub mod export;
+pub mod file;
 pub mod gc;
 pub mod glimpse;
 pub mod glob;

@@ -77,7 +77,12 @@ impl<'a> EntryView<'a> {
         let mut row = self.row;
         INODE.restore(&mut row.ints);
         let inode = Inode::of_row(&row)?;
-        if inode.entry == Entry::Link { self.namespace.linked(inode.id, true) } else { Ok(inode) }
+        let mut inode = match inode.entry {
+            Entry::Link => self.namespace.linked(inode.id, true)?,
+            _ => inode,
+        };
+        self.namespace.files().overlay(&mut inode);
+        Ok(inode)
     }
 }
 

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::data;
 use crate::dir::{Dir, DirNode, Touched};
+use crate::file::OpenFiles;
 use crate::identity::{EXECUTE, Identity, READ};
 use crate::inode::{DirId, Entry, FileId, FileKind, Inode, key};
 use crate::layers::Layers;
@@ -29,6 +30,7 @@ pub struct Namespace {
     /// Open directories by identity, so that a change reaches all who have one open.
     nodes: Mutex<HashMap<DirId, Weak<DirNode>>>,
     touched: Arc<Touched>,
+    files: OpenFiles,
 }
 
 /// Whether a path's last component is followed if it is a symbolic link.
@@ -61,7 +63,7 @@ impl Namespace {
         };
         let touched = Arc::default();
         let root = DirNode::new(&inode, None, false, &touched);
-        Ok(Self { layers, identity, root, nodes: Mutex::default(), touched })
+        Ok(Self { layers, identity, root, nodes: Mutex::default(), touched, files: OpenFiles::default() })
     }
 
     /// The change sets.
@@ -133,6 +135,7 @@ impl Namespace {
             Entry::Is(FileKind::Directory) => self.overlay_times(&mut inode),
             _ => {}
         }
+        self.files.overlay(&mut inode);
         Ok(inode)
     }
 
@@ -140,6 +143,11 @@ impl Namespace {
         if let Some(node) = self.open_node(inode.dir_id()) {
             node.overlay_times(inode);
         }
+    }
+
+    /// Files that are open for writing.
+    pub(crate) fn files(&self) -> &OpenFiles {
+        &self.files
     }
 
     /// The handle of a directory, if it is open.
@@ -331,7 +339,7 @@ impl Namespace {
             }
             _ => return Err(Error::new(Kind::Invalid, "only regular files have bytes to read")),
         }
-        data::read(&*self.layers.source().store, inode, offset, bytes_max)
+        self.read_open(inode, offset, bytes_max)
     }
 
     /// Passes all bytes of the file `inode` to `take`, in pieces, and checks their checksum.
@@ -340,6 +348,9 @@ impl Namespace {
     /// As [`Namespace::read`]; `Corrupt` if the bytes are not those written; what `take` returns.
     pub fn read_all(&self, inode: &Inode, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         self.read(inode, 0, 0)?;
+        if inode.mapped || self.files.get(inode.id).is_some() {
+            return self.read_pieces(inode, take);
+        }
         data::read_all(&*self.layers.source().store, inode, take)
     }
 

@@ -9,7 +9,9 @@ use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::schema::Row;
 use esker_table::tables::TableSource;
+use esker_table::segment::Segment;
 use esker_table::tree::{Tree, TreeOptions, TreeSetup};
+use esker_table::wal::Logged;
 
 use crate::condemn;
 use crate::data::DataLogs;
@@ -146,8 +148,14 @@ impl Repository {
         let next_log = (manifest.epoch + 1) << 32;
         let data = Arc::new(DataLogs::new(self.store().clone(), set, next_log));
         let tree =
-            Tree::resume(self.setup(&options.tree, &data), set, &mut |row| self.has_data(set, row))
-                .inspect_err(release)?;
+            Tree::resume(self.setup(&options.tree, &data), set, &mut |logged| match logged {
+                Logged::Row(_, row) => self.has_data(set, row),
+                Logged::Segments(_, segments, Some(checksum)) => {
+                    self.has_bytes(segments, checksum)
+                }
+                _ => Ok(true),
+            })
+            .inspect_err(release)?;
         self.session(stack, tree, data, options.identity)
     }
 
@@ -172,6 +180,22 @@ impl Repository {
             retention,
             barrier: Arc::new(move || data.sync()),
         }
+    }
+
+    /// Whether the bytes of an operation's segments are those that were written.
+    fn has_bytes(&self, segments: &[Segment], checksum: u32) -> Result<bool> {
+        let mut found = 0;
+        for segment in segments.iter().filter(|segment| segment.place.is_some()) {
+            let range = segment.offset..segment.end();
+            match crate::data::read_mapped(&**self.store(), range, &[*segment]) {
+                Ok(bytes) => found = crc32c::crc32c_append(found, &bytes),
+                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Corrupt) => {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found == checksum)
     }
 
     /// Whether the bytes that a logged record of `set` refers to survived.
@@ -251,7 +275,7 @@ impl Session {
             return Err(names::taken(name));
         }
         let set = self.set();
-        self.write_dir_times()?;
+        self.settle()?;
         marker::hold(&*store, set, &Holder::Name(name.to_owned()))?;
         self.tree().commit(|manifest| manifest.state = SetState::Published)?;
         names::publish(&*store, name, set, self.now_ns())
@@ -272,7 +296,7 @@ impl Session {
         if names::is_taken(&*store, name)? {
             return Err(names::taken(name));
         }
-        self.write_dir_times()?;
+        self.settle()?;
         let snapshot = SetId(Random::from_system().u128());
         marker::hold(&*store, snapshot, &Holder::Session)?;
         marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;

@@ -262,23 +262,37 @@ impl Session {
         name: &[u8],
         mut change: impl FnMut(&mut Inode) -> Result<()>,
     ) -> Result<Inode> {
-        let mut amend_at = |dir: DirId, only_writer: bool, name: &[u8]| {
-            let key = key(dir, name);
-            let below = self.namespace.layers().below(&key, only_writer)?;
-            self.tree().update([key], |[own], draft| {
-                let mut inode = State::of(own, &below)?.inode.ok_or_else(|| not_found(name))?;
-                if inode.entry != Entry::Link {
-                    change(&mut inode)?;
-                    put(draft, &key, &inode);
-                }
-                Ok(inode)
-            })
-        };
-        let inode = amend_at(dir.id(), dir.is_fresh(), name)?;
+        let inode = self.amend_at(dir.id(), dir.is_fresh(), name, &mut change)?;
         if inode.entry != Entry::Link {
             return Ok(inode);
         }
-        amend_at(DirId::LINKS, false, &inode.id.to_be_bytes())
+        self.amend_at(DirId::LINKS, false, &inode.id.to_be_bytes(), &mut change)
+    }
+
+    /// Updates the record at one key, unless it is a link; returns it.
+    pub(crate) fn amend_at(
+        &self,
+        dir: DirId,
+        only_writer: bool,
+        name: &[u8],
+        change: &mut dyn FnMut(&mut Inode) -> Result<()>,
+    ) -> Result<Inode> {
+        let key = key(dir, name);
+        let below = self.namespace.layers().below(&key, only_writer)?;
+        self.tree().update([key], |[own], draft| {
+            let mut inode = State::of(own, &below)?.inode.ok_or_else(|| not_found(name))?;
+            if inode.entry != Entry::Link {
+                change(&mut inode)?;
+                put(draft, &key, &inode);
+            }
+            Ok(inode)
+        })
+    }
+
+    /// Writes what records lack of open files and of directories.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.flush_files()?;
+        self.write_dir_times()
     }
 
     /// Writes the times of directories to their records.
@@ -331,7 +345,7 @@ impl Session {
     /// # Errors
     /// `Fenced` if one has; `Closed` after a failed write; what the store reports.
     pub fn sync(&self) -> Result<()> {
-        self.write_dir_times()?;
+        self.settle()?;
         self.data.sync()?;
         self.tree().sync()
     }
@@ -339,13 +353,13 @@ impl Session {
     /// Writes every change made so far into tables and commits them: as [`Session::sync`], and the
     /// log is empty afterwards.
     pub fn flush(&self) -> Result<()> {
-        self.write_dir_times()?;
+        self.settle()?;
         self.tree().flush()
     }
 
     /// Merges the change set's tables into one run.
     pub fn compact(&self) -> Result<()> {
-        self.write_dir_times()?;
+        self.settle()?;
         self.tree().compact()
     }
 }

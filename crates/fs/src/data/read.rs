@@ -1,13 +1,17 @@
 //! Reading file data.
 
+use std::ops::Range;
+
 use esker_base::store::Store;
 use esker_base::{Bytes, Error, Kind, Result};
+
+use esker_table::segment::Segment;
 
 use super::log_name;
 use crate::inode::{Extent, Inode};
 
 /// Whole files are read in requests of this size.
-const PIECE_BYTES: u64 = 4 << 20;
+pub(crate) const PIECE_BYTES: u64 = 4 << 20;
 
 /// Up to `bytes_max` bytes of `inode` from `offset` on. At most one store request.
 pub fn read(store: &dyn Store, inode: &Inode, offset: u64, bytes_max: usize) -> Result<Bytes> {
@@ -35,6 +39,39 @@ pub fn read(store: &dyn Store, inode: &Inode, offset: u64, bytes_max: usize) -> 
     let mut padded = stored.to_vec();
     padded.resize(count, 0);
     Ok(padded.into())
+}
+
+/// The bytes of `range` that `pieces`, in order, say where they are; the others are zeros. A store
+/// request for each log, or more where the pieces in one are far from each other.
+pub(crate) fn read_mapped(
+    store: &dyn Store,
+    range: Range<u64>,
+    pieces: &[Segment],
+) -> Result<Bytes> {
+    let stored = |piece: &Segment| piece.place.map(|place| (place.set, place.log));
+    let span = |piece: &Segment| {
+        let start = piece.place.map_or(0, |place| place.offset);
+        start..start + piece.length
+    };
+    if let [only] = pieces
+        && let Some((set, log)) = stored(only)
+        && (only.offset, only.end()) == (range.start, range.end)
+    {
+        return store.get_range(&log_name(set, log), span(only));
+    }
+    let index = |at: u64| usize::try_from(at - range.start).expect("a range that was asked for");
+    let mut bytes = vec![0; index(range.end)];
+    let mut placed: Vec<&Segment> = pieces.iter().filter(|piece| piece.place.is_some()).collect();
+    placed.sort_by_key(|piece| (stored(piece), span(piece).start));
+    for of_log in placed.chunk_by(|a, b| stored(a) == stored(b)) {
+        let Some((set, log)) = stored(of_log[0]) else { continue };
+        let ranges: Vec<Range<u64>> = of_log.iter().map(|piece| span(piece)).collect();
+        let read = store.get_ranges(&log_name(set, log), &ranges)?;
+        for (piece, piece_bytes) in of_log.iter().zip(read) {
+            bytes[index(piece.offset)..index(piece.end())].copy_from_slice(&piece_bytes);
+        }
+    }
+    Ok(bytes.into())
 }
 
 /// Passes all bytes of `inode` to `take` and verifies their checksum; for that, bytes that were cut

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use esker_base::store::{AppendLog, SharedStore};
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::SetId;
+use esker_table::segment::LogPlace;
 use parking_lot::Mutex;
 
 use super::log_name;
@@ -21,11 +22,31 @@ pub const LARGE_FILE_BYTES: u64 = 8 << 20;
 /// Bytes of a large file are appended in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
 
+/// Files that have a log of their own while they are written; others share one.
+const FILE_LOGS_MAX: usize = 256;
+
+/// A log that takes the bytes of one open file. Dropping it ends it.
+#[derive(Clone)]
+pub(crate) struct FileLog {
+    number: u64,
+    log: Arc<dyn AppendLog>,
+    /// Counts those that are open.
+    _open: Arc<()>,
+}
+
+impl std::fmt::Debug for FileLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileLog").field("number", &self.number).finish()
+    }
+}
+
 /// The data logs of one writer.
 pub struct DataLogs {
     store: SharedStore,
     set: SetId,
     state: Mutex<State>,
+    /// Held once more by each file log that is open.
+    file_logs: Arc<()>,
 }
 
 struct State {
@@ -54,7 +75,7 @@ impl DataLogs {
             written_bytes: 0,
             is_poisoned: false,
         };
-        Self { store, set, state: Mutex::new(state) }
+        Self { store, set, state: Mutex::new(state), file_logs: Arc::default() }
     }
 
     /// Bytes appended so far.
@@ -93,6 +114,29 @@ impl DataLogs {
         let length = bytes.len() as u64;
         let checksum = crc32c::crc32c(bytes);
         Ok(Extent { set: self.set, log: number, offset, length, checksum, written: length })
+    }
+
+    /// A log for the bytes of one open file; none if there are many such logs.
+    pub(crate) fn file_log(&self) -> Result<Option<FileLog>> {
+        let mut state = self.state.lock();
+        check(&state)?;
+        if Arc::strong_count(&self.file_logs) > FILE_LOGS_MAX {
+            return Ok(None);
+        }
+        let (number, log) = self.open(&mut state)?;
+        Ok(Some(FileLog { number, log, _open: self.file_logs.clone() }))
+    }
+
+    /// Appends bytes of a file to its own log. One store write.
+    pub(crate) fn append_to(&self, file: &FileLog, bytes: &[u8]) -> Result<LogPlace> {
+        let offset = file.log.append(bytes);
+        let mut state = self.state.lock();
+        check(&state)?;
+        state.is_poisoned |= offset.is_err();
+        let offset = offset?;
+        note_unsynced(&mut state, &file.log);
+        state.written_bytes += bytes.len() as u64;
+        Ok(LogPlace { set: self.set, log: file.number, offset })
     }
 
     /// Writes a large file, whose bytes `fill` reads into a buffer until it returns 0, to a log of

@@ -216,7 +216,8 @@ fn decide_removed(versions: &[Version], moved: &HashSet<(usize, u128)>) -> Decis
 fn is_same_but_times(a: &Inode, b: &Inode) -> bool {
     (a.entry, a.id, a.mode, a.uid, a.gid, a.rdev, a.size)
         == (b.entry, b.id, b.mode, b.uid, b.gid, b.rdev, b.size)
-        && (a.extent, &a.content, &a.xattrs) == (b.extent, &b.content, &b.xattrs)
+        && (a.mapped, a.extent, &a.content, &a.xattrs)
+            == (b.mapped, b.extent, &b.content, &b.xattrs)
 }
 
 /// All have the same file or directory.

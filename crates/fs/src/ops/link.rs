@@ -24,7 +24,9 @@ impl Session {
             let current = self.lookup(old_dir, old_name, false)?;
             self.check_vacant(dir, name)?;
             check_not_directory(&current, old_name)?;
-            if let Some(inode) = self.try_link((old_dir, old_name), (dir, name), current.id)? {
+            if let Some(mut inode) = self.try_link((old_dir, old_name), (dir, name), current.id)? {
+                self.files().linked(inode.id);
+                self.files().overlay(&mut inode);
                 dir.touch(inode.ctime_ns);
                 return Ok(inode);
             }

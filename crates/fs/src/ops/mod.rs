@@ -6,7 +6,7 @@ mod link;
 mod make;
 mod remove;
 mod rename;
-mod setattr;
+pub(crate) mod setattr;
 mod write;
 
 pub use make::NewFile;

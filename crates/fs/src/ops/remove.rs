@@ -3,7 +3,7 @@
 use esker_base::{Error, Kind, Result};
 
 use crate::dir::{Dir, DirNode};
-use crate::inode::{DirId, Entry, Inode, key};
+use crate::inode::{DirId, Entry, FileKind, Inode, key};
 use crate::path::{check_name, show};
 use crate::session::{Session, State, check_not_directory, not_found, put};
 
@@ -13,6 +13,21 @@ impl Session {
     /// # Errors
     /// `NotFound`, `Denied`; `IsADirectory` for a directory.
     pub fn unlink(&self, dir: &Dir, name: &[u8]) -> Result<()> {
+        let removed = self.remove_name(dir, name)?;
+        self.release_removed(&removed)
+    }
+
+    /// Sees to the content of `inode`, from which a name was taken, if that was the last.
+    pub(super) fn release_removed(&self, inode: &Inode) -> Result<()> {
+        let is_gone = inode.nlink == 0 && inode.kind() == Some(FileKind::File);
+        if is_gone && !self.files().removed(inode) && inode.mapped {
+            self.release_segments(inode.id)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the name away; returns the inode that it stood for, with the links that it has left.
+    fn remove_name(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
         let _shape = self.shape();
         check_name(name)?;
         self.check_search(dir, name)?;
@@ -21,29 +36,37 @@ impl Session {
         let now_ns = self.now_ns();
         loop {
             // A link must be removed together with its inode's count, whose key it names.
-            let linked = self.tree().update([name_key], |[own], draft| {
+            let found = self.tree().update([name_key], |[own], draft| {
                 let state = State::of(own, &below)?;
                 let inode = state.inode.ok_or_else(|| not_found(name))?;
                 if inode.entry == Entry::Link {
-                    return Ok(Some(inode.id));
+                    return Ok(inode);
                 }
                 self.check_removal(dir, &inode, name)?;
                 check_not_directory(&inode, name)?;
                 put(draft, &name_key, &Inode::tombstone(state.next_generation, now_ns));
-                Ok(None)
+                Ok(drop_name(inode, now_ns))
             })?;
-            match linked {
-                None => break,
-                Some(id) if self.unlink_one_of(dir, name, id, now_ns)? => break,
-                Some(_) => {}
+            let removed = match found.entry {
+                Entry::Link => self.unlink_one_of(dir, name, found.id, now_ns)?,
+                _ => Some(found),
+            };
+            if let Some(removed) = removed {
+                dir.touch(now_ns);
+                return Ok(removed);
             }
         }
-        dir.touch(now_ns);
-        Ok(())
     }
 
-    /// Removes a name of a file with several; false if the name stands for another file by now.
-    fn unlink_one_of(&self, dir: &Dir, name: &[u8], id: u128, now_ns: u64) -> Result<bool> {
+    /// Removes a name of a file with several and returns its inode; `None` if the name stands for
+    /// another file by now.
+    fn unlink_one_of(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        id: u128,
+        now_ns: u64,
+    ) -> Result<Option<Inode>> {
         let link_name = id.to_be_bytes();
         let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [self.below(dir, &keys[0])?, self.layers().below(&keys[1], false)?];
@@ -51,14 +74,14 @@ impl Session {
             let state = State::of(own, &below[0])?;
             let link = state.inode.ok_or_else(|| not_found(name))?;
             if link.entry != Entry::Link || link.id != id {
-                return Ok(false);
+                return Ok(None);
             }
             let inode = State::of(shared, &below[1])?.inode.ok_or_else(|| not_found(name))?;
             self.check_removal(dir, &inode, name)?;
             let tombstone = Inode::tombstone(state.next_generation, now_ns);
             let inode = drop_name(inode, now_ns);
             draft.put(&mut [tombstone.row(&keys[0]), inode.row(&keys[1])]);
-            Ok(true)
+            Ok(Some(inode))
         })
     }
 

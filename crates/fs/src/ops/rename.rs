@@ -39,7 +39,7 @@ impl Session {
         check_name(old_name)?;
         check_name(name)?;
         // What moves is known only once it is looked up, and may be a directory: go alone.
-        self.reshape(|| {
+        let replaced = self.reshape(|| {
             self.check_search(old_dir, old_name)?;
             self.check_search(dir, name)?;
             let moved = self.entry(old_dir, old_name, true)?.ok_or_else(|| not_found(old_name))?;
@@ -51,16 +51,17 @@ impl Session {
             }
             check_loop((old_dir, old_name, &moved), (dir, name, replaced.as_ref()), flags)?;
             if replaced.as_ref().is_some_and(|replaced| replaced.id == moved.id) {
-                return Ok(());
+                return Ok(None);
             }
             self.check_rename((old_dir, old_name, &moved), (dir, name, replaced.as_ref()), flags)?;
             match (flags, replaced) {
                 (RenameFlags::Exchange, Some(other)) => {
-                    self.exchange((old_dir, old_name, moved), (dir, name, other))
+                    self.exchange((old_dir, old_name, moved), (dir, name, other)).map(|()| None)
                 }
                 (_, replaced) => self.move_over((old_dir, old_name, moved), (dir, name, replaced)),
             }
-        })
+        })?;
+        replaced.map_or(Ok(()), |replaced| self.release_removed(&replaced))
     }
 
     /// Fails unless permissions and kinds allow the rename; in the order of a kernel, so that of
@@ -114,7 +115,7 @@ impl Session {
         &self,
         (old_dir, old_name, moved): (&Dir, &[u8], Inode),
         (dir, name, replaced): (&Dir, &[u8], Option<Inode>),
-    ) -> Result<()> {
+    ) -> Result<Option<Inode>> {
         let now_ns = self.now_ns();
         // A file that has other names loses one; without such a file the third key is our own.
         let linked = replaced.as_ref().filter(|replaced| replaced.entry == Entry::Link);
@@ -126,7 +127,7 @@ impl Session {
             self.below(dir, &keys[1])?,
             self.layers().below(&keys[2], linked.is_none())?,
         ];
-        let target = self.tree().update(keys, |[old, new, shared], draft| {
+        let (target, dropped) = self.tree().update(keys, |[old, new, shared], draft| {
             let old = State::of(old, &below[0])?;
             let new = State::of(new, &below[1])?;
             let Some(current) = old.inode.filter(|inode| inode.id == moved.id) else {
@@ -143,10 +144,13 @@ impl Session {
                 (true, Some(inode)) => {
                     let inode = drop_name(inode, now_ns);
                     draft.put(&mut [first, second, inode.row(&keys[2])]);
+                    Ok((target, Some(inode)))
                 }
-                _ => draft.put(&mut [first, second]),
+                _ => {
+                    draft.put(&mut [first, second]);
+                    Ok((target, new.inode.map(|inode| drop_name(inode, now_ns))))
+                }
             }
-            Ok(target)
         })?;
         if let Some(replaced) = replaced.filter(Inode::is_directory) {
             self.forget_tree(&*self.open_dir(dir, name, &replaced)?);
@@ -154,7 +158,7 @@ impl Session {
         self.follow(&target, old_dir, dir, name);
         old_dir.touch(now_ns);
         dir.touch(now_ns);
-        Ok(())
+        Ok(dropped)
     }
 
     fn exchange(
@@ -190,6 +194,8 @@ impl Session {
         if moved.is_directory() {
             let node = self.node(from, name, moved, false);
             node.set_place(dir.clone(), name.to_vec());
+        } else if moved.entry != Entry::Link {
+            self.files().moved(moved.id, dir, name);
         }
     }
 }

@@ -44,8 +44,13 @@ impl Session {
     /// # Errors
     /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for a size of what has none.
     pub fn setattr(&self, dir: &Dir, name: &[u8], changes: &Changes) -> Result<Inode> {
-        let _shape = self.shape();
         check_name(name)?;
+        if let Some(file) = self.open_to_change(dir, name, changes)? {
+            let changed = self.setattr_file(&file, changes);
+            self.close_file(file)?;
+            return changed;
+        }
+        let _shape = self.shape();
         self.check_search(dir, name)?;
         let mut inode = self.amend(dir, name, |inode| self.apply(inode, name, changes))?;
         if inode.is_directory() {
@@ -65,7 +70,7 @@ impl Session {
         self.amend_root(|inode| self.apply(inode, b"/", changes))
     }
 
-    fn apply(&self, inode: &mut Inode, name: &[u8], changes: &Changes) -> Result<()> {
+    pub(crate) fn apply(&self, inode: &mut Inode, name: &[u8], changes: &Changes) -> Result<()> {
         let now_ns = self.now_ns();
         let identity = self.identity();
         if changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() {
@@ -196,7 +201,7 @@ impl Session {
 
 /// Notes that the content of a file was changed at `now_ns`: what an ordinary user writes to does
 /// not run with another's rights afterwards.
-pub(super) fn content_changed(inode: &mut Inode, identity: &Identity, now_ns: u64) {
+pub(crate) fn content_changed(inode: &mut Inode, identity: &Identity, now_ns: u64) {
     if !identity.is_root() {
         drop_set_id(inode, identity);
     }
@@ -214,7 +219,7 @@ fn drop_set_id(inode: &mut Inode, identity: &Identity) {
 }
 
 /// Fails for what has no content to change.
-pub(super) fn check_file(inode: &Inode, name: &[u8]) -> Result<()> {
+pub(crate) fn check_file(inode: &Inode, name: &[u8]) -> Result<()> {
     crate::session::check_not_directory(inode, name)?;
     if inode.kind() != Some(FileKind::File) {
         return Err(Error::new(Kind::Invalid, format!("{}: not a regular file", show(name))));
@@ -227,7 +232,7 @@ fn no_attribute(attribute: &[u8]) -> Error {
 }
 
 /// Cuts a file off at `size`, or extends it by zeros.
-fn resize(inode: &mut Inode, name: &[u8], size: u64) -> Result<()> {
+pub(crate) fn resize(inode: &mut Inode, name: &[u8], size: u64) -> Result<()> {
     if i64::try_from(size).is_err() {
         return Err(Error::new(Kind::FileTooLarge, format!("{}: {size} bytes", show(name))));
     }

@@ -61,15 +61,24 @@ impl Session {
         self.check_search(dir, name)?;
         check(&self.lookup(dir, name, false)?)?;
         let content = self.store_content(fill)?;
-        let _shape = self.shape();
-        self.check_search(dir, name)?;
         let now_ns = self.now_ns();
-        self.amend(dir, name, |inode| {
-            check(inode)?;
-            content.give(inode);
-            content_changed(inode, self.identity(), now_ns);
-            Ok(())
-        })
+        let mut was_mapped = false;
+        let rewritten = {
+            let _shape = self.shape();
+            self.check_search(dir, name)?;
+            self.amend(dir, name, |inode| {
+                check(inode)?;
+                was_mapped = inode.mapped;
+                content.give(inode);
+                content_changed(inode, self.identity(), now_ns);
+                Ok(())
+            })?
+        };
+        self.files().rewritten(self, &rewritten);
+        if was_mapped {
+            self.release_segments(rewritten.id)?;
+        }
+        Ok(rewritten)
     }
 
     pub(super) fn store_content(
@@ -114,5 +123,6 @@ impl Content {
         inode.size = self.size;
         inode.content.clone_from(&self.inline);
         inode.extent = self.extent;
+        inode.mapped = false;
     }
 }

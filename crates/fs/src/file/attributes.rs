@@ -1,0 +1,177 @@
+//! Attributes of open files, and writing what their records lack.
+
+use std::sync::Arc;
+
+use esker_base::{Kind, Result};
+use esker_table::segment::Segment;
+
+use super::{OpenFile, Place, State};
+use crate::file::space::check_end;
+use crate::identity::WRITE;
+use crate::inode::{DirId, Inode};
+use crate::ops::setattr::{Changes, content_changed};
+use crate::session::Session;
+
+impl State {
+    /// The record, which is about to go, is `inode`: what writes changed stays over it.
+    pub(super) fn overlay_onto(&mut self, inode: &Inode) {
+        let mut inode = inode.clone();
+        self.overlay(&mut inode);
+        if !self.is_dirty {
+            (inode.size, inode.mapped, inode.extent) =
+                (self.inode.size, self.inode.mapped, self.inode.extent);
+            inode.content.clone_from(&self.inode.content);
+        }
+        inode.nlink = 0;
+        self.inode = inode;
+    }
+}
+
+impl Session {
+    /// Attributes of `file`, with content and extended attributes, also after its last name is
+    /// gone; then it has no links.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn stat_file(&self, file: &OpenFile) -> Result<Inode> {
+        let state = file.state.read();
+        let mut inode = self.record(file, &state)?;
+        state.overlay(&mut inode);
+        Ok(inode)
+    }
+
+    /// The record of `file`, or what is left of it.
+    fn record(&self, file: &OpenFile, state: &State) -> Result<Inode> {
+        let _shape = self.shape();
+        match file.place() {
+            Place::Gone => Ok(state.inode.clone()),
+            Place::Links => self.linked(file.id, true),
+            Place::Name(dir, name) => match self.entry(&dir, &name, true)? {
+                Some(inode) if inode.id == file.id => Ok(inode),
+                // It was just removed or made a link; what is known of it is as good.
+                _ => Ok(state.inode.clone()),
+            },
+        }
+    }
+
+    /// Changes attributes of `file`, as [`Session::setattr`] does of a name.
+    ///
+    /// # Errors
+    /// As [`Session::setattr`].
+    pub fn setattr_file(&self, file: &Arc<OpenFile>, changes: &Changes) -> Result<Inode> {
+        let mut state = file.state.write();
+        if let Some(size) = changes.size {
+            self.identity().check(WRITE, &self.record(file, &state)?, b"file")?;
+            check_end(Some(size))?;
+            self.set_size(&mut state, size)?;
+            self.content_was_changed(file, &mut state);
+        }
+        // Times that are given must not be overlaid by those of earlier writes.
+        self.write_state_attributes(file, &mut state)?;
+        let now_ns = self.now_ns();
+        let others = Changes { size: None, ..*changes };
+        let change = |inode: &mut Inode| {
+            if changes.size.is_some() {
+                content_changed(inode, self.identity(), now_ns);
+            }
+            self.apply(inode, b"file", &others)
+        };
+        match self.amend_file(file, change)? {
+            Some(inode) => state.inode = inode,
+            None => change(&mut state.inode)?,
+        }
+        Ok(state.inode.clone())
+    }
+
+    /// Stores what `file` has in memory and writes its record, so that it survives what the
+    /// session's durability promises. Cost: an append to a data log if there is something.
+    ///
+    /// # Errors
+    /// What the store reports; then the file stays as it is, and may be flushed again.
+    pub fn flush_file(&self, file: &Arc<OpenFile>) -> Result<()> {
+        let mut state = file.state.write();
+        self.write_state_attributes(file, &mut state)
+    }
+
+    /// Returns once `file` and all that the session did before survives power loss.
+    ///
+    /// # Errors
+    /// As [`Session::sync`].
+    pub fn sync_file(&self, file: &Arc<OpenFile>) -> Result<()> {
+        self.flush_file(file)?;
+        self.data().sync()?;
+        self.tree().sync()
+    }
+
+    /// Flushes all files with changes.
+    pub(crate) fn flush_files(&self) -> Result<()> {
+        self.files().dirty().iter().try_for_each(|file| self.flush_file(file))
+    }
+
+    pub(super) fn write_state_attributes(
+        &self,
+        file: &Arc<OpenFile>,
+        state: &mut State,
+    ) -> Result<()> {
+        if !state.is_dirty {
+            return Ok(());
+        }
+        if !matches!(file.place(), Place::Gone) {
+            self.store_buffer(state)?;
+            self.amend_file(file, |inode| {
+                state.overlay(inode);
+                Ok(())
+            })?;
+        }
+        state.is_dirty = false;
+        self.files().note_clean(file.id);
+        Ok(())
+    }
+
+    /// As after a write, but for a change of where content is only.
+    pub(super) fn content_was_placed(&self, file: &Arc<OpenFile>, state: &mut State) {
+        if !state.is_dirty {
+            state.is_dirty = true;
+            self.files().note_dirty(file);
+        }
+    }
+
+    /// Lets `change` change the record of `file`, wherever it is, if there is one; returns it.
+    fn amend_file(
+        &self,
+        file: &OpenFile,
+        mut change: impl FnMut(&mut Inode) -> Result<()>,
+    ) -> Result<Option<Inode>> {
+        let _shape = self.shape();
+        let mut change = |inode: &mut Inode| {
+            if inode.id != file.id {
+                return Err(crate::session::not_found(b"file"));
+            }
+            change(inode)
+        };
+        let amended = match file.place() {
+            Place::Gone => return Ok(None),
+            Place::Name(dir, name) => self.amend(&dir, &name, &mut change),
+            Place::Links => self.amend_at(DirId::LINKS, false, &file.id.to_be_bytes(), &mut change),
+        };
+        match amended {
+            Ok(inode) => Ok(Some(inode)),
+            // Its name went, or went to another file, a moment ago.
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets compaction reclaim the content of a file that has no names any more.
+    pub(super) fn release_content(&self, file: &OpenFile) -> Result<()> {
+        let mut state = file.state.write();
+        drop(self.take_buffer(&mut state));
+        state.log = None;
+        if state.inode.mapped { self.release_segments(file.id) } else { Ok(()) }
+    }
+
+    /// Lets compaction drop the segments of `file`, which nothing refers to.
+    pub(crate) fn release_segments(&self, file: u128) -> Result<()> {
+        self.tree().put_segments(&mut [Segment::hole(file, 0, u64::MAX)], None).map(drop)
+    }
+}

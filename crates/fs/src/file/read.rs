@@ -1,0 +1,158 @@
+//! Reading open files, and finding where they have bytes.
+
+use std::ops::Range;
+
+use esker_base::{Bytes, Error, Kind, Result};
+
+use super::{OpenFile, State};
+use crate::data::{self, PIECE_BYTES};
+use crate::inode::Inode;
+use crate::namespace::Namespace;
+use crate::session::Session;
+
+/// Segments are looked for in ranges of this size, so that memory does not grow with the file.
+const WINDOW_BYTES: u64 = 64 << 20;
+
+impl Session {
+    /// Up to `bytes_max` bytes of `file` from `offset` on; fewer only at its end. Cost: a store
+    /// request for each log that has some of them, none while they are in memory.
+    ///
+    /// # Errors
+    /// `Corrupt`, and what the store reports.
+    pub fn read_file(&self, file: &OpenFile, offset: u64, bytes_max: usize) -> Result<Bytes> {
+        let state = file.state.read();
+        self.read_state(&state, offset, bytes_max)
+    }
+
+    /// The first offset at or after `offset` where `file` has bytes that were written; `None` if
+    /// there is none before its end (`lseek` with `SEEK_DATA`).
+    ///
+    /// # Errors
+    /// `Invalid` if `offset` is at the end or behind it; what the store reports.
+    pub fn seek_data(&self, file: &OpenFile, offset: u64) -> Result<Option<u64>> {
+        self.seek(file, offset, true).map(|(at, size)| (at < size).then_some(at))
+    }
+
+    /// The first offset at or after `offset` in a hole of `file`; its end is one (`SEEK_HOLE`).
+    ///
+    /// # Errors
+    /// As [`Session::seek_data`].
+    pub fn seek_hole(&self, file: &OpenFile, offset: u64) -> Result<u64> {
+        self.seek(file, offset, false).map(|(at, _)| at)
+    }
+
+    /// Where bytes, or a hole, begin at or after `offset`, and the file's size.
+    fn seek(&self, file: &OpenFile, offset: u64, wants_data: bool) -> Result<(u64, u64)> {
+        let state = file.state.read();
+        let size = state.inode.size;
+        if offset >= size {
+            return Err(Error::new(Kind::Invalid, "a seek behind the end of the file"));
+        }
+        if !state.inode.mapped {
+            let inode = &state.inode;
+            let buffered = state.buffer.as_ref().map(|buffer| buffer.len() as u64);
+            let stored = inode.extent.map_or(inode.content.len() as u64, |extent| extent.length);
+            let stored = buffered.unwrap_or(stored);
+            let is_data = offset < stored;
+            return Ok((
+                match wants_data {
+                    true if is_data => offset,
+                    true => size,
+                    false if is_data => stored,
+                    false => offset,
+                },
+                size,
+            ));
+        }
+        let mut at = offset;
+        while at < size {
+            let window = at..size.min(at.saturating_add(WINDOW_BYTES));
+            if let Some(found) = self.seek_window(&state.inode, &window, wants_data)? {
+                return Ok((found, size));
+            }
+            at = window.end;
+        }
+        Ok((size, size))
+    }
+
+    fn seek_window(
+        &self,
+        inode: &Inode,
+        window: &Range<u64>,
+        wants_data: bool,
+    ) -> Result<Option<u64>> {
+        let overlay = self.layers().segments(inode.id, window.clone())?;
+        let mut at = window.start;
+        for piece in overlay.pieces().iter().filter(|piece| piece.place.is_some()) {
+            if wants_data {
+                return Ok(Some(piece.offset));
+            }
+            if piece.offset > at {
+                return Ok(Some(at));
+            }
+            at = piece.end();
+        }
+        Ok((!wants_data && at < window.end).then_some(at))
+    }
+}
+
+impl Namespace {
+    /// The bytes of a file's content, wherever they are.
+    pub(super) fn read_content(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<Bytes> {
+        let store = &*self.layers().source().store;
+        if !inode.mapped {
+            return data::read(store, inode, offset, bytes_max);
+        }
+        let end = inode.size.min(offset.saturating_add(bytes_max as u64));
+        if offset >= end {
+            return Ok(Bytes::new());
+        }
+        let overlay = self.layers().segments(inode.id, offset..end)?;
+        data::read_mapped(store, offset..end, overlay.pieces())
+    }
+
+    /// As [`Namespace::read_content`], of a file that may be open.
+    pub(crate) fn read_open(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<Bytes> {
+        match self.files().get(inode.id) {
+            Some(file) => self.read_state(&file.state.read(), offset, bytes_max),
+            None => self.read_content(inode, offset, bytes_max),
+        }
+    }
+
+    /// Passes all bytes of a file to `take`, in pieces.
+    pub(crate) fn read_pieces(
+        &self,
+        inode: &Inode,
+        take: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut offset = 0;
+        while offset < inode.size {
+            let bytes = self.read_open(inode, offset, PIECE_BYTES as usize)?;
+            if bytes.is_empty() {
+                break;
+            }
+            take(&bytes)?;
+            offset += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_state(&self, state: &State, offset: u64, bytes_max: usize) -> Result<Bytes> {
+        if let Some(buffer) = &state.buffer {
+            let start = usize::try_from(offset).unwrap_or(usize::MAX).min(buffer.len());
+            let end = start.saturating_add(bytes_max).min(buffer.len());
+            return Ok(Bytes::copy_from_slice(&buffer[start..end]));
+        }
+        self.read_content(&state.inode, offset, bytes_max)
+    }
+}

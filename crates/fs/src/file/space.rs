@@ -1,0 +1,209 @@
+//! Changing what ranges of open files hold without writing bytes: truncation, holes, copies that
+//! share extents.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use esker_base::{Error, Kind, Result};
+use esker_table::segment::Segment;
+
+use super::{FILE_BYTES_MAX, OpenFile, State};
+use crate::data::INLINE_BYTES_MAX;
+use crate::ops::setattr::resize;
+use crate::session::Session;
+
+/// Ranges are copied in steps of this size, so that memory does not grow with them.
+const STEP_BYTES: u64 = 64 << 20;
+
+impl Session {
+    /// Cuts `file` off at `size`, or extends it by zeros. No store request.
+    ///
+    /// # Errors
+    /// `TooLarge` beyond [`FILE_BYTES_MAX`]; what the store reports.
+    pub fn truncate_file(&self, file: &Arc<OpenFile>, size: u64) -> Result<()> {
+        let mut state = file.state.write();
+        check_end(Some(size))?;
+        self.set_size(&mut state, size)?;
+        self.content_was_changed(file, &mut state);
+        Ok(())
+    }
+
+    /// As [`Session::truncate_file`] without the change of times.
+    pub(super) fn set_size(&self, state: &mut State, size: u64) -> Result<()> {
+        if size == 0 {
+            return self.empty(state);
+        }
+        if let Some(buffer) = &mut state.buffer {
+            let before = buffer.len();
+            if size <= (before + INLINE_BYTES_MAX) as u64 {
+                buffer.resize(usize::try_from(size).expect("about the size of a buffer"), 0);
+                let (all, now) = (&self.files().buffered_bytes, buffer.len());
+                all.fetch_add(now, Ordering::Relaxed);
+                all.fetch_sub(before, Ordering::Relaxed);
+                state.inode.size = size;
+                return Ok(());
+            }
+            // Not worth holding zeros: what is there is stored, and the rest is behind its end.
+            self.store_buffer(state)?;
+            drop(self.take_buffer(state));
+        }
+        if !state.inode.mapped {
+            return resize(&mut state.inode, b"file", size);
+        }
+        if size < state.inode.size {
+            // To the end of all files: also over what a writer that died left behind the end.
+            let hole = Segment::hole(state.inode.id, size, u64::MAX - size);
+            self.tree().put_segments(&mut [hole], None)?;
+        } else {
+            self.fill_gap(state, size)?;
+        }
+        state.inode.size = size;
+        Ok(())
+    }
+
+    fn empty(&self, state: &mut State) -> Result<()> {
+        if state.inode.mapped {
+            self.release_segments(state.inode.id)?;
+        }
+        drop(self.take_buffer(state));
+        state.buffer = Some(Vec::new());
+        (state.inode.size, state.inode.mapped, state.inode.extent) = (0, false, None);
+        state.inode.content.clear();
+        Ok(())
+    }
+
+    /// Makes sure that `file` reaches to the end of `range` unless `keeps_size`; nothing is
+    /// reserved on the store, whose free space is shared.
+    ///
+    /// # Errors
+    /// As [`Session::truncate_file`].
+    pub fn allocate(
+        &self,
+        file: &Arc<OpenFile>,
+        range: Range<u64>,
+        keeps_size: bool,
+    ) -> Result<()> {
+        let mut state = file.state.write();
+        check_end(Some(range.end))?;
+        if !keeps_size && range.end > state.inode.size {
+            self.set_size(&mut state, range.end)?;
+        }
+        self.content_was_changed(file, &mut state);
+        Ok(())
+    }
+
+    /// Makes `range` of `file` read as zeros and take no room; extends the file to its end unless
+    /// `keeps_size`.
+    ///
+    /// # Errors
+    /// As [`Session::truncate_file`].
+    pub fn punch(&self, file: &Arc<OpenFile>, range: Range<u64>, keeps_size: bool) -> Result<()> {
+        let mut state = file.state.write();
+        check_end(Some(range.end))?;
+        if !keeps_size && range.end > state.inode.size {
+            self.set_size(&mut state, range.end)?;
+        }
+        let end = range.end.min(state.inode.size);
+        if range.start < end {
+            match &mut state.buffer {
+                Some(buffer) => buffer[range.start as usize..end as usize].fill(0),
+                None => {
+                    self.make_mapped(&mut state)?;
+                    let hole = Segment::hole(file.id, range.start, end - range.start);
+                    self.tree().put_segments(&mut [hole], None)?;
+                }
+            }
+        }
+        self.content_was_changed(file, &mut state);
+        Ok(())
+    }
+
+    /// Copies `range` of `from` to `offset` of `to` by sharing extents; returns how many bytes
+    /// there were before the end of `from`. Ranges of one file must not overlap. No bytes are
+    /// read or written but those of small new files, which have no extents yet.
+    ///
+    /// # Errors
+    /// `Invalid` for overlapping ranges; as [`Session::write_file`].
+    pub fn copy_range(
+        &self,
+        from: &Arc<OpenFile>,
+        range: Range<u64>,
+        to: &Arc<OpenFile>,
+        offset: u64,
+    ) -> Result<u64> {
+        let length = range.end.saturating_sub(range.start);
+        check_end(offset.checked_add(length))?;
+        if Arc::ptr_eq(from, to)
+            && range.start < offset + length
+            && offset < range.end
+            && length > 0
+        {
+            return Err(Error::new(Kind::Invalid, "a range copied onto itself"));
+        }
+        let mut copied = 0;
+        while copied < length {
+            let start = range.start + copied;
+            let step = start..range.end.min(start + STEP_BYTES);
+            let count = self.copy_step(from, step, to, offset + copied)?;
+            copied += count;
+            if count == 0 {
+                break;
+            }
+        }
+        Ok(copied)
+    }
+
+    fn copy_step(
+        &self,
+        from: &Arc<OpenFile>,
+        range: Range<u64>,
+        to: &Arc<OpenFile>,
+        offset: u64,
+    ) -> Result<u64> {
+        let (end, pieces) = {
+            let mut state = from.state.write();
+            let end = range.end.min(state.inode.size);
+            if range.start >= end {
+                return Ok(0);
+            }
+            if let Some(buffer) = &state.buffer {
+                let bytes = buffer[range.start as usize..end as usize].to_vec();
+                drop(state);
+                self.write_file(to, offset, &bytes)?;
+                return Ok(end - range.start);
+            }
+            if !state.inode.mapped && !state.inode.content.is_empty() {
+                let bytes = self.read_state(&state, range.start, (end - range.start) as usize)?;
+                drop(state);
+                self.write_file(to, offset, &bytes)?;
+                return Ok(end - range.start);
+            }
+            self.make_mapped(&mut state)?;
+            self.content_was_placed(from, &mut state);
+            let overlay = self.layers().segments(from.id, range.start..end)?;
+            (end, overlay.pieces().to_vec())
+        };
+        let length = end - range.start;
+        let mut state = to.state.write();
+        self.make_mapped(&mut state)?;
+        self.fill_gap(&state, offset)?;
+        let mut segments = vec![Segment::hole(to.id, offset, length)];
+        segments.extend(pieces.iter().filter(|piece| piece.place.is_some()).map(|piece| Segment {
+            file: to.id,
+            offset: piece.offset - range.start + offset,
+            ..*piece
+        }));
+        self.tree().put_segments(&mut segments, None)?;
+        state.inode.size = state.inode.size.max(offset + length);
+        self.content_was_changed(to, &mut state);
+        Ok(length)
+    }
+}
+
+pub(super) fn check_end(end: Option<u64>) -> Result<()> {
+    match end {
+        Some(end) if end <= FILE_BYTES_MAX => Ok(()),
+        _ => Err(Error::new(Kind::TooLarge, "a range beyond any file's end")),
+    }
+}

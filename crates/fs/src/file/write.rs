@@ -1,0 +1,182 @@
+//! Writing open files.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use esker_base::{Error, Kind, Result};
+use esker_table::segment::{LogPlace, Segment};
+
+use super::{BUFFER_BYTES_MAX, BUFFERS_BYTES_MAX, FILE_BYTES_MAX, OpenFile, State};
+use crate::data::INLINE_BYTES_MAX;
+use crate::session::Session;
+
+impl Session {
+    /// Writes `bytes` at `offset` of `file`. What was written survives once the file is flushed,
+    /// as the session's durability says, and power loss after [`Session::sync_file`]. Cost: none
+    /// while a new file is small, else an append to a data log.
+    ///
+    /// # Errors
+    /// `TooLarge` beyond [`FILE_BYTES_MAX`]; `NoSpace` and what else the store reports.
+    pub fn write_file(&self, file: &Arc<OpenFile>, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut state = file.state.write();
+        self.write_state(file, &mut state, offset, bytes)
+    }
+
+    /// Writes `bytes` at the end of `file`; returns where that was.
+    ///
+    /// # Errors
+    /// As [`Session::write_file`].
+    pub fn append_file(&self, file: &Arc<OpenFile>, bytes: &[u8]) -> Result<u64> {
+        let mut state = file.state.write();
+        let offset = state.inode.size;
+        self.write_state(file, &mut state, offset, bytes)?;
+        Ok(offset)
+    }
+
+    fn write_state(
+        &self,
+        file: &Arc<OpenFile>,
+        state: &mut State,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or_else(|| Error::new(Kind::TooLarge, "a write beyond any file's end"))?;
+        if !self.write_buffer(state, offset, bytes) {
+            self.make_mapped(state)?;
+            self.fill_gap(state, offset)?;
+            let place = self.append_data(state, bytes)?;
+            let length = bytes.len() as u64;
+            let segment = Segment { file: file.id, offset, length, place: Some(place), seq: 0 };
+            self.tree().put_segments(&mut [segment], Some(crc32c::crc32c(bytes)))?;
+        }
+        state.inode.size = state.inode.size.max(end);
+        self.content_was_changed(file, state);
+        Ok(())
+    }
+
+    /// Notes that the content of a file was changed just now.
+    pub(super) fn content_was_changed(&self, file: &Arc<OpenFile>, state: &mut State) {
+        let now_ns = self.now_ns();
+        (state.inode.mtime_ns, state.inode.ctime_ns) = (now_ns, now_ns);
+        if !state.is_dirty {
+            state.is_dirty = true;
+            self.files().note_dirty(file);
+        }
+    }
+
+    /// Writes into the buffer of a file that has one and stays small; whether it did.
+    fn write_buffer(&self, state: &mut State, offset: u64, bytes: &[u8]) -> bool {
+        let Some(buffer) = &mut state.buffer else {
+            return false;
+        };
+        let end = offset.saturating_add(bytes.len() as u64);
+        let Some(end) = usize::try_from(end).ok().filter(|end| *end <= BUFFER_BYTES_MAX) else {
+            return false;
+        };
+        let grown = end.saturating_sub(buffer.len());
+        let all = &self.files().buffered_bytes;
+        if grown > 0 && all.load(Ordering::Relaxed) + grown > BUFFERS_BYTES_MAX {
+            return false;
+        }
+        let start = end - bytes.len();
+        if buffer.len() < end {
+            buffer.resize(end, 0);
+        }
+        buffer[start..end].copy_from_slice(bytes);
+        all.fetch_add(grown, Ordering::Relaxed);
+        true
+    }
+
+    /// Takes the buffer of a file, which goes elsewhere.
+    pub(super) fn take_buffer(&self, state: &mut State) -> Option<Vec<u8>> {
+        let buffer = state.buffer.take()?;
+        self.files().buffered_bytes.fetch_sub(buffer.len(), Ordering::Relaxed);
+        Some(buffer)
+    }
+
+    /// Puts the content of a file, if it is elsewhere, into the extent table.
+    pub(super) fn make_mapped(&self, state: &mut State) -> Result<()> {
+        if state.inode.mapped {
+            return Ok(());
+        }
+        let file = state.inode.id;
+        let mut segments = Vec::new();
+        if state.may_have_segments {
+            // A layer may have some of when the file was mapped before.
+            segments.push(Segment::hole(file, 0, u64::MAX));
+        }
+        let mut checksum = None;
+        let bytes = match (&state.buffer, &state.inode.extent) {
+            (Some(buffer), _) => &buffer[..],
+            (None, None) => &state.inode.content[..],
+            (None, Some(extent)) => {
+                let place =
+                    Some(LogPlace { set: extent.set, log: extent.log, offset: extent.offset });
+                segments.push(Segment { file, offset: 0, length: extent.length, place, seq: 0 });
+                &[]
+            }
+        };
+        if !bytes.is_empty() {
+            let bytes = bytes.to_vec();
+            let place = Some(self.append_data(state, &bytes)?);
+            checksum = Some(crc32c::crc32c(&bytes));
+            let length = bytes.len() as u64;
+            segments.push(Segment { file, offset: 0, length, place, seq: 0 });
+        }
+        if !segments.is_empty() {
+            self.tree().put_segments(&mut segments, checksum)?;
+        }
+        drop(self.take_buffer(state));
+        state.inode.content.clear();
+        (state.inode.mapped, state.inode.extent) = (true, None);
+        state.may_have_segments = true;
+        Ok(())
+    }
+
+    /// Makes what is between the end of a mapped file and `offset` read as zeros, also where a
+    /// writer that died has left segments behind the end.
+    pub(super) fn fill_gap(&self, state: &State, offset: u64) -> Result<()> {
+        let size = state.inode.size;
+        if offset > size {
+            let hole = Segment::hole(state.inode.id, size, offset - size);
+            self.tree().put_segments(&mut [hole], None)?;
+        }
+        Ok(())
+    }
+
+    /// Appends bytes of a file to the log that it has alone, or, while it is small, shares.
+    fn append_data(&self, state: &mut State, bytes: &[u8]) -> Result<LogPlace> {
+        let is_large = state.inode.size.max(bytes.len() as u64) >= BUFFER_BYTES_MAX as u64;
+        if state.log.is_none() && is_large {
+            state.log = self.data().file_log()?;
+        }
+        match &state.log {
+            Some(log) => self.data().append_to(log, bytes),
+            None => {
+                let extent = self.data().append(bytes)?;
+                Ok(LogPlace { set: extent.set, log: extent.log, offset: extent.offset })
+            }
+        }
+    }
+
+    /// Stores the content that is in memory only: in the inode, or as one extent of a packed log.
+    pub(super) fn store_buffer(&self, state: &mut State) -> Result<()> {
+        let Some(buffer) = &state.buffer else {
+            return Ok(());
+        };
+        if buffer.len() <= INLINE_BYTES_MAX {
+            // Small enough to stay a buffer: the next write need not map the file.
+            state.inode.content.clone_from(buffer);
+            return Ok(());
+        }
+        let extent = self.data().append(buffer)?;
+        drop(self.take_buffer(state));
+        state.inode.content.clear();
+        state.inode.extent = Some(extent);
+        Ok(())
+    }
+}
