@@ -63,7 +63,14 @@ impl Namespace {
         };
         let touched = Arc::default();
         let root = DirNode::new(&inode, None, false, &touched);
-        Ok(Self { layers, identity, root, nodes: Mutex::default(), touched, files: OpenFiles::default() })
+        Ok(Self {
+            layers,
+            identity,
+            root,
+            nodes: Mutex::default(),
+            touched,
+            files: OpenFiles::default(),
+        })
     }
 
     /// The change sets.

@@ -8,8 +8,8 @@ use esker_base::store::{SharedStore, Store};
 use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::schema::Row;
-use esker_table::tables::TableSource;
 use esker_table::segment::Segment;
+use esker_table::tables::TableSource;
 use esker_table::tree::{Tree, TreeOptions, TreeSetup};
 use esker_table::wal::Logged;
 
@@ -150,9 +150,7 @@ impl Repository {
         let tree =
             Tree::resume(self.setup(&options.tree, &data), set, &mut |logged| match logged {
                 Logged::Row(_, row) => self.has_data(set, row),
-                Logged::Segments(_, segments, Some(checksum)) => {
-                    self.has_bytes(segments, checksum)
-                }
+                Logged::Segments(_, segments, Some(checksum)) => self.has_bytes(segments, checksum),
                 _ => Ok(true),
             })
             .inspect_err(release)?;

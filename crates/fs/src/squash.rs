@@ -10,14 +10,17 @@
 
 mod copy;
 mod ranges;
+mod segments;
 mod worker;
 
 use std::collections::BTreeMap;
 
 use esker_base::{Error, Kind, Random, Result};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
+use esker_table::segment::SEGMENT;
 use esker_table::tables::Tables;
 
+use self::segments::Sizes;
 pub use self::worker::Counts;
 use self::worker::{Done, Job, merge_range};
 use crate::condemn;
@@ -135,7 +138,11 @@ impl Repository {
             bottom: true,
             shape: Some(&shape),
         };
-        let (tables, counts) = merge_all(&job, options.threads)?;
+        let Merged { mut tables, mut counts, mapped } = merge_all(&job, options.threads)?;
+        let segments: Vec<&Tables> = stack.iter().map(|base| &base.segments).collect();
+        let (content, copied) = segments::merge(&job, job.run + 1, &segments, Some(&mapped))?;
+        counts.data_bytes += copied.data_bytes;
+        tables.splice(0..0, content);
         let elapsed_ns = self.clock().monotonic_ns() - start_ns;
         let mut report = SquashReport::of(stack.len(), &tables, counts, elapsed_ns);
         report.directories = shape.directories();
@@ -170,8 +177,7 @@ impl Repository {
             let context = format!("change set {set} is open; its session compacts it");
             return Err(Error::new(Kind::Invalid, context));
         }
-        let own = manifest.tables.iter().filter(|table| table.schema == INODE.id);
-        if own.clone().all(|table| table.run == manifest.tables[0].run && table.set == set) {
+        if is_compact(set, &manifest) {
             return Ok(SquashReport::of(1, &[], Counts::default(), 0));
         }
         // Whoever commits the higher epoch owns its table numbers.
@@ -188,13 +194,16 @@ impl Repository {
             bottom: manifest.bases.is_empty(),
             shape: None,
         };
-        let (merged, counts) = merge_all(&job, threads)?;
+        let Merged { tables: mut merged, counts, .. } = merge_all(&job, threads)?;
+        let segments = Tables::new(&manifest.tables, &SEGMENT, self.source());
+        let (content, _) = segments::merge(&job, run + 1, &[&segments], None)?;
+        merged.splice(0..0, content);
         let elapsed_ns = self.clock().monotonic_ns() - start_ns;
         let report = SquashReport::of(1, &merged, counts, elapsed_ns);
         dependency::keep_data_of_tables(set, &mut manifest);
         let (old, others): (Vec<_>, Vec<_>) = std::mem::take(&mut manifest.tables)
             .into_iter()
-            .partition(|table| table.schema == INODE.id);
+            .partition(|table| [INODE.id, SEGMENT.id].contains(&table.schema));
         let own = old.iter().filter(|table| table.set == set);
         manifest.obsolete.extend(own.map(|table| table.number));
         manifest.tables = merged.into_iter().chain(others).collect();
@@ -203,8 +212,25 @@ impl Repository {
     }
 }
 
-/// Merges all ranges of a job; the tables are in key order.
-fn merge_all(job: &Job, threads: usize) -> Result<(Vec<TableRef>, Counts)> {
+/// Whether the set's own tables are one run of each kind already.
+fn is_compact(set: SetId, manifest: &Manifest) -> bool {
+    [INODE.id, SEGMENT.id].into_iter().all(|schema| {
+        let mut tables = manifest.tables.iter().filter(|table| table.schema == schema);
+        let first = tables.clone().next().map(|table| table.run);
+        tables.all(|table| Some(table.run) == first && table.set == set)
+    })
+}
+
+/// What came of all ranges.
+struct Merged {
+    /// Tables in key order.
+    tables: Vec<TableRef>,
+    counts: Counts,
+    mapped: Sizes,
+}
+
+/// Merges all ranges of a job.
+fn merge_all(job: &Job, threads: usize) -> Result<Merged> {
     let ranges = ranges::split(job.layers, threads)?;
     let mut done: Vec<Done> = in_parallel(threads, ranges.len(), 1, |at, out| {
         out.push(merge_range(job, at, &ranges[at])?);
@@ -213,5 +239,6 @@ fn merge_all(job: &Job, threads: usize) -> Result<(Vec<TableRef>, Counts)> {
     done.sort_unstable_by_key(|done| done.range);
     let mut counts = Counts::default();
     done.iter().for_each(|done| counts.add(&done.counts));
-    Ok((done.into_iter().flat_map(|done| done.tables).collect(), counts))
+    let mapped = done.iter().flat_map(|done| done.mapped.iter().copied()).collect();
+    Ok(Merged { tables: done.into_iter().flat_map(|done| done.tables).collect(), counts, mapped })
 }

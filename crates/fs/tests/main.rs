@@ -3,6 +3,7 @@
 mod campaign;
 mod concurrency;
 mod crash;
+mod files;
 mod gc;
 mod input;
 mod interleave;

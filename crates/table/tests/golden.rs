@@ -18,6 +18,7 @@ use esker_table::manifest::{Manifest, SetId, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KeyBuffer, RowBuffer};
+use esker_table::segment::{LogPlace, Segment, SegmentLog};
 use esker_table::wal::{Chunk, LOG_MAGIC, ShardLog};
 
 use crate::records::SET;
@@ -189,15 +190,28 @@ fn log() {
     let mut chunk = Chunk::default();
     let mut log = LOG_MAGIC.to_vec();
     for (shard, key, seq, value) in
-        [(0, &b"a"[..], 1, &b"one"[..]), (1, b"n", 2, b"two"), (0, b"ab", 3, b"one")]
+        [(0, &b"a"[..], 1, &b"one"[..]), (1, b"x", 2, b"two"), (0, b"ab", 3, b"one")]
     {
         shards[shard].start(seq, 1);
         shards[shard].row(&RECORD, &stored(key, seq, value).row(), None);
     }
-    chunk.take(24, &mut shards[0]);
-    chunk.take(27, &mut shards[1]);
+    chunk.take(6, &mut shards[0]);
+    chunk.take(7, &mut shards[1]);
     log.extend_from_slice(chunk.seal(0));
     assert_documented("wal.md", "log", &log);
+}
+
+#[test]
+fn log_of_segments() {
+    let place = |offset| Some(LogPlace { set: SET, log: 1 << 32, offset });
+    let segment = |offset, length, place| Segment { file: 7, offset, length, place, seq: 0 };
+    let mut segments = SegmentLog::default();
+    segments.add(1, &[segment(0, 1 << 20, place(0))], Some(0x1234_5678));
+    segments.add(2, &[segment(1 << 20, 1 << 20, place(1 << 20))], Some(0x9ABC_DEF0));
+    segments.add(3, &[segment(4_096, 8_192, None)], None);
+    let mut chunk = Chunk::default();
+    chunk.take_segments(&mut segments);
+    assert_documented("wal.md", "segments", chunk.seal(0));
 }
 
 #[test]

@@ -176,6 +176,10 @@ fn a_logged_row_over_the_memtables_limit_is_refused() {
     chunk.take(0, &mut shard);
     let log = [&LOG_MAGIC[..], chunk.seal(0)].concat();
     let mut rows = 0;
-    assert!(decode_log(&RECORD, &log, &mut |logged| rows += usize::from(matches!(logged, Logged::Row(..)))).is_err());
+    assert!(
+        decode_log(&RECORD, &log, &mut |logged| rows +=
+            usize::from(matches!(logged, Logged::Row(..))))
+        .is_err()
+    );
     assert_eq!(rows, 0);
 }

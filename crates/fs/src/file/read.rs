@@ -117,12 +117,7 @@ impl Namespace {
     }
 
     /// As [`Namespace::read_content`], of a file that may be open.
-    pub(crate) fn read_open(
-        &self,
-        inode: &Inode,
-        offset: u64,
-        bytes_max: usize,
-    ) -> Result<Bytes> {
+    pub(crate) fn read_open(&self, inode: &Inode, offset: u64, bytes_max: usize) -> Result<Bytes> {
         match self.files().get(inode.id) {
             Some(file) => self.read_state(&file.state.read(), offset, bytes_max),
             None => self.read_content(inode, offset, bytes_max),

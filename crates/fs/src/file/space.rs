@@ -141,10 +141,12 @@ impl Session {
         {
             return Err(Error::new(Kind::Invalid, "a range copied onto itself"));
         }
+        // What the copy itself adds to the end is not copied again.
+        let length = range.end.min(from.state.read().inode.size).saturating_sub(range.start);
         let mut copied = 0;
         while copied < length {
             let start = range.start + copied;
-            let step = start..range.end.min(start + STEP_BYTES);
+            let step = start..(range.start + length).min(start + STEP_BYTES);
             let count = self.copy_step(from, step, to, offset + copied)?;
             copied += count;
             if count == 0 {

@@ -10,6 +10,7 @@ use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::merge::Merge;
 use esker_table::schema::Key;
+use esker_table::segment::{SEGMENT, Segment};
 use esker_table::tables::Tables;
 use hashbrown::HashSet;
 
@@ -239,6 +240,15 @@ impl Collection<'_> {
                 if ints[column::LOG_SET_HIGH] == high && ints[column::LOG_SET_LOW] == low {
                     out.insert(ints[column::LOG]);
                 }
+            }
+        }
+        let segments = Tables::new(&manifest.tables, &SEGMENT, self.repository.source());
+        for run in &segments.runs {
+            let cursor = run.cursor(&SEGMENT, &Key::FIRST, &Key::LAST);
+            let mut merge = Merge::new(vec![cursor], &Key::FIRST)?;
+            while merge.advance()? {
+                let place = Segment::of_row(&merge.row())?.place;
+                out.extend(place.filter(|place| place.set == set).map(|place| place.log));
             }
         }
         Ok(())

@@ -4,9 +4,12 @@
 //! ask for it. So records go on while their bytes wait to be read in the order of their old logs,
 //! neighbours together. Checksums are verified on the way.
 
+use std::ops::Range;
+
 use esker_base::store::{AppendLog, SharedStore};
 use esker_base::{Bytes, Error, Result};
 use esker_table::manifest::SetId;
+use esker_table::segment::LogPlace;
 
 use crate::data::{LOG_BYTES, log_name};
 use crate::inode::Extent;
@@ -27,10 +30,24 @@ pub(super) struct DataCopy<'a> {
     log: Option<Box<dyn AppendLog>>,
     /// Bytes of the log once everything that waits is in it.
     planned_bytes: u64,
-    queue: Vec<Extent>,
+    queue: Vec<Queued>,
     queued_bytes: u64,
     /// Bytes copied so far.
     pub(super) copied_bytes: u64,
+}
+
+/// Bytes that wait to be copied.
+struct Queued {
+    place: LogPlace,
+    length: u64,
+    /// Their checksum, where a record has one.
+    checksum: Option<u32>,
+}
+
+impl Queued {
+    fn range(&self) -> Range<u64> {
+        self.place.offset..self.place.offset + self.length
+    }
 }
 
 impl<'a> DataCopy<'a> {
@@ -50,30 +67,57 @@ impl<'a> DataCopy<'a> {
 
     /// Where the bytes of `extent` will be once this has finished; those cut off stay behind.
     pub(super) fn place(&mut self, extent: Extent) -> Result<Extent> {
-        if self.log.is_none() || self.planned_bytes >= LOG_BYTES {
-            self.close()?;
-            self.log = Some(self.store.append_log(&log_name(self.set, self.next))?);
-            self.next += 1;
-        }
+        let to = self.plan(extent.length)?;
         let mut placed = Extent {
             set: self.set,
-            log: self.next - 1,
-            offset: self.planned_bytes,
+            log: to.log,
+            offset: to.offset,
             written: extent.length,
             ..extent
         };
-        self.planned_bytes += extent.length;
         if extent.length > PIECE_BYTES || extent.length < extent.written {
             self.flush()?;
             placed.checksum = self.copy_now(&extent)?;
             return Ok(placed);
         }
-        self.queued_bytes += extent.length;
-        self.queue.push(extent);
+        let place = LogPlace { set: extent.set, log: extent.log, offset: extent.offset };
+        let checksum = Some(extent.checksum);
+        self.enqueue(Queued { place, length: extent.length, checksum })?;
+        Ok(placed)
+    }
+
+    /// Where the `length` bytes at `place` will be once this has finished.
+    pub(super) fn place_bytes(&mut self, place: LogPlace, length: u64) -> Result<LogPlace> {
+        let to = self.plan(length)?;
+        let (mut at, end) = (place.offset, place.offset + length);
+        while at < end {
+            let count = PIECE_BYTES.min(end - at);
+            let place = LogPlace { offset: at, ..place };
+            self.enqueue(Queued { place, length: count, checksum: None })?;
+            at += count;
+        }
+        Ok(to)
+    }
+
+    /// Sets room aside for `length` bytes.
+    fn plan(&mut self, length: u64) -> Result<LogPlace> {
+        if self.log.is_none() || self.planned_bytes >= LOG_BYTES {
+            self.close()?;
+            self.log = Some(self.store.append_log(&log_name(self.set, self.next))?);
+            self.next += 1;
+        }
+        let offset = self.planned_bytes;
+        self.planned_bytes += length;
+        Ok(LogPlace { set: self.set, log: self.next - 1, offset })
+    }
+
+    fn enqueue(&mut self, queued: Queued) -> Result<()> {
+        self.queued_bytes += queued.length;
+        self.queue.push(queued);
         if self.queued_bytes >= QUEUE_BYTES || self.queue.len() >= QUEUE_EXTENTS {
             self.flush()?;
         }
-        Ok(placed)
+        Ok(())
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
@@ -101,7 +145,8 @@ impl<'a> DataCopy<'a> {
             }
             at += count;
         }
-        check(extent, whole)?;
+        let place = LogPlace { set: extent.set, log: extent.log, offset: extent.offset };
+        check(place, extent.length, extent.checksum, whole)?;
         Ok(visible)
     }
 
@@ -109,16 +154,17 @@ impl<'a> DataCopy<'a> {
     fn flush(&mut self) -> Result<()> {
         let queue = std::mem::take(&mut self.queue);
         let mut order: Vec<usize> = (0..queue.len()).collect();
-        order.sort_unstable_by_key(|&at| (queue[at].set, queue[at].log, queue[at].offset));
+        let log = |at: usize| (queue[at].place.set, queue[at].place.log);
+        order.sort_unstable_by_key(|&at| (log(at), queue[at].place.offset));
         let mut pieces: Vec<Bytes> = vec![Bytes::new(); queue.len()];
-        for group in
-            order.chunk_by(|&a, &b| (queue[a].set, queue[a].log) == (queue[b].set, queue[b].log))
-        {
-            let name = log_name(queue[group[0]].set, queue[group[0]].log);
-            let range = |extent: &Extent| extent.offset..extent.offset + extent.length;
-            let ranges: Vec<_> = group.iter().map(|&at| range(&queue[at])).collect();
+        for group in order.chunk_by(|&a, &b| log(a) == log(b)) {
+            let (set, number) = log(group[0]);
+            let name = log_name(set, number);
+            let ranges: Vec<_> = group.iter().map(|&at| queue[at].range()).collect();
             for (&at, bytes) in group.iter().zip(self.store.get_ranges(&name, &ranges)?) {
-                check(&queue[at], crc32c::crc32c(&bytes))?;
+                if let Some(checksum) = queue[at].checksum {
+                    check(queue[at].place, queue[at].length, checksum, crc32c::crc32c(&bytes))?;
+                }
                 pieces[at] = bytes;
             }
         }
@@ -156,13 +202,10 @@ impl<'a> DataCopy<'a> {
     }
 }
 
-fn check(extent: &Extent, checksum: u32) -> Result<()> {
-    if checksum == extent.checksum {
+fn check(place: LogPlace, length: u64, expected: u32, checksum: u32) -> Result<()> {
+    if checksum == expected {
         return Ok(());
     }
-    let what = format!(
-        "{} bytes with checksum {checksum:08x}, expected {:08x}",
-        extent.length, extent.checksum
-    );
-    Err(Error::corrupt(&log_name(extent.set, extent.log), extent.offset, what))
+    let what = format!("{length} bytes with checksum {checksum:08x}, expected {expected:08x}");
+    Err(Error::corrupt(&log_name(place.set, place.log), place.offset, what))
 }

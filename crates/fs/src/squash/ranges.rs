@@ -11,7 +11,7 @@ const SAMPLES: usize = 8192;
 /// Ranges for each thread, so that one which takes longer is not waited for.
 const RANGES_PER_THREAD: usize = 4;
 /// Numbers of tables and logs leave room for this many ranges.
-pub(super) const RANGES_MAX: usize = 4096;
+pub(super) const RANGES_MAX: usize = 4095;
 
 /// Keys from `from` up to and without `end`.
 #[derive(Clone, Debug)]

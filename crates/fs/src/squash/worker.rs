@@ -14,14 +14,16 @@ use esker_table::tables::Tables;
 
 use super::copy::DataCopy;
 use super::ranges::Range;
-use crate::inode::{DirId, Entry, Extent, FileKind, INODE, column};
+use crate::inode::{DirId, Entry, Extent, FileKind, INODE, MAPPED, column};
 use crate::shape::Shape;
 
 /// Tables and logs of a range are numbered from its own multiple of this on.
-const NUMBERS_PER_RANGE: u64 = 1 << 20;
-const _: () = assert!((super::ranges::RANGES_MAX as u64) * NUMBERS_PER_RANGE <= 1 << 32);
+pub(super) const NUMBERS_PER_RANGE: u64 = 1 << 20;
+// One more for the segments.
+const _: () = assert!((super::ranges::RANGES_MAX as u64 + 1) * NUMBERS_PER_RANGE <= 1 << 32);
 
 const TOMBSTONE: u64 = Entry::Tombstone.number();
+const FILE: u64 = Entry::Is(FileKind::File).number();
 const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
 
 /// What a merge is to do.
@@ -51,6 +53,8 @@ pub(super) struct Done {
     pub(super) tables: Vec<TableRef>,
     /// Counts.
     pub(super) counts: Counts,
+    /// Files whose content is in the extent table, and their sizes.
+    pub(super) mapped: Vec<(u128, u64)>,
 }
 
 /// What a merge has read and written.
@@ -95,6 +99,7 @@ struct Worker<'a> {
     dir: ([u64; 2], bool),
     copy: DataCopy<'a>,
     counts: Counts,
+    mapped: Vec<(u128, u64)>,
 }
 
 /// Merges range number `index`.
@@ -107,11 +112,12 @@ pub(super) fn merge_range(job: &Job, index: usize, range: &Range) -> Result<Done
         dir: ([0; 2], true),
         copy: DataCopy::new(job.store, job.set, first_number),
         counts: Counts::default(),
+        mapped: Vec::new(),
     };
     worker.run(range, &mut writer)?;
-    let Worker { copy, mut counts, .. } = worker;
+    let Worker { copy, mut counts, mapped, .. } = worker;
     counts.data_bytes = copy.finish()?;
-    Ok(Done { range: index, tables: writer.finish()?, counts })
+    Ok(Done { range: index, tables: writer.finish()?, counts, mapped })
 }
 
 impl Worker<'_> {
@@ -146,8 +152,8 @@ impl Worker<'_> {
             match self.fate(&row) {
                 Fate::Kept => {
                     self.counts.written += 1;
-                    if self.job.shape.is_some() && has_extent(&row) {
-                        self.move_data(&mut row)?;
+                    if self.job.shape.is_some() {
+                        self.move_content(&mut row)?;
                     }
                     writer.push(&row)?;
                 }
@@ -172,7 +178,7 @@ impl Worker<'_> {
             return true;
         }
         let no_data = |column| block.column(column).all_are(0);
-        if !no_data(column::LOG_SET_HIGH) || !no_data(column::LOG_SET_LOW) {
+        if ![column::LOG_SET_HIGH, column::LOG_SET_LOW, column::RDEV].into_iter().all(no_data) {
             return false;
         }
         let dir = |row| [block.column(0).at(row), block.column(1).at(row)];
@@ -210,6 +216,17 @@ impl Worker<'_> {
             return Fate::Unreachable;
         }
         Fate::Kept
+    }
+
+    /// Sees to the content of the file that `row`, which stays, is about.
+    fn move_content(&mut self, row: &mut Row) -> Result<()> {
+        if row.ints[column::ENTRY] == FILE && row.ints[column::RDEV] == MAPPED {
+            let mut ints = row.ints;
+            INODE.restore(&mut ints);
+            let id = u128::from(ints[column::ID_HIGH]) << 64 | u128::from(ints[column::ID_LOW]);
+            self.mapped.push((id, ints[column::SIZE]));
+        }
+        if has_extent(row) { self.move_data(row) } else { Ok(()) }
     }
 
     /// Lets the data that `row` refers to be copied, and `row` refer to the copy.

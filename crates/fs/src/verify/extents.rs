@@ -35,11 +35,15 @@ impl Extents {
         if self.each {
             self.all.push(*extent);
         }
-        let end = extent.offset + extent.written;
-        match self.reach.get_mut(&(extent.set, extent.log)) {
+        self.reach_to((extent.set, extent.log), extent.offset + extent.written, whose);
+    }
+
+    /// Notes that a record refers to the bytes of `log` up to `end`.
+    pub(super) fn reach_to(&mut self, log: (SetId, u64), end: u64, whose: impl Fn() -> String) {
+        match self.reach.get_mut(&log) {
             Some(reach) if reach.0 >= end => {}
             Some(reach) => *reach = (end, whose()),
-            None => drop(self.reach.insert((extent.set, extent.log), (end, whose()))),
+            None => drop(self.reach.insert(log, (end, whose()))),
         }
     }
 

@@ -141,8 +141,7 @@ impl Verification<'_> {
                 continue;
             }
             let read = store.get(&object.name, LOG_BYTES_MAX).and_then(|bytes| {
-                decode_log(&INODE, &bytes, &mut |_| {})
-                    .map_err(|damage| damage.of(&object.name, 0))
+                decode_log(&INODE, &bytes, &mut |_| {}).map_err(|damage| damage.of(&object.name, 0))
             });
             match read {
                 Ok(_) => {}

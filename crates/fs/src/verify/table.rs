@@ -6,7 +6,8 @@ use std::sync::Arc;
 use esker_base::{Bytes, Kind, Result};
 use esker_table::block::{Block, DecodedBlock};
 use esker_table::manifest::{SetId, TableRef};
-use esker_table::schema::{Key, KeyBuffer, Row};
+use esker_table::schema::{Key, KeyBuffer, Row, Schema};
+use esker_table::segment::{SEGMENT, Segment};
 use esker_table::table::Table;
 use esker_table::tables::TableSource;
 use hashbrown::HashMap;
@@ -37,6 +38,8 @@ struct Check<'a> {
     extents: Extents,
     /// The last key so far.
     last: Option<KeyBuffer>,
+    /// The file of the last segment, and where it ended.
+    segment_end: Option<(u128, u64)>,
     rows: u64,
     seq_max: u64,
     is_whole: bool,
@@ -56,6 +59,7 @@ pub(super) fn check(
         dirs: HashMap::new(),
         extents: Extents::new(each_extent),
         last: None,
+        segment_end: None,
         rows: 0,
         seq_max: 0,
         is_whole: true,
@@ -90,15 +94,17 @@ impl Check<'_> {
             let (expected, got) = (format!("{} bytes", reference.bytes), format!("{bytes} bytes"));
             self.wrong(bytes, expected, got);
         }
-        if reference.schema != INODE.id {
+        let known = [&INODE, &SEGMENT].into_iter().find(|schema| schema.id == reference.schema);
+        let Some(schema) = known else {
             let got = format!("a table of schema {}", reference.schema);
-            self.find(Finding::new(Severity::Warning, &*self.name, "a table of inodes", got));
+            let expected = "a table of inodes or segments";
+            self.find(Finding::new(Severity::Warning, &*self.name, expected, got));
             return Ok(());
-        }
+        };
         let table = Table::open(
             source.store.clone(),
             self.name.clone(),
-            &INODE,
+            schema,
             (reference.bytes, reference.tail_bytes),
             source.cache.clone(),
             source.counters.clone(),
@@ -112,7 +118,7 @@ impl Check<'_> {
                 if let Some(block) = self.parse(&table, at, bytes)? {
                     decoded.clear();
                     block.decode(&mut decoded);
-                    self.check_block(&table, at, &decoded);
+                    self.check_block(&table, schema, at, &decoded);
                 } else {
                     self.is_whole = false;
                 }
@@ -157,15 +163,21 @@ impl Check<'_> {
         }
     }
 
-    fn check_block(&mut self, table: &Table, number: usize, block: &DecodedBlock) {
+    fn check_block(
+        &mut self,
+        table: &Table,
+        schema: &'static Schema,
+        number: usize,
+        block: &DecodedBlock,
+    ) {
         let offset = table.index().place(number).start;
         let from = table.index().first(number);
         let to = (number + 1 < table.index().blocks()).then(|| table.index().first(number + 1));
-        if block.key(&INODE, 0) < from.key() {
+        if block.key(schema, 0) < from.key() {
             self.wrong(offset, "no key before the index's of the block", "one");
         }
         for row in 0..block.rows() {
-            let key = block.key(&INODE, row);
+            let key = block.key(schema, row);
             if self.last.as_ref().is_some_and(|last| last.key() >= key) {
                 self.wrong(
                     offset,
@@ -180,14 +192,18 @@ impl Check<'_> {
             if to.as_ref().is_some_and(|to| key >= to.key()) {
                 self.wrong(offset, "keys before the next block's", format!("row {row} after it"));
             }
-            if !table.may_contain(number, INODE.digest(&key)) {
+            if !table.may_contain(number, schema.digest(&key)) {
                 self.wrong(offset, "a filter that has every key", format!("row {row} not in it"));
             }
             let mut readable = block.row(row);
             self.rows += 1;
-            self.seq_max = self.seq_max.max(readable.ints[column::SEQ]);
-            INODE.restore(&mut readable.ints);
-            if let Err(wrong) = self.check_record(&key, &readable) {
+            self.seq_max = self.seq_max.max(readable.ints[schema.seq()]);
+            schema.restore(&mut readable.ints);
+            let checked = match schema.id {
+                id if id == SEGMENT.id => self.check_segment(&readable),
+                _ => self.check_record(&key, &readable),
+            };
+            if let Err(wrong) = checked {
                 self.wrong(offset, wrong, format!("the record at row {row}, {}", shown(&key)));
             }
         }
@@ -233,6 +249,21 @@ impl Check<'_> {
             self.extents.add(extent, whose);
         }
         Ok(())
+    }
+
+    /// As [`Check::check_record`], of a segment.
+    fn check_segment(&mut self, row: &Row) -> Result<(), String> {
+        let segment = Segment::of_row(row).map_err(|error| error.context().to_owned())?;
+        let starts_after = self
+            .segment_end
+            .is_none_or(|(file, end)| file != segment.file || end <= segment.offset);
+        self.segment_end = Some((segment.file, segment.end()));
+        if let Some(place) = segment.place {
+            let end = place.offset + segment.length;
+            let whose = || format!("bytes {} on of file {:032x}", segment.offset, segment.file);
+            self.extents.reach_to((place.set, place.log), end, whose);
+        }
+        if starts_after { Ok(()) } else { Err("segments that do not overlap".into()) }
     }
 
     fn check_totals(&mut self, table: &Table) {

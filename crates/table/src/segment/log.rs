@@ -83,10 +83,8 @@ impl SegmentLog {
         segments: &mut Vec<Segment>,
     ) -> Result<(u64, Option<u32>), Damage> {
         let seq = self.last_seq.wrapping_add(input.varint()?);
-        let count = input.varint_max(
-            OPERATION_SEGMENTS_MAX << 1 | 1,
-            "an operation's number of segments",
-        )?;
+        let count = input
+            .varint_max(OPERATION_SEGMENTS_MAX << 1 | 1, "an operation's number of segments")?;
         let checksum = if count & 1 == 1 { Some(input.u32()?) } else { None };
         self.last_seq = seq;
         segments.clear();

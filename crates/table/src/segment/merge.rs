@@ -72,7 +72,7 @@ impl SegmentMerge {
     ///
     /// # Errors
     /// As [`SegmentMerge::new`].
-    pub fn next(&mut self) -> Result<Option<Segment>> {
+    pub fn read(&mut self) -> Result<Option<Segment>> {
         loop {
             let Some(piece) = self.next_piece()? else {
                 return Ok(self.pending.take());
@@ -93,9 +93,8 @@ impl SegmentMerge {
         let Some((file, at)) = starts.map(|rest| (rest.file, rest.offset)).min() else {
             return Ok(None);
         };
-        let here = |source: &Source| {
-            source.rest.filter(|rest| rest.file == file && rest.offset == at)
-        };
+        let here =
+            |source: &Source| source.rest.filter(|rest| rest.file == file && rest.offset == at);
         let winner = self.sources.iter().position(|source| here(source).is_some());
         let winner = winner.expect("the least start is some source's");
         let segment = here(&self.sources[winner]).expect("found just now");

@@ -110,8 +110,9 @@ impl Segment {
     pub fn part(&self, start: u64, end: u64) -> Self {
         debug_assert!(self.offset <= start && start < end && end <= self.end());
         let skipped = start - self.offset;
-        let place =
-            self.place.map(|place| LogPlace { offset: place.offset.wrapping_add(skipped), ..place });
+        let place = self
+            .place
+            .map(|place| LogPlace { offset: place.offset.wrapping_add(skipped), ..place });
         Self { offset: start, length: end - start, place, ..*self }
     }
 

@@ -1,3 +1,5 @@
+//! Segments compared with the bytes of a small file, each of which knows where it is.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -83,7 +85,7 @@ proptest! {
         let merged = {
             let mut merge = SegmentMerge::new(maps.iter().map(cursor).collect()).expect("merge");
             let mut merged = Vec::new();
-            while let Some(segment) = merge.next().expect("our own segments") {
+            while let Some(segment) = merge.read().expect("our own segments") {
                 merged.push(segment);
             }
             merged
@@ -142,7 +144,8 @@ fn rows_round_trip_and_impossible_ones_are_refused() {
     assert_eq!(Segment::of_row(&segment.row()).expect("our own"), segment);
     let hole = Segment::hole(FILE, 5, u64::MAX - 5);
     assert_eq!(Segment::of_row(&hole.row()).expect("our own"), hole);
-    for (column, value) in [(column::LENGTH, 0), (column::LENGTH, 13), (column::LOG_OFFSET, u64::MAX)]
+    for (column, value) in
+        [(column::LENGTH, 0), (column::LENGTH, 13), (column::LOG_OFFSET, u64::MAX)]
     {
         let mut row = segment.row();
         row.ints[column] = value;

@@ -90,9 +90,8 @@ impl Inner {
         let gone = |run: u64| merged.iter().any(|merged| merged.number == run);
         self.commit(state, |manifest| {
             let old = std::mem::take(&mut manifest.tables);
-            let (old, mut kept): (Vec<_>, Vec<_>) = old
-                .into_iter()
-                .partition(|table| table.schema == schema.id && gone(table.run));
+            let (old, mut kept): (Vec<_>, Vec<_>) =
+                old.into_iter().partition(|table| table.schema == schema.id && gone(table.run));
             // Another reference, of another key range, may still show the same object.
             let shown: HashSet<_> = kept.iter().map(|table| (table.set, table.number)).collect();
             let own = old.iter().filter(|table| table.set == self.set);

@@ -159,8 +159,7 @@ impl Tree {
                 }
                 _ => {}
             };
-            decode_log(inner.schema, &bytes, &mut put)
-                .map_err(|damage| damage.of(&name, 0))?;
+            decode_log(inner.schema, &bytes, &mut put).map_err(|damage| damage.of(&name, 0))?;
             inner.active_bytes.fetch_add(grown, std::sync::atomic::Ordering::Relaxed);
         }
         Ok(())
@@ -227,8 +226,7 @@ fn replay_end(
                 Err(error) => failed = Err(error),
             }
         };
-        decode_log(setup.schema, &bytes, &mut check)
-            .map_err(|damage| damage.of(&name, 0))?;
+        decode_log(setup.schema, &bytes, &mut check).map_err(|damage| damage.of(&name, 0))?;
         failed?;
     }
     Ok(prefix_end(seqs, last_seq).min(refused.saturating_sub(1)).max(last_seq))

@@ -82,7 +82,7 @@ impl Inner {
             runs.iter().map(|run| run.cursor(&SEGMENT, &Key::FIRST, &Key::LAST)).collect();
         let mut tables = self.write_run(state, &SEGMENT, |writer| {
             let mut merge = SegmentMerge::new(cursors)?;
-            while let Some(segment) = merge.next()? {
+            while let Some(segment) = merge.read()? {
                 if segment.place.is_some() || !bottom {
                     writer.push(&segment.row())?;
                 }

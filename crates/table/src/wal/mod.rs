@@ -131,9 +131,7 @@ impl<'a> ReadChunk<'a> {
 }
 
 /// The number and the operations of the next portion of a chunk.
-pub(crate) fn read_portion<'a>(
-    portions: &mut Input<'a>,
-) -> Result<(usize, Input<'a>), Damage> {
+pub(crate) fn read_portion<'a>(portions: &mut Input<'a>) -> Result<(usize, Input<'a>), Damage> {
     let number = portions.varint_max(SEGMENTS_PORTION, "a shard's number")?;
     let operations = portions.bytes(CHUNK_BYTES_MAX, "a portion within its chunk")?;
     Ok((number, Input::new(operations)))

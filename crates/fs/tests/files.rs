@@ -1,0 +1,372 @@
+//! Open files, compared with byte vectors: random writes, truncation, holes, copies, renames and
+//! removals while they are open; flushes, compactions, crashes, snapshots and stacks between.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use esker_base::random::Random;
+use esker_base::store::{FaultStore, MemoryStore, SharedStore};
+use esker_fs::file::{BUFFER_BYTES_MAX, OpenFile};
+use esker_fs::identity::Identity;
+use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::ops::{Changes, RenameFlags};
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_fs::verify::VerifyOptions;
+use esker_table::tree::{Compaction, Durability, TreeOptions};
+
+use crate::campaign;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options(durability: Durability) -> SessionOptions {
+    let tree = TreeOptions {
+        durability,
+        compaction: Compaction::Tiered,
+        memory_bytes: 1 << 18,
+        background: false,
+        ..TreeOptions::default()
+    };
+    SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
+}
+
+fn check(namespace: &Namespace, model: &Model, context: &str) {
+    for (name, bytes) in model {
+        let found = namespace.find([b"/", &name[..]].concat(), Follow::No);
+        let inode = found.unwrap_or_else(|error| panic!("{context}: {error}")).inode;
+        assert_eq!(inode.size, bytes.len() as u64, "{context}: size of {name:?}");
+        let mut read = Vec::new();
+        let all = namespace.read_all(&inode, &mut |piece| {
+            read.extend_from_slice(piece);
+            Ok(())
+        });
+        all.unwrap_or_else(|error| panic!("{context}: {name:?}: {error}"));
+        assert!(read == *bytes, "{context}: content of {name:?} differs");
+    }
+    let mut names = Vec::new();
+    for entry in namespace.read_dir(namespace.root(), &Default::default(), 1_000).expect("list") {
+        assert_eq!(entry.inode.size, model[&entry.name].len() as u64, "{context}: listed size");
+        names.push(entry.name);
+    }
+    names.sort();
+    assert!(names.iter().eq(model.keys()), "{context}: names");
+}
+
+/// A session under test, the files it has open, and what they should hold.
+struct Subject {
+    session: Session,
+    open: BTreeMap<Vec<u8>, Arc<OpenFile>>,
+    model: Model,
+}
+
+fn pattern(random: &mut Random, length: usize) -> Vec<u8> {
+    let start = random.below(251) as usize;
+    (0..length).map(|at| (start + at * 7) as u8).collect()
+}
+
+fn put(bytes: &mut Vec<u8>, offset: usize, new: &[u8]) {
+    if bytes.len() < offset + new.len() {
+        bytes.resize(offset + new.len(), 0);
+    }
+    bytes[offset..offset + new.len()].copy_from_slice(new);
+}
+
+impl Subject {
+    fn file(&mut self, name: &[u8]) -> Arc<OpenFile> {
+        if let Some(file) = self.open.get(name) {
+            return file.clone();
+        }
+        let root = self.session.root().clone();
+        let file = match self.model.contains_key(name) {
+            true => self.session.open_file(&root, name).expect("open"),
+            false => self.session.create_file(&root, name, 0o644).expect("create"),
+        };
+        self.model.entry(name.to_vec()).or_default();
+        self.open.insert(name.to_vec(), file.clone());
+        file
+    }
+
+    fn close(&mut self, name: &[u8]) {
+        if let Some(file) = self.open.remove(name) {
+            self.session.close_file(file).expect("close");
+        }
+    }
+
+    fn close_all(&mut self) {
+        let names: Vec<_> = self.open.keys().cloned().collect();
+        names.iter().for_each(|name| self.close(name));
+    }
+
+    fn step(&mut self, random: &mut Random) {
+        let name = vec![b'a' + random.below(5) as u8];
+        let other = vec![b'a' + random.below(5) as u8];
+        let scale = [300, 5_000, 60_000, BUFFER_BYTES_MAX + 5_000][random.below(4) as usize];
+        let offset = random.below(scale as u64) as usize;
+        let length = 1 + random.below(scale as u64 / 3) as usize;
+        match random.below(20) {
+            0..7 => {
+                let (file, bytes) = (self.file(&name), pattern(random, length));
+                self.session.write_file(&file, offset as u64, &bytes).expect("write");
+                put(self.model.get_mut(&name).expect("opened"), offset, &bytes);
+            }
+            7..9 => {
+                let (file, bytes) = (self.file(&name), pattern(random, length.min(2_000)));
+                let model = self.model.get_mut(&name).expect("opened");
+                let at = self.session.append_file(&file, &bytes).expect("append");
+                assert_eq!(at, model.len() as u64);
+                model.extend_from_slice(&bytes);
+            }
+            9 => self.truncate(&name, offset),
+            10 => self.truncate(&name, 0),
+            11 => self.punch(&name, offset, length, random.below(2) == 0),
+            12 => self.copy(&name, &other, offset..offset + length, random.below(scale as u64)),
+            13 => self.close(&name),
+            14 => self.set_size(&name, offset),
+            15 => self.rename(&name, &other),
+            16 => self.unlink(&name),
+            17 => {
+                let file = self.file(&name);
+                self.check_seeks(&file, &name, offset as u64);
+                let read = self.session.read_file(&file, offset as u64, length).expect("read");
+                let model = &self.model[&name];
+                let end = model.len().min(offset + length);
+                assert_eq!(&read[..], model.get(offset..end).unwrap_or_default());
+            }
+            18 => self.session.flush().expect("flush"),
+            _ => match random.below(3) {
+                0 => self.session.compact().expect("compact"),
+                1 => self.session.sync().expect("sync"),
+                _ => {
+                    let file = self.file(&name);
+                    self.session.sync_file(&file).expect("sync");
+                }
+            },
+        }
+    }
+
+    fn truncate(&mut self, name: &[u8], size: usize) {
+        let file = self.file(name);
+        self.session.truncate_file(&file, size as u64).expect("truncate");
+        self.model.get_mut(name).expect("opened").resize(size, 0);
+    }
+
+    fn punch(&mut self, name: &[u8], offset: usize, length: usize, keeps_size: bool) {
+        let (file, range) = (self.file(name), offset as u64..(offset + length) as u64);
+        self.session.punch(&file, range, keeps_size).expect("punch");
+        let model = self.model.get_mut(name).expect("opened");
+        if !keeps_size && model.len() < offset + length {
+            model.resize(offset + length, 0);
+        }
+        let end = model.len().min(offset + length);
+        if offset < end {
+            model[offset..end].fill(0);
+        }
+    }
+
+    fn copy(&mut self, name: &[u8], other: &[u8], range: Range<usize>, to_offset: u64) {
+        let (from, to) = (self.file(name), self.file(other));
+        let source = range.start as u64..range.end as u64;
+        let copied = self.session.copy_range(&from, source.clone(), &to, to_offset);
+        let reached = to_offset + range.len() as u64;
+        if name == other && source.start < reached && to_offset < source.end {
+            assert!(copied.is_err());
+            return;
+        }
+        let model = &self.model[name];
+        let end = model.len().min(range.end);
+        let bytes = model.get(range.start..end).unwrap_or_default().to_vec();
+        assert_eq!(copied.expect("copy"), bytes.len() as u64);
+        if !bytes.is_empty() {
+            put(self.model.get_mut(other).expect("opened"), to_offset as usize, &bytes);
+        }
+    }
+
+    /// By name, whether the file is open or not.
+    fn set_size(&mut self, name: &[u8], size: usize) {
+        if let Some(model) = self.model.get_mut(name) {
+            let changes = Changes { size: Some(size as u64), ..Changes::default() };
+            self.session.setattr(self.session.root(), name, &changes).expect("setattr");
+            model.resize(size, 0);
+        }
+    }
+
+    fn rename(&mut self, name: &[u8], other: &[u8]) {
+        if name == other || !self.model.contains_key(name) {
+            return;
+        }
+        let root = self.session.root().clone();
+        let replace = RenameFlags::Replace;
+        self.session.rename((&root, name), (&root, other), replace).expect("rename");
+        let content = self.model.remove(name).expect("there");
+        self.model.insert(other.to_vec(), content);
+        self.close(other);
+        if let Some(file) = self.open.remove(name) {
+            self.open.insert(other.to_vec(), file);
+        }
+    }
+
+    fn unlink(&mut self, name: &[u8]) {
+        if self.model.remove(name).is_none() {
+            return;
+        }
+        self.session.unlink(self.session.root(), name).expect("unlink");
+        if let Some(file) = self.open.get(name) {
+            // It goes on working without a name.
+            self.session.write_file(file, 3, b"orphan").expect("write");
+            assert_eq!(&self.session.read_file(file, 3, 6).expect("read")[..], b"orphan");
+            assert_eq!(self.session.stat_file(file).expect("stat").nlink, 0);
+        }
+        self.close(name);
+    }
+
+    /// Holes are told by seeking only where bytes are zeros; data begins before any other byte.
+    fn check_seeks(&self, file: &OpenFile, name: &[u8], offset: u64) {
+        let model = &self.model[name];
+        let Ok(data) = self.session.seek_data(file, offset) else {
+            assert!(offset >= model.len() as u64);
+            return;
+        };
+        let data = data.unwrap_or(model.len() as u64);
+        assert!(model[offset as usize..data as usize].iter().all(|byte| *byte == 0));
+        let hole = self.session.seek_hole(file, offset).expect("before the end");
+        assert!(hole >= offset && hole <= model.len() as u64);
+        assert!(hole == offset || data == offset, "either data or a hole begins at once");
+    }
+}
+
+fn run(seed: u64, steps: usize) {
+    let mut random = Random::from_seed(seed);
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = Repository::new(store.clone());
+    let durability = [Durability::None, Durability::Async, Durability::Always];
+    let durability = durability[random.below(3) as usize];
+    let session = repository.begin(&[], options(durability)).expect("begin");
+    let mut subject = Subject { session, open: BTreeMap::new(), model: Model::new() };
+    for step in 0..steps {
+        subject.step(&mut random);
+        let context = format!("seed {seed}, step {step}");
+        if step % 16 == 0 {
+            check(&subject.session, &subject.model, &context);
+        }
+        if step % 97 == 96 {
+            subject.close_all();
+            subject = match random.below(3) {
+                0 => resumed(&repository, subject, durability),
+                1 => above(&repository, subject, durability, step),
+                _ => squashed(&repository, subject, durability, step),
+            };
+            check(&subject.session, &subject.model, &context);
+            let sound = repository.verify(&VerifyOptions::default()).expect("verify");
+            assert!(sound.is_sound(), "{context}: {:?}", sound.findings);
+        }
+    }
+}
+
+/// The session goes on after its writer has died, with all that was synced.
+fn resumed(repository: &Repository, subject: Subject, durability: Durability) -> Subject {
+    let Subject { session, model, .. } = subject;
+    session.sync().expect("sync");
+    let set = session.set();
+    drop(session);
+    let session = repository.resume(set, options(durability)).expect("resume");
+    Subject { session, open: BTreeMap::new(), model }
+}
+
+/// A session on top of what the last published.
+fn above(
+    repository: &Repository,
+    subject: Subject,
+    durability: Durability,
+    step: usize,
+) -> Subject {
+    let Subject { session, model, .. } = subject;
+    let set = session.publish(&format!("step{step}")).expect("publish");
+    let session = repository.begin(&[set], options(durability)).expect("begin");
+    Subject { session, open: BTreeMap::new(), model }
+}
+
+/// As [`above`], of a squashed stack.
+fn squashed(
+    repository: &Repository,
+    subject: Subject,
+    durability: Durability,
+    step: usize,
+) -> Subject {
+    let Subject { session, model, .. } = subject;
+    let set = session.publish(&format!("step{step}")).expect("publish");
+    let (squashed, _) = repository.squash(&[set], &Default::default()).expect("squash");
+    repository.publish(squashed, &format!("squashed{step}")).expect("publish");
+    let session = repository.begin(&[squashed], options(durability)).expect("begin");
+    Subject { session, open: BTreeMap::new(), model }
+}
+
+#[test]
+fn open_files_hold_what_was_written() {
+    campaign::quick(0..8, |seed| run(seed, 600));
+}
+
+/// What was synced before power was lost is there, also where the store tore what came after.
+#[test]
+fn synced_writes_survive_power_loss_at_every_request() {
+    let name = b"file";
+    let mut stop = 0;
+    loop {
+        let inner = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 5));
+        let store: SharedStore = inner.clone();
+        let repository = Repository::new(store.clone());
+        let session = repository.begin(&[], options(Durability::Async)).expect("begin");
+        let set = session.set();
+        session.sync().expect("sync");
+        inner.stop_at(inner.operations() + stop, esker_base::store::Effect::Partial);
+        let mut synced: Option<Vec<u8>> = None;
+        let mut states = Vec::new();
+        let outcome: esker_base::Result<()> = (|| {
+            let file = session.create_file(session.root(), name, 0o600)?;
+            let mut model = Vec::new();
+            for (step, offset) in [0u64, 700, 1_200_000, 5_000, 20, 2_000_000].iter().enumerate() {
+                let bytes = vec![step as u8 + 1; 900];
+                session.write_file(&file, *offset, &bytes)?;
+                put(&mut model, *offset as usize, &bytes);
+                states.push(model.clone());
+                session.sync_file(&file)?;
+                synced = Some(model.clone());
+            }
+            session.truncate_file(&file, 1_000_000)?;
+            model.truncate(1_000_000);
+            states.push(model.clone());
+            session.sync_file(&file)?;
+            synced = Some(model);
+            Ok(())
+        })();
+        let finished = outcome.is_ok();
+        drop(session);
+        let repository = Repository::new(inner.after_power_loss().expect("what is left"));
+        let session = repository.resume(set, options(Durability::Async)).expect("resume");
+        let found = session.find("/file", Follow::No);
+        match (&synced, found) {
+            (None, Err(_)) => {}
+            (synced, found) => {
+                let inode = found.expect("a synced file").inode;
+                let mut read = Vec::new();
+                let all = session.read_all(&inode, &mut |piece| {
+                    read.extend_from_slice(piece);
+                    Ok(())
+                });
+                all.expect("readable");
+                let at_least = synced.as_ref().map_or(0, |synced| {
+                    states.iter().position(|state| state == synced).expect("a state")
+                });
+                let is_state = states.iter().skip(at_least).any(|state| *state == read);
+                assert!(is_state || (synced.is_none() && read.is_empty()), "stop {stop}");
+            }
+        }
+        let sound = repository.verify(&VerifyOptions::default()).expect("verify");
+        assert!(sound.is_sound(), "stop {stop}: {:?}", sound.findings);
+        if finished {
+            break;
+        }
+        stop += 1;
+    }
+    assert!(stop > 15, "the workload has store requests to stop at");
+}
