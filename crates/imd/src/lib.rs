@@ -7,3 +7,4 @@
 
 pub mod auxiliary;
 pub mod hash;
+pub mod import;
