@@ -1,4 +1,8 @@
-//! Block cache: parsed blocks of tables under one budget of bytes.
+//! Block cache: parsed blocks of tables, and images of those that point reads meet again, under one
+//! budget of bytes.
+//!
+//! Scans and first reads use parsed blocks; point reads use images (`hot/`), which take up to half
+//! of the budget as they are made, and leave the rest to blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,6 +11,9 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use crate::block::Block;
+use crate::hot::{HotRecords, Slots};
+use crate::schema::{RowBuffer, Schema};
+use crate::table::Wanted;
 
 /// Average memory of a parsed block; only sizes the cache's own tables.
 const BLOCK_BYTES_TYPICAL: u64 = 8 << 10;
@@ -23,8 +30,26 @@ impl Weighter<(u64, u32), Arc<Block>> for MemoryBytes {
 /// Parsed blocks, shared by every tree that is given the cache.
 #[derive(Debug)]
 pub struct BlockCache {
+    budget_bytes: u64,
     blocks: Option<Cache<(u64, u32), Arc<Block>, MemoryBytes>>,
+    hot: Option<HotRecords>,
     tables: AtomicU64,
+}
+
+/// What a cache keeps for one open table.
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    /// A number that is never used again.
+    table: u64,
+    slots: Option<Arc<Slots>>,
+}
+
+impl Shelf {
+    /// Where images of the table's blocks are, if there may be any.
+    #[inline]
+    pub(crate) fn slots(&self) -> Option<&Slots> {
+        self.slots.as_deref()
+    }
 }
 
 impl BlockCache {
@@ -34,27 +59,72 @@ impl BlockCache {
         let items = (budget_bytes / BLOCK_BYTES_TYPICAL).max(16) as usize;
         let blocks =
             (budget_bytes > 0).then(|| Cache::with_weighter(items, budget_bytes, MemoryBytes));
-        Arc::new(Self { blocks, tables: AtomicU64::new(0) })
+        let hot = HotRecords::new(budget_bytes / 2);
+        Arc::new(Self { budget_bytes, blocks, hot, tables: AtomicU64::new(0) })
     }
 
-    /// A number under which an opened table keeps its blocks, never used again.
-    pub(crate) fn next_table(&self) -> u64 {
-        self.tables.fetch_add(1, Ordering::Relaxed)
+    /// A place for a table of blocks of which each key's last integer begins as `firsts` say.
+    pub(crate) fn shelf(
+        &self,
+        schema: &'static Schema,
+        firsts: impl ExactSizeIterator<Item = u64>,
+    ) -> Shelf {
+        let table = self.tables.fetch_add(1, Ordering::Relaxed);
+        Shelf { table, slots: self.hot.is_some().then(|| Slots::new(schema, firsts)) }
     }
 
-    pub(crate) fn get(&self, table: u64, block: u32) -> Option<Arc<Block>> {
-        self.blocks.as_ref()?.get(&(table, block))
+    pub(crate) fn get(&self, shelf: &Shelf, block: usize) -> Option<Arc<Block>> {
+        self.blocks.as_ref()?.get(&(shelf.table, block as u32))
     }
 
-    pub(crate) fn insert(&self, table: u64, block: u32, parsed: &Arc<Block>) {
+    pub(crate) fn insert(&self, shelf: &Shelf, block: usize, parsed: &Arc<Block>) {
         if let Some(blocks) = &self.blocks {
-            blocks.insert((table, block), parsed.clone());
+            blocks.insert((shelf.table, block as u32), parsed.clone());
         }
     }
 
-    /// Memory that the cached blocks take.
+    /// Hints the processor that [`BlockCache::get_record`] follows.
+    #[inline]
+    pub(crate) fn prefetch_record(&self, shelf: &Shelf, block: usize, digest: u64) {
+        if let (Some(hot), Some(slots)) = (&self.hot, &shelf.slots) {
+            hot.prefetch(slots, block, digest);
+        }
+    }
+
+    /// Reads a key's record in `block` if the block has an image: whether there is a record.
+    #[inline]
+    pub(crate) fn get_record(
+        &self,
+        (shelf, block): (&Shelf, usize),
+        wanted: &Wanted,
+        with_strings: bool,
+        out: &mut RowBuffer,
+    ) -> Option<bool> {
+        let (hot, slots) = (self.hot.as_ref()?, shelf.slots.as_ref()?);
+        hot.get((slots, block), wanted, with_strings, out)
+    }
+
+    /// Notes that a point read has met `parsed`, block `block`, in the cache.
+    #[inline]
+    pub(crate) fn warm_up(&self, shelf: &Shelf, block: usize, parsed: &Block) {
+        if let (Some(hot), Some(slots)) = (&self.hot, &shelf.slots)
+            && !slots.is_settled(block)
+        {
+            hot.insert(slots, block, parsed, || self.make_room(hot));
+        }
+    }
+
+    /// Leaves to blocks what images do not take.
+    fn make_room(&self, hot: &HotRecords) {
+        if let Some(blocks) = &self.blocks {
+            blocks.set_capacity(self.budget_bytes.saturating_sub(hot.memory_bytes()));
+        }
+    }
+
+    /// Memory that cached blocks and images take.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.blocks.as_ref().map_or(0, Cache::weight)
+            + self.hot.as_ref().map_or(0, HotRecords::memory_bytes)
     }
 }

@@ -8,6 +8,7 @@ pub mod cache;
 pub mod cluster;
 pub mod column;
 pub mod filter;
+mod hot;
 pub mod manifest;
 mod memory;
 pub mod memtable;

@@ -9,6 +9,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -18,12 +19,14 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 ///
 /// # Safety
 /// It must be so, and they must not need dropping.
-pub unsafe trait Zeroable: Copy {}
+pub unsafe trait Zeroable {}
 
 // SAFETY: integers.
 unsafe impl Zeroable for u8 {}
 // SAFETY: integers.
 unsafe impl Zeroable for u64 {}
+// SAFETY: integers.
+unsafe impl Zeroable for AtomicU64 {}
 
 /// An array of `T`, all zero at first.
 pub struct ZeroedArray<T: Zeroable> {
@@ -33,7 +36,7 @@ pub struct ZeroedArray<T: Zeroable> {
     mapping: Option<(NonNull<u8>, usize)>,
 }
 
-// SAFETY: the array owns its memory, and `T: Copy` has no ties to a thread.
+// SAFETY: the array owns its memory.
 unsafe impl<T: Zeroable + Send> Send for ZeroedArray<T> {}
 // SAFETY: shared access only reads.
 unsafe impl<T: Zeroable + Sync> Sync for ZeroedArray<T> {}

@@ -9,6 +9,8 @@
 
 use std::cmp::Ordering;
 
+use arrayvec::ArrayVec;
+
 use crate::wire::{unzigzag, zigzag};
 
 /// A schema has at most this many integer columns: they are named by the bits of one word.
@@ -47,6 +49,22 @@ pub struct Schema {
     pub hash_of: Option<fn(&[u8]) -> u64>,
     /// Whether tables have filters: not where keys are looked for by range only.
     pub has_filters: bool,
+}
+
+/// The columns of a schema that are relative to others, for who restores rows one at a time.
+#[derive(Clone, Debug)]
+pub struct Followers(ArrayVec<(u8, u8), INTS_MAX>);
+
+impl Followers {
+    /// As [`Schema::restore`] does.
+    #[inline]
+    pub fn restore(&self, ints: &mut [u64; INTS_MAX]) {
+        for &(column, base) in &self.0 {
+            let base = ints[usize::from(base)];
+            let int = &mut ints[usize::from(column)];
+            *int = unzigzag(*int).wrapping_add(base);
+        }
+    }
 }
 
 /// One record, its strings borrowed.
@@ -208,6 +226,16 @@ impl Schema {
                 ints[column] = unzigzag(ints[column]).wrapping_add(ints[base]);
             }
         }
+    }
+
+    /// The columns that are relative to others.
+    #[must_use]
+    pub fn followers(&self) -> Followers {
+        let columns = self.ints.iter().enumerate();
+        let relative = |(column, spec): (usize, &IntColumn)| {
+            spec.relative_to.map(|base| (column as u8, base as u8))
+        };
+        Followers(columns.filter_map(relative).collect())
     }
 
     /// Asserts what the engine relies on; called once per tree.

@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use arrayvec::ArrayVec;
 use esker_base::Result;
 use esker_base::store::SharedStore;
 
@@ -11,7 +12,10 @@ use crate::cache::BlockCache;
 use crate::manifest::TableRef;
 use crate::merge::Cursor;
 use crate::schema::{Key, RowBuffer, Schema};
-use crate::table::{Got, ReadCounters, Table, Wanted};
+use crate::table::{Got, ReadCounters, Seek, Table, Wanted};
+
+/// Runs in which a point read looks for its key at once.
+const SEEK_RUNS_MAX: usize = 4;
 
 /// Where tables are read from and what their readers share.
 #[derive(Clone, Debug)]
@@ -146,11 +150,23 @@ impl Tables {
     /// each table whose filter says maybe, until the first that has it.
     #[inline]
     pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
-        for run in &self.runs {
-            if let Some(table) = run.table_showing(&wanted.key)
-                && table.open()?.get(wanted, with_strings, out)?
-            {
-                return Ok(true);
+        for runs in self.runs.chunks(SEEK_RUNS_MAX) {
+            let mut seeks: ArrayVec<(&TableHandle, Option<Seek>), SEEK_RUNS_MAX> = ArrayVec::new();
+            for run in runs {
+                if let Some(handle) = run.table_showing(&wanted.key) {
+                    // A table that was never asked may not be needed now either.
+                    seeks.push((handle, handle.open.get().map(|table| table.seek(wanted))));
+                }
+            }
+            seeks.iter_mut().filter_map(|(_, seek)| seek.as_mut()).for_each(|s| s.advance(wanted));
+            for (handle, seek) in &seeks {
+                let found = match seek {
+                    Some(seek) => seek.get(wanted, with_strings, out),
+                    None => handle.open()?.get(wanted, with_strings, out),
+                };
+                if found? {
+                    return Ok(true);
+                }
             }
         }
         Ok(false)

@@ -71,20 +71,6 @@ impl Block {
         Ok(block)
     }
 
-    /// Hints the processor that the block is searched soon: all of its description at once.
-    #[inline]
-    pub fn prefetch_description(&self) {
-        let start = std::ptr::from_ref(self).cast::<u8>();
-        for line in (0..size_of::<Self>()).step_by(64) {
-            prefetch(start.wrapping_add(line));
-        }
-        prefetch(self.ints.as_ptr());
-        prefetch(self.ints.as_ptr().cast::<u8>().wrapping_add(64));
-        prefetch(self.ints.as_ptr().cast::<u8>().wrapping_add(128));
-        prefetch(self.strings.as_ptr());
-        prefetch(self.strings.as_ptr().cast::<u8>().wrapping_add(64));
-    }
-
     /// How many records there are.
     #[must_use]
     pub fn rows(&self) -> usize {

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use super::TABLE_DATA_BYTES_MAX;
 use crate::block::BLOCK_BYTES_MIN;
 use crate::column::{Ints, Strings, StringsBuilder};
 use crate::filter::{self, FILTER_BLOCKS};
@@ -78,6 +79,9 @@ impl IndexBuilder {
 #[derive(Debug)]
 pub struct Index {
     firsts: Vec<[u64; KEY_INTS_MAX]>,
+    buckets: Buckets,
+    /// Column of the integer by which groups are ordered, if it is evenly spread.
+    spread: Option<usize>,
     separators: Strings,
     /// The encoded bytes, which the separators point into.
     bytes: Vec<u8>,
@@ -122,8 +126,16 @@ impl Index {
         }
         last.string = input.bytes(1 << 16, "a key's string within bounds")?.to_vec();
         input.end()?;
-        let index =
-            Self { firsts, separators, bytes: bytes.to_vec(), offsets, filter_offsets, last };
+        let index = Self {
+            buckets: Buckets::of(&firsts, schema.group_ints),
+            spread: schema.hash_of.map(|_| schema.key_ints - 1),
+            firsts,
+            separators,
+            bytes: bytes.to_vec(),
+            offsets,
+            filter_offsets,
+            last,
+        };
         if !(1..blocks).all(|block| index.separator(block - 1).key() < index.separator(block).key())
         {
             return Err(Damage { offset: 0, what: "separators that ascend" });
@@ -159,11 +171,56 @@ impl Index {
     #[inline]
     #[must_use]
     pub fn block_of(&self, key: &Key) -> usize {
-        let after = self.firsts.partition_point(|first| *first <= key.ints);
+        let after = self.after(key);
         if after == 0 || self.firsts[after - 1] != key.ints {
             return after.saturating_sub(1);
         }
         self.block_of_tied(key, after)
+    }
+
+    /// The last integers of the blocks' first keys.
+    pub fn first_orders(&self, schema: &Schema) -> impl ExactSizeIterator<Item = u64> {
+        self.firsts.iter().map(|first| schema.order(first))
+    }
+
+    /// Blocks that all start with keys of the group of `key`, one of which, or the one before them,
+    /// holds the key if any does; only where the last integers of keys are evenly spread.
+    #[inline]
+    pub fn group_blocks(&self, key: &Key) -> Option<Range<usize>> {
+        let order = self.spread?;
+        let (blocks, is_group) = self.buckets.range(key.ints[0]);
+        let first = self.firsts.get(blocks.start)?;
+        let is_own = is_group && (0..order).all(|at| first[at] == key.ints[at]);
+        is_own.then_some(blocks)
+    }
+
+    /// How many blocks start at or before the integers of `key`.
+    #[inline]
+    fn after(&self, key: &Key) -> usize {
+        let Range { start: mut low, end: mut high } = self.buckets.range(key.ints[0]).0;
+        if low == high {
+            return low;
+        }
+        // Most buckets are of one group, whose blocks are evenly spread.
+        let share = self.spread.map_or(1 << 63, |column| key.ints[column]);
+        let guess = low + ((u128::from(share) * (high - low) as u128) >> 64) as usize;
+        let mut step = 1;
+        if self.firsts[guess] <= key.ints {
+            low = guess + 1;
+            while low < high && self.firsts[(low + step).min(high) - 1] <= key.ints {
+                low = (low + step).min(high);
+                step *= 2;
+            }
+            high = high.min(low + step);
+        } else {
+            high = guess;
+            while low < high && self.firsts[high.saturating_sub(step).max(low)] > key.ints {
+                high = high.saturating_sub(step).max(low);
+                step *= 2;
+            }
+            low = low.max(high.saturating_sub(step));
+        }
+        low + self.firsts[low..high].partition_point(|first| *first <= key.ints)
     }
 
     /// As [`Index::block_of`], where the integers of block `after - 1` are the key's. Neighbouring
@@ -210,8 +267,64 @@ impl Index {
     pub fn memory_bytes(&self) -> usize {
         self.firsts.capacity() * size_of::<[u64; KEY_INTS_MAX]>()
             + self.bytes.len()
+            + self.buckets.starts.capacity() * 4
             + self.separators.heap_bytes()
             + (self.offsets.capacity() + self.filter_offsets.capacity()) * 8
+    }
+}
+
+/// Blocks by the first integer of their first keys, so that a search need not begin with all.
+#[derive(Debug)]
+struct Buckets {
+    low: u64,
+    high: u64,
+    shift: u32,
+    /// The first block of each bucket, in all but the highest bit, which says that the bucket's
+    /// blocks, if any, all start with keys of one group; one more entry for the end.
+    starts: Vec<u32>,
+}
+
+/// Set if all blocks of a bucket start with keys of one group.
+const ONE_GROUP: u32 = 1 << 31;
+const _: () = assert!(TABLE_DATA_BYTES_MAX / (BLOCK_BYTES_MIN as u64) < ONE_GROUP as u64);
+
+impl Buckets {
+    fn of(firsts: &[[u64; KEY_INTS_MAX]], group_ints: usize) -> Self {
+        let (low, high) = (firsts[0][0], firsts[firsts.len() - 1][0]);
+        // About as many buckets as blocks. Hostile keys may not ascend; the caller finds out.
+        let range = high.saturating_sub(low);
+        let shift = (u64::BITS - range.leading_zeros()).saturating_sub(firsts.len().ilog2() + 1);
+        let count = (range >> shift) as usize + 1;
+        let mut starts = Vec::with_capacity(count + 1);
+        for (block, first) in firsts.iter().enumerate() {
+            let bucket = (first[0].saturating_sub(low) >> shift) as usize;
+            while starts.len() <= bucket.min(count - 1) {
+                starts.push(block as u32);
+            }
+        }
+        starts.resize(count + 1, firsts.len() as u32);
+        for bucket in 0..count {
+            let blocks = &firsts[starts[bucket] as usize..starts[bucket + 1] as usize];
+            let groups = blocks.first().zip(blocks.last());
+            if groups.is_some_and(|(a, b)| a[..group_ints] == b[..group_ints]) {
+                starts[bucket] |= ONE_GROUP;
+            }
+        }
+        Self { low, high, shift, starts }
+    }
+
+    /// Blocks of which the last that starts at or before keys with first integer `int` is one, or
+    /// comes just before; and whether there are any, and all start with keys of one group.
+    #[inline]
+    fn range(&self, int: u64) -> (Range<usize>, bool) {
+        if int < self.low {
+            return (0..0, false);
+        }
+        let bucket = (int.min(self.high) - self.low) >> self.shift;
+        let bucket = (bucket as usize).min(self.starts.len() - 2);
+        let start = self.starts[bucket];
+        let range = (start & !ONE_GROUP) as usize..(self.starts[bucket + 1] & !ONE_GROUP) as usize;
+        (range, start & ONE_GROUP != 0)
     }
 }
 
@@ -229,4 +342,68 @@ fn parse_offsets(input: &mut Input, count: usize, total: u64) -> Result<Vec<u64>
         offsets.push(end);
     }
     if end == total { Ok(offsets) } else { Err(wrong) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::schema::IntColumn;
+
+    static SPREAD: Schema = Schema {
+        id: 9,
+        name: "spread",
+        ints: &[
+            IntColumn { name: "group", relative_to: None },
+            IntColumn { name: "hash", relative_to: None },
+            IntColumn { name: "seq", relative_to: None },
+        ],
+        strings: &["name"],
+        key_ints: 2,
+        group_ints: 1,
+        hash_of: Some(|_| 0),
+    };
+
+    fn index(firsts: &[(u64, u64)]) -> Index {
+        let mut builder = IndexBuilder::new(&SPREAD);
+        for (group, hash) in firsts {
+            let first = Key { ints: [*group, *hash, 0], string: b"" };
+            builder.add_block(false, &first, BLOCK_BYTES_MIN);
+        }
+        builder.add_filter(1);
+        let (mut bytes, blocks) = (Vec::new(), firsts.len());
+        builder.encode(&Key::LAST, &mut bytes);
+        let data_bytes = (blocks * BLOCK_BYTES_MIN) as u64;
+        Index::decode(&SPREAD, &bytes, blocks, data_bytes, 1).expect("our own index")
+    }
+
+    proptest! {
+        #[test]
+        fn the_block_of_a_key_is_the_last_that_starts_before_it(
+            groups in proptest::collection::btree_map(
+                prop_oneof![0u64..9, any::<u64>()], proptest::collection::btree_set(any::<u64>(), 1..12), 1..20),
+            others in proptest::collection::vec(any::<(u64, u64)>(), 20),
+        ) {
+            let firsts: Vec<(u64, u64)> = groups
+                .iter()
+                .flat_map(|(group, hashes)| hashes.iter().map(|hash| (*group, *hash)))
+                .collect();
+            let index = index(&firsts);
+            let near = firsts.iter().flat_map(|&(group, hash)| {
+                [(group, hash), (group, hash.saturating_sub(1)), (group, hash / 2), (group, u64::MAX)]
+            });
+            for (group, hash) in near.chain(others) {
+                let after = firsts.partition_point(|first| *first <= (group, hash));
+                let key = Key { ints: [group, hash, 0], string: b"x" };
+                prop_assert_eq!(index.block_of(&key), after.saturating_sub(1));
+                if let Some(blocks) = index.group_blocks(&key) {
+                    prop_assert!(!blocks.is_empty());
+                    prop_assert!(firsts[blocks.clone()].iter().all(|first| first.0 == group));
+                    prop_assert!(blocks.start == 0 || firsts[blocks.start - 1].0 != group);
+                    prop_assert!(firsts.get(blocks.end).is_none_or(|first| first.0 != group));
+                }
+            }
+        }
+    }
 }

@@ -13,7 +13,7 @@ use crate::block::BLOCK_BYTES_MAX;
 
 pub use footer::{FOOTER_BYTES, Footer};
 pub use index::Index;
-pub use reader::{Got, ReadCounters, Table, Wanted};
+pub use reader::{Got, ReadCounters, Seek, Table, Wanted};
 pub use writer::{TableSummary, TableWriter};
 
 /// A table is closed once its blocks reach this many bytes: large enough for a store's bandwidth,

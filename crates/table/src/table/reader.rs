@@ -1,5 +1,6 @@
 //! Table reader: finds records of one table, by one store request each when nothing is cached.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +11,7 @@ use super::footer::{FOOTER_BYTES, Footer};
 use super::index::Index;
 use super::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::block::{BLOCK_BYTES_MAX, Block};
-use crate::cache::BlockCache;
+use crate::cache::{BlockCache, Shelf};
 use crate::cluster::{LOCALITY_PERCENT_MIN, Requested, cluster};
 use crate::filter;
 use crate::schema::{Key, RowBuffer, Schema};
@@ -39,7 +40,7 @@ pub struct Table {
     index: Index,
     footer: Footer,
     cache: Arc<BlockCache>,
-    cache_id: u64,
+    shelf: Shelf,
     counters: Arc<ReadCounters>,
 }
 
@@ -61,6 +62,42 @@ pub struct Got {
     pub block: Arc<Block>,
     /// The row in it.
     pub row: usize,
+}
+
+/// A look-up of one key in one table. Its steps are apart so that those of several tables can wait
+/// for memory at once.
+#[derive(Debug)]
+pub struct Seek<'a> {
+    table: &'a Table,
+    /// Blocks of the key's group, if the key's place follows from its hash.
+    blocks: Option<Range<usize>>,
+    block: usize,
+}
+
+impl Seek<'_> {
+    /// Finds the block of the key's record, if there is one, and begins to fetch the record.
+    #[inline]
+    pub fn advance(&mut self, wanted: &Wanted) {
+        let table = self.table;
+        let slots = table.shelf.slots();
+        let order = table.schema.order(&wanted.key.ints);
+        let found = self.blocks.as_ref().zip(slots);
+        let found = found.and_then(|(blocks, slots)| slots.block_of(blocks, order));
+        self.block = found.unwrap_or_else(|| table.index.block_of(&wanted.key));
+        table.cache.prefetch_record(&table.shelf, self.block, wanted.digest);
+    }
+
+    /// Reads the key's record into `out`, its strings only if `with_strings`; false if there is
+    /// none. At most one store request.
+    #[inline]
+    pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
+        let table = self.table;
+        let place = (&table.shelf, self.block);
+        match table.cache.get_record(place, wanted, with_strings, out) {
+            Some(found) => Ok(found),
+            None => table.get_in_block(self.block, wanted, with_strings, out),
+        }
+    }
 }
 
 impl Table {
@@ -87,8 +124,8 @@ impl Table {
         counters.tail_reads.fetch_add(1, Ordering::Relaxed);
         let (footer, index) =
             Self::parse_tail(schema, &tail, base).map_err(|damage| damage.of(&name, base))?;
-        let cache_id = cache.next_table();
-        Ok(Self { store, name, schema, tail, index, footer, cache, cache_id, counters })
+        let shelf = cache.shelf(schema, index.first_orders(schema));
+        Ok(Self { store, name, schema, tail, index, footer, cache, shelf, counters })
     }
 
     fn parse_tail(
@@ -148,16 +185,42 @@ impl Table {
         filter::may_contain(&self.tail[self.index.filter_place(block)], digest)
     }
 
-    /// Reads the record of `key` into `out`, its strings only if `with_strings`; false if there is
-    /// none. At most one store request.
+    /// Begins to look for the block of a key's record, and to fetch what that takes.
     #[inline]
+    pub fn seek(&self, wanted: &Wanted) -> Seek<'_> {
+        let blocks = self.shelf.slots().and_then(|slots| {
+            let blocks = self.index.group_blocks(&wanted.key)?;
+            slots.prefetch(&blocks, self.schema.order(&wanted.key.ints));
+            Some(blocks)
+        });
+        Seek { table: self, blocks, block: 0 }
+    }
+
+    /// Reads a key's record into `out`, its strings only if `with_strings`; false if there is none.
+    /// At most one store request.
     pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
-        let number = self.index.block_of(&wanted.key);
+        let mut seek = self.seek(wanted);
+        seek.advance(wanted);
+        seek.get(wanted, with_strings, out)
+    }
+
+    fn get_in_block(
+        &self,
+        number: usize,
+        wanted: &Wanted,
+        with_strings: bool,
+        out: &mut RowBuffer,
+    ) -> Result<bool> {
         if !self.may_contain(number, wanted.digest) {
             return Ok(false);
         }
-        let block = self.block(number)?;
-        block.prefetch_description();
+        let block = match self.cache.get(&self.shelf, number) {
+            Some(block) => {
+                self.cache.warm_up(&self.shelf, number, &block);
+                block
+            }
+            None => self.block(number)?,
+        };
         let Some(row) = block.find(&wanted.key) else {
             return Ok(false);
         };
@@ -182,7 +245,7 @@ impl Table {
         while start < needs.len() {
             let number = needs[start].0;
             let end = start + needs[start..].partition_point(|need| need.0 == number);
-            match self.cache.get(self.cache_id, number as u32) {
+            match self.cache.get(&self.shelf, number) {
                 Some(block) => Self::answer(&block, batch, &needs[start..end], found),
                 None => missing.push(Requested { block: number, count: end - start }),
             }
@@ -199,7 +262,7 @@ impl Table {
                     let own = self.index.place(number);
                     let own = (own.start - place.start) as usize..(own.end - place.start) as usize;
                     let block = self.parse_block(number, bytes.slice(own))?;
-                    self.cache.insert(self.cache_id, number as u32, &block);
+                    self.cache.insert(&self.shelf, number, &block);
                     Self::answer(&block, batch, &needs[from..to], found);
                 }
             }
@@ -231,7 +294,7 @@ impl Table {
 
     /// Block `number`, from the cache or by one store request.
     pub fn block(&self, number: usize) -> Result<Arc<Block>> {
-        if let Some(block) = self.cache.get(self.cache_id, number as u32) {
+        if let Some(block) = self.cache.get(&self.shelf, number) {
             return Ok(block);
         }
         let place = self.index.place(number);
@@ -240,7 +303,7 @@ impl Table {
         }
         let bytes = self.store.get_range(&self.name, place)?;
         let block = self.parse_block(number, bytes)?;
-        self.cache.insert(self.cache_id, number as u32, &block);
+        self.cache.insert(&self.shelf, number, &block);
         Ok(block)
     }
 

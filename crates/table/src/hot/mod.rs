@@ -1,0 +1,448 @@
+//! Hot records: images of cached blocks for point reads, beside the blocks that scans use.
+//!
+//! A block that point reads have met in the cache gets an image (`image.rs`). Images lie in chunks
+//! of large pages. Each block of an open table has a slot, half a line of the processor's cache,
+//! that says where its image is and about where in it a key's row is, so a warm read waits for
+//! memory once.
+//! Eviction: chunks are used in turn. When one is used again, images that were read since they
+//! were put there stay, up to half of it; the others go.
+//! Concurrency: readers take no lock and write nothing but a mark, the first time. A slot's state
+//! names the image and a generation; who evicts clears it before the words are overwritten, and a
+//! reader looks again after reading and discards what it read if the state changed (a sequence
+//! lock). Writers hold `filling`.
+//! Source: sequence locks as in Boehm, Can Seqlocks Get Along with Programming Language Memory
+//! Models?, 2012; CLOCK, Corbató 1968.
+
+mod image;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
+
+use crate::block::{Block, DecodedBlock};
+use crate::memory::{Zeroable, ZeroedArray, prefetch};
+use crate::schema::{Followers, RowBuffer, Schema};
+use crate::table::Wanted;
+use image::{BUCKETS, Image, Layout, Words};
+
+/// Bytes of a chunk: a large page.
+const CHUNK_BYTES_MAX: u64 = 2 << 20;
+/// Smaller chunks would hold too few images.
+const CHUNK_BYTES_MIN: u64 = 64 << 10;
+/// At least so many chunks share a budget, so that one that is used again is a small part of it.
+const CHUNKS_MIN: u64 = 8;
+const LINE_WORDS: usize = 8;
+/// An image takes at most this part of a chunk.
+const IMAGE_SHARE: usize = 4;
+const GENERATIONS: u64 = 1 << 14;
+
+/// The image of one block: bit 0 whether there is one, bit 1 whether it was read, then 14 bits of
+/// generation, a byte for each part of its layout, and the line where it starts.
+const PRESENT: u64 = 1;
+const READ: u64 = 2;
+/// State of a block that no image suits.
+const UNFIT: u64 = 2;
+
+/// Where the images of a table's blocks are.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    slots: ZeroedArray<Slot>,
+    schema: &'static Schema,
+    followers: Followers,
+}
+
+#[derive(Debug)]
+#[repr(align(32))]
+struct Slot {
+    state: AtomicU64,
+    /// The last integer of the block's first key.
+    first: AtomicU64,
+    /// The starts of its buckets. Those of a block never change.
+    starts: [AtomicU64; BUCKETS / 8],
+}
+
+// SAFETY: integers.
+unsafe impl Zeroable for Slot {}
+
+impl Slots {
+    /// Slots for blocks of which each key's last integer begins as `firsts` say.
+    pub(crate) fn new(
+        schema: &'static Schema,
+        firsts: impl ExactSizeIterator<Item = u64>,
+    ) -> Arc<Self> {
+        let slots: ZeroedArray<Slot> = ZeroedArray::new(firsts.len());
+        for (slot, first) in slots.iter().zip(firsts) {
+            slot.first.store(first, Ordering::Relaxed);
+        }
+        Arc::new(Self { slots, schema, followers: schema.followers() })
+    }
+
+    /// Hints the processor that [`Slots::block_of`] follows.
+    #[inline]
+    pub(crate) fn prefetch(&self, blocks: &Range<usize>, order: u64) {
+        let start = self.slots.as_ptr().wrapping_add(guess(blocks, order));
+        prefetch(start);
+        prefetch(start.wrapping_add(1));
+    }
+
+    /// The last of `blocks`, all of one group, that starts before `order`, which is evenly spread;
+    /// `None` if one starts there or all behind.
+    #[inline]
+    pub(crate) fn block_of(&self, blocks: &Range<usize>, order: u64) -> Option<usize> {
+        let first_of = |block: usize| self.slots[block].first.load(Ordering::Relaxed);
+        let mut block = guess(blocks, order);
+        // Blocks are nearly as even as their keys.
+        while first_of(block) > order {
+            if block == blocks.start {
+                return None;
+            }
+            block -= 1;
+        }
+        while block + 1 < blocks.end && first_of(block + 1) <= order {
+            block += 1;
+        }
+        (first_of(block) != order).then_some(block)
+    }
+
+    /// Whether `block` has an image, or cannot have one.
+    pub(crate) fn is_settled(&self, block: usize) -> bool {
+        self.slots[block].state.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// Where in `blocks`, which are evenly spread, `order` should be.
+#[inline]
+fn guess(blocks: &Range<usize>, order: u64) -> usize {
+    blocks.start + ((u128::from(order) * blocks.len() as u128) >> 64) as usize
+}
+
+impl Slot {
+    #[inline]
+    fn starts(&self) -> [u64; BUCKETS / 8] {
+        std::array::from_fn(|at| self.starts[at].load(Ordering::Relaxed))
+    }
+
+    fn publish(&self, image_line: usize, layout: Layout, generation: u64) {
+        let state = PRESENT
+            | (generation % GENERATIONS) << 2
+            | u64::from(layout.header) << 16
+            | u64::from(layout.stride) << 24
+            | (image_line as u64) << 32;
+        self.state.store(state, Ordering::Release);
+    }
+}
+
+fn layout_of(state: u64) -> Layout {
+    Layout { header: (state >> 16) as u8, stride: (state >> 24) as u8 }
+}
+
+/// Images under one budget, shared by all tables of a cache.
+#[derive(Debug)]
+pub(crate) struct HotRecords {
+    chunks: Box<[OnceLock<ZeroedArray<AtomicU64>>]>,
+    /// Lines of a chunk, as a power of two.
+    chunk_lines_log: u32,
+    filling: Mutex<Filling>,
+}
+
+/// The chunk that takes new images.
+#[derive(Debug)]
+struct Filling {
+    chunk: usize,
+    used_words: usize,
+    /// Rises whenever a chunk is used again.
+    generation: u64,
+    /// The images of each chunk.
+    tenants: Vec<Vec<Tenant>>,
+}
+
+#[derive(Debug)]
+struct Tenant {
+    slots: Weak<Slots>,
+    block: usize,
+    line: usize,
+    words: usize,
+}
+
+impl HotRecords {
+    /// Images of at most `budget_bytes`; `None` if that is too little.
+    pub(crate) fn new(budget_bytes: u64) -> Option<Self> {
+        let chunk_bytes = 1 << (budget_bytes / CHUNKS_MIN).clamp(1, CHUNK_BYTES_MAX).ilog2();
+        if chunk_bytes < CHUNK_BYTES_MIN {
+            return None;
+        }
+        let chunks = usize::try_from(budget_bytes / chunk_bytes).ok()?;
+        Some(Self {
+            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+            chunk_lines_log: (chunk_bytes / 64).ilog2(),
+            filling: Mutex::new(Filling {
+                chunk: 0,
+                used_words: 0,
+                generation: 0,
+                tenants: (0..chunks).map(|_| Vec::new()).collect(),
+            }),
+        })
+    }
+
+    fn chunk_words(&self) -> usize {
+        LINE_WORDS << self.chunk_lines_log
+    }
+
+    /// Memory that the chunks in use take.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let used = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
+        (used * self.chunk_words() * 8) as u64
+    }
+
+    #[inline]
+    fn words(&self, state: u64) -> Option<Words<'_>> {
+        let line = (state >> 32) as usize;
+        let chunk = self.chunks.get(line >> self.chunk_lines_log)?.get()?;
+        let start = (line & ((1 << self.chunk_lines_log) - 1)) * LINE_WORDS;
+        Some(Words(&chunk[start..]))
+    }
+
+    /// Hints the processor that `digest` is looked up in `block` soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, slots: &Slots, block: usize, digest: u64) {
+        let slot = &slots.slots[block];
+        let state = slot.state.load(Ordering::Relaxed);
+        if state & PRESENT != 0
+            && let Some(words) = self.words(state)
+        {
+            layout_of(state).prefetch(words, &slot.starts(), digest);
+        }
+    }
+
+    /// Reads a key's record in `block` into `out`, its strings only if `with_strings`; whether
+    /// there is one, or `None` if the block has no image. Then `out` may hold anything.
+    #[inline]
+    pub(crate) fn get(
+        &self,
+        (slots, block): (&Slots, usize),
+        wanted: &Wanted,
+        with_strings: bool,
+        out: &mut RowBuffer,
+    ) -> Option<bool> {
+        let slot = &slots.slots[block];
+        let state = slot.state.load(Ordering::Acquire);
+        if state & PRESENT == 0 {
+            return None;
+        }
+        let words = self.words(state)?;
+        let row_at = layout_of(state).find(words, &slot.starts(), slots.schema, wanted);
+        if let Some(row_at) = row_at {
+            image::read(words, row_at, (&slots.followers, &wanted.key), with_strings, out);
+        }
+        // What was read is good only if the image was still there afterwards.
+        fence(Ordering::Acquire);
+        if (slot.state.load(Ordering::Relaxed) ^ state) & !READ != 0 {
+            return None;
+        }
+        if state & READ == 0 {
+            let (set, relaxed) = (state | READ, Ordering::Relaxed);
+            let _ = slot.state.compare_exchange(state, set, relaxed, relaxed);
+        }
+        Some(row_at.is_some())
+    }
+
+    /// Gives `block`, whose slot is not settled, an image. Calls `grown` when memory was taken.
+    #[cold]
+    pub(crate) fn insert(
+        &self,
+        slots: &Arc<Slots>,
+        number: usize,
+        block: &Block,
+        grown: impl FnOnce(),
+    ) {
+        let words_max = self.chunk_words() / IMAGE_SHARE;
+        let image = if block.memory_bytes() <= 2 * 8 * words_max {
+            let mut decoded = DecodedBlock::default();
+            block.decode(&mut decoded);
+            Image::of(slots.schema, &decoded).filter(|image| image.words.len() <= words_max)
+        } else {
+            None
+        };
+        // Whoever holds the lock is putting another image in, perhaps this one.
+        let Some(mut filling) = self.filling.try_lock() else {
+            return;
+        };
+        let slot = &slots.slots[number];
+        if slot.state.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let Some(image) = image else {
+            slot.state.store(UNFIT, Ordering::Relaxed);
+            return;
+        };
+        if filling.used_words + image.words.len() > self.chunk_words() {
+            self.turn(&mut filling);
+        }
+        let chunk = self.chunks[filling.chunk].get();
+        let chunk = chunk.unwrap_or_else(|| {
+            let new = ZeroedArray::new(self.chunk_words());
+            let new = self.chunks[filling.chunk].get_or_init(|| new);
+            grown();
+            new
+        });
+        for (own, start) in slot.starts.iter().zip(image.starts) {
+            own.store(start, Ordering::Relaxed);
+        }
+        let tenant = Tenant {
+            slots: Arc::downgrade(slots),
+            block: number,
+            line: 0,
+            words: image.words.len(),
+        };
+        self.place(&mut filling, chunk, tenant, &image.words, image.layout);
+    }
+
+    /// Puts an image where the chunk that is being filled has room.
+    fn place(
+        &self,
+        filling: &mut Filling,
+        chunk: &[AtomicU64],
+        tenant: Tenant,
+        words: &[u64],
+        layout: Layout,
+    ) {
+        let start = filling.used_words;
+        for (own, word) in chunk[start..].iter().zip(words) {
+            own.store(*word, Ordering::Relaxed);
+        }
+        filling.used_words = (start + words.len()).next_multiple_of(LINE_WORDS);
+        let line = (filling.chunk << self.chunk_lines_log) + start / LINE_WORDS;
+        if let Some(slots) = tenant.slots.upgrade() {
+            slots.slots[tenant.block].publish(line, layout, filling.generation);
+            filling.tenants[filling.chunk].push(Tenant { line, ..tenant });
+        }
+    }
+
+    /// Goes on to the next chunk; if that was used before, only images that were read stay in it.
+    fn turn(&self, filling: &mut Filling) {
+        filling.chunk = (filling.chunk + 1) % self.chunks.len();
+        filling.used_words = 0;
+        filling.generation += 1;
+        let tenants = std::mem::take(&mut filling.tenants[filling.chunk]);
+        let Some(chunk) = self.chunks[filling.chunk].get() else {
+            return;
+        };
+        let chunk_start = filling.chunk << self.chunk_lines_log;
+        let (mut stay, mut stay_words) = (Vec::new(), 0);
+        for tenant in tenants {
+            let Some(slots) = tenant.slots.upgrade() else {
+                continue;
+            };
+            let state = slots.slots[tenant.block].state.swap(0, Ordering::Relaxed);
+            if state & READ != 0 && stay_words + tenant.words <= self.chunk_words() / 2 {
+                let start = (tenant.line - chunk_start) * LINE_WORDS;
+                let words = &chunk[start..start + tenant.words];
+                let words: Vec<u64> =
+                    words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+                stay_words += words.len().next_multiple_of(LINE_WORDS);
+                stay.push((tenant, words, layout_of(state)));
+            }
+        }
+        // Readers that see what overwrites the chunk from here on see the cleared states as well.
+        fence(Ordering::Release);
+        for (tenant, words, layout) in stay {
+            self.place(filling, chunk, tenant, &words, layout);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::BlockBuilder;
+    use crate::schema::record::{self, RECORD};
+
+    const BLOCKS: usize = 200;
+    const ROWS: u64 = 100;
+
+    fn key(block: usize, row: u64) -> [u8; 8] {
+        // The last byte is not zero, so the key's integer is all of it.
+        ((block as u64) << 32 | row << 8 | 1).to_be_bytes()
+    }
+
+    fn block(number: usize) -> Block {
+        let mut builder = BlockBuilder::new(&RECORD);
+        for row in 0..ROWS {
+            let key = key(number, row);
+            let value = [key, key, key].concat();
+            let mut row = record::row(&key, &value);
+            RECORD.store(&mut row.ints);
+            builder.push(&row);
+        }
+        let mut bytes = Vec::new();
+        builder.finish(&mut bytes);
+        Block::parse(&RECORD, bytes.into()).expect("our own block")
+    }
+
+    /// Reads a record and checks that it is the right one; whether the block had an image.
+    fn read(hot: &HotRecords, slots: &Slots, number: usize, row: u64) -> bool {
+        let key = key(number, row);
+        let key = record::key(&key);
+        let wanted = Wanted { key, digest: RECORD.digest(&key) };
+        let mut out = RowBuffer::default();
+        hot.prefetch(slots, number, wanted.digest);
+        match hot.get((slots, number), &wanted, true, &mut out) {
+            None => false,
+            Some(found) => {
+                assert_eq!(found, row < ROWS);
+                let own = super::tests::key(number, row);
+                assert!(!found || out.strings[record::VALUE] == [own, own, own].concat());
+                true
+            }
+        }
+    }
+
+    fn slots() -> Arc<Slots> {
+        Slots::new(&RECORD, (0..BLOCKS).map(|block| (block as u64) << 32))
+    }
+
+    #[test]
+    fn what_is_read_stays_and_the_rest_goes() {
+        let hot = HotRecords::new(CHUNKS_MIN * CHUNK_BYTES_MIN).expect("a budget for eight chunks");
+        let (slots, blocks): (_, Vec<Block>) = (slots(), (0..BLOCKS).map(block).collect());
+        let mut grown = 0;
+        for (number, block) in blocks.iter().enumerate() {
+            hot.insert(&slots, number, block, || grown += 1);
+            assert!(read(&hot, &slots, number, 3) || number > 0);
+            // The first block is read all the time, so it outlives many others.
+            assert!(read(&hot, &slots, 0, ROWS - 1), "after {number} blocks");
+            assert!(read(&hot, &slots, 0, ROWS + 5));
+        }
+        assert_eq!(grown, CHUNKS_MIN);
+        assert_eq!(hot.memory_bytes(), CHUNKS_MIN * CHUNK_BYTES_MIN);
+        let there = (0..BLOCKS).filter(|&number| read(&hot, &slots, number, 0)).count();
+        assert!((20..BLOCKS - 20).contains(&there), "{there} of {BLOCKS} blocks");
+        drop(slots);
+        let others = super::tests::slots();
+        (0..BLOCKS).for_each(|number| hot.insert(&others, number, &blocks[number], || ()));
+        assert!(read(&hot, &others, BLOCKS - 1, 7));
+    }
+
+    #[test]
+    fn readers_never_see_half_of_an_image() {
+        let hot = HotRecords::new(CHUNKS_MIN * CHUNK_BYTES_MIN).expect("a budget for eight chunks");
+        let (slots, blocks): (_, Vec<Block>) = (slots(), (0..BLOCKS).map(block).collect());
+        std::thread::scope(|scope| {
+            for reader in 0..2u64 {
+                let (hot, slots) = (&hot, &slots);
+                scope.spawn(move || {
+                    for step in 0..300_000u64 {
+                        let at = crate::schema::mix(step ^ reader << 40);
+                        read(hot, slots, at as usize % BLOCKS, at >> 32 & 127);
+                    }
+                });
+            }
+            for step in 0..3_000 {
+                let number = crate::schema::mix(step) as usize % BLOCKS;
+                hot.insert(&slots, number, &blocks[number], || ());
+            }
+        });
+    }
+}
