@@ -1,7 +1,7 @@
 //! Hash of a key: decides its partition, its place in a table and its fingerprint.
 //!
 //! The high bits choose the partition, so that a partition is one contiguous range of hashes; the
-//! order within a table is that of the whole hash. Part of the format: never changed.
+//! order within a table is that of the bits that follow. Part of the format: never changed.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -18,16 +18,22 @@ pub fn key_hash(key: &[u8]) -> u64 {
     xxh3_64(key)
 }
 
-/// The partition of `hash` among `partitions`: each gets an equal, contiguous range of hashes.
+/// Bits of a place that order the rows of a table.
+pub const PLACE_BITS: u32 = 40;
+
+/// The partition of `hash` among `partitions`, and where in that partition's range it lies, as a
+/// fraction with [`PLACE_BITS`] bits. Each partition gets an equal, contiguous range of hashes.
 ///
 /// # Panics
 /// If `partitions` is 0.
 #[inline]
 #[must_use]
-pub fn partition(hash: u64, partitions: u32) -> u32 {
+pub fn home(hash: u64, partitions: u32) -> (u32, u64) {
     assert!(partitions > 0, "an indexed directory has at least one partition");
     let product = u128::from(hash) * u128::from(partitions);
-    u32::try_from(product >> 64).expect("the high half of a product is below its second factor")
+    let (partition, within) = ((product >> 64) as u64, product as u64);
+    let partition = u32::try_from(partition).expect("a product's high half is below its factors");
+    (partition, within >> (64 - PLACE_BITS))
 }
 
 #[cfg(test)]
@@ -36,12 +42,13 @@ mod tests {
 
     #[test]
     fn partitions_are_contiguous_and_equal() {
-        assert_eq!(partition(0, 3), 0);
-        assert_eq!(partition(u64::MAX, 3), 2);
-        assert_eq!(partition(u64::MAX / 2, 2), 0);
-        assert_eq!(partition(u64::MAX / 2 + 1, 2), 1);
-        assert_eq!(partition(u64::MAX, 1), 0);
-        assert_eq!(partition(u64::MAX, u32::MAX), u32::MAX - 1);
+        let last = (1 << PLACE_BITS) - 1;
+        assert_eq!(home(0, 3), (0, 0));
+        assert_eq!(home(u64::MAX, 3), (2, last));
+        assert_eq!(home(u64::MAX / 2, 2), (0, last));
+        assert_eq!(home(u64::MAX / 2 + 1, 2), (1, 0));
+        assert_eq!(home(u64::MAX, 1), (0, last));
+        assert_eq!(home(u64::MAX, u32::MAX).0, u32::MAX - 1);
     }
 
     #[test]

@@ -1,10 +1,25 @@
 //! Indexed massive directories: a parallel job appends (key, value) pairs from every rank, and one
 //! core finds a key's values afterwards without scanning.
 //!
-//! Keys are mapped to partitions by hash ([`hash`]); each partition is sorted and indexed while it
-//! is written, in one pass.
+//! Keys are mapped to partitions by hash ([`hash`]); each [`partition`] is sorted and indexed while
+//! it is written, in one pass.
 //! Source: DeltaFS thesis, chapter 5.
 
 pub mod auxiliary;
+pub mod block;
+pub mod directory;
 pub mod hash;
 pub mod import;
+pub mod index;
+pub mod names;
+pub mod partition;
+pub mod read;
+mod reader;
+pub mod shape;
+pub mod slot;
+pub mod write;
+
+pub use read::counts::Counts;
+pub use reader::{Answer, Answers, Reader, Value};
+pub use shape::{Format, Shape};
+pub use write::{Imd, Options, Summary};

@@ -1,4 +1,3 @@
 //! Tests of indexed directories as a whole.
 
-mod auxiliary;
-mod golden;
+mod model;

@@ -1,0 +1,302 @@
+//! Block: neighbouring rows of a table, keys apart from values; what one get reads.
+//! Layout: docs/format/imd.md, "Blocks". This file is its only encoder and decoder.
+//!
+//! ```text
+//! fixed     keys | values | checksum
+//! variable  key length or 0 | value length + 1 or 0 | key lengths | value lengths | keys | values | checksum
+//! ```
+//! The checksum starts from the block's offset, so that a block in the wrong place is found too.
+
+use std::ops::Range;
+
+use esker_base::{Error, Result};
+use esker_table::wire::{Damage, Input, put_varint};
+
+use crate::shape::{Shape, VALUE_BYTES_MAX};
+
+/// A block ends with the row that reaches this many bytes. Smaller ones make a get read less,
+/// larger ones save nothing that shows: nothing is stored of blocks of one shape.
+pub const BLOCK_BYTES: usize = 8 << 10;
+
+/// Bytes of a block's checksum.
+pub const CHECKSUM_BYTES: usize = 4;
+
+/// Rows of a full block of records of `stride` bytes each.
+#[must_use]
+pub const fn rows_of_block(stride: usize) -> u32 {
+    if stride >= BLOCK_BYTES { 1 } else { (BLOCK_BYTES / stride) as u32 }
+}
+
+/// The checksum of `bytes` at `offset` of a log.
+#[inline]
+#[must_use]
+pub fn checksum(bytes: &[u8], offset: u64) -> u32 {
+    crc32c::crc32c_append((offset ^ offset >> 32) as u32, bytes)
+}
+
+/// Appends the checksum of what `out` has since `start`, which lies at `offset` of the log.
+pub fn seal(out: &mut Vec<u8>, start: usize, offset: u64) {
+    let sum = checksum(&out[start..], offset);
+    out.extend_from_slice(&sum.to_le_bytes());
+}
+
+/// What is in front of the checksum of `bytes`, which lie at `offset` of the log `object`.
+///
+/// # Errors
+/// `Corrupt` if they are not what was written.
+pub fn open<'a>(bytes: &'a [u8], offset: u64, object: &str) -> Result<&'a [u8]> {
+    let Some((body, sum)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
+        return Err(Error::corrupt(object, offset, "fewer bytes than a checksum"));
+    };
+    let (expected, got) = (u32::from_le_bytes(*sum), checksum(body, offset));
+    if expected != got {
+        let what = format!("checksum {got:08x} of {} bytes, expected {expected:08x}", bytes.len());
+        return Err(Error::corrupt(object, offset, what));
+    }
+    Ok(body)
+}
+
+/// The rows of a variable block, while they are gathered.
+#[derive(Debug, Default)]
+pub struct VariableBlock {
+    keys: Vec<u8>,
+    key_lengths: Vec<u8>,
+    values: Vec<u8>,
+    value_lengths: Vec<u32>,
+}
+
+impl VariableBlock {
+    /// Adds a row whose lengths were checked.
+    pub fn push(&mut self, key: &[u8], value: &[u8]) {
+        self.key_lengths.push(u8::try_from(key.len()).expect("keys are checked on append"));
+        self.value_lengths.push(u32::try_from(value.len()).expect("values are checked on append"));
+        self.keys.extend_from_slice(key);
+        self.values.extend_from_slice(value);
+    }
+
+    /// How many rows there are.
+    #[must_use]
+    pub fn rows(&self) -> u32 {
+        u32::try_from(self.key_lengths.len()).expect("a block has few rows")
+    }
+
+    /// Bytes of keys and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.keys.len() + self.values.len()
+    }
+
+    /// Appends the rows, if there are any, to `out` and forgets them; adds no checksum.
+    pub fn encode(&mut self, out: &mut Vec<u8>) {
+        let Some((&key, &value)) = self.key_lengths.first().zip(self.value_lengths.first()) else {
+            return;
+        };
+        let keys_agree = self.key_lengths.iter().all(|&length| length == key);
+        let values_agree = self.value_lengths.iter().all(|&length| length == value);
+        out.push(if keys_agree { key } else { 0 });
+        put_varint(out, if values_agree { u64::from(value) + 1 } else { 0 });
+        if !keys_agree {
+            out.extend_from_slice(&self.key_lengths);
+        }
+        if !values_agree {
+            self.value_lengths.iter().for_each(|&length| put_varint(out, u64::from(length)));
+        }
+        out.extend_from_slice(&self.keys);
+        out.extend_from_slice(&self.values);
+        self.keys.clear();
+        self.key_lengths.clear();
+        self.values.clear();
+        self.value_lengths.clear();
+    }
+}
+
+/// The rows of a verified block.
+#[derive(Debug)]
+pub struct Rows<'a> {
+    body: &'a [u8],
+    rows: u32,
+    keys: Column,
+    values: Column,
+}
+
+/// Where the strings of one column are.
+#[derive(Debug)]
+enum Column {
+    Even { start: usize, bytes: usize },
+    Uneven { start: usize, ends: Vec<usize> },
+}
+
+impl Column {
+    #[inline]
+    fn at(&self, row: u32) -> Range<usize> {
+        let row = row as usize;
+        match self {
+            Self::Even { start, bytes } => start + row * bytes..start + (row + 1) * bytes,
+            Self::Uneven { start, ends } => {
+                let from = if row == 0 { 0 } else { ends[row - 1] };
+                start + from..start + ends[row]
+            }
+        }
+    }
+
+    fn bytes(&self, rows: u32) -> usize {
+        match self {
+            Self::Even { bytes, .. } => bytes.saturating_mul(rows as usize),
+            Self::Uneven { ends, .. } => ends.last().copied().unwrap_or(0),
+        }
+    }
+
+    fn starting_at(self, at: usize) -> Self {
+        match self {
+            Self::Even { bytes, .. } => Self::Even { start: at, bytes },
+            Self::Uneven { ends, .. } => Self::Uneven { start: at, ends },
+        }
+    }
+}
+
+impl<'a> Rows<'a> {
+    /// The `rows` rows of `body`.
+    ///
+    /// # Errors
+    /// Damage if it does not have exactly as many.
+    pub fn parse(body: &'a [u8], rows: u32, shape: Shape) -> Result<Self, Damage> {
+        let (keys, values, at) = match shape {
+            Shape::Fixed { key_bytes, value_bytes } => {
+                let keys = Column::Even { start: 0, bytes: usize::from(key_bytes) };
+                (keys, Column::Even { start: 0, bytes: value_bytes as usize }, 0)
+            }
+            Shape::Variable => {
+                let mut input = Input::new(body);
+                let (keys, values) = parse_lengths(&mut input, rows)?;
+                (keys, values, input.at())
+            }
+        };
+        let keys = keys.starting_at(at);
+        let values = values.starting_at(at + keys.bytes(rows));
+        let (Column::Even { start, .. } | Column::Uneven { start, .. }) = values;
+        if start.checked_add(values.bytes(rows)) != Some(body.len()) {
+            return Err(Damage { offset: at, what: "keys and values that fill the block" });
+        }
+        Ok(Self { body, rows, keys, values })
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.rows
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// The key of `row`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[inline]
+    #[must_use]
+    pub fn key(&self, row: u32) -> &'a [u8] {
+        &self.body[self.keys.at(row)]
+    }
+
+    /// The value of `row`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[inline]
+    #[must_use]
+    pub fn value(&self, row: u32) -> &'a [u8] {
+        &self.body[self.values.at(row)]
+    }
+}
+
+fn parse_lengths(input: &mut Input, rows: u32) -> Result<(Column, Column), Damage> {
+    let key_bytes = usize::from(input.u8()?);
+    let value_bytes = input.varint_max(VALUE_BYTES_MAX + 1, "a value's length")?;
+    // A block has at least a byte for each row, whatever its directory says.
+    if rows as usize > input.left() {
+        return Err(input.damage("a byte for each row"));
+    }
+    let keys = if key_bytes > 0 {
+        Column::Even { start: 0, bytes: key_bytes }
+    } else {
+        let mut end = 0;
+        let lengths = input.take(rows as usize)?;
+        let ends = lengths.iter().map(|&length| {
+            end += usize::from(length);
+            end
+        });
+        Column::Uneven { start: 0, ends: ends.collect() }
+    };
+    let values = if value_bytes > 0 {
+        Column::Even { start: 0, bytes: value_bytes - 1 }
+    } else {
+        let (mut end, mut ends) = (0, Vec::with_capacity(rows as usize));
+        for _ in 0..rows {
+            end += input.varint_max(VALUE_BYTES_MAX, "a value's length")?;
+            ends.push(end);
+        }
+        Column::Uneven { start: 0, ends }
+    };
+    Ok((keys, values))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(rows: &[(&[u8], &[u8])]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut block = VariableBlock::default();
+        rows.iter().for_each(|row| block.push(row.0, row.1));
+        block.encode(&mut out);
+        let count = u32::try_from(rows.len()).expect("few");
+        let parsed = Rows::parse(&out, count, Shape::Variable).expect("what was encoded");
+        for (row, (key, value)) in (0..).zip(rows) {
+            assert_eq!((parsed.key(row), parsed.value(row)), (*key, *value));
+        }
+        out
+    }
+
+    #[test]
+    fn variable_rows_round_trip() {
+        round_trip(&[(b"a", b"")]);
+        round_trip(&[(b"a", b"x"), (b"b", b"y")]);
+        round_trip(&[(b"a", b"xyz"), (b"bcd", b"")]);
+        round_trip(&[(b"aa", b"xyz"), (b"bb", b""), (b"cc", &[7; 300])]);
+    }
+
+    #[test]
+    fn cut_and_hostile_blocks_are_refused() {
+        let body = round_trip(&[(b"a", b"xyz"), (b"bcd", b"pq")]);
+        for cut in 0..body.len() {
+            assert!(Rows::parse(&body[..cut], 2, Shape::Variable).is_err());
+        }
+        for rows in [0, 1, 3, 1000, u32::MAX] {
+            assert!(Rows::parse(&body, rows, Shape::Variable).is_err());
+        }
+        let fixed = Shape::Fixed { key_bytes: 2, value_bytes: 3 };
+        assert!(Rows::parse(&[0; 10], 2, fixed).is_ok());
+        assert!(Rows::parse(&[0; 11], 2, fixed).is_err());
+        assert!(Rows::parse(&[0; 10], u32::MAX, fixed).is_err());
+    }
+
+    #[test]
+    fn a_block_in_another_place_is_corrupt() {
+        let mut bytes = b"rows".to_vec();
+        seal(&mut bytes, 0, 8192);
+        assert_eq!(open(&bytes, 8192, "log").expect("as written"), b"rows");
+        assert!(open(&bytes, 0, "log").is_err());
+        for byte in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut flipped = bytes.clone();
+                flipped[byte] ^= 1 << bit;
+                assert!(open(&flipped, 8192, "log").is_err());
+            }
+        }
+        assert!(open(&bytes[..3], 8192, "log").is_err());
+    }
+}

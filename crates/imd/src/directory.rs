@@ -1,0 +1,210 @@
+//! Directory: what rank 0 writes when all ranks are done, and what a reader starts from.
+//! Layout: docs/format/imd.md, "Root object".
+//!
+//! A directory without this object was not finished; its logs tell what it has.
+
+use std::ops::Range;
+
+use esker_base::{Error, Result};
+use esker_table::wire::{Damage, Input, put_varint};
+
+use crate::index::head::Head;
+
+/// First bytes of the root object; the last is the version.
+pub const ROOT_MAGIC: &[u8; 8] = b"ESKERIR1";
+
+/// A root object has at most as many bytes: some dozen for each of a million ranks and for each
+/// bound of an epoch.
+pub const ROOT_BYTES_MAX: u64 = 1 << 30;
+
+/// What is known of a finished directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directory {
+    /// The head of partition 0's index log; those of the others differ in their partition.
+    pub head: Head,
+    /// How many epochs every partition has.
+    pub epochs: u32,
+    /// What each partition has.
+    pub partitions: Vec<PartitionTotals>,
+    /// Of an ordered directory: the bounds in force, by epoch.
+    pub bounds: Vec<Bounds>,
+}
+
+/// What a partition has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartitionTotals {
+    /// Records in its tables.
+    pub rows: u64,
+    /// Tables.
+    pub tables: u64,
+    /// Bytes of its index log.
+    pub index_bytes: u64,
+    /// Bytes of its data log.
+    pub data_bytes: u64,
+    /// Bytes of the values its rank kept.
+    pub value_bytes: u64,
+    /// Bytes of its auxiliary tables.
+    pub auxiliary_bytes: u64,
+}
+
+/// Which partition a key of an ordered directory goes to: the prefixes of keys at which the second
+/// and later partitions begin, ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// One less than there are partitions.
+    pub starts: Vec<u64>,
+}
+
+impl Bounds {
+    /// The partition of keys with `prefix`.
+    #[inline]
+    #[must_use]
+    pub fn partition(&self, prefix: u64) -> u32 {
+        self.starts.partition_point(|&start| start <= prefix) as u32
+    }
+
+    /// The partitions of keys with prefixes from `low` to `high`.
+    #[must_use]
+    pub fn partitions(&self, low: u64, high: u64) -> Range<u32> {
+        let first = self.partition(low);
+        first..(self.partition(high) + 1).max(first)
+    }
+}
+
+impl PartitionTotals {
+    fn numbers(&self) -> [u64; 6] {
+        [
+            self.rows,
+            self.tables,
+            self.index_bytes,
+            self.data_bytes,
+            self.value_bytes,
+            self.auxiliary_bytes,
+        ]
+    }
+
+    /// Appends its bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        self.numbers().into_iter().for_each(|number| put_varint(out, number));
+    }
+
+    /// Takes one from `input`.
+    ///
+    /// # Errors
+    /// Damage if there is none.
+    pub fn decode(input: &mut Input<'_>) -> Result<Self, Damage> {
+        Ok(Self {
+            rows: input.varint()?,
+            tables: input.varint()?,
+            index_bytes: input.varint()?,
+            data_bytes: input.varint()?,
+            value_bytes: input.varint()?,
+            auxiliary_bytes: input.varint()?,
+        })
+    }
+}
+
+impl Directory {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = ROOT_MAGIC.to_vec();
+        let mut head = Vec::new();
+        self.head.encode(&mut head);
+        put_varint(&mut out, head.len() as u64);
+        out.extend_from_slice(&head);
+        put_varint(&mut out, u64::from(self.epochs));
+        self.partitions.iter().for_each(|totals| totals.encode(&mut out));
+        put_varint(&mut out, self.bounds.len() as u64);
+        for bounds in &self.bounds {
+            let mut before = 0;
+            for &start in &bounds.starts {
+                put_varint(&mut out, start - before);
+                before = start;
+            }
+        }
+        let sum = crc32c::crc32c(&out);
+        out.extend_from_slice(&sum.to_le_bytes());
+        out
+    }
+
+    /// The directory in `bytes` of `object`.
+    ///
+    /// # Errors
+    /// `Corrupt` if they are none.
+    pub fn decode(bytes: &[u8], object: &str) -> Result<Self> {
+        let covered = bytes.split_last_chunk::<4>();
+        let Some((covered, _)) =
+            covered.filter(|(covered, sum)| crc32c::crc32c(covered) == u32::from_le_bytes(**sum))
+        else {
+            return Err(Error::corrupt(object, 0, "a root object whose checksum is wrong"));
+        };
+        Self::decode_covered(covered).map_err(|damage| damage.of(object, 0))
+    }
+
+    fn decode_covered(bytes: &[u8]) -> Result<Self, Damage> {
+        let mut input = Input::new(bytes);
+        if input.take(ROOT_MAGIC.len())? != ROOT_MAGIC {
+            return Err(Damage { offset: 0, what: "the root of an indexed directory" });
+        }
+        let head = Head::decode(input.bytes(256, "a head")?)?;
+        let epochs = input.varint_max(u32::MAX as usize, "epochs")? as u32;
+        let mut partitions = Vec::new();
+        for _ in 0..head.partitions {
+            partitions.push(PartitionTotals::decode(&mut input)?);
+        }
+        let count = input.varint_max(bytes.len(), "bounds")?;
+        let mut bounds = Vec::new();
+        for _ in 0..count {
+            let mut starts = Vec::new();
+            let mut start = 0_u64;
+            for _ in 1..head.partitions {
+                let step = input.varint()?;
+                start = start.checked_add(step).ok_or(input.damage("bounds that ascend"))?;
+                starts.push(start);
+            }
+            bounds.push(Bounds { starts });
+        }
+        input.end()?;
+        Ok(Self { head, epochs, partitions, bounds })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::{Format, Shape};
+
+    #[test]
+    fn directories_round_trip() {
+        let head = Head {
+            directory: 5,
+            partition: 0,
+            partitions: 3,
+            format: Format::Ordered,
+            shape: Shape::Variable,
+        };
+        let totals = PartitionTotals { rows: 7, index_bytes: 300, ..PartitionTotals::default() };
+        let bounds = Bounds { starts: vec![5, u64::MAX] };
+        let directory =
+            Directory { head, epochs: 2, partitions: vec![totals; 3], bounds: vec![bounds; 2] };
+        let bytes = directory.encode();
+        assert_eq!(Directory::decode(&bytes, "root").expect("whole"), directory);
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(Directory::decode(&flipped, "root").is_err());
+        }
+        for cut in 0..bytes.len() {
+            assert!(Directory::decode(&bytes[..cut], "root").is_err());
+        }
+    }
+
+    #[test]
+    fn bounds_divide_prefixes() {
+        let bounds = Bounds { starts: vec![10, 20] };
+        assert_eq!([0, 9, 10, 19, 20, u64::MAX].map(|p| bounds.partition(p)), [0, 0, 1, 1, 2, 2]);
+        assert_eq!(bounds.partitions(9, 10), 0..2);
+        assert_eq!(bounds.partitions(12, 12), 1..2);
+    }
+}

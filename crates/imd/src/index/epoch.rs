@@ -1,0 +1,331 @@
+//! Epoch: what one epoch added to a partition; its frame is what makes it durable.
+//! Layout: docs/format/imd.md, "Epochs".
+
+use std::ops::Range;
+
+use esker_table::wire::{Damage, Input, put_varint};
+
+use crate::block::{BLOCK_BYTES, CHECKSUM_BYTES, rows_of_block};
+use crate::shape::{Shape, VALUE_BYTES_MAX};
+use crate::slot::{LOW_BITS_MAX, SLOT_BITS_MAX};
+
+/// What one epoch added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Epoch {
+    /// Its number, from 0.
+    pub number: u32,
+    /// Bytes of the data log when it ended.
+    pub data_bytes: u64,
+    /// Bytes of its records' keys and values.
+    pub record_bytes: u64,
+    /// Its tables and their index, in the order in which they were written.
+    pub segments: Vec<Segment>,
+    /// Where in the log of auxiliary tables those of this epoch are.
+    pub auxiliary: Vec<Range<u64>>,
+}
+
+/// Tables whose slots were written together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Where in the index log its first slot is.
+    pub offset: u64,
+    /// Each table has 2^`slot_bits` slots, if rows are ordered by hash; else 0.
+    pub slot_bits: u32,
+    /// The prefix of the first key of each slot, if rows are ordered by key; else empty. Such a
+    /// segment has one table.
+    pub slot_keys: Vec<u64>,
+    /// Where in the index log each slot of all tables together ends, with its checksum.
+    pub slot_ends: Vec<u64>,
+    /// The tables.
+    pub tables: Vec<Table>,
+}
+
+/// Sorted rows in a data log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// How many.
+    pub rows: u32,
+    /// Where in the data log its first block is.
+    pub offset: u64,
+    /// Bits of each place in a slot below the average gap; 0 if ordered by key.
+    pub low_bits: u32,
+    /// Where each block ends, if the shape does not tell.
+    pub spans: Vec<Span>,
+}
+
+/// The end of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// The row behind its last one.
+    pub row_end: u32,
+    /// Its end in the data log, checksum included.
+    pub end: u64,
+}
+
+/// Where a block is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockPlace {
+    /// Its rows, by their number in the table.
+    pub rows: Range<u32>,
+    /// Its bytes in the data log.
+    pub bytes: Range<u64>,
+}
+
+impl Epoch {
+    /// How many records it has.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        let tables = self.segments.iter().flat_map(|segment| &segment.tables);
+        tables.map(|table| u64::from(table.rows)).sum()
+    }
+
+    /// How many tables it has.
+    #[must_use]
+    pub fn tables(&self) -> usize {
+        self.segments.iter().map(|segment| segment.tables.len()).sum()
+    }
+
+    /// Appends its bytes.
+    pub fn encode(&self, shape: Shape, out: &mut Vec<u8>) {
+        put_varint(out, u64::from(self.number));
+        put_varint(out, self.data_bytes);
+        put_varint(out, self.record_bytes);
+        put_varint(out, self.auxiliary.len() as u64);
+        for table in &self.auxiliary {
+            put_varint(out, table.start);
+            put_varint(out, table.end - table.start);
+        }
+        put_varint(out, self.segments.len() as u64);
+        for segment in &self.segments {
+            put_varint(out, segment.offset);
+            if segment.slot_keys.is_empty() {
+                put_varint(out, u64::from(segment.slot_bits));
+            } else {
+                put_varint(out, BY_KEY);
+                put_varint(out, segment.slot_keys.len() as u64);
+                let mut before = 0;
+                for &key in &segment.slot_keys {
+                    put_varint(out, key - before);
+                    before = key;
+                }
+            }
+            put_varint(out, segment.tables.len() as u64);
+            for table in &segment.tables {
+                put_varint(out, u64::from(table.rows));
+                put_varint(out, table.offset);
+                put_varint(out, u64::from(table.low_bits));
+                if shape == Shape::Variable {
+                    put_varint(out, table.spans.len() as u64);
+                    let mut before = Span { row_end: 0, end: table.offset };
+                    for &span in &table.spans {
+                        put_varint(out, u64::from(span.row_end - before.row_end));
+                        put_varint(out, span.end - before.end);
+                        before = span;
+                    }
+                }
+            }
+            let mut before = segment.offset;
+            for &end in &segment.slot_ends {
+                put_varint(out, end - before);
+                before = end;
+            }
+        }
+    }
+
+    /// The epoch in `bytes`, whose places lie within logs of that many bytes.
+    ///
+    /// # Errors
+    /// Damage if it is none.
+    pub fn decode(bytes: &[u8], shape: Shape, index_bytes: u64) -> Result<Self, Damage> {
+        let mut input = Input::new(bytes);
+        let number = narrow(&mut input, "an epoch's number")?;
+        let (data_bytes, record_bytes) = (input.varint()?, input.varint()?);
+        let count = input.varint_max(input.left() / 2, "two bytes for each auxiliary table")?;
+        let mut auxiliary = Vec::new();
+        for _ in 0..count {
+            let (start, length) = (input.varint()?, input.varint()?);
+            let end = start.checked_add(length).ok_or(input.damage("an auxiliary table's end"))?;
+            auxiliary.push(start..end);
+        }
+        let count = input.varint_max(bytes.len(), "as many segments as bytes")?;
+        let mut segments = Vec::new();
+        for _ in 0..count {
+            segments.push(Segment::decode(&mut input, shape, index_bytes, data_bytes)?);
+        }
+        input.end()?;
+        Ok(Self { number, data_bytes, record_bytes, segments, auxiliary })
+    }
+}
+
+impl Segment {
+    fn decode(
+        input: &mut Input<'_>,
+        shape: Shape,
+        index_bytes: u64,
+        data_bytes: u64,
+    ) -> Result<Self, Damage> {
+        let offset = input.varint()?;
+        let slot_bits = input.varint_max(BY_KEY as usize, "bits of a slot")? as u32;
+        let (slot_bits, slot_keys) = match u64::from(slot_bits) {
+            BY_KEY => (0, decode_keys(input)?),
+            _ => (slot_bits, Vec::new()),
+        };
+        let slots = if slot_keys.is_empty() { 1 << slot_bits } else { slot_keys.len() };
+        let count = input.varint_max(input.left(), "as many tables as bytes")?;
+        let mut tables = Vec::new();
+        for _ in 0..count {
+            tables.push(Table::decode(input, shape, data_bytes)?);
+        }
+        if slots > input.left() {
+            return Err(input.damage("a byte for each slot"));
+        }
+        if !slot_keys.is_empty() && tables.len() != 1 {
+            return Err(input.damage("one table by key"));
+        }
+        let mut slot_ends = Vec::with_capacity(slots);
+        let mut end = offset;
+        for _ in 0..slots {
+            end = end.saturating_add(u64::from(narrow(input, "bytes of a slot")?));
+            slot_ends.push(end);
+        }
+        if end > index_bytes {
+            return Err(input.damage("slots within the index log"));
+        }
+        Ok(Self { offset, slot_bits, slot_keys, slot_ends, tables })
+    }
+
+    /// Where in the index log slot `slot` of all tables is.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    #[must_use]
+    pub fn slot_place(&self, slot: usize) -> Range<u64> {
+        let start = if slot == 0 { self.offset } else { self.slot_ends[slot - 1] };
+        start..self.slot_ends[slot]
+    }
+
+    /// Bytes of all slots.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.slot_ends.last().map_or(0, |end| end - self.offset)
+    }
+}
+
+impl Table {
+    fn decode(input: &mut Input<'_>, shape: Shape, data_bytes: u64) -> Result<Self, Damage> {
+        let rows = narrow(input, "a table's rows")?;
+        let offset = input.varint()?;
+        let low_bits = input.varint_max(LOW_BITS_MAX as usize, "lower bits")? as u32;
+        let mut spans = Vec::new();
+        if shape == Shape::Variable {
+            let count = input.varint_max(input.left() / 2, "two bytes for each block")?;
+            spans.reserve(count);
+            let mut span = Span { row_end: 0, end: offset };
+            for _ in 0..count {
+                let block_rows = narrow(input, "a block's rows")?;
+                let bytes = input.varint_max(BLOCK_SPAN_MAX, "a block's bytes")? as u64;
+                let row_end = span.row_end.checked_add(block_rows).filter(|&end| end <= rows);
+                let (Some(row_end), Some(end)) = (row_end, span.end.checked_add(bytes)) else {
+                    return Err(input.damage("blocks that make up the table"));
+                };
+                span = Span { row_end, end };
+                spans.push(span);
+            }
+            if span.row_end != rows {
+                return Err(input.damage("blocks that make up the table"));
+            }
+        }
+        let table = Self { rows, offset, low_bits, spans };
+        if offset.checked_add(table.bytes(shape)).is_none_or(|end| end > data_bytes) {
+            return Err(input.damage("a table within the data log"));
+        }
+        Ok(table)
+    }
+
+    /// Bytes of its blocks.
+    #[must_use]
+    pub fn bytes(&self, shape: Shape) -> u64 {
+        match shape {
+            Shape::Fixed { key_bytes, value_bytes } => {
+                let stride = u64::from(key_bytes) + u64::from(value_bytes);
+                let blocks = self.rows.div_ceil(rows_of_block(stride as usize));
+                u64::from(self.rows) * stride + u64::from(blocks) * CHECKSUM_BYTES as u64
+            }
+            Shape::Variable => self.spans.last().map_or(0, |span| span.end - self.offset),
+        }
+    }
+
+    /// How many blocks it has.
+    #[must_use]
+    pub fn blocks(&self, shape: Shape) -> u32 {
+        match shape {
+            Shape::Fixed { key_bytes, value_bytes } => {
+                self.rows.div_ceil(rows_of_block(key_bytes as usize + value_bytes as usize))
+            }
+            Shape::Variable => self.spans.len() as u32,
+        }
+    }
+
+    /// Block number `block`.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    #[must_use]
+    pub fn place(&self, block: u32, shape: Shape) -> BlockPlace {
+        match shape {
+            Shape::Fixed { key_bytes, value_bytes } => {
+                let stride = key_bytes as usize + value_bytes as usize;
+                let (full_rows, stride) = (rows_of_block(stride), stride as u64);
+                let first = block * full_rows;
+                let end = first.saturating_add(full_rows).min(self.rows);
+                let full = u64::from(full_rows) * stride + CHECKSUM_BYTES as u64;
+                let start = self.offset + u64::from(block) * full;
+                let bytes = u64::from(end - first) * stride + CHECKSUM_BYTES as u64;
+                BlockPlace { rows: first..end, bytes: start..start + bytes }
+            }
+            Shape::Variable => {
+                let block = block as usize;
+                let first = Span { row_end: 0, end: self.offset };
+                let before = if block == 0 { first } else { self.spans[block - 1] };
+                let span = self.spans[block];
+                BlockPlace { rows: before.row_end..span.row_end, bytes: before.end..span.end }
+            }
+        }
+    }
+
+    /// The block that `row` lies in.
+    #[must_use]
+    pub fn block_of(&self, row: u32, shape: Shape) -> u32 {
+        match shape {
+            Shape::Fixed { key_bytes, value_bytes } => {
+                row / rows_of_block(key_bytes as usize + value_bytes as usize)
+            }
+            Shape::Variable => self.spans.partition_point(|span| span.row_end <= row) as u32,
+        }
+    }
+}
+
+/// In place of the bits of a slot: rows are ordered by key.
+const BY_KEY: u64 = SLOT_BITS_MAX as u64 + 1;
+
+fn decode_keys(input: &mut Input<'_>) -> Result<Vec<u64>, Damage> {
+    let count = input.varint_max(input.left(), "a byte for each slot")?;
+    let mut keys = Vec::with_capacity(count);
+    let mut key = 0_u64;
+    for _ in 0..count {
+        let step = input.varint()?;
+        key = key.checked_add(step).ok_or(input.damage("keys that ascend"))?;
+        keys.push(key);
+    }
+    if keys.is_empty() {
+        return Err(input.damage("a first key"));
+    }
+    Ok(keys)
+}
+
+/// A block has one record that is too large, or is about [`BLOCK_BYTES`]; lengths are a part of it.
+const BLOCK_SPAN_MAX: usize = VALUE_BYTES_MAX + 4 * BLOCK_BYTES;
+
+fn narrow(input: &mut Input<'_>, what: &'static str) -> Result<u32, Damage> {
+    input.varint_max(u32::MAX as usize, what).map(|value| value as u32)
+}

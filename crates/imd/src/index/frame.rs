@@ -1,0 +1,132 @@
+//! Frame: a piece of an index log that says what it is and how long, so that a log without an end
+//! can be read from its start.
+//!
+//! ```text
+//! kind (4) | payload bytes (8) | checksum of the payload (4) | checksum of these 16 bytes (4)
+//! ```
+//! Checksums start from the frame's offset. Those of segments are 0: their slots have their own.
+
+use esker_base::{Error, Result};
+
+use crate::block::checksum;
+
+/// Bytes in front of a payload.
+pub const HEADER_BYTES: usize = 20;
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// What the log is of.
+    Head,
+    /// Slots of an epoch's tables.
+    Segment,
+    /// The end of an epoch.
+    Epoch,
+    /// Where the epochs are.
+    Root,
+}
+
+impl FrameKind {
+    const ALL: [(Self, [u8; 4]); 4] = [
+        (Self::Head, *b"IHED"),
+        (Self::Segment, *b"ISEG"),
+        (Self::Epoch, *b"IEPO"),
+        (Self::Root, *b"IROO"),
+    ];
+
+    fn letters(self) -> [u8; 4] {
+        let found = Self::ALL.iter().find(|kind| kind.0 == self);
+        found.expect("every kind is listed").1
+    }
+}
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it holds.
+    pub kind: FrameKind,
+    /// Bytes of its payload.
+    pub bytes: u64,
+    /// The checksum of its payload.
+    pub checksum: u32,
+}
+
+impl Header {
+    /// That of a segment of `bytes` bytes.
+    #[must_use]
+    pub const fn of_segment(bytes: u64) -> Self {
+        Self { kind: FrameKind::Segment, bytes, checksum: 0 }
+    }
+
+    /// Appends the header of a frame at `offset`.
+    pub fn encode(&self, offset: u64, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&self.kind.letters());
+        out.extend_from_slice(&self.bytes.to_le_bytes());
+        out.extend_from_slice(&self.checksum.to_le_bytes());
+        let sum = checksum(&out[start..], offset);
+        out.extend_from_slice(&sum.to_le_bytes());
+    }
+
+    /// The header in `bytes` at `offset`; none if there is no whole one.
+    #[must_use]
+    pub fn decode(bytes: &[u8], offset: u64) -> Option<Self> {
+        let header = bytes.first_chunk::<HEADER_BYTES>()?;
+        let (covered, sum) = header.split_last_chunk::<4>()?;
+        if checksum(covered, offset) != u32::from_le_bytes(*sum) {
+            return None;
+        }
+        let letters = covered.first_chunk::<4>()?;
+        let kind = FrameKind::ALL.iter().find(|kind| kind.1 == *letters)?.0;
+        let bytes = u64::from_le_bytes(*covered[4..].first_chunk()?);
+        Some(Self { kind, bytes, checksum: u32::from_le_bytes(*covered[12..].first_chunk()?) })
+    }
+
+    /// Whether `payload` is that of this frame at `offset`.
+    #[must_use]
+    pub fn fits(&self, payload: &[u8], offset: u64) -> bool {
+        payload.len() as u64 == self.bytes && checksum(payload, offset) == self.checksum
+    }
+}
+
+/// Appends a frame of `payload` that lies at `offset`.
+pub fn encode(kind: FrameKind, payload: &[u8], offset: u64, out: &mut Vec<u8>) {
+    let header = Header { kind, bytes: payload.len() as u64, checksum: checksum(payload, offset) };
+    header.encode(offset, out);
+    out.extend_from_slice(payload);
+}
+
+/// The payload of the frame of `kind` that `bytes` at `offset` of `object` are.
+///
+/// # Errors
+/// `Corrupt` if they are anything else.
+pub fn decode<'a>(kind: FrameKind, bytes: &'a [u8], offset: u64, object: &str) -> Result<&'a [u8]> {
+    let header = Header::decode(bytes, offset);
+    let payload = bytes.get(HEADER_BYTES..).unwrap_or_default();
+    match header {
+        Some(header) if header.kind == kind && header.fits(payload, offset) => Ok(payload),
+        _ => Err(Error::corrupt(object, offset, format!("no whole frame of {kind:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_round_trip_and_any_flip_shows() {
+        let mut out = Vec::new();
+        encode(FrameKind::Epoch, b"payload", 77, &mut out);
+        assert_eq!(decode(FrameKind::Epoch, &out, 77, "log").expect("whole"), b"payload");
+        assert!(decode(FrameKind::Root, &out, 77, "log").is_err());
+        assert!(decode(FrameKind::Epoch, &out, 78, "log").is_err());
+        for cut in 0..out.len() {
+            assert!(decode(FrameKind::Epoch, &out[..cut], 77, "log").is_err());
+        }
+        for bit in 0..out.len() * 8 {
+            let mut flipped = out.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(FrameKind::Epoch, &flipped, 77, "log").is_err());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Head: what an index log is of; its first frame.
+//! Layout: docs/format/imd.md, "Head".
+
+use esker_table::wire::{Damage, Input};
+
+use crate::partition::Order;
+use crate::shape::{Format, Shape};
+use crate::write::POINTER_BYTES;
+
+/// First bytes of an index log; the last is the version.
+pub const INDEX_MAGIC: &[u8; 8] = b"ESKERIM1";
+
+/// What an index log is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The directory, so that logs of two are never mixed.
+    pub directory: u128,
+    /// The rank that writes the log, which is also its partition's number.
+    pub partition: u32,
+    /// Ranks and partitions of the directory.
+    pub partitions: u32,
+    /// How values get to those who look for them.
+    pub format: Format,
+    /// What the directory's records look like.
+    pub shape: Shape,
+}
+
+impl Head {
+    /// What the rows of this log's tables look like: in place of values they may have pointers.
+    #[must_use]
+    pub const fn row_shape(&self) -> Shape {
+        match (self.format, self.shape) {
+            (Format::Pointer, Shape::Fixed { key_bytes, .. }) => {
+                Shape::Fixed { key_bytes, value_bytes: POINTER_BYTES as u32 }
+            }
+            _ => self.shape,
+        }
+    }
+
+    /// How rows are ordered.
+    #[must_use]
+    pub const fn order(&self) -> Order {
+        match self.format {
+            Format::Ordered => Order::Key,
+            _ => Order::Hash,
+        }
+    }
+
+    /// Among how many partitions the hashes of this log's keys are divided.
+    #[must_use]
+    pub const fn hash_partitions(&self) -> u32 {
+        match self.format {
+            Format::Base | Format::Pointer => self.partitions,
+            Format::Lossy | Format::Static | Format::Ordered => 1,
+        }
+    }
+
+    /// Appends its bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let format = Format::ALL.iter().position(|&format| format == self.format);
+        let format = format.and_then(|at| u8::try_from(at).ok()).expect("every format is listed");
+        let (key_bytes, value_bytes) = match self.shape {
+            Shape::Fixed { key_bytes, value_bytes } => (key_bytes, value_bytes),
+            Shape::Variable => (0, 0),
+        };
+        out.extend_from_slice(&self.directory.to_le_bytes());
+        out.extend_from_slice(&self.partition.to_le_bytes());
+        out.extend_from_slice(&self.partitions.to_le_bytes());
+        out.push(format);
+        out.push(key_bytes);
+        out.extend_from_slice(&value_bytes.to_le_bytes());
+    }
+
+    /// The head in `bytes`.
+    ///
+    /// # Errors
+    /// Damage if it is none.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Damage> {
+        let mut input = Input::new(bytes);
+        let (directory, partition, partitions) = (input.u128()?, input.u32()?, input.u32()?);
+        let format = Format::ALL.get(usize::from(input.u8()?)).copied();
+        let (key_bytes, value_bytes) = (input.u8()?, input.u32()?);
+        input.end()?;
+        let shape = match key_bytes {
+            0 => Shape::Variable,
+            key_bytes => Shape::Fixed { key_bytes, value_bytes },
+        };
+        match format {
+            Some(format) if partition < partitions && shape.check().is_ok() => {
+                Ok(Self { directory, partition, partitions, format, shape })
+            }
+            _ => Err(Damage { offset: 0, what: "a head that this release knows" }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_round_trip() {
+        for (format, shape) in [
+            (Format::Base, Shape::Fixed { key_bytes: 8, value_bytes: 40 }),
+            (Format::Ordered, Shape::Variable),
+        ] {
+            let head = Head { directory: 7 << 90, partition: 2, partitions: 3, format, shape };
+            let mut out = Vec::new();
+            head.encode(&mut out);
+            assert_eq!(Head::decode(&out), Ok(head));
+            for cut in 0..out.len() {
+                assert!(Head::decode(&out[..cut]).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Index log: what a partition's reader needs before it reads rows.
+//! Layout: docs/format/imd.md, "Index log".
+//!
+//! ```text
+//! head | segments of epoch 0 | epoch 0 | segments of epoch 1 | epoch 1 | … | root | footer
+//! ```
+
+pub mod epoch;
+pub mod frame;
+pub mod head;
+pub mod root;

@@ -1,0 +1,122 @@
+//! Root: where the epochs of a finished index log are, and the footer that says where the root is.
+//! Layout: docs/format/imd.md, "Root".
+
+use std::ops::Range;
+
+use esker_base::{Error, Result};
+use esker_table::wire::{Damage, Input, put_bytes, put_varint};
+
+use crate::block::checksum;
+
+/// Bytes of the footer, the last of a finished index log.
+pub const FOOTER_BYTES: u64 = 24;
+
+/// A head has at most as many bytes.
+const HEAD_BYTES_MAX: usize = 256;
+
+const FOOTER_MAGIC: &[u8; 4] = b"IEND";
+
+/// Where the epochs are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Root {
+    /// The bytes of the log's head, so that a reader needs not read that too.
+    pub head: Vec<u8>,
+    /// The frame of each epoch, header included.
+    pub epochs: Vec<Range<u64>>,
+    /// Bytes of the data log.
+    pub data_bytes: u64,
+}
+
+impl Root {
+    /// Appends its bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, &self.head);
+        put_varint(out, self.data_bytes);
+        put_varint(out, self.epochs.len() as u64);
+        let mut before = 0;
+        for epoch in &self.epochs {
+            put_varint(out, epoch.start - before);
+            put_varint(out, epoch.end - epoch.start);
+            before = epoch.end;
+        }
+    }
+
+    /// The root in `bytes`, of a log of which `index_bytes` are in front of the root.
+    ///
+    /// # Errors
+    /// Damage if it is none.
+    pub fn decode(bytes: &[u8], index_bytes: u64) -> Result<Self, Damage> {
+        let mut input = Input::new(bytes);
+        let head = input.bytes(HEAD_BYTES_MAX, "a head")?.to_vec();
+        let data_bytes = input.varint()?;
+        let count = input.varint_max(input.left() / 2, "two bytes for each epoch")?;
+        let mut epochs = Vec::with_capacity(count);
+        let mut before = 0_u64;
+        for _ in 0..count {
+            let start = before.checked_add(input.varint()?);
+            let end = start.and_then(|start| start.checked_add(input.varint().ok()?));
+            let (Some(start), Some(end)) = (start, end.filter(|&end| end <= index_bytes)) else {
+                return Err(input.damage("epochs within the index log"));
+            };
+            epochs.push(start..end);
+            before = end;
+        }
+        input.end()?;
+        Ok(Self { head, epochs, data_bytes })
+    }
+}
+
+/// Appends the footer, which lies at `offset`, of a log whose root's frame is `root`.
+pub fn encode_footer(root: &Range<u64>, offset: u64, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&root.start.to_le_bytes());
+    out.extend_from_slice(&root.end.to_le_bytes());
+    out.extend_from_slice(FOOTER_MAGIC);
+    let sum = checksum(&out[start..], offset);
+    out.extend_from_slice(&sum.to_le_bytes());
+}
+
+/// Where the root's frame is, by the footer in `bytes` at `offset`; none if that is no footer.
+///
+/// # Errors
+/// `Corrupt` if it is a footer of something else.
+pub fn decode_footer(bytes: &[u8], offset: u64, object: &str) -> Result<Option<Range<u64>>> {
+    let Some(footer) = bytes.as_array::<24>() else { return Ok(None) };
+    let (covered, sum) = footer.split_at(20);
+    if sum != checksum(covered, offset).to_le_bytes() || !covered.ends_with(FOOTER_MAGIC) {
+        return Ok(None);
+    }
+    let mut input = Input::new(covered);
+    let (start, end) = (input.u64(), input.u64());
+    match (start, end) {
+        (Ok(start), Ok(end)) if start < end && end == offset => Ok(Some(start..end)),
+        _ => Err(Error::corrupt(object, offset, "a footer behind no root")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_round_trip() {
+        let root = Root { head: vec![1, 2], epochs: vec![10..20, 20..50, 90..91], data_bytes: 12 };
+        let mut out = Vec::new();
+        root.encode(&mut out);
+        assert_eq!(Root::decode(&out, 91), Ok(root.clone()));
+        assert!(Root::decode(&out, 90).is_err());
+        for cut in 0..out.len() {
+            assert!(Root::decode(&out[..cut], 91).is_err());
+        }
+    }
+
+    #[test]
+    fn footers_round_trip() {
+        let mut out = Vec::new();
+        encode_footer(&(5..9), 9, &mut out);
+        assert_eq!(out.len() as u64, FOOTER_BYTES);
+        assert_eq!(decode_footer(&out, 9, "log").expect("footer"), Some(5..9));
+        assert_eq!(decode_footer(&out, 8, "log").expect("elsewhere"), None);
+        assert_eq!(decode_footer(&out[1..], 9, "log").expect("cut"), None);
+    }
+}

@@ -1,0 +1,215 @@
+//! Buffer: records that wait to become a table, in buckets by the high bits of their place.
+//!
+//! A bucket is a list of chunks. Records of one shape lie in them back to back, as many in each
+//! chunk as a power of two; others have their lengths in front:
+//! ```text
+//! key length (1 byte) | value length (4 bytes) | key | value
+//! ```
+//! Invariants: (1) a record lies in one chunk; (2) records of a bucket are in order of arrival.
+
+use crate::hash::PLACE_BITS;
+use crate::shape::Shape;
+
+/// Memory for some records of one bucket.
+pub(super) type Chunk = Vec<u8>;
+
+/// Rows of a bucket are numbered with this many bits, next to the bits of a place.
+pub(super) const ROW_BITS: u32 = 64 - PLACE_BITS;
+
+/// Bytes in front of a record of a variable shape.
+pub(super) const LENGTHS_BYTES: usize = 5;
+
+/// How a partition's memory is cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Geometry {
+    pub(super) shape: Shape,
+    /// Bytes of a record of one shape, or 0.
+    pub(super) stride: usize,
+    /// Rows of each full chunk of one shape, as a shift.
+    pub(super) chunk_shift: u32,
+    pub(super) chunk_bytes: usize,
+    pub(super) bucket_bits: u32,
+}
+
+impl Geometry {
+    /// That of `memory_bytes` for records.
+    ///
+    /// A bucket of 512 KiB is sorted within a processor's second cache, and the ends of more than
+    /// 512 open ones no longer fit the first; a chunk is a small part of a bucket, since half of
+    /// one is lost in each.
+    pub(super) fn of(shape: Shape, memory_bytes: u64) -> Self {
+        let bucket_bits = (memory_bytes / (512 << 10)).clamp(16, 512).ilog2();
+        let chunk = (memory_bytes / (16 << bucket_bits)).clamp(2 << 10, 64 << 10) as usize;
+        let Shape::Fixed { key_bytes, value_bytes } = shape else {
+            return Self { shape, stride: 0, chunk_shift: 0, chunk_bytes: chunk, bucket_bits };
+        };
+        let stride = key_bytes as usize + value_bytes as usize;
+        let chunk_shift = (chunk / stride).max(1).ilog2();
+        Self { shape, stride, chunk_shift, chunk_bytes: stride << chunk_shift, bucket_bits }
+    }
+
+    /// Bytes of chunk that a record takes.
+    #[inline]
+    pub(super) fn bytes_of(&self, key: &[u8], value: &[u8]) -> usize {
+        if self.stride > 0 { self.stride } else { LENGTHS_BYTES + key.len() + value.len() }
+    }
+}
+
+/// Records that wait.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    geometry: Geometry,
+    pub(super) buckets: Vec<Bucket>,
+    /// Bytes of all chunks.
+    pub(super) held: u64,
+}
+
+/// Records whose places agree in the high bits.
+#[derive(Debug, Default)]
+pub(super) struct Bucket {
+    /// The last one is filled; the others are full.
+    chunks: Vec<Chunk>,
+    /// The chunk that is filled.
+    tail: Chunk,
+    rows: u32,
+}
+
+impl Buffer {
+    pub(super) fn new(geometry: Geometry) -> Self {
+        let buckets = (0..1 << geometry.bucket_bits).map(|_| Bucket::default()).collect();
+        Self { geometry, buckets, held: 0 }
+    }
+
+    /// Adds a record that fits the shape; false if its bucket needs a chunk first.
+    #[inline]
+    pub(super) fn push(&mut self, place: u64, key: &[u8], value: &[u8]) -> bool {
+        let geometry = &self.geometry;
+        let bucket = &mut self.buckets[(place >> (PLACE_BITS - geometry.bucket_bits)) as usize];
+        let tail = &mut bucket.tail;
+        if tail.capacity() - tail.len() < geometry.bytes_of(key, value) {
+            return false;
+        }
+        if geometry.stride == 0 {
+            tail.push(key.len() as u8);
+            tail.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        }
+        if let Some(key) = key.as_array::<8>() {
+            tail.extend_from_slice(key);
+        } else {
+            tail.extend_from_slice(key);
+        }
+        tail.extend_from_slice(value);
+        bucket.rows += 1;
+        true
+    }
+
+    /// Whether the bucket of `place` may have no further chunk: its rows could not be numbered.
+    pub(super) fn is_full(&self, place: u64) -> bool {
+        let bucket = &self.buckets[(place >> (PLACE_BITS - self.geometry.bucket_bits)) as usize];
+        (bucket.rows as usize + self.geometry.chunk_bytes) >> ROW_BITS != 0
+    }
+
+    /// Gives the bucket of `place` a chunk to fill.
+    pub(super) fn add_chunk(&mut self, place: u64, chunk: Chunk) {
+        let index = (place >> (PLACE_BITS - self.geometry.bucket_bits)) as usize;
+        let bucket = &mut self.buckets[index];
+        self.held += chunk.capacity() as u64;
+        let full = std::mem::replace(&mut bucket.tail, chunk);
+        if full.capacity() > 0 {
+            bucket.chunks.push(full);
+        }
+    }
+
+    /// How many records there are.
+    pub(super) fn rows(&self) -> u64 {
+        self.buckets.iter().map(|bucket| u64::from(bucket.rows)).sum()
+    }
+}
+
+impl Bucket {
+    /// How many records it has.
+    pub(super) fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// No more records come.
+    pub(super) fn close(&mut self) {
+        if self.tail.capacity() > 0 {
+            self.chunks.push(std::mem::take(&mut self.tail));
+        }
+    }
+
+    /// The records of a bucket that was closed.
+    pub(super) fn records(&self, geometry: Geometry) -> Records<'_> {
+        let mut starts = Vec::new();
+        if geometry.stride == 0 {
+            starts.reserve(self.rows as usize);
+            for (index, chunk) in self.chunks.iter().enumerate() {
+                let mut at = 0;
+                while at < chunk.len() {
+                    starts.push((index as u32, at as u32));
+                    let (key, value) = lengths(&chunk[at..]);
+                    at += LENGTHS_BYTES + key + value;
+                }
+            }
+        }
+        Records { geometry, chunks: &self.chunks, starts }
+    }
+
+    /// Its chunks, to be used again.
+    pub(super) fn into_chunks(self) -> impl Iterator<Item = Chunk> {
+        self.chunks.into_iter()
+    }
+
+    /// All records of one shape, chunk by chunk.
+    pub(super) fn chunks(&self) -> &[Chunk] {
+        &self.chunks
+    }
+}
+
+/// The records of one bucket by their number.
+#[derive(Debug)]
+pub(super) struct Records<'a> {
+    geometry: Geometry,
+    chunks: &'a [Chunk],
+    /// Chunk and offset of each record, of a variable shape.
+    starts: Vec<(u32, u32)>,
+}
+
+impl<'a> Records<'a> {
+    /// Record `row` of one shape.
+    #[inline]
+    pub(super) fn fixed(&self, row: u32) -> &'a [u8] {
+        let Geometry { stride, chunk_shift, .. } = self.geometry;
+        let at = (row as usize & ((1 << chunk_shift) - 1)) * stride;
+        &self.chunks[(row >> chunk_shift) as usize][at..at + stride]
+    }
+
+    /// Bytes of every key, of one shape; else 0.
+    pub(super) fn key_bytes(&self) -> usize {
+        match self.geometry.shape {
+            Shape::Fixed { key_bytes, .. } => usize::from(key_bytes),
+            Shape::Variable => 0,
+        }
+    }
+
+    /// Key and value of record `row`.
+    #[inline]
+    pub(super) fn get(&self, row: u32) -> (&'a [u8], &'a [u8]) {
+        if let Shape::Fixed { key_bytes, .. } = self.geometry.shape {
+            return self.fixed(row).split_at(usize::from(key_bytes));
+        }
+        let (chunk, at) = self.starts[row as usize];
+        let record = &self.chunks[chunk as usize][at as usize..];
+        let (key, value) = lengths(record);
+        let (key, rest) = record[LENGTHS_BYTES..].split_at(key);
+        (key, &rest[..value])
+    }
+}
+
+/// The lengths in front of a record.
+#[inline]
+fn lengths(record: &[u8]) -> (usize, usize) {
+    let value = u32::from_le_bytes([record[1], record[2], record[3], record[4]]);
+    (usize::from(record[0]), value as usize)
+}

@@ -1,0 +1,383 @@
+//! Flusher: the background half of a partition, which turns buffers into tables and ends epochs.
+//!
+//! Order of writes, on which recovery rests: blocks, sync of the data log, slots and the epoch's
+//! frame, sync of the index log. An epoch is durable when both syncs are done.
+//! Concurrency: one thread owns it all; the caller sees only the pool and its answers.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+
+use esker_base::Result;
+use esker_base::store::AppendLog;
+
+use super::buffer::{Bucket, Buffer, Geometry, Records};
+use super::pool::{Pool, closed};
+use super::segment::{SegmentBuilder, TableIndex};
+use super::sort::{Sorter, number_of};
+use super::writer::Written;
+use super::{Order, Setup};
+use crate::block::{self, BLOCK_BYTES, CHECKSUM_BYTES, VariableBlock, rows_of_block};
+use crate::index::epoch::{Epoch, Segment, Span, Table};
+use crate::index::frame::{self, FrameKind, Header};
+use crate::index::head::INDEX_MAGIC;
+use crate::index::root::{Root, encode_footer};
+use crate::shape::Shape;
+
+/// Blocks are handed to the store in pieces of this size, if memory permits.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// What the caller asks for.
+pub(super) enum Job {
+    /// Make a table.
+    Table(Buffer),
+    /// Keep an auxiliary table of this epoch.
+    Auxiliary(Vec<u8>),
+    /// Make the epoch durable.
+    Epoch(SyncSender<Result<()>>),
+    /// Make the logs whole.
+    Finish(SyncSender<Result<Written>>),
+}
+
+/// The logs and what waits for them.
+pub(super) struct Flusher {
+    pub(super) setup: Setup,
+    pub(super) geometry: Geometry,
+    pub(super) pool: Arc<Pool>,
+    pub(super) data: Log,
+    pub(super) index: Log,
+    /// Of auxiliary tables, if the format has any.
+    auxiliary: Option<Log>,
+    auxiliary_places: Vec<Range<u64>>,
+    sorter: Sorter,
+    staging: Staging,
+    builder: SegmentBuilder,
+    segments: Vec<Segment>,
+    tables: usize,
+    record_bytes: u64,
+    root: Root,
+    written: Written,
+}
+
+/// The logs of a partition.
+pub(super) struct Logs {
+    pub(super) data: Box<dyn AppendLog>,
+    pub(super) index: Box<dyn AppendLog>,
+    pub(super) auxiliary: Option<Box<dyn AppendLog>>,
+}
+
+/// An append log and how long it is.
+pub(super) struct Log {
+    pub(super) log: Box<dyn AppendLog>,
+    pub(super) bytes: u64,
+}
+
+impl Log {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.log.append(bytes)?;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Blocks on their way to the data log.
+#[derive(Default)]
+struct Staging {
+    bytes: Vec<u8>,
+    /// How many of them are whole blocks.
+    at: usize,
+    piece_bytes: usize,
+}
+
+impl Flusher {
+    pub(super) fn new(setup: Setup, geometry: Geometry, pool: Arc<Pool>, logs: Logs) -> Self {
+        let share = usize::try_from(setup.memory_bytes / 16).unwrap_or(PIECE_BYTES);
+        let piece_bytes = share.clamp(BLOCK_BYTES, PIECE_BYTES);
+        Self {
+            setup,
+            geometry,
+            pool,
+            data: Log { log: logs.data, bytes: 0 },
+            index: Log { log: logs.index, bytes: 0 },
+            auxiliary: logs.auxiliary.map(|log| Log { log, bytes: 0 }),
+            auxiliary_places: Vec::new(),
+            sorter: Sorter::default(),
+            staging: Staging { piece_bytes, ..Staging::default() },
+            builder: SegmentBuilder::default(),
+            segments: Vec::new(),
+            tables: 0,
+            record_bytes: 0,
+            root: Root::default(),
+            written: Written::default(),
+        }
+    }
+
+    /// Writes the magic and the head. Not durable before the first epoch.
+    pub(super) fn begin(&mut self, head: &[u8]) -> Result<()> {
+        let mut out = INDEX_MAGIC.to_vec();
+        let offset = out.len() as u64;
+        frame::encode(FrameKind::Head, head, offset, &mut out);
+        self.root.head = head.to_vec();
+        self.index.append(&out)
+    }
+
+    /// Does jobs until there are no more.
+    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+        let mut failed = false;
+        while let Ok(job) = jobs.recv() {
+            match job {
+                Job::Table(buffer) if !failed => {
+                    if let Err(error) = self.write_table(buffer) {
+                        failed = true;
+                        self.pool.fail(error);
+                    }
+                    self.pool.set_writing(false);
+                }
+                Job::Table(_) => self.pool.set_writing(false),
+                Job::Auxiliary(bytes) if !failed => {
+                    if let Err(error) = self.keep_auxiliary(&bytes) {
+                        failed = true;
+                        self.pool.fail(error);
+                    }
+                }
+                Job::Auxiliary(_) => (),
+                Job::Epoch(answer) => {
+                    let done = if failed { Err(closed()) } else { self.end_epoch() };
+                    failed |= done.is_err();
+                    // Nobody waits if the caller has given up.
+                    let _ = answer.send(done);
+                }
+                Job::Finish(answer) => {
+                    let done = if failed { Err(closed()) } else { self.finish() };
+                    let _ = answer.send(done);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn write_table(&mut self, buffer: Buffer) -> Result<()> {
+        let rows = buffer.rows();
+        if rows == 0 {
+            return Ok(());
+        }
+        let table = Table { offset: self.data.bytes, ..Table::default() };
+        let mut slots = self.builder.begin(rows, self.tables, self.setup.order);
+        let spans = match self.geometry.shape {
+            Shape::Fixed { key_bytes, value_bytes } => {
+                let widths = (usize::from(key_bytes), value_bytes as usize);
+                self.write_fixed(buffer, rows, widths, &mut slots)?;
+                Vec::new()
+            }
+            Shape::Variable => self.write_variable(buffer, &mut slots)?,
+        };
+        self.builder.add(Table { spans, ..table }, slots);
+        self.tables += 1;
+        self.written.tables += 1;
+        self.written.rows += rows;
+        self.written.index_memory_peak =
+            self.written.index_memory_peak.max(self.builder.memory_bytes());
+        let by_key = self.setup.order == Order::Key;
+        if by_key || self.builder.memory_bytes() > self.setup.memory_bytes / 8 {
+            self.write_segment()?;
+        }
+        Ok(())
+    }
+
+    /// Rows of one shape: each goes straight to its place in a block.
+    fn write_fixed(
+        &mut self,
+        buffer: Buffer,
+        rows: u64,
+        (key_bytes, value_bytes): (usize, usize),
+        slots: &mut TableIndex,
+    ) -> Result<()> {
+        let stride = key_bytes + value_bytes;
+        self.record_bytes += rows * stride as u64;
+        let full_rows = rows_of_block(stride) as usize;
+        let block_bytes = full_rows * stride + CHECKSUM_BYTES;
+        let staging = &mut self.staging;
+        staging.bytes.resize(staging.piece_bytes + block_bytes, 0);
+        let mut left = usize::try_from(rows).expect("a buffer's rows fit memory");
+        let mut block_rows = full_rows.min(left);
+        let mut row = 0;
+        for mut bucket in buffer.buckets {
+            bucket.close();
+            let records = bucket.records(self.geometry);
+            let sorted = order(&mut self.sorter, &bucket, &records, self.geometry, &self.setup);
+            for &sorted in sorted {
+                let (key, value) = records.fixed(number_of(sorted)).split_at(key_bytes);
+                let block = &mut staging.bytes[staging.at..];
+                let key_at = row * key_bytes;
+                block[key_at..key_at + key_bytes].copy_from_slice(key);
+                let value_at = block_rows * key_bytes + row * value_bytes;
+                block[value_at..value_at + value_bytes].copy_from_slice(value);
+                slots.push(sorted, key);
+                row += 1;
+                if row == block_rows {
+                    slots.end_block();
+                    staging.seal(block_rows * stride, &mut self.data)?;
+                    left -= block_rows;
+                    (row, block_rows) = (0, full_rows.min(left));
+                }
+            }
+            self.pool.give(bucket.into_chunks());
+        }
+        staging.flush(&mut self.data)
+    }
+
+    /// Rows of any shape: a block ends with the row that fills it.
+    fn write_variable(&mut self, buffer: Buffer, slots: &mut TableIndex) -> Result<Vec<Span>> {
+        let mut spans = Vec::new();
+        let mut row_end = 0;
+        let mut block = VariableBlock::default();
+        for mut bucket in buffer.buckets {
+            bucket.close();
+            let records = bucket.records(self.geometry);
+            let sorted = order(&mut self.sorter, &bucket, &records, self.geometry, &self.setup);
+            for &sorted in sorted {
+                let (key, value) = records.get(number_of(sorted));
+                block.push(key, value);
+                slots.push(sorted, key);
+                if block.bytes() >= BLOCK_BYTES {
+                    slots.end_block();
+                    self.record_bytes += block.bytes() as u64;
+                    row_end += block.rows();
+                    let end = self.staging.seal_variable(&mut block, &mut self.data)?;
+                    spans.push(Span { row_end, end });
+                }
+            }
+            self.pool.give(bucket.into_chunks());
+        }
+        if block.rows() > 0 {
+            slots.end_block();
+            self.record_bytes += block.bytes() as u64;
+            row_end += block.rows();
+            let end = self.staging.seal_variable(&mut block, &mut self.data)?;
+            spans.push(Span { row_end, end });
+        }
+        self.staging.flush(&mut self.data)?;
+        Ok(spans)
+    }
+
+    /// Writes the slots that wait.
+    fn write_segment(&mut self) -> Result<()> {
+        if self.builder.is_empty() {
+            return Ok(());
+        }
+        let mut out = Vec::with_capacity(frame::HEADER_BYTES);
+        Header::of_segment(self.builder.encoded_bytes()).encode(self.index.bytes, &mut out);
+        self.index.append(&out)?;
+        let (offset, piece_bytes) = (self.index.bytes, self.staging.piece_bytes);
+        let index = &mut self.index;
+        let segment = self.builder.write(offset, piece_bytes, |piece| index.append(piece))?;
+        self.segments.push(segment);
+        Ok(())
+    }
+
+    fn keep_auxiliary(&mut self, bytes: &[u8]) -> Result<()> {
+        let log = self.auxiliary.as_mut().expect("the format has auxiliary tables");
+        let start = log.bytes;
+        log.append(bytes)?;
+        self.auxiliary_places.push(start..log.bytes);
+        Ok(())
+    }
+
+    fn end_epoch(&mut self) -> Result<()> {
+        self.pool.check()?;
+        self.data.log.sync()?;
+        if let Some(auxiliary) = &self.auxiliary {
+            auxiliary.log.sync()?;
+        }
+        self.write_segment()?;
+        let epoch = Epoch {
+            number: u32::try_from(self.root.epochs.len()).expect("epochs fit 32 bits"),
+            data_bytes: self.data.bytes,
+            record_bytes: std::mem::take(&mut self.record_bytes),
+            segments: std::mem::take(&mut self.segments),
+            auxiliary: std::mem::take(&mut self.auxiliary_places),
+        };
+        let mut payload = Vec::new();
+        epoch.encode(self.geometry.shape, &mut payload);
+        let start = self.index.bytes;
+        let mut out = Vec::with_capacity(frame::HEADER_BYTES + payload.len());
+        frame::encode(FrameKind::Epoch, &payload, start, &mut out);
+        self.index.append(&out)?;
+        self.index.log.sync()?;
+        self.root.epochs.push(start..self.index.bytes);
+        self.tables = 0;
+        self.written.epochs += 1;
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Written> {
+        self.pool.check()?;
+        self.root.data_bytes = self.data.bytes;
+        let mut payload = Vec::new();
+        self.root.encode(&mut payload);
+        let start = self.index.bytes;
+        let mut out = Vec::new();
+        frame::encode(FrameKind::Root, &payload, start, &mut out);
+        let end = start + out.len() as u64;
+        encode_footer(&(start..end), end, &mut out);
+        self.index.append(&out)?;
+        self.index.log.sync()?;
+        self.data.log.sync()?;
+        self.written.index_bytes = self.index.bytes;
+        self.written.data_bytes = self.data.bytes;
+        self.written.auxiliary_bytes = self.auxiliary.as_ref().map_or(0, |log| log.bytes);
+        self.written.memory_peak = self.pool.bytes_peak()
+            + self.sorter.memory_bytes()
+            + self.staging.bytes.capacity() as u64
+            + self.written.index_memory_peak;
+        Ok(self.written)
+    }
+}
+
+impl Staging {
+    /// Puts the checksum behind the block of `body` bytes that starts at `at`; returns where in
+    /// the data log the block ends.
+    #[inline]
+    fn seal(&mut self, body: usize, data: &mut Log) -> Result<u64> {
+        let (start, end) = (self.at, self.at + body);
+        let offset = data.bytes + start as u64;
+        let sum = block::checksum(&self.bytes[start..end], offset);
+        self.bytes[end..end + CHECKSUM_BYTES].copy_from_slice(&sum.to_le_bytes());
+        self.at = end + CHECKSUM_BYTES;
+        let end = data.bytes + self.at as u64;
+        if self.at >= self.piece_bytes {
+            self.flush(data)?;
+        }
+        Ok(end)
+    }
+
+    fn seal_variable(&mut self, block: &mut VariableBlock, data: &mut Log) -> Result<u64> {
+        self.bytes.truncate(self.at);
+        block.encode(&mut self.bytes);
+        let body = self.bytes.len() - self.at;
+        self.bytes.resize(self.bytes.len() + CHECKSUM_BYTES, 0);
+        self.seal(body, data)
+    }
+
+    /// Hands whole blocks to the store.
+    fn flush(&mut self, data: &mut Log) -> Result<()> {
+        let at = std::mem::take(&mut self.at);
+        data.append(&self.bytes[..at])
+    }
+}
+
+fn order<'s>(
+    sorter: &'s mut Sorter,
+    bucket: &Bucket,
+    records: &Records<'_>,
+    geometry: Geometry,
+    setup: &Setup,
+) -> &'s [u64] {
+    match setup.order {
+        Order::Hash => sorter.by_place(bucket, records, geometry, setup.partitions),
+        Order::Key => sorter.by_key(bucket.rows(), records),
+    }
+}

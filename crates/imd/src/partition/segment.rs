@@ -1,0 +1,270 @@
+//! Segment: the slots of the tables of an epoch, kept in memory and written side by side.
+//!
+//! A reader who looks for a key needs the same slot of every table, so the slots of one range of
+//! hashes lie together and are one read:
+//! ```text
+//! for each slot, for each table: first row (4) | rows (4) | slot;  then a checksum (4)
+//! ```
+//! All tables of a segment have as many slots. Tables that are ordered by key have a segment each,
+//! since their slots begin at keys of their own; a slot is then
+//! ```text
+//! blocks (varint) | prefix of the first key of each (8) | filter
+//! ```
+//! An epoch has one segment, or several if its index
+//! does not fit its share of memory.
+//! Layout: docs/format/imd.md, "Segments".
+
+use esker_base::Result;
+use esker_table::filter;
+use esker_table::wire::put_varint;
+
+use super::Order;
+use super::sort::{place_of, prefix};
+use crate::block::{CHECKSUM_BYTES, seal};
+use crate::hash::{PLACE_BITS, key_hash};
+use crate::index::epoch::{Segment, Span, Table};
+use crate::slot::{self, SLOT_BITS_MAX};
+
+/// Rows of a table's slot, at least, unless the table has fewer. A slot of each table is read and
+/// verified for each key that is looked for, and costs a dozen bytes.
+const SLOT_ROWS: u64 = 2 << 10;
+
+/// Bytes in front of a table's slot: its first row and its rows.
+pub(crate) const SLOT_HEADER_BYTES: usize = 8;
+
+/// The lower bits of the places of the `number`-th table of an epoch, from 0.
+///
+/// A key of one table is searched in vain in another once in 1.5 * 2^low_bits times. Eight tables
+/// with 9 bits make 1.01 searches a key; more bits for those that come later keep it so.
+const fn low_bits(number: usize) -> u32 {
+    if number < 8 { 9 } else { 13 }
+}
+
+/// Blocks of a slot of a table that is ordered by key.
+const KEY_SLOT_BLOCKS: usize = 64;
+
+/// The index of tables that are in the data log already.
+#[derive(Debug, Default)]
+pub(super) struct SegmentBuilder {
+    slot_bits: u32,
+    tables: Vec<(Table, Slots)>,
+}
+
+/// The slots of one table.
+#[derive(Debug, Default)]
+struct Slots {
+    /// The first row of each slot, then the number of rows.
+    first_rows: Vec<u32>,
+    /// Where the bytes of each slot end.
+    ends: Vec<usize>,
+    bytes: Vec<u8>,
+    /// The prefix of each slot's first key, if ordered by key.
+    keys: Vec<u64>,
+}
+
+/// The index of a table that is being written.
+#[derive(Debug)]
+pub(super) enum TableIndex {
+    /// Rows are ordered by place.
+    Places(PlaceSlots),
+    /// Rows are ordered by key.
+    Keys(KeySlots),
+}
+
+/// The slots of a table that is ordered by place.
+#[derive(Debug)]
+pub(super) struct PlaceSlots {
+    slot_bits: u32,
+    low_bits: u32,
+    /// The slot that `places` are of.
+    slot: u64,
+    /// The end of that slot's range of places.
+    end: u64,
+    places: Vec<u64>,
+    rows: u32,
+    slots: Slots,
+}
+
+/// The slots of a table that is ordered by key: the first key of each block and a filter.
+#[derive(Debug, Default)]
+pub(super) struct KeySlots {
+    /// The prefix of the first key of each block.
+    firsts: Vec<u64>,
+    digests: Vec<u64>,
+    rows: u32,
+    block_is_open: bool,
+    slots: Slots,
+}
+
+impl TableIndex {
+    /// Adds the next row.
+    #[inline]
+    pub(super) fn push(&mut self, row: u64, key: &[u8]) {
+        match self {
+            Self::Places(slots) => slots.push(place_of(row)),
+            Self::Keys(slots) => slots.push(key),
+        }
+    }
+
+    /// The rows since the last call make up a block.
+    #[inline]
+    pub(super) fn end_block(&mut self) {
+        if let Self::Keys(slots) = self {
+            slots.end_block();
+        }
+    }
+}
+
+impl PlaceSlots {
+    #[inline]
+    fn push(&mut self, place: u64) {
+        if place >= self.end {
+            self.close_until(slot::slot_of(place, self.slot_bits));
+        }
+        self.places.push(place);
+    }
+
+    /// Encodes the running slot and those without rows up to `next`.
+    fn close_until(&mut self, next: u64) {
+        while self.slot < next {
+            let places = &self.places;
+            slot::encode(places, self.slot_bits, self.low_bits, &mut self.slots.bytes);
+            self.rows += u32::try_from(places.len()).expect("a table's rows fit 32 bits");
+            self.places.clear();
+            self.slots.first_rows.push(self.rows);
+            self.slots.ends.push(self.slots.bytes.len());
+            self.slot += 1;
+        }
+        self.end = (next + 1) << (PLACE_BITS - self.slot_bits);
+    }
+}
+
+impl KeySlots {
+    fn push(&mut self, key: &[u8]) {
+        if !self.block_is_open {
+            self.firsts.push(prefix(key));
+            self.block_is_open = true;
+        }
+        self.digests.push(key_hash(key));
+        self.rows += 1;
+    }
+
+    fn end_block(&mut self) {
+        self.block_is_open = false;
+        if self.firsts.len() == KEY_SLOT_BLOCKS {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        let Some(&first) = self.firsts.first() else { return };
+        let slots = &mut self.slots;
+        slots.keys.push(first);
+        put_varint(&mut slots.bytes, self.firsts.len() as u64);
+        self.firsts.iter().for_each(|key| slots.bytes.extend_from_slice(&key.to_le_bytes()));
+        filter::encode(&mut self.digests, &mut slots.bytes);
+        slots.first_rows.push(self.rows);
+        slots.ends.push(slots.bytes.len());
+        self.firsts.clear();
+    }
+}
+
+impl SegmentBuilder {
+    /// Begins the index of a table of `rows` rows, which is the `number`-th of the epoch.
+    pub(super) fn begin(&mut self, rows: u64, number: usize, order: Order) -> TableIndex {
+        let slots = Slots { first_rows: vec![0], ..Slots::default() };
+        if order == Order::Key {
+            return TableIndex::Keys(KeySlots { slots, ..KeySlots::default() });
+        }
+        if self.tables.is_empty() {
+            self.slot_bits = (rows / SLOT_ROWS).max(1).ilog2().min(SLOT_BITS_MAX);
+        }
+        let end = 1 << (PLACE_BITS - self.slot_bits);
+        let (slot_bits, low_bits) = (self.slot_bits, low_bits(number));
+        let places = Vec::new();
+        TableIndex::Places(PlaceSlots { slot_bits, low_bits, slot: 0, end, places, rows: 0, slots })
+    }
+
+    /// Adds the table once it is written.
+    pub(super) fn add(&mut self, mut table: Table, index: TableIndex) {
+        let mut slots = match index {
+            TableIndex::Places(mut index) => {
+                index.close_until(1 << index.slot_bits);
+                (table.rows, table.low_bits) = (index.rows, index.low_bits);
+                index.slots
+            }
+            TableIndex::Keys(mut index) => {
+                index.close();
+                table.rows = index.rows;
+                index.slots
+            }
+        };
+        slots.bytes.shrink_to_fit();
+        self.tables.push((table, slots));
+    }
+
+    /// Whether it has no table.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tables.is_empty()
+    }
+
+    /// Bytes of memory that it takes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let bytes = |(table, slots): &(Table, Slots)| {
+            table.spans.len() * size_of::<Span>()
+                + slots.bytes.len()
+                + slots.ends.len() * 12
+                + slots.keys.len() * 8
+        };
+        self.tables.iter().map(bytes).sum::<usize>() as u64
+    }
+
+    /// How many slots each table has.
+    fn slots(&self) -> usize {
+        self.tables.first().map_or(0, |table| table.1.ends.len())
+    }
+
+    /// Bytes of all slots as they are written.
+    pub(super) fn encoded_bytes(&self) -> u64 {
+        let bits: u64 = self.tables.iter().map(|table| table.1.bytes.len() as u64).sum();
+        let slot = (self.tables.len() * SLOT_HEADER_BYTES + CHECKSUM_BYTES) as u64;
+        bits + slot * self.slots() as u64
+    }
+
+    /// Writes all slots in pieces of about `piece_bytes`, which lie at `offset` of the index log,
+    /// by `append`, and forgets them.
+    pub(super) fn write(
+        &mut self,
+        offset: u64,
+        piece_bytes: usize,
+        mut append: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<Segment> {
+        let mut slot_ends = Vec::with_capacity(self.slots());
+        let mut out = Vec::new();
+        let mut at = offset;
+        for slot in 0..self.slots() {
+            let start = out.len();
+            for (_, slots) in &self.tables {
+                let (first, end) = (slots.first_rows[slot], slots.first_rows[slot + 1]);
+                out.extend_from_slice(&first.to_le_bytes());
+                out.extend_from_slice(&(end - first).to_le_bytes());
+                let from = if slot == 0 { 0 } else { slots.ends[slot - 1] };
+                out.extend_from_slice(&slots.bytes[from..slots.ends[slot]]);
+            }
+            seal(&mut out, start, at);
+            at += (out.len() - start) as u64;
+            slot_ends.push(at);
+            if out.len() >= piece_bytes {
+                append(&out)?;
+                out.clear();
+            }
+        }
+        append(&out)?;
+        let mut tables = std::mem::take(&mut self.tables);
+        let slot_keys = tables.first_mut().map(|table| std::mem::take(&mut table.1.keys));
+        let slot_keys = slot_keys.unwrap_or_default();
+        let tables = tables.into_iter().map(|table| table.0).collect();
+        let slot_bits = std::mem::take(&mut self.slot_bits);
+        Ok(Segment { offset, slot_bits, slot_keys, slot_ends, tables })
+    }
+}

@@ -1,0 +1,150 @@
+//! Sort: the rows of one bucket in order of place, then arrival.
+//!
+//! A row is a word: its place above its number. One counting pass over the bits that the bucket
+//! leaves free puts rows into groups of about two; groups are put right by insertion. All within
+//! the processor's caches, since a bucket is small.
+
+use super::buffer::{Bucket, Geometry, ROW_BITS, Records};
+use crate::hash::{PLACE_BITS, home, key_hash};
+
+/// Groups are counted in at most 2^`COUNT_BITS_MAX` counters: 16 KiB of them.
+const COUNT_BITS_MAX: u32 = 12;
+
+/// Groups of more rows, which only repeated or made-up keys have, are sorted by the library.
+const INSERTION_MAX: usize = 32;
+
+/// Memory that sorting by key takes for each row.
+pub(super) const ROW_SORT_BYTES: u64 = 32;
+
+/// Sorts buckets, one after another, with memory that it keeps.
+#[derive(Debug, Default)]
+pub(super) struct Sorter {
+    rows: Vec<u64>,
+    sorted: Vec<u64>,
+    counts: Vec<u32>,
+}
+
+/// The place of a sorted row.
+#[inline]
+pub(super) fn place_of(row: u64) -> u64 {
+    row >> ROW_BITS
+}
+
+/// The number of a sorted row in its bucket.
+#[inline]
+pub(super) fn number_of(row: u64) -> u32 {
+    (row & ((1 << ROW_BITS) - 1)) as u32
+}
+
+impl Sorter {
+    /// The rows of `bucket`, which was closed, in order of place and arrival.
+    pub(super) fn by_place(
+        &mut self,
+        bucket: &Bucket,
+        records: &Records<'_>,
+        geometry: Geometry,
+        partitions: u32,
+    ) -> &[u64] {
+        self.rows.clear();
+        let place = |key: &[u8]| home(key_hash(key), partitions).1;
+        if geometry.stride > 0 {
+            let key_bytes = records.key_bytes();
+            let mut number = 0;
+            for chunk in bucket.chunks() {
+                self.rows.extend(chunk.chunks_exact(geometry.stride).map(|record| {
+                    // Keys of eight bytes have a hash of their own: the length is known.
+                    let place = match record.first_chunk::<8>() {
+                        Some(key) if key_bytes == 8 => place(key),
+                        _ => place(&record[..key_bytes]),
+                    };
+                    let row = place << ROW_BITS | number;
+                    number += 1;
+                    row
+                }));
+            }
+        } else {
+            let rows = (0..bucket.rows())
+                .map(|row| place(records.get(row).0) << ROW_BITS | u64::from(row));
+            self.rows.extend(rows);
+        }
+        self.sort(geometry.bucket_bits);
+        &self.sorted
+    }
+
+    fn sort(&mut self, bucket_bits: u32) {
+        let count_bits = self.rows.len().max(2).ilog2().clamp(1, COUNT_BITS_MAX);
+        let shift = ROW_BITS + PLACE_BITS - bucket_bits - count_bits;
+        let mask = (1 << count_bits) - 1;
+        let group = |row: u64| (row >> shift & mask) as usize;
+        self.counts.clear();
+        self.counts.resize(1 << count_bits, 0);
+        for &row in &self.rows {
+            self.counts[group(row)] += 1;
+        }
+        let mut end = 0;
+        for count in &mut self.counts {
+            let start = end;
+            end += *count;
+            *count = start;
+        }
+        self.sorted.resize(self.rows.len(), 0);
+        for &row in &self.rows {
+            let at = &mut self.counts[group(row)];
+            self.sorted[*at as usize] = row;
+            *at += 1;
+        }
+        // Counters now say where groups end.
+        let mut start = 0;
+        for &end in &self.counts {
+            let end = end as usize;
+            put_right(&mut self.sorted[start..end]);
+            start = end;
+        }
+    }
+
+    /// The numbers of the rows of a bucket in order of key and arrival.
+    pub(super) fn by_key(&mut self, rows: u32, records: &Records<'_>) -> &[u64] {
+        let mut keyed: Vec<(u64, u32)> =
+            (0..rows).map(|row| (prefix(records.get(row).0), row)).collect();
+        keyed.sort_unstable_by(|a, b| {
+            let full = || records.get(a.1).0.cmp(records.get(b.1).0);
+            a.0.cmp(&b.0).then_with(full).then(a.1.cmp(&b.1))
+        });
+        self.sorted.clear();
+        self.sorted.extend(keyed.iter().map(|row| u64::from(row.1)));
+        &self.sorted
+    }
+
+    /// Bytes of memory that it keeps.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        ((self.rows.capacity() + self.sorted.capacity()) * 8 + self.counts.capacity() * 4) as u64
+    }
+}
+
+/// The first eight bytes of a key as a number that orders as they do; zeros behind a shorter one.
+#[inline]
+pub(crate) fn prefix(key: &[u8]) -> u64 {
+    if let Some(first) = key.first_chunk::<8>() {
+        return u64::from_be_bytes(*first);
+    }
+    let mut bytes = [0; 8];
+    bytes[..key.len()].copy_from_slice(key);
+    u64::from_be_bytes(bytes)
+}
+
+#[inline]
+fn put_right(group: &mut [u64]) {
+    if group.len() > INSERTION_MAX {
+        group.sort_unstable();
+        return;
+    }
+    for at in 1..group.len() {
+        let row = group[at];
+        let mut to = at;
+        while to > 0 && group[to - 1] > row {
+            group[to] = group[to - 1];
+            to -= 1;
+        }
+        group[to] = row;
+    }
+}

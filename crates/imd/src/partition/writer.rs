@@ -1,0 +1,221 @@
+//! Writer: the caller's half of a partition.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+
+use esker_base::store::SharedStore;
+use esker_base::{Error, Kind, Result};
+
+use super::buffer::{Buffer, Geometry, LENGTHS_BYTES};
+use super::flusher::{Flusher, Job, Logs};
+use super::pool::{Grant, Pool, closed};
+use super::sort::ROW_SORT_BYTES;
+use super::{Order, Setup};
+use crate::hash::home;
+use crate::names;
+use crate::shape::Shape;
+
+/// The least memory that a partition can be given.
+pub const MEMORY_BYTES_MIN: u64 = 256 << 10;
+
+/// Takes the records of one partition.
+///
+/// Dropping it unfinished leaves the epochs that were flushed, and a log without an end, which
+/// readers take as it is.
+#[derive(Debug)]
+pub struct PartitionWriter {
+    setup: Setup,
+    geometry: Geometry,
+    pool: Arc<Pool>,
+    buffer: Buffer,
+    jobs: Option<Sender<Job>>,
+    background: Option<JoinHandle<()>>,
+    poisoned: bool,
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Records.
+    pub rows: u64,
+    /// Epochs.
+    pub epochs: u64,
+    /// Tables.
+    pub tables: u64,
+    /// Bytes of the data log.
+    pub data_bytes: u64,
+    /// Bytes of the index log.
+    pub index_bytes: u64,
+    /// Bytes of auxiliary tables.
+    pub auxiliary_bytes: u64,
+    /// The most memory that records, their sorting and the index took.
+    pub memory_peak: u64,
+    pub(super) index_memory_peak: u64,
+}
+
+impl PartitionWriter {
+    /// Opens the logs of `setup.partition` below `prefix` (empty, or ending in `/`) of `store`.
+    /// `head` is the payload of the index log's first frame.
+    ///
+    /// # Errors
+    /// `Exists` if somebody opened them before, `Invalid` for an impossible setup, and what the
+    /// store answers.
+    pub fn create(store: &SharedStore, prefix: &str, setup: Setup, head: &[u8]) -> Result<Self> {
+        setup.shape.check()?;
+        if setup.memory_bytes < MEMORY_BYTES_MIN {
+            let what = format!(
+                "{} bytes of memory for a partition: at least {MEMORY_BYTES_MIN} are needed",
+                setup.memory_bytes
+            );
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        // Three quarters hold records; the index of an epoch gets an eighth, writing the rest.
+        let mut record_bytes = setup.memory_bytes / 4 * 3;
+        if setup.order == Order::Key {
+            // A whole table is sorted at once.
+            let stride = match setup.shape {
+                Shape::Fixed { key_bytes, value_bytes } => {
+                    u64::from(key_bytes) + u64::from(value_bytes)
+                }
+                Shape::Variable => LENGTHS_BYTES as u64 + 1,
+            };
+            record_bytes = record_bytes / (stride + ROW_SORT_BYTES) * stride;
+        }
+        let mut geometry = Geometry::of(setup.shape, record_bytes);
+        if setup.order == Order::Key {
+            geometry.bucket_bits = 0;
+        }
+        let index = store.append_log(&names::index(prefix, setup.partition))?;
+        let data = store.append_log(&names::data(prefix, setup.partition))?;
+        let pool = Arc::new(Pool::new(geometry.chunk_bytes, record_bytes));
+        let auxiliary = setup.has_auxiliary.then(|| names::auxiliary(prefix, setup.partition));
+        let auxiliary = auxiliary.map(|name| store.append_log(&name)).transpose()?;
+        let logs = Logs { data, index, auxiliary };
+        let mut flusher = Flusher::new(setup, geometry, Arc::clone(&pool), logs);
+        flusher.begin(head)?;
+        let (jobs, inbox) = channel();
+        let background = std::thread::Builder::new()
+            .name(format!("imd-{}", setup.partition))
+            .spawn(move || flusher.run(&inbox))
+            .map_err(|error| Error::io(error, "start a partition's thread"))?;
+        let (jobs, background) = (Some(jobs), Some(background));
+        let buffer = Buffer::new(geometry);
+        Ok(Self { setup, geometry, pool, buffer, jobs, background, poisoned: false })
+    }
+
+    /// Adds a record. `hash` is that of its key ([`crate::hash::key_hash`]).
+    ///
+    /// Copies the record; waits only while all memory is taken by what is being written.
+    ///
+    /// # Errors
+    /// `Invalid` or `TooLarge` for a record that does not fit the shape; what writing failed with,
+    /// and `Closed` afterwards.
+    #[inline]
+    pub fn append(&mut self, hash: u64, key: &[u8], value: &[u8]) -> Result<()> {
+        self.setup.shape.check_record(key, value)?;
+        let place = home(hash, self.setup.partitions).1;
+        if self.buffer.push(place, key, value) {
+            return Ok(());
+        }
+        self.append_slowly(place, key, value)
+    }
+
+    /// Adds a record to a bucket that needs a chunk first.
+    #[cold]
+    #[inline(never)]
+    fn append_slowly(&mut self, place: u64, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.poisoned {
+            return Err(closed());
+        }
+        loop {
+            if self.buffer.is_full(place) {
+                self.hand_over();
+            }
+            let bytes = self.geometry.bytes_of(key, value);
+            match self.pool.take(bytes, self.buffer.held) {
+                Ok(Grant::Chunk(chunk)) => {
+                    self.buffer.add_chunk(place, chunk);
+                    let pushed = self.buffer.push(place, key, value);
+                    assert!(pushed, "a new chunk has room for a record");
+                    return Ok(());
+                }
+                Ok(Grant::HandOver) => self.hand_over(),
+                Err(error) => {
+                    self.poisoned = true;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Hands the buffer to the background thread and begins another.
+    fn hand_over(&mut self) {
+        let full = std::mem::replace(&mut self.buffer, Buffer::new(self.geometry));
+        self.pool.set_writing(true);
+        self.send(Job::Table(full));
+    }
+
+    fn send(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            // The background thread ends only with `Finish`; a panic there shows when it answers.
+            let _ = jobs.send(job);
+        }
+    }
+
+    fn ask<T>(&mut self, job: impl FnOnce(SyncSender<Result<T>>) -> Job) -> Result<T> {
+        if self.poisoned {
+            return Err(closed());
+        }
+        let (answer, answered): (_, Receiver<Result<T>>) = sync_channel(1);
+        if self.buffer.held > 0 {
+            self.hand_over();
+        }
+        self.send(job(answer));
+        let done = answered.recv().unwrap_or_else(|_| Err(closed()));
+        // What the background thread failed with first says more than that it is closed.
+        let done = self.pool.check().and(done);
+        self.poisoned = done.is_err();
+        done
+    }
+
+    /// Keeps an encoded auxiliary table of the running epoch.
+    pub fn add_auxiliary(&mut self, table: Vec<u8>) {
+        self.send(Job::Auxiliary(table));
+    }
+
+    /// Ends the epoch: all records appended so far survive power loss once it returns. Waits for
+    /// their writing and two syncs.
+    ///
+    /// # Errors
+    /// What writing failed with, and `Closed` afterwards; the epoch is then incomplete.
+    pub fn epoch_flush(&mut self) -> Result<()> {
+        self.ask(Job::Epoch)
+    }
+
+    /// Ends the logs. Records since the last [`PartitionWriter::epoch_flush`] are an error of the
+    /// caller's: flush first.
+    ///
+    /// # Errors
+    /// What writing failed with.
+    pub fn finish(mut self) -> Result<Written> {
+        assert!(self.buffer.held == 0, "records are flushed before the logs end");
+        self.ask(Job::Finish)
+    }
+
+    /// How many bytes of records wait in the buffer, as chunks.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.buffer.held
+    }
+}
+
+impl Drop for PartitionWriter {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(background) = self.background.take() {
+            // A panic there was reported by whoever waited for its answer.
+            let _ = background.join();
+        }
+    }
+}

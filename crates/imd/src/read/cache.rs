@@ -1,0 +1,56 @@
+//! Cache: verified pieces of logs that readers of one directory share.
+//!
+//! Concurrency: sharded inside; two readers that miss the same piece both read it.
+
+use bytes::Bytes;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+
+/// Which log of a partition a piece is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum LogKind {
+    Index,
+    Data,
+    Values,
+}
+
+/// A piece of a log.
+type Place = (LogKind, u32, u64);
+
+/// Pieces in memory.
+#[derive(Debug)]
+pub(crate) struct PieceCache {
+    cache: Option<Cache<Place, Bytes, ByBytes>>,
+}
+
+#[derive(Clone, Debug)]
+struct ByBytes;
+
+/// What a piece takes besides its bytes.
+const PIECE_OVERHEAD_BYTES: u64 = 96;
+
+impl Weighter<Place, Bytes> for ByBytes {
+    fn weight(&self, _: &Place, bytes: &Bytes) -> u64 {
+        bytes.len() as u64 + PIECE_OVERHEAD_BYTES
+    }
+}
+
+impl PieceCache {
+    /// A cache of at most `bytes_max`; none at all if 0.
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        let pieces = usize::try_from(bytes_max / 8192).unwrap_or(usize::MAX).max(64);
+        let cache = (bytes_max > 0).then(|| Cache::with_weighter(pieces, bytes_max, ByBytes));
+        Self { cache }
+    }
+
+    pub(crate) fn get(&self, log: LogKind, partition: u32, offset: u64) -> Option<Bytes> {
+        self.cache.as_ref()?.get(&(log, partition, offset))
+    }
+
+    /// Keeps a copy, since `bytes` may be a part of something larger.
+    pub(crate) fn put(&self, log: LogKind, partition: u32, offset: u64, bytes: &Bytes) {
+        if let Some(cache) = &self.cache {
+            cache.insert((log, partition, offset), Bytes::copy_from_slice(bytes));
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Look-up: the values of some keys in some epochs of one partition.
+//!
+//! All slots that the keys need are fetched together, then all blocks: neighbours become one
+//! request, and a store that can fetch several at once does.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use esker_base::{Error, Result};
+use esker_table::filter;
+use esker_table::wire::Input;
+use hashbrown::HashMap;
+
+use super::counts::Counts;
+use super::partition::PartitionReader;
+use crate::block;
+use crate::index::epoch::{BlockPlace, Segment, Table};
+use crate::partition::{SLOT_HEADER_BYTES, key_prefix};
+use crate::shape::Shape;
+use crate::slot;
+
+/// A key to look for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'k> {
+    /// Its number among those that are looked for.
+    pub(crate) number: usize,
+    pub(crate) key: &'k [u8],
+    pub(crate) hash: u64,
+    /// Its place in the partition.
+    pub(crate) place: u64,
+}
+
+/// A value that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The number of its key.
+    pub(crate) number: usize,
+    pub(crate) epoch: u32,
+    pub(crate) value: Bytes,
+}
+
+/// Rows that may have a key.
+struct Candidate<'a> {
+    wanted: usize,
+    epoch: u32,
+    table: &'a Table,
+    rows: Rows,
+}
+
+enum Rows {
+    /// Exactly these, by number in the table.
+    Some(Range<u32>),
+    /// Those of these blocks, which are ordered by key.
+    Blocks(Range<u32>),
+}
+
+/// Adds what `reader` has of `wanted` in `epochs`, in order of key, epoch and arrival, to `found`.
+pub(crate) fn look_up(
+    reader: &PartitionReader,
+    wanted: &[Wanted<'_>],
+    epochs: Range<u32>,
+    counts: &mut Counts,
+    found: &mut Vec<Found>,
+) -> Result<()> {
+    let epochs = epochs.start..epochs.end.min(reader.epochs());
+    let candidates = candidates(reader, wanted, epochs, counts)?;
+    counts.tables += candidates.len() as u64;
+    let shape = reader.head().row_shape();
+    let mut places: Vec<BlockPlace> = Vec::new();
+    let mut numbers: HashMap<u64, usize> = HashMap::new();
+    let mut spans = Vec::with_capacity(candidates.len());
+    for Candidate { table, rows, .. } in &candidates {
+        let blocks = match rows {
+            Rows::Some(rows) => {
+                table.block_of(rows.start, shape)..table.block_of(rows.end - 1, shape) + 1
+            }
+            Rows::Blocks(blocks) => blocks.clone(),
+        };
+        let mut span = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let place = table.place(block, shape);
+            let number = *numbers.entry(place.bytes.start).or_insert_with(|| {
+                places.push(place);
+                places.len() - 1
+            });
+            span.push(number);
+        }
+        spans.push(span);
+    }
+    let ranges: Vec<Range<u64>> = places.iter().map(|place| place.bytes.clone()).collect();
+    let bodies = reader.blocks(&ranges, counts)?;
+    for (candidate, span) in candidates.iter().zip(spans) {
+        let wanted = &wanted[candidate.wanted];
+        for number in span {
+            collect(reader, candidate, wanted, &places[number], &bodies[number], found)?;
+        }
+    }
+    Ok(())
+}
+
+/// The rows that may have the keys.
+fn candidates<'a>(
+    reader: &'a PartitionReader,
+    wanted: &[Wanted<'_>],
+    epochs: Range<u32>,
+    counts: &mut Counts,
+) -> Result<Vec<Candidate<'a>>> {
+    let mut places: Vec<Range<u64>> = Vec::new();
+    let mut numbers: HashMap<u64, usize> = HashMap::new();
+    let mut probes = Vec::new();
+    for (index, wanted) in wanted.iter().enumerate() {
+        for epoch in epochs.clone() {
+            for segment in &reader.epoch(epoch, counts)?.segments {
+                for slot in slots_of(segment, wanted) {
+                    let place = segment.slot_place(slot);
+                    let number = *numbers.entry(place.start).or_insert_with(|| {
+                        places.push(place);
+                        places.len() - 1
+                    });
+                    probes.push((index, epoch, segment, number));
+                }
+            }
+        }
+    }
+    let bodies = reader.slots(&places, counts)?;
+    let shape = reader.head().row_shape();
+    let mut out = Vec::new();
+    for (index, epoch, segment, number) in probes {
+        let body = &bodies[number];
+        let probed = probe(segment, shape, &wanted[index], body, |table, rows| {
+            out.push(Candidate { wanted: index, epoch, table, rows });
+        });
+        probed.map_err(|what| {
+            reader.named(Error::corrupt(&reader.log.name, places[number].start, what))
+        })?;
+    }
+    Ok(out)
+}
+
+/// The slots of `segment` that may have `wanted`.
+fn slots_of(segment: &Segment, wanted: &Wanted<'_>) -> Range<usize> {
+    let keys = &segment.slot_keys;
+    if keys.is_empty() {
+        let slot = slot::slot_of(wanted.place, segment.slot_bits) as usize;
+        return slot..slot + 1;
+    }
+    // Keys that share a prefix may go on from one slot to the next.
+    let prefix = key_prefix(wanted.key);
+    let first = keys.partition_point(|&key| key < prefix).saturating_sub(1);
+    first..keys.partition_point(|&key| key <= prefix).max(first)
+}
+
+/// Hands the rows of each table that may have `wanted`, by its slot `body`, to `take`.
+fn probe<'a>(
+    segment: &'a Segment,
+    shape: Shape,
+    wanted: &Wanted<'_>,
+    body: &[u8],
+    mut take: impl FnMut(&'a Table, Rows),
+) -> Result<(), &'static str> {
+    let mut rest = body;
+    for table in &segment.tables {
+        let Some((header, bits)) = rest.split_first_chunk::<SLOT_HEADER_BYTES>() else {
+            return Err("a slot without a header");
+        };
+        let (first, rows) = header.split_at(4);
+        let first = u32::from_le_bytes(first.try_into().expect("four bytes"));
+        let rows = u32::from_le_bytes(rows.try_into().expect("four bytes"));
+        if first.checked_add(rows).is_none_or(|end| end > table.rows) {
+            return Err("a slot of more rows than the table has");
+        }
+        if !segment.slot_keys.is_empty() {
+            let blocks = probe_by_key(wanted, bits, first, table, shape)?;
+            if !blocks.is_empty() {
+                take(table, Rows::Blocks(blocks));
+            }
+            return Ok(());
+        }
+        let bytes = usize::try_from(slot::bytes(rows, table.low_bits)).unwrap_or(usize::MAX);
+        let Some((bits, behind)) = bits.split_at_checked(bytes) else {
+            return Err("a slot that ends too early");
+        };
+        let found = slot::find(bits, rows, segment.slot_bits, table.low_bits, wanted.place);
+        if !found.is_empty() {
+            take(table, Rows::Some(first + found.start..first + found.end));
+        }
+        rest = behind;
+    }
+    if rest.is_empty() { Ok(()) } else { Err("bytes behind the slots") }
+}
+
+/// The first block of a slot that is ordered by key, with its header, and the first keys' prefixes.
+pub(crate) fn first_keys<'b>(
+    body: &'b [u8],
+    table: &Table,
+    shape: Shape,
+) -> Result<(u32, &'b [[u8; 8]]), &'static str> {
+    let Some((header, bytes)) = body.split_first_chunk::<SLOT_HEADER_BYTES>() else {
+        return Err("a slot without a header");
+    };
+    let first = u32::from_le_bytes(*header.first_chunk().expect("four bytes of eight"));
+    parse_key_slot(bytes, first, table, shape).map(|(block, firsts, _)| (block, firsts))
+}
+
+/// The first block of a slot that is ordered by key, the prefixes of the blocks' first keys, and the
+/// filter.
+type KeySlot<'b> = (u32, &'b [[u8; 8]], &'b [u8]);
+
+fn parse_key_slot<'b>(
+    bytes: &'b [u8],
+    first_row: u32,
+    table: &Table,
+    shape: Shape,
+) -> Result<KeySlot<'b>, &'static str> {
+    const BAD: &str = "a slot by key that is damaged";
+    let mut input = Input::new(bytes);
+    let count = input.varint_max(bytes.len() / 8, BAD).map_err(|_| BAD)?;
+    let firsts = input.take(count * 8).map_err(|_| BAD)?;
+    let bits = input.take(input.left()).map_err(|_| BAD)?;
+    filter::check(bits).map_err(|_| BAD)?;
+    let first_block = table.block_of(first_row, shape);
+    let end = u32::try_from(count).ok().and_then(|count| first_block.checked_add(count));
+    if end.is_none_or(|end| end > table.blocks(shape)) {
+        return Err(BAD);
+    }
+    Ok((first_block, firsts.as_chunks().0, bits))
+}
+
+/// The blocks of a slot that is ordered by key which may have `wanted`.
+fn probe_by_key(
+    wanted: &Wanted<'_>,
+    bytes: &[u8],
+    first_row: u32,
+    table: &Table,
+    shape: Shape,
+) -> Result<Range<u32>, &'static str> {
+    let (first_block, firsts, bits) = parse_key_slot(bytes, first_row, table, shape)?;
+    if !filter::may_contain(bits, wanted.hash) {
+        return Ok(0..0);
+    }
+    let prefix = key_prefix(wanted.key);
+    let from = firsts.partition_point(|first| u64::from_le_bytes(*first) < prefix);
+    let to = firsts.partition_point(|first| u64::from_le_bytes(*first) <= prefix);
+    let at = |index: usize| first_block + index as u32;
+    Ok(at(from.saturating_sub(1))..at(to))
+}
+
+/// Adds the values of `wanted` among the candidate's rows in one block.
+fn collect(
+    reader: &PartitionReader,
+    candidate: &Candidate<'_>,
+    wanted: &Wanted<'_>,
+    place: &BlockPlace,
+    body: &Bytes,
+    found: &mut Vec<Found>,
+) -> Result<()> {
+    let rows = reader.rows(body, place)?;
+    let first = place.rows.start;
+    let range = match &candidate.rows {
+        Rows::Some(rows) => rows.start.max(first) - first..rows.end.min(place.rows.end) - first,
+        Rows::Blocks(_) => equal_rows(&rows, wanted.key),
+    };
+    for row in range {
+        if rows.key(row) == wanted.key {
+            let value = body.slice_ref(rows.value(row));
+            found.push(Found { number: wanted.number, epoch: candidate.epoch, value });
+        }
+    }
+    Ok(())
+}
+
+/// The rows with `key` of a block that is ordered by key.
+fn equal_rows(rows: &block::Rows<'_>, key: &[u8]) -> Range<u32> {
+    let point = |before: &dyn Fn(&[u8]) -> bool| {
+        let (mut low, mut high) = (0, rows.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if before(rows.key(middle)) { low = middle + 1 } else { high = middle }
+        }
+        low
+    };
+    point(&|other| other < key)..point(&|other| other <= key)
+}

@@ -1,0 +1,20 @@
+//! Reading: which partition, which slots of its index, which blocks.
+//!
+//! ```text
+//! key → partition → index log's end: root, epochs           (kept)
+//!     → slot of each segment of each epoch: which rows       (1 read an epoch, or none)
+//!     → blocks of those rows                                 (1 read an epoch and key)
+//! ```
+//! An index log that is small is read as a whole, as in the thesis; of a large one only what a
+//! query needs.
+//! Concurrency: readers are shared freely; caches have their own locks.
+//! Source: DeltaFS thesis §5.2.3, §5.3.1.
+
+pub mod cache;
+pub mod counts;
+pub(crate) mod lookup;
+pub(crate) mod open;
+pub mod partition;
+pub(crate) mod pointers;
+mod range;
+pub mod scan;

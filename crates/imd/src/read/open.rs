@@ -1,0 +1,205 @@
+//! Open: from the end of an index log, or without an end from its start, to the epochs it has.
+//!
+//! A log without a footer is of a writer that died. It is walked frame by frame; the first place
+//! without a whole frame is where it ends. Slots of the last epoch are verified then, since their
+//! sync, which the epoch's durability waits for, may have been what failed.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use esker_base::store::SharedStore;
+use esker_base::{Error, Kind, Result};
+
+use super::counts::Counts;
+use crate::block;
+use crate::index::epoch::Epoch;
+use crate::index::frame::{self, FrameKind, HEADER_BYTES, Header};
+use crate::index::head::{Head, INDEX_MAGIC};
+use crate::index::root::{FOOTER_BYTES, Root, decode_footer};
+
+/// Index logs up to this size are read as a whole when a partition is opened.
+pub const WHOLE_BYTES_MAX: u64 = 1 << 20;
+
+/// Of larger ones, so much at the end is read first: the root and, as a rule, all epochs.
+const TAIL_BYTES: u64 = 128 << 10;
+
+/// An index log that was opened.
+#[derive(Debug)]
+pub(crate) struct IndexLog {
+    store: SharedStore,
+    pub(crate) name: String,
+    /// Bytes of the log.
+    pub(crate) bytes: u64,
+    /// The end of the log, or all of it, and where it starts.
+    tail: Bytes,
+    tail_start: u64,
+    pub(crate) head: Head,
+    /// The frames of the epochs.
+    pub(crate) epochs: Vec<Range<u64>>,
+    /// Whether its writer finished it.
+    pub(crate) is_finished: bool,
+}
+
+impl IndexLog {
+    /// Opens the log `name`, whose size may be known.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none, `Corrupt` if it is none.
+    pub(crate) fn open(
+        store: &SharedStore,
+        name: &str,
+        bytes: Option<u64>,
+        counts: &mut Counts,
+    ) -> Result<Self> {
+        let bytes = match bytes {
+            Some(bytes) => bytes,
+            None => {
+                counts.index_reads += 1;
+                store.size(name)?
+            }
+        };
+        let tail_start = if bytes <= WHOLE_BYTES_MAX { 0 } else { bytes - TAIL_BYTES };
+        let tail = store.get_range(name, tail_start..bytes)?;
+        counts.index_reads += 1;
+        counts.index_bytes += tail.len() as u64;
+        let unknown = Head {
+            directory: 0,
+            partition: 0,
+            partitions: 1,
+            format: crate::shape::Format::Base,
+            shape: crate::shape::Shape::Variable,
+        };
+        let mut log = Self {
+            store: store.clone(),
+            name: name.to_owned(),
+            bytes,
+            tail,
+            tail_start,
+            head: unknown,
+            epochs: Vec::new(),
+            is_finished: false,
+        };
+        let footer_at = bytes.saturating_sub(FOOTER_BYTES).max(tail_start);
+        let footer = log.tail.slice((footer_at - tail_start) as usize..);
+        match decode_footer(&footer, footer_at, name)? {
+            Some(root) => log.read_root(root, counts)?,
+            None => log.walk(counts)?,
+        }
+        Ok(log)
+    }
+
+    fn read_root(&mut self, place: Range<u64>, counts: &mut Counts) -> Result<()> {
+        let bytes = self.read(place.clone(), counts)?;
+        let payload = frame::decode(FrameKind::Root, &bytes, place.start, &self.name)?;
+        let at = place.start + HEADER_BYTES as u64;
+        let root = Root::decode(payload, place.start).map_err(|bad| bad.of(&self.name, at))?;
+        self.head = Head::decode(&root.head).map_err(|bad| bad.of(&self.name, at))?;
+        self.epochs = root.epochs;
+        self.is_finished = true;
+        Ok(())
+    }
+
+    /// Finds the epochs of a log without a footer.
+    fn walk(&mut self, counts: &mut Counts) -> Result<()> {
+        let magic = INDEX_MAGIC.len() as u64;
+        if self.bytes < magic || self.read(0..magic, counts)?[..] != INDEX_MAGIC[..] {
+            return Err(Error::corrupt(&self.name, 0, "no index log: it begins otherwise"));
+        }
+        let mut at = magic;
+        let mut last = None;
+        while let Some((header, payload)) = self.frame_at(at, counts)? {
+            match header.kind {
+                FrameKind::Head => {
+                    let bytes = self.read(payload.clone(), counts)?;
+                    self.head =
+                        Head::decode(&bytes).map_err(|bad| bad.of(&self.name, payload.start))?;
+                }
+                FrameKind::Epoch => {
+                    last = Some(self.epochs.len());
+                    self.epochs.push(at..payload.end);
+                }
+                FrameKind::Segment | FrameKind::Root => (),
+            }
+            at = payload.end;
+        }
+        if at == magic {
+            return Err(Error::corrupt(&self.name, at, "an index log without a head"));
+        }
+        if let Some(last) = last
+            && !self.slots_are_whole(last, counts)?
+        {
+            self.epochs.pop();
+        }
+        Ok(())
+    }
+
+    /// The header of the whole frame at `at`, and its payload's place.
+    fn frame_at(&self, at: u64, counts: &mut Counts) -> Result<Option<(Header, Range<u64>)>> {
+        let start = at + HEADER_BYTES as u64;
+        if start > self.bytes {
+            return Ok(None);
+        }
+        let Some(header) = Header::decode(&self.read(at..start, counts)?, at) else {
+            return Ok(None);
+        };
+        let Some(end) = start.checked_add(header.bytes).filter(|&end| end <= self.bytes) else {
+            return Ok(None);
+        };
+        if header.kind != FrameKind::Segment && !header.fits(&self.read(start..end, counts)?, at) {
+            return Ok(None);
+        }
+        Ok(Some((header, start..end)))
+    }
+
+    fn slots_are_whole(&self, epoch: usize, counts: &mut Counts) -> Result<bool> {
+        let epoch = self.epoch(epoch, counts)?;
+        for segment in &epoch.segments {
+            for slot in 0..segment.slot_ends.len() {
+                let place = segment.slot_place(slot);
+                let bytes = self.read(place.clone(), counts)?;
+                match block::open(&bytes, place.start, &self.name) {
+                    Ok(_) => (),
+                    Err(error) if error.kind() == Kind::Corrupt => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// What epoch number `epoch` consists of.
+    ///
+    /// # Errors
+    /// `Corrupt` if its frame is damaged.
+    pub(crate) fn epoch(&self, epoch: usize, counts: &mut Counts) -> Result<Epoch> {
+        let place = self.epochs[epoch].clone();
+        let bytes = self.read(place.clone(), counts)?;
+        let payload = frame::decode(FrameKind::Epoch, &bytes, place.start, &self.name)?;
+        let at = place.start + HEADER_BYTES as u64;
+        let decoded = Epoch::decode(payload, self.head.row_shape(), place.start);
+        let decoded = decoded.map_err(|bad| bad.of(&self.name, at))?;
+        if decoded.number as usize != epoch {
+            let what = format!("epoch {}, expected {epoch}", decoded.number);
+            return Err(Error::corrupt(&self.name, at, what));
+        }
+        Ok(decoded)
+    }
+
+    /// Bytes of the log, if they are in memory.
+    pub(crate) fn in_memory(&self, range: &Range<u64>) -> Option<Bytes> {
+        let start = range.start.checked_sub(self.tail_start)?;
+        let end = range.end.checked_sub(self.tail_start)?;
+        let inside = start <= end && end <= self.tail.len() as u64;
+        inside.then(|| self.tail.slice(start as usize..end as usize))
+    }
+
+    /// Bytes of the log, from memory or the store.
+    pub(crate) fn read(&self, range: Range<u64>, counts: &mut Counts) -> Result<Bytes> {
+        if let Some(bytes) = self.in_memory(&range) {
+            return Ok(bytes);
+        }
+        counts.index_reads += 1;
+        counts.index_bytes += range.end - range.start;
+        self.store.get_range(&self.name, range)
+    }
+}

@@ -1,0 +1,175 @@
+//! Partition reader: the rows of one partition by key.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use esker_base::store::{SharedStore, runs};
+use esker_base::{Error, Result};
+
+use super::cache::{LogKind, PieceCache};
+use super::counts::Counts;
+use super::open::IndexLog;
+use crate::block;
+use crate::index::epoch::{BlockPlace, Epoch};
+use crate::index::head::Head;
+use crate::names;
+
+/// A partition that was opened for reading.
+#[derive(Debug)]
+pub struct PartitionReader {
+    store: SharedStore,
+    cache: Arc<PieceCache>,
+    pub(crate) partition: u32,
+    pub(crate) log: IndexLog,
+    epochs: Vec<OnceLock<Arc<Epoch>>>,
+    pub(crate) data: String,
+}
+
+impl PartitionReader {
+    /// Opens partition `partition` below `prefix`. Two or three reads of the index log; the size
+    /// of the log is one of them unless `index_bytes` tells it.
+    ///
+    /// # Errors
+    /// `NotFound` if it has no index log, `Corrupt` if that is damaged.
+    pub(crate) fn open(
+        store: &SharedStore,
+        prefix: &str,
+        partition: u32,
+        index_bytes: Option<u64>,
+        cache: &Arc<PieceCache>,
+        counts: &mut Counts,
+    ) -> Result<Self> {
+        let name = names::index(prefix, partition);
+        let log = IndexLog::open(store, &name, index_bytes, counts)
+            .map_err(|error| error.within(format!("partition {partition}")))?;
+        if log.head.partition != partition {
+            let what = format!("the index of partition {}", log.head.partition);
+            let error = Error::corrupt(&log.name, 0, what);
+            return Err(error.within(format!("partition {partition}")));
+        }
+        let epochs = log.epochs.iter().map(|_| OnceLock::new()).collect();
+        let (store, cache) = (store.clone(), Arc::clone(cache));
+        Ok(Self { store, cache, partition, log, epochs, data: names::data(prefix, partition) })
+    }
+
+    /// What the partition is of.
+    #[must_use]
+    pub fn head(&self) -> &Head {
+        &self.log.head
+    }
+
+    /// How many epochs are complete in this partition.
+    #[must_use]
+    pub fn epochs(&self) -> u32 {
+        u32::try_from(self.epochs.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether its writer finished it.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.log.is_finished
+    }
+
+    /// Bytes of the index log.
+    #[must_use]
+    pub fn index_bytes(&self) -> u64 {
+        self.log.bytes
+    }
+
+    /// What an epoch that is complete consists of.
+    ///
+    /// # Errors
+    /// `Corrupt` if the index log is damaged.
+    ///
+    /// # Panics
+    /// If there is no such epoch.
+    pub fn epoch(&self, epoch: u32, counts: &mut Counts) -> Result<&Arc<Epoch>> {
+        let kept = &self.epochs[epoch as usize];
+        if let Some(epoch) = kept.get() {
+            return Ok(epoch);
+        }
+        let read = self.log.epoch(epoch as usize, counts).map_err(|error| self.named(error))?;
+        Ok(kept.get_or_init(|| Arc::new(read)))
+    }
+
+    pub(crate) fn named(&self, error: Error) -> Error {
+        error.within(format!("partition {}", self.partition))
+    }
+
+    /// Verified slots of the index log at `places`, in their order.
+    pub(crate) fn slots(&self, places: &[Range<u64>], counts: &mut Counts) -> Result<Vec<Bytes>> {
+        self.pieces(LogKind::Index, places, counts).map_err(|error| self.named(error))
+    }
+
+    /// Verified blocks of the data log at `places`, in their order.
+    pub(crate) fn blocks(&self, places: &[Range<u64>], counts: &mut Counts) -> Result<Vec<Bytes>> {
+        self.pieces(LogKind::Data, places, counts).map_err(|error| self.named(error))
+    }
+
+    fn pieces(
+        &self,
+        kind: LogKind,
+        places: &[Range<u64>],
+        counts: &mut Counts,
+    ) -> Result<Vec<Bytes>> {
+        let name = if kind == LogKind::Index { &self.log.name } else { &self.data };
+        let mut pieces: Vec<Option<Bytes>> =
+            places.iter().map(|at| self.cache.get(kind, self.partition, at.start)).collect();
+        let missing = |pieces: &[Option<Bytes>]| -> Vec<usize> {
+            (0..pieces.len()).filter(|&at| pieces[at].is_none()).collect()
+        };
+        if kind == LogKind::Index {
+            for at in missing(&pieces) {
+                if let Some(bytes) = self.log.in_memory(&places[at]) {
+                    pieces[at] = Some(self.verified(kind, name, &places[at], &bytes)?);
+                }
+            }
+        }
+        let absent = missing(&pieces);
+        if !absent.is_empty() {
+            let ranges: Vec<Range<u64>> = absent.iter().map(|&at| places[at].clone()).collect();
+            let requests = runs(&ranges).len() as u64;
+            let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+            if kind == LogKind::Index {
+                (counts.index_reads, counts.index_bytes) =
+                    (counts.index_reads + requests, counts.index_bytes + bytes);
+            } else {
+                (counts.data_reads, counts.data_bytes) =
+                    (counts.data_reads + requests, counts.data_bytes + bytes);
+            }
+            let read = self.store.get_ranges(name, &ranges)?;
+            for (&at, bytes) in absent.iter().zip(&read) {
+                pieces[at] = Some(self.verified(kind, name, &places[at], bytes)?);
+            }
+        }
+        Ok(pieces.into_iter().map(|piece| piece.expect("every piece was read")).collect())
+    }
+
+    fn verified(
+        &self,
+        kind: LogKind,
+        name: &str,
+        place: &Range<u64>,
+        bytes: &Bytes,
+    ) -> Result<Bytes> {
+        let body = block::open(bytes, place.start, name)?.len();
+        let body = bytes.slice(..body);
+        self.cache.put(kind, self.partition, place.start, &body);
+        Ok(body)
+    }
+
+    /// Bytes of the data log that follow one another, not verified and not kept.
+    pub(crate) fn read_data(&self, range: Range<u64>, counts: &mut Counts) -> Result<Bytes> {
+        counts.data_reads += 1;
+        counts.data_bytes += range.end - range.start;
+        self.store.get_range(&self.data, range).map_err(|error| self.named(error))
+    }
+
+    /// The rows of a verified block.
+    pub(crate) fn rows<'b>(&self, body: &'b [u8], place: &BlockPlace) -> Result<block::Rows<'b>> {
+        let rows = place.rows.end - place.rows.start;
+        block::Rows::parse(body, rows, self.log.head.row_shape())
+            .map_err(|damage| self.named(damage.of(&self.data, place.bytes.start)))
+    }
+}

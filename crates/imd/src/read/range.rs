@@ -1,0 +1,79 @@
+//! Range: the rows of a partition of an ordered directory whose keys lie between two.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use esker_base::{Error, Result};
+
+use super::counts::Counts;
+use super::lookup::first_keys;
+use super::partition::PartitionReader;
+use super::scan::{TableCursor, merge};
+use crate::index::epoch::Segment;
+use crate::partition::key_prefix;
+
+impl PartitionReader {
+    /// Hands key and value of each row of `epoch` with a key from `low` to `high` to `visit`, in
+    /// order of key and arrival, until it returns false.
+    pub(crate) fn range(
+        &self,
+        low: &[u8],
+        high: &[u8],
+        epoch: u32,
+        counts: &mut Counts,
+        mut visit: impl FnMut(&Bytes, &Bytes, &mut Counts) -> Result<bool>,
+    ) -> Result<()> {
+        if epoch >= self.epochs() {
+            return Ok(());
+        }
+        let parts = std::sync::Arc::clone(self.epoch(epoch, counts)?);
+        let mut cursors = Vec::new();
+        for segment in &parts.segments {
+            let blocks =
+                self.blocks_of_range(segment, key_prefix(low), key_prefix(high), counts)?;
+            let Some(table) = segment.tables.first().filter(|_| !blocks.is_empty()) else {
+                continue;
+            };
+            counts.tables += 1;
+            let (number, all) = (cursors.len(), parts.tables());
+            cursors.extend(TableCursor::new(self, table, number, all, blocks, counts)?);
+        }
+        merge(cursors, counts, |key, value, counts| {
+            if key[..] > *high {
+                return Ok(false);
+            }
+            if key[..] < *low { Ok(true) } else { visit(key, value, counts) }
+        })
+    }
+
+    /// The blocks of a segment's table that may have keys with prefixes from `low` to `high`.
+    fn blocks_of_range(
+        &self,
+        segment: &Segment,
+        low: u64,
+        high: u64,
+        counts: &mut Counts,
+    ) -> Result<Range<u32>> {
+        let keys = &segment.slot_keys;
+        let Some(table) = segment.tables.first().filter(|_| !keys.is_empty()) else {
+            return Ok(0..0);
+        };
+        let end_slot = keys.partition_point(|&key| key <= high);
+        if end_slot == 0 {
+            return Ok(0..0);
+        }
+        // Equal prefixes may begin in the slot before the first that starts with one.
+        let first_slot = keys.partition_point(|&key| key < low).saturating_sub(1);
+        let places = [segment.slot_place(first_slot), segment.slot_place(end_slot - 1)];
+        let bodies = self.slots(&places, counts)?;
+        let shape = self.head().row_shape();
+        let bad = |what, at: u64| self.named(Error::corrupt(&self.log.name, at, what));
+        let parsed = first_keys(&bodies[0], table, shape);
+        let (first, firsts) = parsed.map_err(|what| bad(what, places[0].start))?;
+        let from = firsts.partition_point(|key| u64::from_le_bytes(*key) < low);
+        let parsed = first_keys(&bodies[1], table, shape);
+        let (last, lasts) = parsed.map_err(|what| bad(what, places[1].start))?;
+        let to = lasts.partition_point(|key| u64::from_le_bytes(*key) <= high);
+        Ok(first + from.saturating_sub(1) as u32..last + to as u32)
+    }
+}

@@ -1,0 +1,186 @@
+//! Scan: all rows of an epoch of one partition, in order of place (or key) and arrival.
+//!
+//! Each table is read from its start in large pieces, and the tables are merged.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use bytes::Bytes;
+use esker_base::{Error, Kind, Result};
+
+use super::counts::Counts;
+use super::partition::PartitionReader;
+use crate::block;
+use crate::hash::{home, key_hash};
+use crate::index::epoch::{BlockPlace, Table};
+use crate::partition::Order;
+
+/// Bytes of a table that are read at once, if there are few tables.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Bytes of all tables that are in memory at once.
+const PIECES_BYTES: u64 = 32 << 20;
+
+/// A table that is being read from some row on.
+pub(crate) struct TableCursor<'r> {
+    reader: &'r PartitionReader,
+    table: &'r Table,
+    /// Its number among those that are merged.
+    number: usize,
+    piece_bytes: u64,
+    block: u32,
+    block_end: u32,
+    /// Blocks that were read, from `piece_start` of the data log on.
+    piece: Bytes,
+    piece_start: u64,
+    rows: Vec<(Bytes, Bytes)>,
+    row: usize,
+    place: u64,
+}
+
+impl<'r> TableCursor<'r> {
+    /// A cursor over blocks `blocks` of `table`; none if there is no row.
+    pub(crate) fn new(
+        reader: &'r PartitionReader,
+        table: &'r Table,
+        number: usize,
+        tables: usize,
+        blocks: std::ops::Range<u32>,
+        counts: &mut Counts,
+    ) -> Result<Option<Self>> {
+        let piece_bytes = (PIECES_BYTES / tables.max(1) as u64).clamp(64 << 10, PIECE_BYTES);
+        let mut cursor = Self {
+            reader,
+            table,
+            number,
+            piece_bytes,
+            block: blocks.start,
+            block_end: blocks.end,
+            piece: Bytes::new(),
+            piece_start: 0,
+            rows: Vec::new(),
+            row: 0,
+            place: 0,
+        };
+        Ok(cursor.load(counts)?.then_some(cursor))
+    }
+
+    pub(crate) fn key(&self) -> &Bytes {
+        &self.rows[self.row].0
+    }
+
+    pub(crate) fn value(&self) -> &Bytes {
+        &self.rows[self.row].1
+    }
+
+    /// Goes to the next row; false if there is none.
+    pub(crate) fn advance(&mut self, counts: &mut Counts) -> Result<bool> {
+        self.row += 1;
+        if self.row < self.rows.len() {
+            self.note_place();
+            return Ok(true);
+        }
+        self.load(counts)
+    }
+
+    fn note_place(&mut self) {
+        let head = self.reader.head();
+        if head.order() == Order::Hash {
+            self.place = home(key_hash(self.key()), head.hash_partitions()).1;
+        }
+    }
+
+    /// Takes the next block; false if there is none.
+    fn load(&mut self, counts: &mut Counts) -> Result<bool> {
+        if self.block >= self.block_end {
+            return Ok(false);
+        }
+        let shape = self.reader.head().row_shape();
+        let place = self.table.place(self.block, shape);
+        let piece_end = self.piece_start + self.piece.len() as u64;
+        if place.bytes.end > piece_end || place.bytes.start < self.piece_start {
+            self.read_piece(&place, counts)?;
+        }
+        let start = (place.bytes.start - self.piece_start) as usize;
+        let length = (place.bytes.end - place.bytes.start) as usize;
+        let bytes = self.piece.slice(start..start + length);
+        let opened = block::open(&bytes, place.bytes.start, &self.reader.data);
+        let body = bytes.slice(..opened.map_err(|error| self.reader.named(error))?.len());
+        let rows = self.reader.rows(&body, &place)?;
+        self.rows.clear();
+        self.rows.extend(
+            (0..rows.len())
+                .map(|row| (body.slice_ref(rows.key(row)), body.slice_ref(rows.value(row)))),
+        );
+        self.row = 0;
+        self.block += 1;
+        self.note_place();
+        Ok(true)
+    }
+
+    fn read_piece(&mut self, first: &BlockPlace, counts: &mut Counts) -> Result<()> {
+        let shape = self.reader.head().row_shape();
+        let mut end = first.bytes.end;
+        for block in self.block + 1..self.block_end {
+            let next = self.table.place(block, shape).bytes.end;
+            if next - first.bytes.start > self.piece_bytes {
+                break;
+            }
+            end = next;
+        }
+        self.piece = self.reader.read_data(first.bytes.start..end, counts)?;
+        self.piece_start = first.bytes.start;
+        if self.piece.len() as u64 != end - first.bytes.start {
+            let what = "the store gave fewer bytes than were asked for";
+            return Err(self.reader.named(Error::new(Kind::Unavailable, what)));
+        }
+        Ok(())
+    }
+}
+
+/// Cursors in a heap: the first in order is on top.
+struct Ordered<'r>(TableCursor<'r>);
+
+impl Ord for Ordered<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let (a, b) = (&self.0, &other.0);
+        let by_key = || match a.reader.head().order() {
+            Order::Key => b.key().cmp(a.key()),
+            Order::Hash => Ordering::Equal,
+        };
+        // The heap has its greatest on top.
+        b.place.cmp(&a.place).then_with(by_key).then(b.number.cmp(&a.number))
+    }
+}
+
+impl PartialOrd for Ordered<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Ordered<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Ordered<'_> {}
+
+/// Hands key and value of each row of `cursors` in order to `visit`, until that says stop.
+pub(crate) fn merge(
+    cursors: Vec<TableCursor<'_>>,
+    counts: &mut Counts,
+    mut visit: impl FnMut(&Bytes, &Bytes, &mut Counts) -> Result<bool>,
+) -> Result<()> {
+    let mut heap: BinaryHeap<Ordered<'_>> = cursors.into_iter().map(Ordered).collect();
+    while let Some(mut top) = heap.pop() {
+        if !visit(top.0.key(), top.0.value(), counts)? {
+            return Ok(());
+        }
+        if top.0.advance(counts)? {
+            heap.push(top);
+        }
+    }
+    Ok(())
+}

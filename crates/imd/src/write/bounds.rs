@@ -1,0 +1,328 @@
+//! Bounds: which partition of an ordered directory has which keys, agreed on by all ranks.
+//!
+//! Every rank samples the keys that it appends. In the first epoch records wait until a share of
+//! memory is full, or the epoch ends; then rank 0 takes all samples and cuts the keys so that each
+//! partition gets as many. At the end of an epoch in which some partition got much more than its
+//! share, the cuts are made anew from that epoch's samples.
+//! Concurrency: agreeing is collective; a rank that waits takes in what others send meanwhile.
+//! Source: CARP (Jain et al., "CARP: Range Query-Optimized Indexing for Streaming Data", SC 2024),
+//! which also renegotiates within an epoch.
+
+use std::time::Duration;
+
+use esker_base::{Error, Kind, Result};
+use esker_comm::{Channel, Rank, Router, Transport};
+use esker_table::wire::{Damage, Input};
+
+use crate::directory::Bounds;
+use crate::partition::key_prefix;
+
+/// Samples to rank 0.
+const SAMPLES: Channel = Channel(0x11);
+
+/// Bounds from rank 0.
+const BOUNDS: Channel = Channel(0x12);
+
+/// Keys that all ranks sample together, as long as each samples [`SAMPLE_MIN`].
+const SAMPLES_IN_ALL: u32 = 64 << 10;
+
+/// Keys that a rank samples, at least and at most.
+const SAMPLE_MIN: u32 = 64;
+const SAMPLE_MAX: u32 = 4 << 10;
+
+/// New cuts are made if the fullest partition has so many hundredths of its share.
+const SKEW_PERCENT_MAX: u64 = 125;
+
+/// How long a rank that waits for others looks for messages at once.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// One rank's part in the agreement.
+#[derive(Debug)]
+pub(super) struct Balancer {
+    partitions: u32,
+    me: u32,
+    bounds: Option<Bounds>,
+    waiting: Waiting,
+    waiting_bytes_max: usize,
+    sample: Sample,
+    history: Vec<Bounds>,
+}
+
+/// Records that wait for bounds.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    bytes: Vec<u8>,
+    /// Lengths of keys and values.
+    lengths: Vec<(u8, u32)>,
+}
+
+impl Waiting {
+    /// Keys and values in order of arrival.
+    pub(super) fn records(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let mut at = 0;
+        self.lengths.iter().map(move |&(key, value)| {
+            let split = at + usize::from(key);
+            let (start, end) = (at, split + value as usize);
+            at = end;
+            (&self.bytes[start..split], &self.bytes[split..end])
+        })
+    }
+}
+
+/// Some of the keys that a rank appended, each as likely as another.
+#[derive(Debug, Default)]
+struct Sample {
+    prefixes: Vec<u64>,
+    max: usize,
+    seen: u64,
+    /// State of a small generator; which keys are sampled decides nothing but balance.
+    state: u64,
+}
+
+impl Sample {
+    fn add(&mut self, prefix: u64) {
+        self.seen += 1;
+        if self.prefixes.len() < self.max {
+            self.prefixes.push(prefix);
+            return;
+        }
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let at = ((u128::from(self.state) * u128::from(self.seen)) >> 64) as u64;
+        if let Some(place) = usize::try_from(at).ok().and_then(|at| self.prefixes.get_mut(at)) {
+            *place = prefix;
+        }
+    }
+
+    /// What rank 0 is sent: records received and appended here, and the sample. Begins another.
+    fn take(&mut self, received: u64) -> Vec<u8> {
+        let mut message = received.to_le_bytes().to_vec();
+        message.extend_from_slice(&self.seen.to_le_bytes());
+        for prefix in self.prefixes.drain(..) {
+            message.extend_from_slice(&prefix.to_le_bytes());
+        }
+        self.seen = 0;
+        message
+    }
+}
+
+/// What all ranks said.
+#[derive(Debug, Default)]
+struct Census {
+    received: u64,
+    received_max: u64,
+    appended: u64,
+    /// Prefixes, each with the number of records it stands for.
+    prefixes: Vec<(u64, f64)>,
+}
+
+impl Census {
+    fn add(&mut self, message: &[u8]) -> Result<(), Damage> {
+        let mut input = Input::new(message);
+        let (received, seen) = (input.u64()?, input.u64()?);
+        self.received = self.received.saturating_add(received);
+        self.received_max = self.received_max.max(received);
+        self.appended = self.appended.saturating_add(seen);
+        let count = input.left() / 8;
+        let weight = seen as f64 / count.max(1) as f64;
+        for _ in 0..count {
+            self.prefixes.push((input.u64()?, weight));
+        }
+        input.end()
+    }
+
+    /// Whether some partition got much more than its share.
+    fn is_skewed(&self, partitions: u32) -> bool {
+        let partitions = u128::from(partitions);
+        u128::from(self.received_max) * partitions * 100
+            > u128::from(self.received) * u128::from(SKEW_PERCENT_MAX)
+    }
+
+    /// Bounds that give each partition as many of the sampled records.
+    fn cut(mut self, partitions: u32) -> Bounds {
+        self.prefixes.sort_unstable_by_key(|prefix| prefix.0);
+        let total: f64 = self.prefixes.iter().map(|prefix| prefix.1).sum();
+        let mut starts = Vec::new();
+        let (mut before, mut next) = (0.0, 1);
+        for (prefix, weight) in self.prefixes {
+            while next < partitions && before >= total * f64::from(next) / f64::from(partitions) {
+                starts.push(prefix);
+                next += 1;
+            }
+            before += weight;
+        }
+        starts.resize(partitions as usize - 1, u64::MAX);
+        Bounds { starts }
+    }
+}
+
+impl Balancer {
+    /// That of rank `me`, which may keep `memory_bytes` of records waiting.
+    pub(super) fn new(partitions: u32, me: u32, memory_bytes: u64) -> Self {
+        let max = (SAMPLES_IN_ALL / partitions).clamp(SAMPLE_MIN, SAMPLE_MAX) as usize;
+        Self {
+            partitions,
+            me,
+            bounds: (partitions == 1).then(Bounds::default),
+            waiting: Waiting::default(),
+            waiting_bytes_max: usize::try_from(memory_bytes).unwrap_or(usize::MAX),
+            sample: Sample { max, state: u64::from(me) + 1, ..Sample::default() },
+            history: Vec::new(),
+        }
+    }
+
+    /// The partition of a record; none if there are no bounds yet, and then the record waits.
+    pub(super) fn place(&mut self, key: &[u8], value: &[u8]) -> Option<u32> {
+        let prefix = key_prefix(key);
+        self.sample.add(prefix);
+        if let Some(bounds) = &self.bounds {
+            return Some(bounds.partition(prefix));
+        }
+        self.waiting.bytes.extend_from_slice(key);
+        self.waiting.bytes.extend_from_slice(value);
+        let key = u8::try_from(key.len()).expect("keys are checked on append");
+        let value = u32::try_from(value.len()).expect("values are checked on append");
+        self.waiting.lengths.push((key, value));
+        None
+    }
+
+    /// Whether there are bounds.
+    pub(super) fn is_settled(&self) -> bool {
+        self.bounds.is_some()
+    }
+
+    /// Whether no more records can wait.
+    pub(super) fn must_settle(&self) -> bool {
+        self.waiting.bytes.len() + self.waiting.lengths.len() * 8 >= self.waiting_bytes_max
+    }
+
+    /// Agrees on the first bounds and returns the records that waited. `take_in` takes in what
+    /// others send, who may have agreed already.
+    pub(super) fn agree<T: Transport>(
+        &mut self,
+        router: &mut Router<T>,
+        received: u64,
+        take_in: &mut dyn FnMut(&mut Router<T>) -> Result<()>,
+    ) -> Result<Waiting> {
+        let message = self.sample.take(received);
+        router.transport().send(Rank(0), SAMPLES, message)?;
+        let mut census = Census::default();
+        let mut left = if self.me == 0 { self.partitions } else { 0 };
+        let wait_ns = u64::try_from(router.transport().deadline().as_nanos()).unwrap_or(u64::MAX);
+        let end_ns = router.transport().monotonic_ns().saturating_add(wait_ns);
+        loop {
+            let channels = if left > 0 { [SAMPLES] } else { [BOUNDS] };
+            if let Some(message) = router.transport().receive(&channels, LOOK)? {
+                if left == 0 {
+                    self.take_bounds(&message.bytes)?;
+                    return Ok(std::mem::take(&mut self.waiting));
+                }
+                let name = format!("a sample of {}", message.from);
+                census.add(&message.bytes).map_err(|bad| bad.of(&name, 0))?;
+                left -= 1;
+                if left == 0 {
+                    let bounds = std::mem::take(&mut census).cut_if_any(self.partitions);
+                    self.tell(router.transport(), bounds.as_ref())?;
+                }
+            }
+            take_in(router)?;
+            if router.transport().monotonic_ns() > end_ns {
+                let what = format!("rank {}: bounds of partitions were not agreed on", self.me);
+                return Err(Error::new(Kind::Unavailable, what));
+            }
+        }
+    }
+
+    /// Ends an epoch in which this rank received `received` records.
+    pub(super) fn end_epoch<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        received: u64,
+    ) -> Result<()> {
+        let none = || Bounds { starts: vec![u64::MAX; self.partitions as usize - 1] };
+        self.history.push(self.bounds.clone().unwrap_or_else(none));
+        if self.partitions == 1 {
+            return Ok(());
+        }
+        let message = self.sample.take(received);
+        transport.send(Rank(0), SAMPLES, message)?;
+        if self.me == 0 {
+            let mut census = Census::default();
+            for _ in 0..self.partitions {
+                let message = transport.receive_soon(&[SAMPLES], "the sample of a rank")?;
+                let name = format!("a sample of {}", message.from);
+                census.add(&message.bytes).map_err(|bad| bad.of(&name, 0))?;
+            }
+            let keeps = self.bounds.is_some() && !census.is_skewed(self.partitions);
+            let bounds = if keeps { None } else { census.cut_if_any(self.partitions) };
+            let bounds = bounds.or_else(|| self.bounds.clone());
+            self.tell(transport, bounds.as_ref())?;
+        }
+        let message = transport.receive_soon(&[BOUNDS], "the bounds of partitions")?;
+        self.take_bounds(&message.bytes)
+    }
+
+    /// Tells all ranks, this one too.
+    fn tell<T: Transport>(&self, transport: &mut T, bounds: Option<&Bounds>) -> Result<()> {
+        let starts = bounds.map(|bounds| bounds.starts.as_slice()).unwrap_or_default();
+        let message: Vec<u8> = starts.iter().flat_map(|start| start.to_le_bytes()).collect();
+        for rank in Rank::all(self.partitions) {
+            transport.send(rank, BOUNDS, message.clone())?;
+        }
+        Ok(())
+    }
+
+    fn take_bounds(&mut self, message: &[u8]) -> Result<()> {
+        let (starts, rest) = message.as_chunks::<8>();
+        let starts: Vec<u64> = starts.iter().map(|start| u64::from_le_bytes(*start)).collect();
+        let whole = starts.len() == self.partitions as usize - 1 && starts.is_sorted();
+        if !rest.is_empty() || !(whole || starts.is_empty()) {
+            return Err(Error::new(Kind::Corrupt, "bounds that are none came from rank 0"));
+        }
+        self.bounds = whole.then_some(Bounds { starts });
+        Ok(())
+    }
+
+    /// The bounds in force in each epoch.
+    pub(super) fn into_history(self) -> Vec<Bounds> {
+        self.history
+    }
+}
+
+impl Census {
+    fn cut_if_any(self, partitions: u32) -> Option<Bounds> {
+        (self.appended > 0).then(|| self.cut(partitions))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_give_each_partition_as_much() {
+        let mut census = Census::default();
+        for rank in 0..4_u64 {
+            let mut sample = Sample { max: 1000, state: rank + 1, ..Sample::default() };
+            // Most keys are small.
+            (0..50_000_u64).for_each(|i| sample.add((i * 4 + rank).pow(3)));
+            census.add(&sample.take(7)).expect("a sample");
+        }
+        assert!(!census.is_skewed(4));
+        let bounds = census.cut(8);
+        let mut counts = [0_u32; 8];
+        (0..200_000_u64).for_each(|i| counts[bounds.partition(i.pow(3)) as usize] += 1);
+        assert!(counts.iter().all(|count| (20_000..30_000).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn one_key_over_and_over_can_be_cut() {
+        let mut sample = Sample { max: 10, state: 1, ..Sample::default() };
+        (0..100).for_each(|_| sample.add(5));
+        let mut census = Census::default();
+        census.add(&sample.take(100)).expect("a sample");
+        census.add(&Sample::default().take(0)).expect("a sample");
+        assert!(census.is_skewed(2));
+        let bounds = census.cut(3);
+        assert!(bounds.starts.is_sorted() && bounds.starts.len() == 2);
+    }
+}

@@ -1,0 +1,516 @@
+//! Imd: one rank of a job that writes an indexed directory.
+
+use std::time::Duration;
+
+use esker_base::store::SharedStore;
+use esker_base::{Error, Kind, Result};
+use esker_comm::{Channel, Rank, Router, RouterOptions, Routing, Transport, router};
+use esker_table::wire::Input;
+
+use super::bounds::Balancer;
+use super::values::{LONG_POINTER_BYTES, POINTER_BYTES, Pointer, ValueLog};
+use crate::auxiliary::{Builder, Encoding, cuckoo};
+use crate::directory::{Directory, PartitionTotals};
+use crate::hash::{home, key_hash};
+use crate::index::head::Head;
+use crate::names;
+use crate::partition::{MEMORY_BYTES_MIN, PartitionWriter, Setup, Written};
+use crate::shape::{Format, Shape};
+
+/// What ranks tell rank 0 when they finish.
+const TOTALS: Channel = Channel(0x10);
+
+/// Memory of a pair in an auxiliary table that is being built, its encoding included.
+const PAIR_MEMORY_BYTES: u64 = 48;
+
+/// The least batch that records travel in.
+const BATCH_BYTES_MIN: u64 = 1 << 10;
+
+/// How a directory is written. All ranks give the same.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A number that no other directory has.
+    pub directory: u128,
+    /// How values get to those who look for them.
+    pub format: Format,
+    /// What records look like.
+    pub shape: Shape,
+    /// How records travel.
+    pub routing: Routing,
+    /// What each rank may allocate in all: for records that wait, tables that are written, the
+    /// index of the running epoch, and batches on their way. The transport's own buffers come on
+    /// top; its counters tell them.
+    pub memory_bytes: u64,
+    /// Bits of a fingerprint, for format lossy.
+    pub fingerprint_bits: u32,
+}
+
+impl Options {
+    /// Records of `shape` in `format`, routed directly, in 256 MiB a rank.
+    #[must_use]
+    pub fn new(directory: u128, format: Format, shape: Shape) -> Self {
+        let fingerprint_bits = cuckoo::FINGERPRINT_BITS;
+        let (routing, memory_bytes) = (Routing::Direct, 256 << 20);
+        Self { directory, format, shape, routing, memory_bytes, fingerprint_bits }
+    }
+}
+
+/// What a directory has, and what writing its part took a rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Summary {
+    /// What this rank's partition has.
+    pub totals: PartitionTotals,
+    /// Epochs.
+    pub epochs: u64,
+    /// The most memory that records, tables, index and batches took here.
+    pub memory_peak: u64,
+    /// What the router did here.
+    pub router: router::Counters,
+}
+
+/// One rank of a job that writes an indexed directory.
+///
+/// A rank that fails, in any call, is lost to the others, whose next collective call says so. What
+/// [`Imd::epoch_flush`] returned for stays, and is read without [`Imd::finish`] too.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use esker_base::store::{MemoryStore, SharedStore};
+/// use esker_comm::{Transport, threads};
+/// use esker_imd::{Format, Imd, Options, Reader, Shape};
+///
+/// let store: SharedStore = Arc::new(MemoryStore::new());
+/// let shape = Shape::Fixed { key_bytes: 8, value_bytes: 4 };
+/// let mut options = Options::new(7, Format::Base, shape);
+/// options.memory_bytes = 4 << 20;
+/// threads::run(4, 2, |transport| {
+///     let rank = transport.rank().0;
+///     let mut imd = Imd::create(&store, "particles/", transport, &options)?;
+///     for step in 0..3_u32 {
+///         for id in 0..100_u64 {
+///             imd.append(&(id * 4 + u64::from(rank)).to_le_bytes(), &step.to_le_bytes())?;
+///         }
+///         imd.epoch_flush()?;
+///     }
+///     imd.finish()
+/// })?;
+///
+/// let reader = Reader::open(&store, "particles/", 0)?;
+/// let found = reader.get(&42_u64.to_le_bytes())?;
+/// let steps: Vec<u8> = found.values.iter().map(|value| value.bytes[0]).collect();
+/// assert_eq!(steps, [0, 1, 2]);
+/// # Ok::<(), esker_base::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Imd<T> {
+    router: Router<T>,
+    local: Local,
+    partitions: u32,
+    me: u32,
+    format: Format,
+    shape: Shape,
+    /// What is sent, built in place.
+    message: Vec<u8>,
+    balancer: Option<Balancer>,
+    /// Whether records were appended since the last epoch.
+    is_dirty: bool,
+    has_failed: bool,
+    store: SharedStore,
+    prefix: String,
+    head: Head,
+    batch_memory: u64,
+}
+
+/// What of a rank takes in what others send.
+#[derive(Debug)]
+struct Local {
+    writer: PartitionWriter,
+    values: Option<ValueLog>,
+    sources: Option<Builder>,
+    pairs_max: usize,
+    key_bytes: Option<usize>,
+    format: Format,
+    /// Records that came in this epoch, to find skew.
+    received: u64,
+    row: Vec<u8>,
+}
+
+impl Local {
+    /// Takes a message that `from` sent.
+    fn accept(&mut self, from: Rank, message: &[u8]) -> Result<()> {
+        self.received += 1;
+        if let Some(sources) = &mut self.sources {
+            let hash = message.as_array::<8>().ok_or_else(|| misfit(message))?;
+            sources.insert(u64::from_le_bytes(*hash), from.0);
+            return if sources.len() >= self.pairs_max { self.end_sources() } else { Ok(()) };
+        }
+        let (key, value) = match self.key_bytes {
+            Some(key_bytes) => message.split_at_checked(key_bytes),
+            None => message
+                .split_first()
+                .and_then(|(&length, rest)| rest.split_at_checked(usize::from(length))),
+        }
+        .ok_or_else(|| misfit(message))?;
+        if self.format == Format::Pointer {
+            self.row.clear();
+            self.row.extend_from_slice(&from.0.to_le_bytes());
+            self.row.extend_from_slice(value);
+            return self.writer.append(key_hash(key), key, &self.row);
+        }
+        self.writer.append(key_hash(key), key, value)
+    }
+
+    fn end_sources(&mut self) -> Result<()> {
+        if let Some(sources) = self.sources.as_mut().filter(|sources| !sources.is_empty()) {
+            let table = sources.finish()?;
+            self.writer.add_auxiliary(table);
+        }
+        Ok(())
+    }
+}
+
+impl<T: Transport> Imd<T> {
+    /// Begins a directory below `prefix` (empty, or ending in `/`) of `store`; collective.
+    ///
+    /// # Errors
+    /// `Exists` if there are logs of another, `Invalid` for options that cannot be, such as too
+    /// little memory; what the store answers.
+    pub fn create(
+        store: &SharedStore,
+        prefix: &str,
+        transport: T,
+        options: &Options,
+    ) -> Result<Self> {
+        options.shape.check()?;
+        let (me, partitions) = (transport.rank().0, transport.size());
+        let Options { format, shape, .. } = *options;
+        let head = Head { directory: options.directory, partition: me, partitions, format, shape };
+        let (batch_bytes, batch_memory) = batch_share(&transport, options)?;
+        let has_auxiliary = matches!(format, Format::Lossy | Format::Static);
+        let left = options.memory_bytes - batch_memory;
+        let pairs_memory = if has_auxiliary { left / 4 } else { 0 };
+        let setup = Setup {
+            partition: me,
+            partitions: head.hash_partitions(),
+            shape: head.row_shape(),
+            order: head.order(),
+            has_auxiliary,
+            memory_bytes: left - pairs_memory,
+        };
+        let mut head_bytes = Vec::new();
+        head.encode(&mut head_bytes);
+        let writer = PartitionWriter::create(store, prefix, setup, &head_bytes)?;
+        let encoding = match format {
+            Format::Lossy => Some(Encoding::Cuckoo { fingerprint_bits: options.fingerprint_bits }),
+            Format::Static => Some(Encoding::Ribbon),
+            _ => None,
+        };
+        let is_pointer = format == Format::Pointer;
+        let values = is_pointer.then(|| ValueLog::create(store, prefix, me)).transpose()?;
+        let key_bytes = match shape {
+            Shape::Fixed { key_bytes, .. } => Some(usize::from(key_bytes)),
+            Shape::Variable => None,
+        };
+        let local = Local {
+            writer,
+            values,
+            sources: encoding.map(Builder::new),
+            pairs_max: usize::try_from(pairs_memory / PAIR_MEMORY_BYTES).unwrap_or(usize::MAX),
+            key_bytes,
+            format,
+            received: 0,
+            row: Vec::new(),
+        };
+        let mut routing = RouterOptions::new(options.routing);
+        routing.batch_bytes = batch_bytes;
+        routing.record_bytes = message_bytes(&head);
+        let by_key = format == Format::Ordered;
+        let balancer = by_key.then(|| Balancer::new(partitions, me, setup.memory_bytes / 16));
+        Ok(Self {
+            router: Router::new(transport, routing)?,
+            local,
+            partitions,
+            me,
+            format,
+            shape,
+            message: Vec::new(),
+            balancer,
+            is_dirty: false,
+            has_failed: false,
+            store: store.clone(),
+            prefix: prefix.to_owned(),
+            head,
+            batch_memory,
+        })
+    }
+
+    /// Adds `value` to what the directory has of `key`.
+    ///
+    /// Nothing is durable before [`Imd::epoch_flush`]. Values of one key and epoch are read back in
+    /// the order in which a rank appended them. Waits only while all memory is taken.
+    ///
+    /// # Errors
+    /// `Invalid` or `TooLarge` for a record that does not fit, which changes nothing; what writing
+    /// and sending failed with, and `Closed` afterwards.
+    #[inline]
+    pub fn append(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.shape.check_record(key, value)?;
+        if self.has_failed {
+            return Err(closed());
+        }
+        self.is_dirty = true;
+        let hash = key_hash(key);
+        let done = match self.format {
+            Format::Base => {
+                let to = home(hash, self.partitions).0;
+                if to == self.me {
+                    self.local.writer.append(hash, key, value)
+                } else {
+                    self.send_record(to, key, value)
+                }
+            }
+            Format::Pointer => self.append_pointer(hash, key, value),
+            Format::Lossy | Format::Static => self.append_here(hash, key, value),
+            Format::Ordered => self.append_ordered(key, value),
+        };
+        self.has_failed |= done.is_err();
+        done
+    }
+
+    fn send_record(&mut self, to: u32, key: &[u8], value: &[u8]) -> Result<()> {
+        self.message.clear();
+        if self.local.key_bytes.is_none() {
+            self.message.push(key.len() as u8);
+        }
+        self.message.extend_from_slice(key);
+        self.message.extend_from_slice(value);
+        let local = &mut self.local;
+        self.router
+            .push(Rank(to), &self.message, &mut |from, message: &[u8]| local.accept(from, message))
+    }
+
+    fn append_pointer(&mut self, hash: u64, key: &[u8], value: &[u8]) -> Result<()> {
+        let values = self.local.values.as_mut().expect("the format keeps values");
+        let bytes = u32::try_from(value.len()).expect("values are checked on append");
+        let pointer = Pointer { rank: self.me, offset: values.append(value)?, bytes };
+        let mut encoded = Vec::with_capacity(LONG_POINTER_BYTES);
+        pointer.encode(self.local.key_bytes.is_none(), &mut encoded);
+        let to = home(hash, self.partitions).0;
+        if to == self.me {
+            return self.local.writer.append(hash, key, &encoded);
+        }
+        // The receiver knows the rank.
+        self.send_record(to, key, &encoded[size_of::<u32>()..])
+    }
+
+    fn append_here(&mut self, hash: u64, key: &[u8], value: &[u8]) -> Result<()> {
+        self.local.writer.append(hash, key, value)?;
+        let to = Rank(home(hash, self.partitions).0);
+        if to.0 == self.me {
+            return self.local.accept(to, &hash.to_le_bytes());
+        }
+        let local = &mut self.local;
+        self.router
+            .push(to, &hash.to_le_bytes(), &mut |from, message: &[u8]| local.accept(from, message))
+    }
+
+    fn append_ordered(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let balancer = self.balancer.as_mut().expect("the format is ordered");
+        match balancer.place(key, value) {
+            Some(to) if to == self.me => {
+                self.local.received += 1;
+                self.local.writer.append(0, key, value)
+            }
+            Some(to) => self.send_record(to, key, value),
+            None if balancer.must_settle() => self.settle(),
+            None => Ok(()),
+        }
+    }
+
+    /// Agrees with all ranks on bounds, and sends the records that waited for them.
+    fn settle(&mut self) -> Result<()> {
+        let Some(balancer) = &mut self.balancer else { return Ok(()) };
+        let (local, router) = (&mut self.local, &mut self.router);
+        let received = std::mem::take(&mut local.received);
+        let mut take_in = |router: &mut Router<T>| {
+            let mut sink = |from: Rank, message: &[u8]| local.accept(from, message);
+            router.poll(Duration::ZERO, &mut sink).map(drop)
+        };
+        let waiting = balancer.agree(router, received, &mut take_in)?;
+        for (key, value) in waiting.records() {
+            let to = self.balancer.as_mut().and_then(|balancer| balancer.place(key, value));
+            let to = to.expect("bounds were agreed on");
+            if to == self.me {
+                self.local.received += 1;
+                self.local.writer.append(0, key, value)?;
+            } else {
+                self.send_record(to, key, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what others sent, so that they need not wait for this rank's next append. Worth a
+    /// call now and then where a rank computes for long.
+    ///
+    /// # Errors
+    /// What taking in failed with.
+    pub fn poll(&mut self) -> Result<()> {
+        let local = &mut self.local;
+        let done = self
+            .router
+            .poll(Duration::ZERO, &mut |from, message: &[u8]| local.accept(from, message));
+        self.has_failed |= done.is_err();
+        done.map(drop)
+    }
+
+    /// Ends an epoch; collective. Once it returns on any rank, all records that all ranks appended
+    /// before survive power loss: each rank waits for its own writes and syncs, then for the others.
+    ///
+    /// # Errors
+    /// What sending and writing failed with, `Unavailable` naming a rank that is lost, and `Closed`
+    /// afterwards. The epoch is then incomplete in some partitions, and readers say so.
+    pub fn epoch_flush(&mut self) -> Result<()> {
+        if self.has_failed {
+            return Err(closed());
+        }
+        let done = self.flush();
+        self.has_failed |= done.is_err();
+        self.is_dirty = false;
+        done
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if self.balancer.as_ref().is_some_and(|balancer| !balancer.is_settled()) {
+            self.settle()?;
+        }
+        let local = &mut self.local;
+        self.router.flush(&mut |from, message: &[u8]| local.accept(from, message))?;
+        self.local.end_sources()?;
+        if let Some(values) = &mut self.local.values {
+            values.sync()?;
+        }
+        self.local.writer.epoch_flush()?;
+        self.router.transport().barrier()?;
+        if let Some(balancer) = &mut self.balancer {
+            // Bounds that fitted this epoch badly are replaced before the next.
+            let received = std::mem::take(&mut self.local.received);
+            balancer.end_epoch(self.router.transport(), received)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the directory; collective. Readers then open it by one object, which rank 0 writes.
+    ///
+    /// # Errors
+    /// `Invalid` if this rank appended records since its last [`Imd::epoch_flush`]; else as there.
+    pub fn finish(self) -> Result<Summary> {
+        if self.has_failed {
+            return Err(closed());
+        }
+        if self.is_dirty {
+            let what = "records were appended since the last epoch_flush: call it before finish";
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        let written = self.local.writer.finish()?;
+        let totals = PartitionTotals {
+            rows: written.rows,
+            tables: written.tables,
+            index_bytes: written.index_bytes,
+            data_bytes: written.data_bytes,
+            value_bytes: self.local.values.as_ref().map_or(0, ValueLog::bytes),
+            auxiliary_bytes: written.auxiliary_bytes,
+        };
+        let router = self.router.counters();
+        let mut transport = self.router.into_transport();
+        let mut message = Vec::new();
+        totals.encode(&mut message);
+        transport.send(Rank(0), TOTALS, message)?;
+        if self.me == 0 {
+            let bounds = self.balancer.map(Balancer::into_history).unwrap_or_default();
+            let directory =
+                Directory { head: self.head, epochs: 0, partitions: Vec::new(), bounds };
+            let root = gather(&mut transport, directory, &written)?;
+            self.store.put_if_absent(&names::root(&self.prefix), &root.encode())?;
+        }
+        transport.barrier()?;
+        let memory_peak = written.memory_peak + self.batch_memory.min(router.memory_bytes_max);
+        Ok(Summary { totals, epochs: written.epochs, memory_peak, router })
+    }
+}
+
+/// Fills in what all ranks say of their partitions.
+fn gather<T: Transport>(
+    transport: &mut T,
+    mut directory: Directory,
+    written: &Written,
+) -> Result<Directory> {
+    directory.epochs = u32::try_from(written.epochs).expect("epochs fit 32 bits");
+    let ranks = transport.size() as usize;
+    directory.partitions = vec![PartitionTotals::default(); ranks];
+    for _ in 0..ranks {
+        let message = transport.receive_soon(&[TOTALS], "the totals of a rank")?;
+        let mut input = Input::new(&message.bytes);
+        let totals = PartitionTotals::decode(&mut input);
+        let name = format!("a message of {}", message.from);
+        directory.partitions[message.from.index()] = totals.map_err(|bad| bad.of(&name, 0))?;
+    }
+    Ok(directory)
+}
+
+/// Bytes of each batch, and of all that a rank may have open at once.
+fn batch_share<T: Transport>(transport: &T, options: &Options) -> Result<(usize, u64)> {
+    let nodes = transport.nodes();
+    let hops = match options.routing {
+        Routing::Direct => u64::from(nodes.size()) - 1,
+        // Peers of its own node, as local representatives and as destinations, and remote ones.
+        Routing::ThreeHop => {
+            let local = nodes.members(nodes.node(transport.rank())).len() as u64;
+            2 * (local - 1) + u64::from(nodes.nodes() - 1).div_ceil(local)
+        }
+    };
+    if hops == 0 {
+        return check_memory(options, 0).map(|()| (router::BATCH_BYTES, 0));
+    }
+    let share = options.memory_bytes / 4 / hops;
+    let batch = share.clamp(BATCH_BYTES_MIN, router::BATCH_BYTES as u64);
+    check_memory(options, batch * hops)?;
+    Ok((batch as usize, batch * hops))
+}
+
+fn check_memory(options: &Options, batches: u64) -> Result<()> {
+    let least = batches + 2 * MEMORY_BYTES_MIN;
+    if options.memory_bytes >= least {
+        return Ok(());
+    }
+    let what = format!(
+        "{} bytes of memory a rank: {least} at least, {batches} of them for batches; 3-hop \
+         routing needs fewer",
+        options.memory_bytes
+    );
+    Err(Error::new(Kind::Invalid, what))
+}
+
+/// Bytes of every message, if all have the same.
+fn message_bytes(head: &Head) -> Option<u32> {
+    match (head.format, head.shape) {
+        (Format::Lossy | Format::Static, _) => Some(8),
+        (_, Shape::Variable) => None,
+        (Format::Pointer, Shape::Fixed { key_bytes, .. }) => {
+            Some(u32::from(key_bytes) + POINTER_BYTES as u32 - 4)
+        }
+        (_, Shape::Fixed { key_bytes, value_bytes }) => Some(u32::from(key_bytes) + value_bytes),
+    }
+}
+
+#[cold]
+fn misfit(message: &[u8]) -> Error {
+    let what =
+        format!("a record of {} bytes came, which is none of this directory's", message.len());
+    Error::new(Kind::Corrupt, what)
+}
+
+fn closed() -> Error {
+    Error::new(Kind::Closed, "an earlier failure closed this rank's part of the directory")
+}

@@ -1,0 +1,226 @@
+//! Model: whatever ranks append, in whatever format, is read back exactly once, with its bytes, in
+//! order; against a map of lists.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use esker_base::Random;
+use esker_base::store::{MemoryStore, SharedStore};
+use esker_comm::{Routing, Transport, threads};
+use esker_imd::hash::key_hash;
+use esker_imd::{Format, Imd, Options, Reader, Shape};
+use parking_lot::Mutex;
+
+/// Values by epoch, rank by rank, of each key.
+type Model = BTreeMap<Vec<u8>, Vec<(u32, u32, Vec<u8>)>>;
+
+#[derive(Clone, Debug)]
+struct Case {
+    seed: u64,
+    format: Format,
+    shape: Shape,
+    ranks: u32,
+    per_node: u32,
+    routing: Routing,
+    epochs: u32,
+    records: u64,
+    memory_bytes: u64,
+}
+
+/// Keys repeat within and between epochs and ranks.
+fn record(random: &mut Random, shape: Shape, keys: u64) -> (Vec<u8>, Vec<u8>) {
+    let number = random.below(keys);
+    match shape {
+        Shape::Fixed { key_bytes, value_bytes } => {
+            let mut key = vec![0; usize::from(key_bytes)];
+            let width = key.len().min(8);
+            key[..width].copy_from_slice(&number.to_be_bytes()[8 - width..]);
+            let mut value = vec![0; value_bytes as usize];
+            random.fill(&mut value);
+            (key, value)
+        }
+        Shape::Variable => {
+            let length = 1 + (number * 7 % 255) as usize;
+            let mut key = vec![b'k'; length];
+            let digits = number.to_string().into_bytes();
+            let width = digits.len().min(length);
+            key[length - width..].copy_from_slice(&digits[..width]);
+            let length = if random.one_in(50) { random.below(30_000) } else { random.below(60) };
+            let mut value = vec![0; length as usize];
+            random.fill(&mut value);
+            (key, value)
+        }
+    }
+}
+
+fn write(store: &SharedStore, case: &Case) -> Model {
+    let mut options = Options::new(77, case.format, case.shape);
+    options.routing = case.routing;
+    options.memory_bytes = case.memory_bytes;
+    let model: Mutex<Model> = Mutex::default();
+    threads::run(case.ranks, case.per_node, |transport| {
+        let rank = transport.rank().0;
+        let mut random = Random::from_seed(case.seed * 1000 + u64::from(rank));
+        let mut imd = Imd::create(store, "d/", transport, &options)?;
+        let mut mine = Vec::new();
+        for epoch in 0..case.epochs {
+            // Some ranks have nothing in some epochs.
+            let records = if random.one_in(5) { 0 } else { random.below(case.records) };
+            for _ in 0..records {
+                let (key, mut value) = record(&mut random, case.shape, case.records);
+                stamp(&mut value, rank, mine.len() as u32);
+                imd.append(&key, &value)?;
+                mine.push((key, epoch, value));
+            }
+            imd.epoch_flush()?;
+        }
+        let mut model = model.lock();
+        for (key, epoch, value) in mine {
+            model.entry(key).or_default().push((epoch, rank, value));
+        }
+        drop(model);
+        imd.finish()
+    })
+    .unwrap_or_else(|error| panic!("{case:?}: {error}"));
+    model.into_inner()
+}
+
+/// The same values in each epoch, those of one rank in order; ranks may be mixed.
+fn assert_same(case: &Case, key: &[u8], expected: &[(u32, u32, Vec<u8>)], got: &[(u32, Vec<u8>)]) {
+    let epochs: Vec<u32> = got.iter().map(|value| value.0).collect();
+    assert!(epochs.is_sorted(), "{case:?} {key:?}");
+    let mut a: Vec<(u32, &[u8])> = expected.iter().map(|value| (value.0, &value.2[..])).collect();
+    let mut b: Vec<(u32, &[u8])> = got.iter().map(|value| (value.0, &value.1[..])).collect();
+    a.sort_unstable();
+    b.sort_unstable();
+    assert!(a == b, "{case:?}: {key:?} has {} values, expected {}", b.len(), a.len());
+    let mut last: BTreeMap<(u32, [u8; 4]), [u8; 4]> = BTreeMap::new();
+    for (epoch, value) in got {
+        let Some((stamp, _)) = value.split_first_chunk::<8>() else { continue };
+        let (rank, number) = stamp.split_at(4);
+        let (rank, number): ([u8; 4], [u8; 4]) =
+            (rank.try_into().expect("four"), number.try_into().expect("four"));
+        let before = last.insert((*epoch, rank), number);
+        assert!(before.is_none_or(|before| before < number), "{case:?}: {key:?} out of order");
+    }
+}
+
+/// Who appended a value, and as how many-th, goes in front if there is room.
+fn stamp(value: &mut [u8], rank: u32, number: u32) {
+    if let Some(stamp) = value.first_chunk_mut::<8>() {
+        stamp[..4].copy_from_slice(&rank.to_be_bytes());
+        stamp[4..].copy_from_slice(&number.to_be_bytes());
+    }
+}
+
+fn check(store: &SharedStore, case: &Case, model: &Model) {
+    for cache_bytes in [0, 1 << 20] {
+        let reader = Reader::open(store, "d/", cache_bytes).expect("open");
+        assert_eq!(reader.epochs_complete().expect("epochs"), case.epochs, "{case:?}");
+        let keys: Vec<&Vec<u8>> = model.keys().collect();
+        let answers = reader.get_many(&keys, 0..u32::MAX, 2).expect("get_many");
+        for ((key, expected), values) in model.iter().zip(answers.values) {
+            let got: Vec<(u32, Vec<u8>)> =
+                values.iter().map(|value| (value.epoch, value.bytes.to_vec())).collect();
+            assert_same(case, key, expected, &got);
+        }
+        for key in keys.iter().step_by(97) {
+            let one = reader.get_epochs(key, 1..2).expect("get");
+            let expected = model[*key].iter().filter(|value| value.0 == 1).count();
+            assert_eq!(one.values.len(), expected, "{case:?}");
+        }
+        assert!(reader.get(b"absent k").expect("get").values.is_empty());
+        check_scans(&reader, case, model);
+    }
+}
+
+fn check_scans(reader: &Reader, case: &Case, model: &Model) {
+    for epoch in 0..case.epochs {
+        let mut all: BTreeMap<Vec<u8>, Vec<(u32, Vec<u8>)>> = BTreeMap::new();
+        let mut order: Vec<Vec<u8>> = Vec::new();
+        let visit = |key: &[u8], value: &[u8]| {
+            all.entry(key.to_vec()).or_default().push((epoch, value.to_vec()));
+            order.push(key.to_vec());
+            Ok(true)
+        };
+        reader.scan(epoch, visit).expect("scan");
+        if case.format == Format::Ordered {
+            assert!(order.is_sorted(), "{case:?}");
+        } else {
+            assert!(order.is_sorted_by_key(|key| key_hash(key) >> 44), "{case:?}");
+        }
+        let mut expected = model.clone();
+        expected.values_mut().for_each(|values| values.retain(|value| value.0 == epoch));
+        expected.retain(|_, values| !values.is_empty());
+        assert!(all.keys().eq(expected.keys()), "{case:?} epoch {epoch}");
+        for (key, expected) in &expected {
+            assert_same(case, key, expected, &all[key]);
+        }
+        if case.format == Format::Ordered && !expected.is_empty() {
+            let keys: Vec<&Vec<u8>> = expected.keys().collect();
+            let (low, high) = (keys[keys.len() / 3], keys[keys.len() / 2]);
+            let mut got: Vec<Vec<u8>> = Vec::new();
+            let visit = |key: &[u8], _: &[u8]| {
+                got.push(key.to_vec());
+                Ok(true)
+            };
+            reader.range(low, high, epoch, visit).expect("range");
+            assert!(got.is_sorted(), "{case:?}");
+            let count: usize = expected.range(low.clone()..=high.clone()).map(|e| e.1.len()).sum();
+            assert_eq!(got.len(), count, "{case:?}");
+        }
+    }
+}
+
+fn run(case: &Case) {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let model = write(&store, case);
+    check(&store, case, &model);
+}
+
+#[test]
+fn every_format_gives_back_what_was_appended() {
+    for (seed, format) in (1..).zip(Format::ALL) {
+        for shape in [Shape::Fixed { key_bytes: 8, value_bytes: 40 }, Shape::Variable] {
+            let records = if shape == Shape::Variable { 2_000 } else { 20_000 };
+            let case = Case {
+                seed,
+                format,
+                shape,
+                ranks: 4,
+                per_node: 2,
+                routing: Routing::ThreeHop,
+                epochs: 3,
+                records,
+                memory_bytes: 1 << 20,
+            };
+            run(&case);
+            run(&Case { ranks: 1, per_node: 1, routing: Routing::Direct, ..case });
+        }
+    }
+}
+
+#[test]
+fn random_directories_agree_with_the_model() {
+    let mut random = Random::from_seed(20);
+    for seed in 100..130 {
+        let ranks = 1 + random.below(6) as u32;
+        let shape = match random.below(4) {
+            0 => Shape::Fixed { key_bytes: 8, value_bytes: random.below(100) as u32 },
+            1 => Shape::Fixed { key_bytes: 1 + random.below(30) as u8, value_bytes: 9000 },
+            2 => Shape::Fixed { key_bytes: 1 + random.below(4) as u8, value_bytes: 3 },
+            _ => Shape::Variable,
+        };
+        run(&Case {
+            seed,
+            format: Format::ALL[random.below(5) as usize],
+            shape,
+            ranks,
+            per_node: 1 + random.below(3) as u32,
+            routing: if random.one_in(2) { Routing::Direct } else { Routing::ThreeHop },
+            epochs: 1 + random.below(4) as u32,
+            records: 1 + random.below(1_000),
+            memory_bytes: (600 << 10) + random.below(4 << 20),
+        });
+    }
+}
