@@ -9,7 +9,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard};
+use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::SetId;
 use esker_table::schema::{Key, Row};
@@ -51,6 +51,9 @@ pub struct Session {
     data: Arc<DataLogs>,
     clock: Arc<dyn Clock>,
     structure: ShardedLock<()>,
+    /// Held shared from before bytes go to a data log until a record refers to them; exclusively
+    /// while data logs are given up.
+    content: ShardedLock<()>,
 }
 
 impl Deref for Session {
@@ -72,7 +75,13 @@ pub(crate) fn retention(row: &Row, bottom: bool) -> Verdict {
 impl Session {
     pub(crate) fn new(namespace: Namespace, data: Arc<DataLogs>, clock: Arc<dyn Clock>) -> Self {
         assert!(namespace.layers().writer().is_some(), "a session has a tree to write to");
-        Self { namespace, data, clock, structure: ShardedLock::new(()) }
+        Self {
+            namespace,
+            data,
+            clock,
+            structure: ShardedLock::new(()),
+            content: ShardedLock::new(()),
+        }
     }
 
     pub(crate) fn tree(&self) -> &Tree {
@@ -103,6 +112,16 @@ impl Session {
     pub(crate) fn shape(&self) -> ShardedLockReadGuard<'_, ()> {
         // A panic elsewhere cannot leave the lock's nothing in a bad state.
         self.structure.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Held while bytes are stored to which no record refers yet.
+    pub(crate) fn content(&self) -> ShardedLockReadGuard<'_, ()> {
+        self.content.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Held while nobody stores bytes.
+    pub(crate) fn content_alone(&self) -> ShardedLockWriteGuard<'_, ()> {
+        self.content.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Runs `change`, which moves or removes directories, alone.
@@ -357,10 +376,12 @@ impl Session {
         self.tree().flush()
     }
 
-    /// Merges the change set's tables into one run.
+    /// Merges the change set's tables into one run, and gives up data logs that are mostly
+    /// overwritten ([`Session::reclaim_data`]).
     pub fn compact(&self) -> Result<()> {
         self.settle()?;
-        self.tree().compact()
+        self.tree().compact()?;
+        self.reclaim_data().map(drop)
     }
 }
 

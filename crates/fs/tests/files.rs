@@ -306,6 +306,60 @@ fn open_files_hold_what_was_written() {
     campaign::quick(0..8, |seed| run(seed, 600));
 }
 
+/// Bytes of all data logs of a session.
+fn data_bytes(repository: &Repository, session: &Session) -> u64 {
+    let objects = repository.store().list(&format!("set/{}/data/", session.set())).expect("list");
+    objects.iter().map(|object| object.bytes).sum()
+}
+
+#[test]
+fn compaction_gives_up_logs_that_are_overwritten() {
+    const MIB: usize = 1 << 20;
+    let repository = Repository::new(Arc::new(MemoryStore::new()));
+    let session = repository.begin(&[], options(Durability::Async)).expect("begin");
+    let large = session.create_file(session.root(), b"large", 0o644).expect("create");
+    let mut expected = vec![0; 8 * MIB];
+    for round in 0..4u8 {
+        for at in (0..8 * MIB).step_by(MIB) {
+            expected[at..at + MIB].fill(round + 1);
+            session.write_file(&large, at as u64, &expected[at..at + MIB]).expect("write");
+        }
+    }
+    for number in 0..64 {
+        let name = format!("small{number}");
+        let file = session.create_file(session.root(), name.as_bytes(), 0o644).expect("create");
+        session.write_file(&file, 0, &vec![number; MIB / 2]).expect("write");
+        session.close_file(file).expect("close");
+        if number % 8 != 0 {
+            session.unlink(session.root(), name.as_bytes()).expect("unlink");
+        }
+    }
+    let before = data_bytes(&repository, &session);
+    assert!(before >= 64 * MIB as u64, "{before}");
+    // The logs that are open stay: that of the large file, until it is closed.
+    session.compact().expect("compact");
+    assert_eq!(&session.read_file(&large, 0, 8 * MIB).expect("read")[..], &expected[..]);
+    session.close_file(large).expect("close");
+    let set = session.set();
+    drop(session);
+    // Whoever goes on writes to other logs, so that all of the earlier may go.
+    let session = repository.resume(set, options(Durability::Async)).expect("resume");
+    session.compact().expect("compact");
+    let after = data_bytes(&repository, &session);
+    assert!(after <= 13 * MIB as u64, "{after} bytes for 12 MiB that are shown");
+    let mut model = Model::from([(b"large".to_vec(), expected)]);
+    for number in (0..64).step_by(8) {
+        model.insert(format!("small{number}").into_bytes(), vec![number; MIB / 2]);
+    }
+    check(&session, &model, "after compaction");
+    session.snapshot("snapshot").expect("snapshot");
+    session.unlink(session.root(), b"large").expect("unlink");
+    session.compact().expect("compact");
+    assert!(data_bytes(&repository, &session) >= 12 * MIB as u64, "a snapshot shows them");
+    let sound = repository.verify(&VerifyOptions::default()).expect("verify");
+    assert!(sound.is_sound(), "{:?}", sound.findings);
+}
+
 /// What was synced before power was lost is there, also where the store tore what came after.
 #[test]
 fn synced_writes_survive_power_loss_at_every_request() {

@@ -4,7 +4,7 @@
 //! becomes durable (`DataLogs::sync` is the tree's barrier), so a recovered record finds its bytes.
 //! Concurrency: appends of several threads go to one log under a mutex; large files have their own.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use esker_base::store::{AppendLog, SharedStore};
 use esker_base::{Error, Kind, Result};
@@ -30,7 +30,7 @@ const FILE_LOGS_MAX: usize = 256;
 pub(crate) struct FileLog {
     number: u64,
     log: Arc<dyn AppendLog>,
-    /// Counts those that are open.
+    /// Says that it is open.
     _open: Arc<()>,
 }
 
@@ -45,13 +45,13 @@ pub struct DataLogs {
     store: SharedStore,
     set: SetId,
     state: Mutex<State>,
-    /// Held once more by each file log that is open.
-    file_logs: Arc<()>,
 }
 
 struct State {
     next: u64,
     packed: Option<(u64, Arc<dyn AppendLog>)>,
+    /// Logs of open files.
+    file_logs: Vec<(u64, Weak<()>)>,
     /// Logs with bytes that may not be synced.
     unsynced: Vec<Arc<dyn AppendLog>>,
     written_bytes: u64,
@@ -71,11 +71,12 @@ impl DataLogs {
         let state = State {
             next,
             packed: None,
+            file_logs: Vec::new(),
             unsynced: Vec::new(),
             written_bytes: 0,
             is_poisoned: false,
         };
-        Self { store, set, state: Mutex::new(state), file_logs: Arc::default() }
+        Self { store, set, state: Mutex::new(state) }
     }
 
     /// Bytes appended so far.
@@ -120,11 +121,21 @@ impl DataLogs {
     pub(crate) fn file_log(&self) -> Result<Option<FileLog>> {
         let mut state = self.state.lock();
         check(&state)?;
-        if Arc::strong_count(&self.file_logs) > FILE_LOGS_MAX {
+        state.file_logs.retain(|(_, open)| open.strong_count() > 0);
+        if state.file_logs.len() >= FILE_LOGS_MAX {
             return Ok(None);
         }
         let (number, log) = self.open(&mut state)?;
-        Ok(Some(FileLog { number, log, _open: self.file_logs.clone() }))
+        let open = Arc::new(());
+        state.file_logs.push((number, Arc::downgrade(&open)));
+        Ok(Some(FileLog { number, log, _open: open }))
+    }
+
+    /// Numbers of the logs that may still grow.
+    pub(crate) fn open_logs(&self) -> Vec<u64> {
+        let state = self.state.lock();
+        let files = state.file_logs.iter().filter(|(_, open)| open.strong_count() > 0);
+        files.map(|(number, _)| *number).chain(state.packed.as_ref().map(|(log, _)| *log)).collect()
     }
 
     /// Appends bytes of a file to its own log. One store write.

@@ -59,6 +59,7 @@ impl Session {
     /// # Errors
     /// As [`Session::setattr`].
     pub fn setattr_file(&self, file: &Arc<OpenFile>, changes: &Changes) -> Result<Inode> {
+        let _content = self.content();
         let mut state = file.state.write();
         if let Some(size) = changes.size {
             self.identity().check(WRITE, &self.record(file, &state)?, b"file")?;
@@ -89,6 +90,7 @@ impl Session {
     /// # Errors
     /// What the store reports; then the file stays as it is, and may be flushed again.
     pub fn flush_file(&self, file: &Arc<OpenFile>) -> Result<()> {
+        let _content = self.content();
         let mut state = file.state.write();
         self.write_state_attributes(file, &mut state)
     }

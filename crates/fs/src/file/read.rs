@@ -112,8 +112,15 @@ impl Namespace {
         if offset >= end {
             return Ok(Bytes::new());
         }
-        let overlay = self.layers().segments(inode.id, offset..end)?;
-        data::read_mapped(store, offset..end, overlay.pieces())
+        let read = || {
+            let overlay = self.layers().segments(inode.id, offset..end)?;
+            data::read_mapped(store, offset..end, overlay.pieces())
+        };
+        match read() {
+            // The log was given up meanwhile, and its bytes are elsewhere (`reclaim.rs`).
+            Err(error) if error.kind() == Kind::NotFound => read(),
+            read => read,
+        }
     }
 
     /// As [`Namespace::read_content`], of a file that may be open.

@@ -22,6 +22,7 @@ impl Session {
     /// # Errors
     /// `TooLarge` beyond [`FILE_BYTES_MAX`]; what the store reports.
     pub fn truncate_file(&self, file: &Arc<OpenFile>, size: u64) -> Result<()> {
+        let _content = self.content();
         let mut state = file.state.write();
         check_end(Some(size))?;
         self.set_size(&mut state, size)?;
@@ -84,6 +85,7 @@ impl Session {
         range: Range<u64>,
         keeps_size: bool,
     ) -> Result<()> {
+        let _content = self.content();
         let mut state = file.state.write();
         check_end(Some(range.end))?;
         if !keeps_size && range.end > state.inode.size {
@@ -99,6 +101,7 @@ impl Session {
     /// # Errors
     /// As [`Session::truncate_file`].
     pub fn punch(&self, file: &Arc<OpenFile>, range: Range<u64>, keeps_size: bool) -> Result<()> {
+        let _content = self.content();
         let mut state = file.state.write();
         check_end(Some(range.end))?;
         if !keeps_size && range.end > state.inode.size {
@@ -132,6 +135,7 @@ impl Session {
         to: &Arc<OpenFile>,
         offset: u64,
     ) -> Result<u64> {
+        let _content = self.content();
         let length = range.end.saturating_sub(range.start);
         check_end(offset.checked_add(length))?;
         if Arc::ptr_eq(from, to)
@@ -172,13 +176,13 @@ impl Session {
             if let Some(buffer) = &state.buffer {
                 let bytes = buffer[range.start as usize..end as usize].to_vec();
                 drop(state);
-                self.write_file(to, offset, &bytes)?;
+                self.write_state(to, &mut to.state.write(), offset, &bytes)?;
                 return Ok(end - range.start);
             }
             if !state.inode.mapped && !state.inode.content.is_empty() {
                 let bytes = self.read_state(&state, range.start, (end - range.start) as usize)?;
                 drop(state);
-                self.write_file(to, offset, &bytes)?;
+                self.write_state(to, &mut to.state.write(), offset, &bytes)?;
                 return Ok(end - range.start);
             }
             self.make_mapped(&mut state)?;

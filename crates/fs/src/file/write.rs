@@ -18,6 +18,7 @@ impl Session {
     /// # Errors
     /// `TooLarge` beyond [`FILE_BYTES_MAX`]; `NoSpace` and what else the store reports.
     pub fn write_file(&self, file: &Arc<OpenFile>, offset: u64, bytes: &[u8]) -> Result<()> {
+        let _content = self.content();
         let mut state = file.state.write();
         self.write_state(file, &mut state, offset, bytes)
     }
@@ -27,13 +28,14 @@ impl Session {
     /// # Errors
     /// As [`Session::write_file`].
     pub fn append_file(&self, file: &Arc<OpenFile>, bytes: &[u8]) -> Result<u64> {
+        let _content = self.content();
         let mut state = file.state.write();
         let offset = state.inode.size;
         self.write_state(file, &mut state, offset, bytes)?;
         Ok(offset)
     }
 
-    fn write_state(
+    pub(super) fn write_state(
         &self,
         file: &Arc<OpenFile>,
         state: &mut State,

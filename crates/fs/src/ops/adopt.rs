@@ -31,6 +31,7 @@ impl Session {
         self.check_change(dir, name)?;
         let key = key(dir.id(), name);
         let below = self.below(dir, &key)?;
+        let _content = self.content();
         if let Some(fill) = fill {
             // A size beyond the content is a hole at the end.
             let size_min = inode.size;

@@ -7,7 +7,7 @@ mod make;
 mod remove;
 mod rename;
 pub(crate) mod setattr;
-mod write;
+pub(crate) mod write;
 
 pub use make::NewFile;
 pub use rename::RenameFlags;

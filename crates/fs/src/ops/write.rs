@@ -11,7 +11,7 @@ use crate::path::check_name;
 use crate::session::Session;
 
 /// The content of a file, wherever it is.
-pub(super) struct Content {
+pub(crate) struct Content {
     size: u64,
     inline: Vec<u8>,
     extent: Option<Extent>,
@@ -34,6 +34,7 @@ impl Session {
     ) -> Result<Inode> {
         check_name(name)?;
         self.check_change(dir, name)?;
+        let _content = self.content();
         let content = self.store_content(fill)?;
         let entry = Entry::Is(FileKind::File);
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
@@ -60,6 +61,7 @@ impl Session {
         check_name(name)?;
         self.check_search(dir, name)?;
         check(&self.lookup(dir, name, false)?)?;
+        let _content = self.content();
         let content = self.store_content(fill)?;
         let now_ns = self.now_ns();
         let mut was_mapped = false;
@@ -81,7 +83,7 @@ impl Session {
         Ok(rewritten)
     }
 
-    pub(super) fn store_content(
+    pub(crate) fn store_content(
         &self,
         fill: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
     ) -> Result<Content> {
@@ -121,6 +123,11 @@ impl Session {
 impl Content {
     pub(super) fn give(&self, inode: &mut Inode) {
         inode.size = self.size;
+        self.give_place(inode);
+    }
+
+    /// As [`Content::give`], but for the size: the file may be cut off or extended.
+    pub(crate) fn give_place(&self, inode: &mut Inode) {
         inode.content.clone_from(&self.inline);
         inode.extent = self.extent;
         inode.mapped = false;

@@ -92,6 +92,12 @@ impl Tree {
         GroupCursors { cursors, end }
     }
 
+    /// As [`Tree::tables`], of the tables of segments.
+    #[must_use]
+    pub fn segment_tables(&self) -> crate::tables::Tables {
+        self.inner.version.load().segments.clone()
+    }
+
     /// What readers see of the tables, for scans of a flushed tree.
     #[must_use]
     pub fn tables(&self) -> crate::tables::Tables {

@@ -1,0 +1,169 @@
+//! Reclaiming data logs: bytes that are still shown move out of logs that are mostly overwritten,
+//! and such logs go.
+//!
+//! Writers wait meanwhile: from before bytes are appended until a record refers to them they hold
+//! `Session::content`, which this takes exclusively. So whatever is in a log that is not open is
+//! either referred to by the tables, once those are flushed, or by nothing. Logs stay where a
+//! snapshot of the session may show them.
+
+use esker_base::Result;
+use esker_table::merge::Merge;
+use esker_table::schema::Key;
+use esker_table::segment::{LogPlace, SEGMENT, Segment, SegmentMerge};
+use esker_table::tables::SortedRun;
+use hashbrown::HashMap;
+
+use crate::data::{PIECE_BYTES, folder, log_name, read_mapped};
+use crate::gc::Place;
+use crate::inode::{DirId, Extent, INODE, Inode};
+use crate::marker::{self, Holder};
+use crate::session::Session;
+
+/// A log is given up when less than one part in this many of its bytes is shown.
+const LIVE_SHARE_MIN: u64 = 2;
+
+impl Session {
+    /// Gives up data logs of this session of which less than half is shown; returns how many
+    /// bytes they took. Cost: a read of all tables of the session, and the bytes that move.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn reclaim_data(&self) -> Result<u64> {
+        self.settle()?;
+        let _alone = self.content_alone();
+        self.tree().flush()?;
+        let sparse = self.sparse_logs()?;
+        if sparse.is_empty() || self.has_snapshots()? {
+            return Ok(0);
+        }
+        self.move_out_of(&sparse)?;
+        // So that no table, not even with a record that is shadowed, refers to them.
+        self.tree().compact()?;
+        let store = &*self.layers().source().store;
+        for log in sparse.keys() {
+            store.delete(&log_name(self.set(), *log))?;
+        }
+        Ok(sparse.values().sum())
+    }
+
+    /// Logs of which too little is shown, and their sizes.
+    fn sparse_logs(&self) -> Result<HashMap<u64, u64>> {
+        let store = &*self.layers().source().store;
+        let open = self.data().open_logs();
+        let mut logs = HashMap::new();
+        for object in store.list(&folder(self.set()))? {
+            if let Some(Place::Data(number)) = Place::of(self.set(), &object.name)
+                && !open.contains(&number)
+            {
+                logs.insert(number, object.bytes);
+            }
+        }
+        if logs.is_empty() {
+            return Ok(logs);
+        }
+        let mut live: HashMap<u64, u64> = HashMap::new();
+        self.visit_segments(&mut |segment, place| {
+            *live.entry(place.log).or_default() += segment.length;
+            Ok(())
+        })?;
+        self.visit_extents(&mut |_, inode| {
+            let extent = inode.extent.expect("only those with one are visited");
+            *live.entry(extent.log).or_default() += extent.length;
+            Ok(())
+        })?;
+        logs.retain(|log, bytes| {
+            let live_bytes = live.get(log).copied().unwrap_or(0);
+            live_bytes.saturating_mul(LIVE_SHARE_MIN) < *bytes
+        });
+        Ok(logs)
+    }
+
+    /// Visits segments in the tables whose bytes are in logs of this session.
+    fn visit_segments(
+        &self,
+        visit: &mut dyn FnMut(&Segment, LogPlace) -> Result<()>,
+    ) -> Result<()> {
+        let runs = self.tree().segment_tables().runs;
+        let cursor = |run: &SortedRun| run.cursor(&SEGMENT, &Key::FIRST, &Key::LAST);
+        let mut merge = SegmentMerge::new(runs.iter().map(cursor).collect())?;
+        while let Some(segment) = merge.read()? {
+            if let Some(place) = segment.place.filter(|place| place.set == self.set()) {
+                visit(&segment, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Visits records in the tables whose content is an extent in a log of this session.
+    fn visit_extents(&self, visit: &mut dyn FnMut(&Key, &Inode) -> Result<()>) -> Result<()> {
+        let runs = self.tree().tables().runs;
+        let cursor = |run: &SortedRun| run.cursor(&INODE, &Key::FIRST, &Key::LAST);
+        let mut merge = Merge::new(runs.iter().map(cursor).collect(), &Key::FIRST)?;
+        while merge.advance()? {
+            let mut row = merge.row();
+            let key = INODE.key(&row);
+            INODE.restore(&mut row.ints);
+            let inode = Inode::of_row(&row)?;
+            if inode.extent.is_some_and(|extent| extent.set == self.set()) {
+                visit(&key, &inode)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends what is shown of `sparse` logs to others, and lets records refer to that.
+    fn move_out_of(&self, sparse: &HashMap<u64, u64>) -> Result<()> {
+        let store = &*self.layers().source().store;
+        self.visit_segments(&mut |segment, place| {
+            let mut at = segment.offset;
+            while sparse.contains_key(&place.log) && at < segment.end() {
+                let piece = segment.part(at, segment.end().min(at + PIECE_BYTES));
+                let bytes = read_mapped(store, piece.offset..piece.end(), &[piece])?;
+                let extent = self.data().append(&bytes)?;
+                let to = LogPlace { set: extent.set, log: extent.log, offset: extent.offset };
+                let moved = Segment { place: Some(to), ..piece };
+                self.tree().put_segments(&mut [moved], Some(extent.checksum))?;
+                at = piece.end();
+            }
+            Ok(())
+        })?;
+        self.visit_extents(&mut |key, inode| match &inode.extent {
+            Some(extent) if sparse.contains_key(&extent.log) => {
+                self.move_extent(key, inode, extent)
+            }
+            _ => Ok(()),
+        })
+    }
+
+    /// Moves the content of the file whose record, at `key`, is `inode`.
+    fn move_extent(&self, key: &Key, inode: &Inode, old: &Extent) -> Result<()> {
+        let mut offset = 0;
+        let visible = Inode { size: old.length, ..inode.clone() };
+        let moved = self.store_content(&mut |buffer| {
+            let bytes = self.read_content(&visible, offset, buffer.len())?;
+            buffer[..bytes.len()].copy_from_slice(&bytes);
+            offset += bytes.len() as u64;
+            Ok(bytes.len())
+        })?;
+        if let Some(file) = self.files().get(inode.id) {
+            let mut state = file.state.write();
+            if state.inode.extent.as_ref() == Some(old) {
+                moved.give_place(&mut state.inode);
+            }
+        }
+        let dir = DirId(u128::from(key.ints[0]) << 64 | u128::from(key.ints[1]));
+        let change = &mut |current: &mut Inode| {
+            if current.extent.as_ref() == Some(old) {
+                moved.give_place(current);
+            }
+            Ok(())
+        };
+        self.amend_at(dir, true, key.string, change).map(drop)
+    }
+
+    /// Whether other sets show tables of this one.
+    fn has_snapshots(&self) -> Result<bool> {
+        let holders = marker::holders(&*self.layers().source().store, self.set())?;
+        Ok(holders.iter().any(|holder| matches!(holder, Holder::Set(_))))
+    }
+}
