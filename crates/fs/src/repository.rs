@@ -150,7 +150,7 @@ impl Repository {
         let tree =
             Tree::resume(self.setup(&options.tree, &data), set, &mut |logged| match logged {
                 Logged::Row(_, row) => self.has_data(set, row),
-                Logged::Segments(_, segments, Some(checksum)) => self.has_bytes(segments, checksum),
+                Logged::Segments(_, segments) => self.has_bytes(segments),
                 _ => Ok(true),
             })
             .inspect_err(release)?;
@@ -180,20 +180,21 @@ impl Repository {
         }
     }
 
-    /// Whether the bytes of an operation's segments are those that were written.
-    fn has_bytes(&self, segments: &[Segment], checksum: u32) -> Result<bool> {
-        let mut found = 0;
-        for segment in segments.iter().filter(|segment| segment.place.is_some()) {
+    /// Whether the bytes of an operation's segments survived.
+    fn has_bytes(&self, segments: &[Segment]) -> Result<bool> {
+        for segment in segments {
+            let Some(checksum) = segment.checksum else { continue };
             let range = segment.offset..segment.end();
             match crate::data::read_mapped(&**self.store(), range, &[*segment]) {
-                Ok(bytes) => found = crc32c::crc32c_append(found, &bytes),
+                Ok(bytes) if crc32c::crc32c(&bytes) == checksum => {}
+                Ok(_) => return Ok(false),
                 Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Corrupt) => {
                     return Ok(false);
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(found == checksum)
+        Ok(true)
     }
 
     /// Whether the bytes that a logged record of `set` refers to survived.

@@ -204,11 +204,18 @@ fn log() {
 #[test]
 fn log_of_segments() {
     let place = |offset| Some(LogPlace { set: SET, log: 1 << 32, offset });
-    let segment = |offset, length, place| Segment { file: 7, offset, length, place, seq: 0 };
+    let segment = |offset, length, place, checksum| Segment {
+        file: 7,
+        offset,
+        length,
+        place,
+        checksum,
+        seq: 0,
+    };
     let mut segments = SegmentLog::default();
-    segments.add(1, &[segment(0, 1 << 20, place(0))], Some(0x1234_5678));
-    segments.add(2, &[segment(1 << 20, 1 << 20, place(1 << 20))], Some(0x9ABC_DEF0));
-    segments.add(3, &[segment(4_096, 8_192, None)], None);
+    segments.add(1, &[segment(0, 1 << 20, place(0), Some(0x1234_5678))]);
+    segments.add(2, &[segment(1 << 20, 1 << 20, place(1 << 20), Some(0x9ABC_DEF0))]);
+    segments.add(3, &[segment(4_096, 8_192, None, None)]);
     let mut chunk = Chunk::default();
     chunk.take_segments(&mut segments);
     assert_documented("wal.md", "segments", chunk.seal(0));

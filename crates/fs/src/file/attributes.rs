@@ -174,6 +174,6 @@ impl Session {
 
     /// Lets compaction drop the segments of `file`, which nothing refers to.
     pub(crate) fn release_segments(&self, file: u128) -> Result<()> {
-        self.tree().put_segments(&mut [Segment::hole(file, 0, u64::MAX)], None).map(drop)
+        self.tree().put_segments(&mut [Segment::hole(file, 0, u64::MAX)]).map(drop)
     }
 }

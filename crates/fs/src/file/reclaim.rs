@@ -6,7 +6,7 @@
 //! either referred to by the tables, once those are flushed, or by nothing. Logs stay where a
 //! snapshot of the session may show them.
 
-use esker_base::Result;
+use esker_base::{Error, Result};
 use esker_table::merge::Merge;
 use esker_table::schema::Key;
 use esker_table::segment::{LogPlace, SEGMENT, Segment, SegmentMerge};
@@ -121,8 +121,13 @@ impl Session {
                 let bytes = read_mapped(store, piece.offset..piece.end(), &[piece])?;
                 let extent = self.data().append(&bytes)?;
                 let to = LogPlace { set: extent.set, log: extent.log, offset: extent.offset };
-                let moved = Segment { place: Some(to), ..piece };
-                self.tree().put_segments(&mut [moved], Some(extent.checksum))?;
+                if piece.checksum.is_some_and(|checksum| checksum != extent.checksum) {
+                    let name = log_name(place.set, place.log);
+                    return Err(Error::corrupt(&name, place.offset, "bytes of the checksum"));
+                }
+                let checksum = Some(extent.checksum);
+                let moved = Segment { place: Some(to), checksum, ..piece };
+                self.tree().put_segments(&mut [moved])?;
                 at = piece.end();
             }
             Ok(())

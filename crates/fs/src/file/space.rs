@@ -55,7 +55,7 @@ impl Session {
         if size < state.inode.size {
             // To the end of all files: also over what a writer that died left behind the end.
             let hole = Segment::hole(state.inode.id, size, u64::MAX - size);
-            self.tree().put_segments(&mut [hole], None)?;
+            self.tree().put_segments(&mut [hole])?;
         } else {
             self.fill_gap(state, size)?;
         }
@@ -114,7 +114,7 @@ impl Session {
                 None => {
                     self.make_mapped(&mut state)?;
                     let hole = Segment::hole(file.id, range.start, end - range.start);
-                    self.tree().put_segments(&mut [hole], None)?;
+                    self.tree().put_segments(&mut [hole])?;
                 }
             }
         }
@@ -200,7 +200,7 @@ impl Session {
             offset: piece.offset - range.start + offset,
             ..*piece
         }));
-        self.tree().put_segments(&mut segments, None)?;
+        self.tree().put_segments(&mut segments)?;
         state.inode.size = state.inode.size.max(offset + length);
         self.content_was_changed(to, &mut state);
         Ok(length)

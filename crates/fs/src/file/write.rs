@@ -52,8 +52,10 @@ impl Session {
             self.fill_gap(state, offset)?;
             let place = self.append_data(state, bytes)?;
             let length = bytes.len() as u64;
-            let segment = Segment { file: file.id, offset, length, place: Some(place), seq: 0 };
-            self.tree().put_segments(&mut [segment], Some(crc32c::crc32c(bytes)))?;
+            let checksum = Some(crc32c::crc32c(bytes));
+            let (file, place) = (file.id, Some(place));
+            let segment = Segment { file, offset, length, place, checksum, seq: 0 };
+            self.tree().put_segments(&mut [segment])?;
         }
         state.inode.size = state.inode.size.max(end);
         self.content_was_changed(file, state);
@@ -111,26 +113,27 @@ impl Session {
             // A layer may have some of when the file was mapped before.
             segments.push(Segment::hole(file, 0, u64::MAX));
         }
-        let mut checksum = None;
         let bytes = match (&state.buffer, &state.inode.extent) {
             (Some(buffer), _) => &buffer[..],
             (None, None) => &state.inode.content[..],
             (None, Some(extent)) => {
                 let place =
                     Some(LogPlace { set: extent.set, log: extent.log, offset: extent.offset });
-                segments.push(Segment { file, offset: 0, length: extent.length, place, seq: 0 });
+                let (offset, length) = (0, extent.length);
+                let checksum = (length == extent.written).then_some(extent.checksum);
+                segments.push(Segment { file, offset, length, place, checksum, seq: 0 });
                 &[]
             }
         };
         if !bytes.is_empty() {
             let bytes = bytes.to_vec();
             let place = Some(self.append_data(state, &bytes)?);
-            checksum = Some(crc32c::crc32c(&bytes));
-            let length = bytes.len() as u64;
-            segments.push(Segment { file, offset: 0, length, place, seq: 0 });
+            let checksum = Some(crc32c::crc32c(&bytes));
+            let (offset, length) = (0, bytes.len() as u64);
+            segments.push(Segment { file, offset, length, place, checksum, seq: 0 });
         }
         if !segments.is_empty() {
-            self.tree().put_segments(&mut segments, checksum)?;
+            self.tree().put_segments(&mut segments)?;
         }
         drop(self.take_buffer(state));
         state.inode.content.clear();
@@ -145,7 +148,7 @@ impl Session {
         let size = state.inode.size;
         if offset > size {
             let hole = Segment::hole(state.inode.id, size, offset - size);
-            self.tree().put_segments(&mut [hole], None)?;
+            self.tree().put_segments(&mut [hole])?;
         }
         Ok(())
     }

@@ -87,13 +87,20 @@ impl<'a> DataCopy<'a> {
     }
 
     /// Where the `length` bytes at `place` will be once this has finished.
-    pub(super) fn place_bytes(&mut self, place: LogPlace, length: u64) -> Result<LogPlace> {
+    pub(super) fn place_bytes(
+        &mut self,
+        place: LogPlace,
+        length: u64,
+        checksum: Option<u32>,
+    ) -> Result<LogPlace> {
         let to = self.plan(length)?;
+        // That of several pieces goes on with the record; each alone has none.
+        let checksum = checksum.filter(|_| length <= PIECE_BYTES);
         let (mut at, end) = (place.offset, place.offset + length);
         while at < end {
             let count = PIECE_BYTES.min(end - at);
             let place = LogPlace { offset: at, ..place };
-            self.enqueue(Queued { place, length: count, checksum: None })?;
+            self.enqueue(Queued { place, length: count, checksum })?;
             at += count;
         }
         Ok(to)

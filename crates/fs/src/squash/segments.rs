@@ -44,7 +44,7 @@ pub(super) fn merge(
             continue;
         };
         if let (Some(place), Some(_)) = (&mut shown.place, sizes) {
-            *place = copy.place_bytes(*place, shown.length)?;
+            *place = copy.place_bytes(*place, shown.length, shown.checksum)?;
         }
         counts.written += 1;
         writer.push(&shown.row())?;

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use esker_base::Result;
 use esker_table::manifest::SetId;
+use esker_table::segment::{LogPlace, Segment};
 
 use super::{Finding, Severity, Verification};
 use crate::data::log_name;
@@ -21,6 +22,8 @@ const PIECE_BYTES: u64 = 4 << 20;
 pub(super) struct Extents {
     each: bool,
     all: Vec<Extent>,
+    /// Bytes of segments, which files may share.
+    segments: Vec<Extent>,
     /// How far each log is referred to, and by which record.
     reach: BTreeMap<(SetId, u64), (u64, String)>,
 }
@@ -38,8 +41,22 @@ impl Extents {
         self.reach_to((extent.set, extent.log), extent.offset + extent.written, whose);
     }
 
+    /// As [`Extents::add`], of a segment that is at `place`.
+    pub(super) fn add_segment(
+        &mut self,
+        segment: &Segment,
+        place: &LogPlace,
+        whose: impl Fn() -> String,
+    ) {
+        if let Some(checksum) = segment.checksum.filter(|_| self.each) {
+            let (set, log, offset, length) = (place.set, place.log, place.offset, segment.length);
+            self.segments.push(Extent { set, log, offset, length, checksum, written: length });
+        }
+        self.reach_to((place.set, place.log), place.offset + segment.length, whose);
+    }
+
     /// Notes that a record refers to the bytes of `log` up to `end`.
-    pub(super) fn reach_to(&mut self, log: (SetId, u64), end: u64, whose: impl Fn() -> String) {
+    fn reach_to(&mut self, log: (SetId, u64), end: u64, whose: impl Fn() -> String) {
         match self.reach.get_mut(&log) {
             Some(reach) if reach.0 >= end => {}
             Some(reach) => *reach = (end, whose()),
@@ -49,6 +66,7 @@ impl Extents {
 
     pub(super) fn merge(&mut self, other: Self) {
         self.all.extend(other.all);
+        self.segments.extend(other.segments);
         for (log, (end, whose)) in other.reach {
             let reach = self.reach.entry(log).or_default();
             if end >= reach.0 {
@@ -122,6 +140,9 @@ impl Verification<'_> {
                 self.report.findings.push(finding);
             }
         }
+        all.append(&mut extents.segments);
+        all.sort_unstable_by_key(|extent| (place(extent), extent.checksum));
+        all.dedup_by_key(|extent| (place(extent), extent.checksum));
         let mut at = 0;
         while at < all.len() {
             let log = (all[at].set, all[at].log);

@@ -258,10 +258,9 @@ impl Check<'_> {
             .segment_end
             .is_none_or(|(file, end)| file != segment.file || end <= segment.offset);
         self.segment_end = Some((segment.file, segment.end()));
-        if let Some(place) = segment.place {
-            let end = place.offset + segment.length;
+        if let Some(place) = &segment.place {
             let whose = || format!("bytes {} on of file {:032x}", segment.offset, segment.file);
-            self.extents.reach_to((place.set, place.log), end, whose);
+            self.extents.add_segment(&segment, place, whose);
         }
         if starts_after { Ok(()) } else { Err("segments that do not overlap".into()) }
     }

@@ -12,6 +12,7 @@ pub const OPERATION_SEGMENTS_MAX: usize = 1 << 20;
 const SAME_FILE: u8 = 1;
 const SAME_LOG: u8 = 2;
 const HOLE: u8 = 4;
+const CHECKSUM: u8 = 8;
 
 /// Encodes, or decodes, the operations of one log; both keep what the next is told from.
 #[derive(Debug, Default)]
@@ -32,16 +33,11 @@ impl SegmentLog {
         &mut self.pending
     }
 
-    /// Adds operation `seq`, which puts `segments` in their order; `checksum` is the CRC-32C of
-    /// their bytes, if they are new.
-    pub fn add(&mut self, seq: u64, segments: &[Segment], checksum: Option<u32>) {
+    /// Adds operation `seq`, which puts `segments` in their order.
+    pub fn add(&mut self, seq: u64, segments: &[Segment]) {
         assert!(segments.len() <= OPERATION_SEGMENTS_MAX, "an operation within its bound");
         put_varint(&mut self.pending, seq.wrapping_sub(self.last_seq));
-        let count = segments.len() as u64;
-        put_varint(&mut self.pending, count << 1 | u64::from(checksum.is_some()));
-        if let Some(checksum) = checksum {
-            self.pending.extend_from_slice(&checksum.to_le_bytes());
-        }
+        put_varint(&mut self.pending, segments.len() as u64);
         self.last_seq = seq;
         for segment in segments {
             self.add_segment(segment);
@@ -58,7 +54,8 @@ impl SegmentLog {
         out.push(
             flag(same_file, SAME_FILE)
                 | flag(same_log, SAME_LOG)
-                | flag(segment.place.is_none(), HOLE),
+                | flag(segment.place.is_none(), HOLE)
+                | flag(segment.place.is_some() && segment.checksum.is_some(), CHECKSUM),
         );
         if !same_file {
             out.extend_from_slice(&segment.file.to_le_bytes());
@@ -72,31 +69,33 @@ impl SegmentLog {
             put_varint(out, place.log);
         }
         put_varint(out, zigzag(place.offset.wrapping_sub(self.place.offset)));
+        if let Some(checksum) = segment.checksum {
+            out.extend_from_slice(&checksum.to_le_bytes());
+        }
         self.place = LogPlace { offset: place.offset.wrapping_add(segment.length), ..place };
     }
 
-    /// Decodes the next operation of `input`: its number, the checksum of its bytes, and its
-    /// segments into `segments`.
+    /// Decodes the next operation of `input`: its number, and its segments into `segments`.
     pub(crate) fn decode(
         &mut self,
         input: &mut Input,
         segments: &mut Vec<Segment>,
-    ) -> Result<(u64, Option<u32>), Damage> {
+    ) -> Result<u64, Damage> {
         let seq = self.last_seq.wrapping_add(input.varint()?);
-        let count = input
-            .varint_max(OPERATION_SEGMENTS_MAX << 1 | 1, "an operation's number of segments")?;
-        let checksum = if count & 1 == 1 { Some(input.u32()?) } else { None };
+        let count =
+            input.varint_max(OPERATION_SEGMENTS_MAX, "an operation's number of segments")?;
         self.last_seq = seq;
         segments.clear();
-        for _ in 0..count >> 1 {
+        for _ in 0..count {
             segments.push(self.decode_segment(seq, input)?);
         }
-        Ok((seq, checksum))
+        Ok(seq)
     }
 
     fn decode_segment(&mut self, seq: u64, input: &mut Input) -> Result<Segment, Damage> {
         let flags = input.u8()?;
-        if flags & !(SAME_FILE | SAME_LOG | HOLE) != 0 || flags & (SAME_LOG | HOLE) == 6 {
+        let known = flags & !(SAME_FILE | SAME_LOG | HOLE | CHECKSUM) == 0;
+        if !known || (flags & HOLE != 0 && flags & (SAME_LOG | CHECKSUM) != 0) {
             return Err(input.damage("a segment's known flags"));
         }
         let file = if flags & SAME_FILE == 0 { input.u128()? } else { self.file };
@@ -106,7 +105,7 @@ impl SegmentLog {
         let end = end.ok_or(input.damage("a segment within its file"))?;
         (self.file, self.end) = (file, end);
         if flags & HOLE != 0 {
-            return Ok(Segment { file, offset, length, place: None, seq });
+            return Ok(Segment { seq, ..Segment::hole(file, offset, length) });
         }
         let mut place = self.place;
         if flags & SAME_LOG == 0 {
@@ -117,6 +116,7 @@ impl SegmentLog {
         let after = place.offset.checked_add(length).filter(|_| place.set != SetId::default());
         let after = after.ok_or(input.damage("a segment within its log"))?;
         self.place = LogPlace { offset: after, ..place };
-        Ok(Segment { file, offset, length, place: Some(place), seq })
+        let checksum = if flags & CHECKSUM != 0 { Some(input.u32()?) } else { None };
+        Ok(Segment { file, offset, length, place: Some(place), checksum, seq })
     }
 }

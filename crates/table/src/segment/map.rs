@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{LogPlace, Segment};
 
 /// About what an entry takes in memory.
-const ENTRY_BYTES: usize = 112;
+const ENTRY_BYTES: usize = 120;
 
 /// Segments by file and end.
 #[derive(Clone, Debug, Default)]
@@ -19,11 +19,12 @@ struct Entry {
     offset: u64,
     seq: u64,
     place: Option<LogPlace>,
+    checksum: Option<u32>,
 }
 
 fn segment((file, end): (u128, u64), entry: &Entry) -> Segment {
-    let Entry { offset, seq, place } = *entry;
-    Segment { file, offset, length: end - offset, place, seq }
+    let Entry { offset, seq, place, checksum } = *entry;
+    Segment { file, offset, length: end - offset, place, checksum, seq }
 }
 
 impl SegmentMap {
@@ -46,7 +47,8 @@ impl SegmentMap {
     }
 
     fn put(&mut self, segment: &Segment) {
-        let entry = Entry { offset: segment.offset, seq: segment.seq, place: segment.place };
+        let Segment { offset, seq, place, checksum, .. } = *segment;
+        let entry = Entry { offset, seq, place, checksum };
         self.entries.insert((segment.file, segment.end()), entry);
     }
 
@@ -79,10 +81,7 @@ impl SegmentMap {
             let old = segment(before, entry);
             if old.is_followed_by(&new) {
                 self.entries.remove(&before);
-                new = Segment { offset: old.offset, length: old.length + new.length, ..new };
-                if let (Some(place), Some(start)) = (&mut new.place, old.place) {
-                    place.offset = start.offset;
-                }
+                new = old.joined(&new);
             }
         }
         self.put(&new);

@@ -80,8 +80,7 @@ impl SegmentMerge {
             match &mut self.pending {
                 None => self.pending = Some(piece),
                 Some(pending) if pending.is_followed_by(&piece) => {
-                    pending.length += piece.length;
-                    pending.seq = pending.seq.max(piece.seq);
+                    *pending = pending.joined(&piece);
                 }
                 Some(pending) => return Ok(Some(std::mem::replace(pending, piece))),
             }

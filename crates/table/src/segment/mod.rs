@@ -45,6 +45,8 @@ pub struct Segment {
     /// Where its bytes are; none in a hole, which hides what older sources have there and reads
     /// as zeros.
     pub place: Option<LogPlace>,
+    /// CRC-32C of its bytes; not known of what is left of a segment that was cut.
+    pub checksum: Option<u32>,
     /// Operation that wrote it, within its change set.
     pub seq: u64,
 }
@@ -58,7 +60,11 @@ mod column {
     pub const SET_LOW: usize = 6;
     pub const LOG: usize = 7;
     pub const LOG_OFFSET: usize = 8;
+    pub const CHECKSUM: usize = 9;
 }
+
+/// In the column of checksums: that it is known.
+const KNOWN: u64 = 1 << 32;
 
 const fn plain(name: &'static str) -> IntColumn {
     IntColumn { name, relative_to: None }
@@ -78,6 +84,7 @@ pub static SEGMENT: Schema = Schema {
         plain("set_low"),
         plain("log"),
         plain("log_offset"),
+        plain("checksum"),
     ],
     strings: &["unused"],
     key_ints: 3,
@@ -96,7 +103,7 @@ impl Segment {
     /// A range that reads as zeros, whatever older sources have there.
     #[must_use]
     pub fn hole(file: u128, offset: u64, length: u64) -> Self {
-        Self { file, offset, length, place: None, seq: 0 }
+        Self { file, offset, length, place: None, checksum: None, seq: 0 }
     }
 
     /// Where in the file it ends.
@@ -113,7 +120,9 @@ impl Segment {
         let place = self
             .place
             .map(|place| LogPlace { offset: place.offset.wrapping_add(skipped), ..place });
-        Self { offset: start, length: end - start, place, ..*self }
+        let is_whole = (start, end) == (self.offset, self.end());
+        let checksum = self.checksum.filter(|_| is_whole);
+        Self { offset: start, length: end - start, place, checksum, ..*self }
     }
 
     /// Whether `next` goes on where this one ends, in the file and in the log.
@@ -131,6 +140,17 @@ impl Segment {
         goes_on && self.file == next.file && self.end() == next.offset
     }
 
+    /// This one and `next`, by which it [is followed](Self::is_followed_by), as one.
+    #[must_use]
+    pub fn joined(&self, next: &Self) -> Self {
+        let checksum = match (self.checksum, next.checksum, usize::try_from(next.length)) {
+            (Some(own), Some(other), Ok(bytes)) => Some(crc32c::crc32c_combine(own, other, bytes)),
+            _ => None,
+        };
+        let (length, seq) = (self.length + next.length, self.seq.max(next.seq));
+        Self { length, checksum, seq, ..*self }
+    }
+
     /// The record, in stored form, which is the readable one.
     #[must_use]
     pub fn row(&self) -> Row<'static> {
@@ -146,6 +166,7 @@ impl Segment {
         row.ints[c::SET_LOW] = place.set.0 as u64;
         row.ints[c::LOG] = place.log;
         row.ints[c::LOG_OFFSET] = place.offset;
+        row.ints[c::CHECKSUM] = self.checksum.map_or(0, |checksum| KNOWN | u64::from(checksum));
         row
     }
 
@@ -165,13 +186,19 @@ impl Segment {
             offset: ints[c::LOG_OFFSET],
         };
         match offset {
-            Some(offset) if place.offset.checked_add(length).is_some() => Ok(Self {
-                file,
-                offset,
-                length,
-                place: (place.set != SetId::default()).then_some(place),
-                seq: ints[c::SEQ],
-            }),
+            Some(offset)
+                if place.offset.checked_add(length).is_some()
+                    && matches!(ints[c::CHECKSUM] >> 32, 0 | 1) =>
+            {
+                Ok(Self {
+                    file,
+                    offset,
+                    length,
+                    place: (place.set != SetId::default()).then_some(place),
+                    checksum: (ints[c::CHECKSUM] != 0).then_some(ints[c::CHECKSUM] as u32),
+                    seq: ints[c::SEQ],
+                })
+            }
             _ => Err(Error::new(
                 Kind::Corrupt,
                 format!(

@@ -151,7 +151,7 @@ impl Tree {
                 Logged::Row(seq, row) if seq > last_seq && seq <= end => {
                     grown += inner.replay_row(seq, row);
                 }
-                Logged::Segments(seq, segments, _) if seq > last_seq && seq <= end => {
+                Logged::Segments(seq, segments) if seq > last_seq && seq <= end => {
                     let map = &mut inner.segments.lock().map;
                     let before = map.bytes();
                     segments.iter().for_each(|segment| map.insert(*segment));

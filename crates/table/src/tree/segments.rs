@@ -13,8 +13,8 @@ use crate::segment::{OPERATION_SEGMENTS_MAX, Overlay, SEGMENT, Segment, SegmentM
 
 impl Tree {
     /// Puts `segments` over what is there, as one operation; their bytes are in their logs.
-    /// `checksum` is the CRC-32C of the bytes of all of them if they are new: recovery stops at
-    /// an operation whose bytes did not survive. Their sequence number is set here.
+    /// Recovery stops at an operation of whose segments one has a checksum that its bytes do not
+    /// have any more. Their sequence number is set here.
     ///
     /// Survives what the tree's durability promises once it returns. Cost: no store request but a
     /// share of a log write, and at times, without a background thread, a flush.
@@ -24,7 +24,7 @@ impl Tree {
     ///
     /// # Panics
     /// If a segment is empty.
-    pub fn put_segments(&self, segments: &mut [Segment], checksum: Option<u32>) -> Result<u64> {
+    pub fn put_segments(&self, segments: &mut [Segment]) -> Result<u64> {
         let inner = &*self.inner;
         inner.check_failure()?;
         if segments.len() > OPERATION_SEGMENTS_MAX {
@@ -40,7 +40,7 @@ impl Tree {
         }
         let grown_bytes = live.map.bytes().saturating_sub(before);
         if inner.logs() {
-            live.log.add(seq, segments, checksum);
+            live.log.add(seq, segments);
         }
         let log_full = live.log.pending().len() >= SHARD_LOG_BYTES;
         drop(live);

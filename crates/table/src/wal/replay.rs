@@ -18,8 +18,8 @@ const SEARCH_FACTOR: usize = 16;
 pub enum Logged<'a> {
     /// A row, in stored form, and the number of its operation.
     Row(u64, &'a Row<'a>),
-    /// The segments of an operation, its number, and the CRC-32C of their bytes if they are new.
-    Segments(u64, &'a [Segment], Option<u32>),
+    /// The segments of an operation, and its number.
+    Segments(u64, &'a [Segment]),
     /// An operation, after what it consists of.
     Operation(u64),
 }
@@ -62,9 +62,8 @@ pub fn decode_log(
                         let row = &mut |seq, row: &Row| visit(Logged::Row(seq, row));
                         shard.decode(schema, &mut operations, row)
                     }
-                    None => segments.decode(&mut operations, &mut put).map(|(seq, checksum)| {
-                        visit(Logged::Segments(seq, &put, checksum));
-                        seq
+                    None => segments.decode(&mut operations, &mut put).inspect(|seq| {
+                        visit(Logged::Segments(*seq, &put));
                     }),
                 };
                 visit(Logged::Operation(seq.map_err(inside)?));
