@@ -1,0 +1,85 @@
+//! Program: what the two programs share: their options, and who their ranks are.
+
+use std::process::ExitCode;
+
+use esker_base::{Error, Kind, Result};
+use esker_comm::{Transport, threads};
+
+use crate::electron::Electron;
+use crate::setup::Setup;
+
+/// Electrons whose numbers are printed at the end, the fastest.
+const FASTEST: usize = 5;
+
+/// What both programs are told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Ranks, each a thread
+    #[arg(long, default_value_t = 4)]
+    pub ranks: u32,
+    /// Electrons in all
+    #[arg(long, default_value_t = 100_000)]
+    pub electrons: u64,
+    /// Times that all electrons are written
+    #[arg(long, default_value_t = 20)]
+    pub epochs: u32,
+    /// Steps between two times
+    #[arg(long, default_value_t = 20)]
+    pub steps: u32,
+}
+
+impl Options {
+    /// What is simulated.
+    #[must_use]
+    pub fn setup(&self) -> Setup {
+        Setup { electrons: self.electrons, ..Setup::two_streams() }
+    }
+
+    /// Runs `work` as every rank.
+    ///
+    /// # Errors
+    /// The first that a rank met.
+    pub fn run(&self, work: impl Fn(&mut dyn Transport) -> Result<()> + Sync) -> Result<()> {
+        threads::run(self.ranks, self.ranks, |transport| work(transport)).map(drop)
+    }
+}
+
+/// Says which electrons ended fastest: those that one wants to trace.
+///
+/// # Errors
+/// Those of the transport.
+pub fn print_fastest(electrons: &[Electron], transport: &mut dyn Transport) -> Result<()> {
+    let fastest = crate::exchange::fastest(transport, electrons, FASTEST)?;
+    if transport.rank().0 == 0 {
+        let ids: Vec<String> = fastest.iter().map(|electron| electron.id.to_string()).collect();
+        println!("fastest: {}", ids.join(" "));
+    }
+    Ok(())
+}
+
+/// Prints where an electron was in each epoch.
+pub fn print_trace(trace: &[(u32, Electron)]) {
+    println!("epoch,x,y,vx,vy,vz");
+    for (epoch, electron) in trace {
+        let ([x, y], [vx, vy, vz]) = (electron.place, electron.velocity);
+        println!("{epoch},{x},{y},{vx},{vy},{vz}");
+    }
+}
+
+/// The exit code for the shell, and a message for people if it failed.
+#[must_use]
+pub fn exit(done: Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("plasma: {error}");
+            ExitCode::from(error.kind().exit_code())
+        }
+    }
+}
+
+/// A record that is none.
+#[must_use]
+pub fn no_electron(place: &str) -> Error {
+    Error::new(Kind::Corrupt, format!("{place}: not a record of an electron"))
+}

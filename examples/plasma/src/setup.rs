@@ -1,0 +1,102 @@
+//! Setup: what is simulated, and where each electron begins.
+
+use std::f64::consts::TAU;
+
+use esker_base::{Error, Kind, Random, Result};
+
+use crate::electron::Electron;
+use crate::grid::{Grid, wrapped};
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The plane.
+    pub grid: Grid,
+    /// Electrons in all.
+    pub electrons: u64,
+    /// The magnetic field across the plane, which is also the cyclotron frequency.
+    pub magnetic: f64,
+    /// Half of the electrons drift in x with this velocity, half against.
+    pub drift: f64,
+    /// The thermal velocity in each direction.
+    pub thermal: f64,
+    /// The electrons begin displaced in x by this times a sine of the plane's width.
+    pub displacement: f64,
+    /// A step in time.
+    pub step: f64,
+    /// Seed of the velocities.
+    pub seed: u64,
+}
+
+impl Setup {
+    /// Two streams of electrons through one another: waves grow out of the noise, trap electrons
+    /// and make some of them fast.
+    #[must_use]
+    pub fn two_streams() -> Self {
+        Self {
+            grid: Grid { columns: 64, rows: 16, width: 4.0 * TAU, height: TAU },
+            electrons: 100_000,
+            magnetic: 0.1,
+            drift: 1.0,
+            thermal: 0.1,
+            displacement: 0.001,
+            step: 0.1,
+            seed: 1,
+        }
+    }
+
+    /// Fails unless this can be simulated by so many ranks.
+    ///
+    /// # Errors
+    /// `Invalid` says what cannot be.
+    pub fn check(&self, ranks: u32) -> Result<()> {
+        let invalid = |what: String| Err(Error::new(Kind::Invalid, what));
+        if ranks as usize > self.grid.columns {
+            let columns = self.grid.columns;
+            return invalid(format!("{ranks} ranks share {columns} columns of cells"));
+        }
+        let lengths = [self.grid.width, self.grid.height, self.step];
+        if self.grid.points() == 0
+            || self.electrons == 0
+            || !lengths.iter().all(|length| *length > 0.0)
+        {
+            return invalid("a plane, a step and some electrons must not be empty".to_owned());
+        }
+        Ok(())
+    }
+
+    /// How many real electrons one of the simulation stands for: the mean density is 1.
+    #[must_use]
+    pub fn weight(&self) -> f64 {
+        self.grid.width * self.grid.height / self.electrons as f64
+    }
+
+    /// Where electron `id` begins, the same for every number of ranks.
+    ///
+    /// Places are spread more evenly than by chance, by the golden ratio and the bits of the id in
+    /// reverse, so that the noise is small (a "quiet start", Birdsall and Langdon §16).
+    #[must_use]
+    pub fn electron(&self, id: u64) -> Electron {
+        let mut random = Random::from_seed(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ id);
+        // Pairs of electrons begin at one place, drifting one way and the other.
+        let pair = id / 2;
+        let x = (pair as f64 + 0.5) / self.electrons.div_ceil(2) as f64 * self.grid.width;
+        let y = unit(pair.reverse_bits()) * self.grid.height;
+        let x = wrapped(x + self.displacement * (TAU * x / self.grid.width).sin(), self.grid.width);
+        let drift = if id.is_multiple_of(2) { self.drift } else { -self.drift };
+        let mut velocity = [(); 3].map(|()| self.thermal * normal(&mut random));
+        velocity[0] += drift;
+        Electron { id, place: [x, y], velocity }
+    }
+}
+
+/// A number from 0 to 1, by the high bits.
+fn unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// A normally distributed number (Box and Muller, 1958).
+fn normal(random: &mut Random) -> f64 {
+    let radius = (-2.0 * (1.0 - unit(random.next_u64())).ln()).sqrt();
+    radius * (TAU * unit(random.next_u64())).cos()
+}
