@@ -1,3 +1,6 @@
 //! Tests of indexed directories as a whole.
 
+mod auxiliary;
+mod golden;
 mod model;
+mod vpic;

@@ -125,6 +125,15 @@ impl Field {
         u32::from(self.number.bytes())
     }
 
+    /// How many bytes its keys have.
+    #[must_use]
+    pub fn key_bytes(self) -> usize {
+        match self.number {
+            Number::Bytes { count } => usize::from(count),
+            _ => KEY_NUMBER_BYTES,
+        }
+    }
+
     fn stored(self, bytes: &[u8]) -> &[u8] {
         &bytes[self.offset as usize..][..usize::from(self.number.bytes())]
     }

@@ -6,9 +6,10 @@
 //! record: … key …                           stored whole as the value
 //! ```
 //! [`survey`] looks at the headers of all files and groups them by step; [`Dump::records`] reads
-//! one. What is wrong with a file is `Corrupt` with its name and the offset.
+//! one; [`append_all`] appends all. What is wrong with a file is `Corrupt` with its name and the offset.
 //! Concurrency: each rank reads its own files.
 
+mod append;
 mod field;
 mod layout;
 
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use esker_base::{Error, Kind, Result};
 
+pub use append::append_all;
 pub use field::{Field, KEY_NUMBER_BYTES, Number};
 pub use layout::Layout;
 

@@ -351,6 +351,11 @@ impl<T: Transport> Imd<T> {
         Ok(())
     }
 
+    /// The transport, for other channels: a program that computes between its epochs talks by it.
+    pub fn transport(&mut self) -> &mut T {
+        self.router.transport()
+    }
+
     /// Takes in what others sent, so that they need not wait for this rank's next append. Worth a
     /// call now and then where a rank computes for long.
     ///

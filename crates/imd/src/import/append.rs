@@ -1,0 +1,42 @@
+//! Append: the records of a rank's share of files, epoch by epoch.
+
+use esker_base::Result;
+use esker_comm::Transport;
+
+use super::{Layout, Step};
+use crate::shape::Shape;
+use crate::write::Imd;
+
+impl Layout {
+    /// The shape of a directory that takes such records: keys, and whole records as values.
+    ///
+    /// # Panics
+    /// If the layout was not checked.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        let key_bytes = u8::try_from(self.key.key_bytes()).expect("keys have at most 255 bytes");
+        Shape::Fixed { key_bytes, value_bytes: self.record_bytes }
+    }
+}
+
+/// Appends every record of `steps`, of which each becomes an epoch: as rank `rank` of `ranks`, the
+/// records of every so manyth file. Collective. Returns how many records this rank appended.
+///
+/// # Errors
+/// Those of reading the files, which name file and offset, and those of the directory.
+pub fn append_all<T: Transport>(
+    imd: &mut Imd<T>,
+    (rank, ranks): (u32, u32),
+    steps: &[Step],
+    layout: &Layout,
+) -> Result<u64> {
+    let mut appended = 0;
+    for step in steps {
+        for dump in step.of_rank(rank, ranks) {
+            dump.records(layout, |key, record| imd.append(key, record))?;
+            appended += dump.records;
+        }
+        imd.epoch_flush()?;
+    }
+    Ok(appended)
+}
