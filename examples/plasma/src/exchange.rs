@@ -1,6 +1,6 @@
 //! Exchange: what ranks tell one another in a step: sums over all, and electrons that cross over.
 
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Kind, Random, Result};
 use esker_comm::{Channel, Message, Rank, Transport};
 
 use crate::electron::{Electron, KEY_BYTES, RECORD_BYTES};
@@ -36,6 +36,25 @@ pub fn sum<T: Transport + ?Sized>(transport: &mut T, numbers: &mut [f64]) -> Res
         transport.send(rank, SUMS, encode(numbers))?;
     }
     Ok(())
+}
+
+/// A number that nobody has had, the same on all ranks.
+///
+/// # Errors
+/// Those of the transport.
+pub fn random_id<T: Transport + ?Sized>(transport: &mut T) -> Result<u128> {
+    if transport.rank() == Rank(0) {
+        let id = Random::from_system().u128();
+        for rank in Rank::all(transport.size()).skip(1) {
+            transport.send(rank, SUMS, id.to_le_bytes().to_vec())?;
+        }
+        return Ok(id);
+    }
+    let message = transport.receive_soon(&[SUMS], "the number of rank 0")?;
+    let id = message.bytes.as_array().ok_or_else(|| {
+        Error::new(Kind::Corrupt, "a message of rank 0 that is no 128-bit number")
+    })?;
+    Ok(u128::from_le_bytes(*id))
 }
 
 fn encode(numbers: &[f64]) -> Vec<u8> {

@@ -1,0 +1,76 @@
+//! The simulation with an indexed directory: any electron's records are found by its number, in
+//! each epoch, without reading the others. `plasma-files` is the same with plain files.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use esker_base::Result;
+use esker_base::store::{SharedStore, url};
+use esker_comm::Transport;
+use esker_imd::{Format, Imd, Reader, Shape};
+use plasma::electron::{KEY_BYTES, STATE_BYTES};
+use plasma::exchange;
+use plasma::program::{self, Options};
+use plasma::{Electron, Simulation};
+
+/// Two streams of electrons, written to an indexed directory
+#[derive(Parser)]
+enum Command {
+    /// Simulate and write
+    Run {
+        /// The store in which to make the directory
+        store: String,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Print where an electron was in each epoch
+    Trace {
+        /// The store with the directory
+        store: String,
+        /// The electron's number
+        id: u64,
+    },
+}
+
+/// Where in the store the directory is.
+const DIRECTORY: &str = "electrons/";
+
+fn main() -> ExitCode {
+    program::exit(match Command::parse() {
+        Command::Run { store, options } => url::init(&store)
+            .and_then(|store| options.run(|transport| write(&store, &options, transport))),
+        Command::Trace { store, id } => url::open(&store)
+            .and_then(|store| trace(&store, id))
+            .map(|found| program::print_trace(&found)),
+    })
+}
+
+fn write(store: &SharedStore, options: &Options, transport: &mut dyn Transport) -> Result<()> {
+    let id = exchange::random_id(transport)?;
+    let shape = Shape::Fixed { key_bytes: KEY_BYTES as u8, value_bytes: STATE_BYTES as u32 };
+    let settings = esker_imd::Options::new(id, Format::Base, shape);
+    let mut directory = Imd::create(store, DIRECTORY, &mut *transport, &settings)?;
+    let mut simulation = Simulation::new(&options.setup(), directory.transport())?;
+    for _ in 0..options.epochs {
+        for _ in 0..options.steps {
+            simulation.step(directory.transport())?;
+        }
+        for electron in simulation.electrons() {
+            directory.append(&electron.key(), &electron.state())?;
+        }
+        directory.epoch_flush()?;
+    }
+    directory.finish()?;
+    program::print_fastest(simulation.electrons(), transport)
+}
+
+/// Looks one key up.
+fn trace(store: &SharedStore, id: u64) -> Result<Vec<(u32, Electron)>> {
+    let key = id.to_be_bytes();
+    let answer = Reader::open(store, DIRECTORY, 0)?.get(&key)?;
+    let electrons = answer.values.iter().map(|value| {
+        let electron = Electron::parse(&key, &value.bytes);
+        Ok((value.epoch, electron.ok_or_else(|| program::no_electron(DIRECTORY))?))
+    });
+    electrons.collect()
+}
