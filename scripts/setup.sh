@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what is missing, and nothing else. Takes well under a second when nothing is missing.
 #
-# usage: scripts/setup.sh [build|test|compare]...      (default: build test)
+# usage: scripts/setup.sh [build|test|mpi|compare]...      (default: build test)
 #   build     a C compiler and linker for the dependencies, git
 #   test      rustfmt, clippy, Go and the S3 server that the tests start
+#   mpi       Open MPI, MPICH, and libclang, which reads their headers
 #   compare   Python; peers/Makefile installs what the rival engines need
 #
 # Needs a Debian machine with a Rust toolchain. Installs Debian packages as root or through sudo.
@@ -22,7 +23,7 @@ say() { echo "setup: $*"; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
 as_root() {
-    if [ "$(id -u)" = 0 ]; then
+    if [ "$EUID" = 0 ]; then
         "$@"
     elif have sudo; then
         sudo "$@"
@@ -114,6 +115,19 @@ need_recent_go() {
     export PATH="$root/bin:$PATH"
 }
 
+setup_mpi() {
+    need optional "MPI ranks" libopenmpi-dev mpicc.openmpi
+    need optional "starts MPI ranks" openmpi-bin mpirun.openmpi
+    need optional "MPI ranks" libmpich-dev mpicc.mpich
+    need optional "starts MPI ranks" mpich mpirun.mpich
+    have_libclang || apt_install libclang-dev || missing optional "libclang (reads the headers of MPI)"
+}
+
+have_libclang() {
+    local found=(/usr/lib/llvm-*/lib/libclang*.so*)
+    [ -e "${found[0]}" ]
+}
+
 setup_compare() {
     need required "runs the comparison" python3 python3
 }
@@ -121,7 +135,7 @@ setup_compare() {
 [ $# -gt 0 ] || set -- build test
 for part; do
     case $part in
-        build | test | compare) "setup_$part" ;;
+        build | test | mpi | compare) "setup_$part" ;;
         *)
             sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0" >&2
             exit 2
