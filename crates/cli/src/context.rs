@@ -47,6 +47,11 @@ impl Context {
         }
     }
 
+    /// The URL of the store, if one was given.
+    pub fn given_store(&self) -> Option<&str> {
+        self.store.as_deref().filter(|url| !url.is_empty())
+    }
+
     /// Opens the store.
     pub fn store(&self) -> Result<SharedStore> {
         url::open(self.store_url())

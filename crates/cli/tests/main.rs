@@ -5,5 +5,6 @@ mod esker;
 mod failures;
 mod json;
 mod round_trip;
+mod run;
 mod sessions;
 mod stacks;

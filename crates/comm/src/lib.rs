@@ -1,6 +1,7 @@
 //! Ranks of a job and the messages between them.
 //!
-//! - [`Transport`]: send, receive, barrier. [`threads`]: ranks that are threads of one process.
+//! - [`Transport`]: send, receive, barrier. [`threads`]: ranks that are threads of one process;
+//!   [`tcp`]: ranks that are processes, which a [`job::Job`] tells who they are.
 //! - [`Router`]: small records between all ranks, in batches, directly or over three hops, with
 //!   bounded memory.
 //! - [`conformance`]: what every transport must do, as functions.
@@ -9,9 +10,13 @@
 
 mod barrier;
 pub mod conformance;
+pub mod job;
+pub mod launch;
 mod node_map;
+mod queues;
 mod rank;
 pub mod router;
+pub mod tcp;
 pub mod threads;
 pub mod transport;
 
@@ -19,3 +24,7 @@ pub use node_map::NodeMap;
 pub use rank::{Channel, Rank};
 pub use router::{Router, RouterOptions, Routing};
 pub use transport::{Counters, Message, Sent, Transport};
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/ranks.md")]
+struct Guide;

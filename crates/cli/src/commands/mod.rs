@@ -20,6 +20,7 @@ mod names;
 mod publish;
 mod put;
 mod rm;
+mod run;
 mod session;
 mod show;
 mod squash;
@@ -64,6 +65,7 @@ pub enum Command {
     Gc(gc::Gc),
     Verify(verify::Verify),
     Bench(bench::Bench),
+    Run(run::Run),
     Completions(completions::Completions),
     ExitCodes(exit_codes::ExitCodes),
 }
@@ -76,6 +78,7 @@ impl Command {
             Self::Export(command) => return command.run(context),
             Self::Find(command) => return command.run(context),
             Self::Verify(command) => return command.run(context),
+            Self::Run(command) => return command.run(context),
             Self::Du(command) => return command.run(context),
             Self::Diff(command) => return command.run(context),
             Self::Init(command) => command.run(context),

@@ -1,20 +1,16 @@
-//! Inbox: messages to one rank, a bounded queue for each channel.
+//! Inbox: the queues of a rank behind a lock, and the waking of their owner.
 //!
-//! A queue takes a message while its bytes stay within the bound, and one whatever its size when it
-//! is empty. Who is refused is remembered, and told when half of the queue is free.
+//! Who is refused is remembered, and told when half of the queue is free.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
+use esker_base::Clock;
+use esker_base::clock::SystemClock;
 use parking_lot::{Condvar, Mutex};
 
+use crate::queues::Queues;
 use crate::transport::Message;
 use crate::{Channel, Rank};
-
-/// What a message counts for: with its place in the queue, so that empty ones are bounded too.
-fn held_bytes(message: &Message) -> usize {
-    message.bytes.len() + size_of::<Message>()
-}
 
 /// The messages to a rank.
 #[derive(Debug, Default)]
@@ -27,22 +23,10 @@ pub(super) struct Inbox {
 
 #[derive(Debug, Default)]
 struct State {
-    /// One for each channel that ever had a message; few.
-    queues: Vec<Queue>,
+    queues: Queues<Rank>,
     is_closed: bool,
     /// Elsewhere something changed that the owner may be waiting for.
     nudged: bool,
-    bytes: u64,
-    bytes_max: u64,
-}
-
-#[derive(Debug)]
-struct Queue {
-    channel: Channel,
-    messages: VecDeque<Message>,
-    bytes: usize,
-    /// Who was refused since the queue was last emptied by half.
-    refused: Vec<Rank>,
 }
 
 /// What became of a message.
@@ -59,18 +43,11 @@ impl Inbox {
         if state.is_closed {
             return Put::Closed;
         }
-        let bytes = held_bytes(&message);
-        let queue = state.queue(message.channel);
-        if !queue.messages.is_empty() && queue.bytes + bytes > channel_bytes_max {
-            if !queue.refused.contains(&message.from) {
-                queue.refused.push(message.from);
-            }
+        if !state.queues.has_room(message.channel, message.bytes.len(), channel_bytes_max) {
+            state.queues.wait_for_room(message.channel, message.from);
             return Put::Full(message);
         }
-        queue.bytes += bytes;
-        queue.messages.push_back(message);
-        state.bytes += bytes as u64;
-        state.bytes_max = state.bytes_max.max(state.bytes);
+        state.queues.put(message);
         drop(state);
         self.changed.notify_one();
         Put::Done
@@ -84,29 +61,24 @@ impl Inbox {
         wait: Duration,
         channel_bytes_max: usize,
         is_hopeless: impl Fn() -> bool,
-    ) -> (Option<Message>, Vec<Rank>) {
+    ) -> Option<(Message, Vec<Rank>)> {
         let mut state = self.state.lock();
-        if let Some(taken) = state.take(channels, channel_bytes_max) {
-            return taken;
-        }
+        let taken = state.queues.take(channels, channel_bytes_max);
         // A nudge that came while the owner was busy counts: it is about what the owner looked at
         // before.
-        if wait.is_zero() || std::mem::take(&mut state.nudged) || is_hopeless() {
-            return (None, Vec::new());
+        if taken.is_some() || wait.is_zero() || std::mem::take(&mut state.nudged) || is_hopeless() {
+            return taken;
         }
+        let start_ns = SystemClock.monotonic_ns();
         let mut left = wait;
-        let clock = esker_base::clock::SystemClock;
-        let start_ns = esker_base::Clock::monotonic_ns(&clock);
         loop {
             let timed_out = self.changed.wait_for(&mut state, left).timed_out();
-            if let Some(taken) = state.take(channels, channel_bytes_max) {
+            let taken = state.queues.take(channels, channel_bytes_max);
+            if taken.is_some() || timed_out || std::mem::take(&mut state.nudged) {
                 return taken;
             }
-            if timed_out || std::mem::take(&mut state.nudged) {
-                return (None, Vec::new());
-            }
             // A message of another channel came.
-            let passed_ns = esker_base::Clock::monotonic_ns(&clock) - start_ns;
+            let passed_ns = SystemClock.monotonic_ns() - start_ns;
             left = wait.saturating_sub(Duration::from_nanos(passed_ns));
         }
     }
@@ -121,7 +93,7 @@ impl Inbox {
     pub fn close(&self) -> Vec<Rank> {
         let mut state = self.state.lock();
         state.is_closed = true;
-        state.queues.drain(..).flat_map(|queue| queue.refused).collect()
+        state.queues.clear()
     }
 
     /// Whether the owner has ended.
@@ -131,38 +103,6 @@ impl Inbox {
 
     /// Bytes held now, and the most that were.
     pub fn bytes(&self) -> (u64, u64) {
-        let state = self.state.lock();
-        (state.bytes, state.bytes_max)
-    }
-}
-
-impl State {
-    fn queue(&mut self, channel: Channel) -> &mut Queue {
-        let place = self.queues.iter().position(|queue| queue.channel == channel);
-        let place = place.unwrap_or_else(|| {
-            let (messages, refused) = (VecDeque::new(), Vec::new());
-            self.queues.push(Queue { channel, messages, bytes: 0, refused });
-            self.queues.len() - 1
-        });
-        &mut self.queues[place]
-    }
-
-    fn take(
-        &mut self,
-        channels: &[Channel],
-        channel_bytes_max: usize,
-    ) -> Option<(Option<Message>, Vec<Rank>)> {
-        for channel in channels {
-            let queue = self.queues.iter_mut().find(|queue| queue.channel == *channel);
-            let Some(queue) = queue else { continue };
-            let Some(message) = queue.messages.pop_front() else { continue };
-            let bytes = held_bytes(&message);
-            queue.bytes -= bytes;
-            let has_room = queue.bytes <= channel_bytes_max / 2;
-            let refused = if has_room { std::mem::take(&mut queue.refused) } else { Vec::new() };
-            self.bytes -= bytes as u64;
-            return Some((Some(message), refused));
-        }
-        None
+        self.state.lock().queues.bytes()
     }
 }

@@ -227,17 +227,14 @@ impl Transport for ThreadTransport {
     fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>> {
         let inbox = &self.job.inboxes[self.rank.index()];
         let lost = || self.job.lost.load(Ordering::SeqCst) != 0;
-        let (message, waiting) =
-            inbox.take(channels, wait, self.job.options.channel_bytes_max, lost);
+        let taken = inbox.take(channels, wait, self.job.options.channel_bytes_max, lost);
+        let Some((message, waiting)) = taken else {
+            return self.job.check_lost().map(|()| None);
+        };
         self.job.nudge(&waiting);
-        match message {
-            Some(message) => {
-                self.counters.received_messages += 1;
-                self.counters.received_bytes += message.bytes.len() as u64;
-                Ok(Some(message))
-            }
-            None => self.job.check_lost().map(|()| None),
-        }
+        self.counters.received_messages += 1;
+        self.counters.received_bytes += message.bytes.len() as u64;
+        Ok(Some(message))
     }
 
     fn barrier(&mut self) -> Result<()> {

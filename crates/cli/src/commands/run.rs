@@ -1,0 +1,58 @@
+//! `esker run`: a program as the ranks of a job.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Args;
+use esker_base::Result;
+use esker_base::clock::SystemClock;
+use esker_comm::launch::{self, Launch, Outcome};
+
+use crate::context::Context;
+use crate::output;
+
+/// Run a program as the ranks of a job, on this machine
+///
+/// Every rank is told who it is by ESKER_RANK, ESKER_RANKS, ESKER_JOB and ESKER_NODE, and meets the
+/// others through the store; without --store they meet in a directory that is removed afterwards.
+/// Output is passed through; signals are handed on. When a rank fails the others are ended, and the
+/// exit code is that of the rank that failed first.
+///
+/// Programs that use Esker's ranks also run under srun and mpirun, with ESKER_STORE set to a store
+/// that all machines see.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  esker run -n 16 --per-node 4 -- ./simulation --steps 100
+  esker run -n 4 --store /scratch/store -- esker imd write particles:/p --transport tcp")]
+pub struct Run {
+    /// Ranks
+    #[arg(short = 'n', long = "ranks", value_name = "N")]
+    ranks: u32,
+    /// Ranks on each simulated node; all on one unless given
+    #[arg(long, value_name = "C")]
+    per_node: Option<u32>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+impl Run {
+    /// Runs it.
+    pub fn run(self, context: &Context) -> Result<ExitCode> {
+        let Self { ranks, per_node, command } = self;
+        let store = context.given_store().map(str::to_owned);
+        let outcome = launch::run(&Launch { command, ranks, per_node, store }, &SystemClock)?;
+        match outcome {
+            Outcome::Success => {}
+            Outcome::Exit(rank, code) => {
+                output::notice(format!("{rank} failed first, with exit code {code}"));
+            }
+            Outcome::Killed(rank, signal) => {
+                output::notice(format!("{rank} was killed by signal {signal}"));
+            }
+            Outcome::Interrupted(signal) => output::notice(format!("ended by signal {signal}")),
+        }
+        Ok(ExitCode::from(outcome.exit_code()))
+    }
+}

@@ -1,0 +1,153 @@
+//! Job: what a process is told by whoever started it: its rank, how many there are, where to meet.
+//!
+//! | started by | rank, ranks | job | node |
+//! |---|---|---|---|
+//! | `esker run` | `ESKER_RANK`, `ESKER_RANKS` | `ESKER_JOB` | `ESKER_NODE` |
+//! | `srun` | `SLURM_PROCID`, `SLURM_NTASKS` | `SLURM_JOB_ID` and `SLURM_STEP_ID` | `SLURM_NODEID` |
+//! | Open MPI's `mpirun` | `OMPI_COMM_WORLD_RANK`, `_SIZE` | `PMIX_NAMESPACE` | the host's name |
+//! | MPICH's `mpirun` | `PMI_RANK`, `PMI_SIZE` | `ESKER_JOB` | the host's name |
+//!
+//! The variables of `esker run` win, one by one, so that any of them can be set by hand.
+
+use esker_base::{Error, Kind, Result};
+
+use crate::Rank;
+
+/// The variable with the rank.
+pub const RANK: &str = "ESKER_RANK";
+/// The variable with how many ranks there are.
+pub const RANKS: &str = "ESKER_RANKS";
+/// The variable with the job's id, which no other job that meets in the same store has.
+pub const JOB: &str = "ESKER_JOB";
+/// The variable with the name of the rank's node.
+pub const NODE: &str = "ESKER_NODE";
+/// The variable with the URL of the store in which ranks meet; else `ESKER_STORE`.
+pub const MEET: &str = "ESKER_MEET";
+/// The variable with the name or IP address at which a rank is reached; else the host's name.
+pub const ADDRESS: &str = "ESKER_ADDRESS";
+
+/// The place of a process in its job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// What tells the job from others that meet in the same store.
+    pub id: String,
+    /// Which rank this process is.
+    pub rank: Rank,
+    /// How many there are.
+    pub size: u32,
+    /// The name of its node: ranks that give the same share one.
+    pub node: String,
+    /// The name or address at which others reach it; none if only from its own host.
+    pub address: Option<String>,
+    /// The URL of the store to meet in.
+    pub meet: Option<String>,
+}
+
+impl Job {
+    /// The place of this process in its job; `None` if it was started as none of several.
+    ///
+    /// # Errors
+    /// `Invalid` if the environment contradicts itself, or has ranks but no id of the job.
+    pub fn from_env() -> Result<Option<Self>> {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self::from(&host, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    /// As [`Job::from_env`], on the host of that name with the variables that `get` knows.
+    ///
+    /// # Errors
+    /// As [`Job::from_env`].
+    pub fn from(host: &str, get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
+        const STARTERS: [(&str, &str); 4] = [
+            (RANK, RANKS),
+            ("SLURM_PROCID", "SLURM_NTASKS"),
+            ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+            ("PMI_RANK", "PMI_SIZE"),
+        ];
+        let found = STARTERS.iter().find_map(|names| Some((names, get(names.0)?)));
+        let Some(((rank_name, size_name), rank)) = found else { return Ok(None) };
+        let size = get(size_name).ok_or_else(|| invalid(rank_name, &rank, size_name))?;
+        let number = |name: &str, value: &str| {
+            value.parse::<u32>().map_err(|_| Error::new(Kind::Invalid, format!("{name}={value}")))
+        };
+        let (rank, size) = (number(rank_name, &rank)?, number(size_name, &size)?);
+        if rank >= size {
+            let what = format!("{rank_name}={rank} is no rank of {size_name}={size}");
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        let id = get(JOB).or_else(|| job_of_starter(&get)).ok_or_else(|| {
+            let what = format!("set {JOB} to the same new word for all ranks of a job");
+            Error::new(Kind::Invalid, what)
+        })?;
+        let node = get(NODE).or_else(|| get("SLURM_NODEID")).unwrap_or_else(|| host.to_owned());
+        let address = Some(get(ADDRESS).unwrap_or_else(|| host.to_owned()));
+        let meet = get(MEET).or_else(|| get("ESKER_STORE"));
+        Ok(Some(Self { id, rank: Rank(rank), size, node, address, meet }))
+    }
+}
+
+fn invalid(rank_name: &str, rank: &str, size_name: &str) -> Error {
+    Error::new(Kind::Invalid, format!("{rank_name}={rank} is set, but {size_name} is not"))
+}
+
+fn job_of_starter(get: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let usable = |id: String| {
+        id.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect::<String>()
+    };
+    let slurm = || Some(format!("slurm-{}-{}", get("SLURM_JOB_ID")?, get("SLURM_STEP_ID")?));
+    let pmix = || Some(format!("pmix-{}", get("PMIX_NAMESPACE")?));
+    let ompi = || Some(format!("ompi-{}", get("OMPI_MCA_ess_base_jobid")?));
+    slurm().or_else(pmix).or_else(ompi).map(usable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(variables: &[(&str, &str)]) -> Result<Option<Job>> {
+        Job::from("host", |name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn every_starter_is_understood() {
+        let ours = job(&[(RANK, "3"), (RANKS, "8"), (JOB, "j"), (NODE, "1")]).unwrap().unwrap();
+        assert_eq!((ours.rank, ours.size), (Rank(3), 8));
+        assert_eq!((&ours.id[..], &ours.node[..]), ("j", "1"));
+        let slurm = job(&[
+            ("SLURM_PROCID", "0"),
+            ("SLURM_NTASKS", "2"),
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_NODEID", "4"),
+        ]);
+        let slurm = slurm.unwrap().unwrap();
+        assert_eq!((&slurm.id[..], &slurm.node[..]), ("slurm-77-0", "4"));
+        let open = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
+        let named = [open[0], open[1], ("PMIX_NAMESPACE", "12@x/1")];
+        assert_eq!(job(&named).unwrap().unwrap().id, "pmix-12-x-1");
+        let mpich = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), (JOB, "mine")];
+        let mpich = job(&mpich).unwrap().unwrap();
+        assert_eq!((&mpich.id[..], &mpich.node[..]), ("mine", "host"));
+    }
+
+    #[test]
+    fn a_process_of_its_own_is_in_no_job() {
+        assert_eq!(job(&[]).unwrap(), None);
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let refused: [&[(&str, &str)]; 4] = [
+            &[(RANK, "0"), (JOB, "j")],
+            &[(RANK, "2"), (RANKS, "2"), (JOB, "j")],
+            &[(RANK, "x"), (RANKS, "2"), (JOB, "j")],
+            &[("PMI_RANK", "0"), ("PMI_SIZE", "2")],
+        ];
+        for variables in refused {
+            assert_eq!(job(variables).unwrap_err().kind(), Kind::Invalid);
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Launch: starts the ranks of a job on this machine, and ends them together.
+//!
+//! Each rank is a process group of its own, so that what it started ends with it, and is told who it
+//! is by the variables of [`job`]. Output is passed through as it is; rank 0 reads our input, unless
+//! that is a terminal, the others nothing. Signals that end or inform a program are handed on to all.
+//! When a rank fails the others are asked to end (SIGTERM), and killed after [`GRACE`]; when this
+//! process dies the kernel kills the ranks.
+
+use std::io::IsTerminal;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use esker_base::store::{SharedStore, url};
+use esker_base::{Clock, Error, Kind, Random, Result};
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::{Rank, job, tcp};
+
+/// How long ranks may take to end when asked to.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How long after the first failure others are looked at: who was lost fails at the same time as
+/// those who noticed.
+const SETTLE: Duration = Duration::from_millis(100);
+
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A program to run as the ranks of a job.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The program and its arguments.
+    pub command: Vec<std::ffi::OsString>,
+    /// How many ranks.
+    pub ranks: u32,
+    /// How many of them share a simulated node; all if none is given.
+    pub per_node: Option<u32>,
+    /// The URL of the store in which they meet and work; without one they meet in a directory that is
+    /// removed afterwards.
+    pub store: Option<String>,
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All ranks succeeded.
+    Success,
+    /// This rank failed first, with an exit code.
+    Exit(Rank, u8),
+    /// This rank was the first to be killed by a signal, of this number.
+    Killed(Rank, i32),
+    /// We were told to end by a signal of this number, and told the ranks.
+    Interrupted(i32),
+}
+
+impl Outcome {
+    /// The exit code of a launcher: the rank's; 128 and the number for a signal, as in a shell.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Exit(_, code) => code,
+            Self::Killed(_, signal) | Self::Interrupted(signal) => {
+                u8::try_from(signal).unwrap_or(0).saturating_add(128)
+            }
+        }
+    }
+}
+
+/// Runs a job to its end. From then on the process ignores the signals that were handed on, so it had
+/// better end too.
+///
+/// # Errors
+/// `NotFound` or `Denied` if there is no such program; `Invalid` for no ranks or a store that
+/// processes cannot share; those of opening the store.
+pub fn run(launch: &Launch, clock: &dyn Clock) -> Result<Outcome> {
+    if launch.ranks == 0 || launch.per_node == Some(0) || launch.command.is_empty() {
+        let what = "a job has a program, at least one rank, and at least one on each node";
+        return Err(Error::new(Kind::Invalid, what));
+    }
+    let id = format!("run-{:016x}", Random::from_system().next_u64());
+    let place = Place::open(launch, &id)?;
+    // From here on no signal is missed.
+    let signals = Signals::new([SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2]);
+    let signals = signals.map_err(|error| Error::io(error, "listen for signals"))?;
+    let mut ranks = Ranks { running: Vec::new(), ended: Vec::new(), signals, clock };
+    let outcome = ranks.start(launch, &id, &place.url).and_then(|()| ranks.watch());
+    ranks.end_all();
+    place.clear(&id);
+    outcome
+}
+
+/// Where ranks meet.
+struct Place {
+    url: String,
+    store: SharedStore,
+    /// To be removed.
+    directory: Option<PathBuf>,
+}
+
+impl Place {
+    fn open(launch: &Launch, id: &str) -> Result<Self> {
+        if let Some(given) = &launch.store {
+            if given.starts_with("memory:") {
+                let what = "processes share no memory: give a directory or a bucket as the store";
+                return Err(Error::new(Kind::Invalid, what));
+            }
+            let store = url::open(given)?;
+            return Ok(Self { url: store.url(), store, directory: None });
+        }
+        let directory = std::env::temp_dir().join(format!("esker-{id}"));
+        let store = url::init(&directory.to_string_lossy())?;
+        Ok(Self { url: store.url(), store, directory: Some(directory) })
+    }
+
+    /// What ranks that failed to meet have left.
+    fn clear(&self, id: &str) {
+        // Of no consequence: nobody looks at it any more.
+        let _ = match &self.directory {
+            Some(directory) => std::fs::remove_dir_all(directory)
+                .map_err(|error| Error::io(error, "remove the directory to meet in")),
+            None => tcp::clear(&*self.store, id),
+        };
+    }
+}
+
+struct Ranks<'a> {
+    running: Vec<(Rank, Child)>,
+    /// In the order in which they were found to have ended.
+    ended: Vec<(Rank, ExitStatus)>,
+    signals: Signals,
+    clock: &'a dyn Clock,
+}
+
+impl Ranks<'_> {
+    fn start(&mut self, launch: &Launch, id: &str, meet: &str) -> Result<()> {
+        let per_node = launch.per_node.unwrap_or(launch.ranks);
+        for rank in Rank::all(launch.ranks) {
+            let mut command = Command::new(&launch.command[0]);
+            command
+                .args(&launch.command[1..])
+                .env(job::RANK, rank.0.to_string())
+                .env(job::RANKS, launch.ranks.to_string())
+                .env(job::JOB, id)
+                .env(job::NODE, (rank.0 / per_node).to_string())
+                .env(job::MEET, meet)
+                .env(job::ADDRESS, "127.0.0.1")
+                .process_group(0);
+            if let Some(store) = &launch.store {
+                command.env("ESKER_STORE", store);
+            }
+            // A process of another group that reads from the terminal is stopped.
+            if rank != Rank(0) || std::io::stdin().is_terminal() {
+                command.stdin(Stdio::null());
+            }
+            let with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+            // SAFETY: between fork and exec it makes one system call, and neither allocates nor
+            // takes a lock.
+            unsafe { command.pre_exec(with_us) };
+            let child = command.spawn().map_err(|error| {
+                Error::io(error, format!("start {}", launch.command[0].to_string_lossy()))
+            })?;
+            self.running.push((rank, child));
+        }
+        Ok(())
+    }
+
+    /// Returns once all have succeeded or one has not.
+    fn watch(&mut self) -> Result<Outcome> {
+        loop {
+            self.reap()?;
+            if self.ended.iter().any(|(_, status)| !status.success()) {
+                self.settle()?;
+                return Ok(self.first_failure());
+            }
+            if self.running.is_empty() {
+                return Ok(Outcome::Success);
+            }
+            let received: Vec<i32> = self.signals.wait().collect();
+            for signal in received {
+                if signal == SIGCHLD {
+                    continue;
+                }
+                self.signal(signal);
+                if signal != SIGUSR1 && signal != SIGUSR2 {
+                    return Ok(Outcome::Interrupted(signal));
+                }
+            }
+        }
+    }
+
+    fn reap(&mut self) -> Result<()> {
+        let mut still = Vec::new();
+        for (rank, mut child) in self.running.drain(..) {
+            let waited = child.try_wait();
+            match waited.map_err(|error| Error::io(error, format!("wait for {rank}")))? {
+                Some(status) => self.ended.push((rank, status)),
+                None => still.push((rank, child)),
+            }
+        }
+        self.running = still;
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        let end_ns = self.clock.monotonic_ns() + SETTLE.as_nanos() as u64;
+        while !self.running.is_empty() && self.clock.monotonic_ns() < end_ns {
+            std::thread::sleep(LOOK);
+            self.reap()?;
+        }
+        Ok(())
+    }
+
+    /// Of those that failed together: one that was killed, else one that did not fail because others
+    /// were lost, else any; the first of these.
+    fn first_failure(&self) -> Outcome {
+        let failed = self.ended.iter().filter(|(_, status)| !status.success());
+        let unavailable = i32::from(Kind::Unavailable.exit_code());
+        let first = failed.min_by_key(|(_, status)| match (status.signal(), status.code()) {
+            (Some(_), _) => 0,
+            (None, code) if code != Some(unavailable) => 1,
+            _ => 2,
+        });
+        let (rank, status) = first.expect("asked when one has failed");
+        match status.signal() {
+            Some(signal) => Outcome::Killed(*rank, signal),
+            None => Outcome::Exit(
+                *rank,
+                status.code().and_then(|code| code.try_into().ok()).unwrap_or(1),
+            ),
+        }
+    }
+
+    fn signal(&self, number: i32) {
+        let Some(signal) = Signal::from_named_raw(number) else { return };
+        for (_, child) in &self.running {
+            let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+            // Who has just ended needs none.
+            let _ = group.map(|group| kill_process_group(group, signal));
+        }
+    }
+
+    /// Has those that run end, by force if need be.
+    fn end_all(&mut self) {
+        if self.running.is_empty() {
+            return;
+        }
+        self.signal(SIGTERM);
+        let end_ns = self.clock.monotonic_ns() + GRACE.as_nanos() as u64;
+        while self.clock.monotonic_ns() < end_ns {
+            if self.reap().is_err() || self.running.is_empty() {
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.signal(signal_hook::consts::SIGKILL);
+        for (_, child) in &mut self.running {
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Queues: messages that a rank has not received yet, a bounded queue for each channel.
+//!
+//! A queue is full when its messages reach the bound; an empty one has room for any message. A
+//! message counts with its place in the queue, so that empty messages are bounded too. Whoever finds
+//! a queue full may leave its mark, and gets it back once half of the queue is free.
+
+use std::collections::VecDeque;
+
+use crate::Channel;
+use crate::transport::Message;
+
+/// The queues of a rank; `W` marks who waits for room.
+#[derive(Debug)]
+pub(crate) struct Queues<W> {
+    /// One for each channel that ever had a message; few.
+    queues: Vec<Queue<W>>,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+#[derive(Debug)]
+struct Queue<W> {
+    channel: Channel,
+    messages: VecDeque<Message>,
+    /// Of the messages, and of those of which a part is here.
+    bytes: usize,
+    waiting: Vec<W>,
+}
+
+impl<W> Default for Queues<W> {
+    fn default() -> Self {
+        Self { queues: Vec::new(), bytes: 0, bytes_max: 0 }
+    }
+}
+
+/// What a message of `length` counts for.
+pub(crate) fn held_bytes(length: usize) -> usize {
+    length + size_of::<Message>()
+}
+
+impl<W: PartialEq> Queues<W> {
+    /// Whether `channel` takes a message of `length`, or of any for 0.
+    pub fn has_room(&mut self, channel: Channel, length: usize, bytes_max: usize) -> bool {
+        let queue = self.queue(channel);
+        queue.bytes == 0 || queue.bytes + held_bytes(length) <= bytes_max
+    }
+
+    /// Puts `message` at the end of its queue, whether there is room or not.
+    pub fn put(&mut self, message: Message) {
+        let bytes = held_bytes(message.bytes.len());
+        self.reserve(message.channel, bytes);
+        self.queue(message.channel).messages.push_back(message);
+    }
+
+    /// Counts `bytes` that are on their way into the queue.
+    pub fn reserve(&mut self, channel: Channel, bytes: usize) {
+        self.queue(channel).bytes += bytes;
+        self.bytes += bytes as u64;
+        self.bytes_max = self.bytes_max.max(self.bytes);
+    }
+
+    /// Takes back what was reserved.
+    pub fn release(&mut self, channel: Channel, bytes: usize) {
+        self.queue(channel).bytes -= bytes;
+        self.bytes -= bytes as u64;
+    }
+
+    /// Remembers that `who` waits for room.
+    pub fn wait_for_room(&mut self, channel: Channel, who: W) {
+        let waiting = &mut self.queue(channel).waiting;
+        if !waiting.contains(&who) {
+            waiting.push(who);
+        }
+    }
+
+    /// Takes the first message of the first of `channels` that has one, and with it who has waited
+    /// if there is room now.
+    pub fn take(&mut self, channels: &[Channel], bytes_max: usize) -> Option<(Message, Vec<W>)> {
+        for channel in channels {
+            let queue = self.queues.iter_mut().find(|queue| queue.channel == *channel);
+            let Some(queue) = queue else { continue };
+            let Some(message) = queue.messages.pop_front() else { continue };
+            let bytes = held_bytes(message.bytes.len());
+            queue.bytes -= bytes;
+            self.bytes -= bytes as u64;
+            let has_room = queue.bytes <= bytes_max / 2;
+            let waiting = if has_room { std::mem::take(&mut queue.waiting) } else { Vec::new() };
+            return Some((message, waiting));
+        }
+        None
+    }
+
+    /// Forgets all messages; returns who waits for room.
+    pub fn clear(&mut self) -> Vec<W> {
+        self.bytes = 0;
+        self.queues.drain(..).flat_map(|queue| queue.waiting).collect()
+    }
+
+    /// Bytes held now, and the most that were.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.bytes, self.bytes_max)
+    }
+
+    fn queue(&mut self, channel: Channel) -> &mut Queue<W> {
+        let place = self.queues.iter().position(|queue| queue.channel == channel);
+        let place = place.unwrap_or_else(|| {
+            let (messages, waiting) = (VecDeque::new(), Vec::new());
+            self.queues.push(Queue { channel, messages, bytes: 0, waiting });
+            self.queues.len() - 1
+        });
+        &mut self.queues[place]
+    }
+}

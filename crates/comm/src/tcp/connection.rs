@@ -1,0 +1,221 @@
+//! Connection: a socket between two ranks, which carries the messages of one channel from the rank
+//! that opened it. Its other direction says only whether the receiver is there.
+//!
+//! Never blocks: what the kernel does not take waits in `out`, what comes waits in the decoder.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::frame::{self, Decoder, HEADER_BYTES, Kind};
+use crate::queues::held_bytes;
+use crate::{Channel, Rank};
+
+/// Frames written by one call of the kernel.
+const FRAMES_PER_WRITE: usize = 32;
+
+/// A machine that does not answer for this long is dead: its ranks are lost.
+const SILENCE: Duration = Duration::from_secs(30);
+
+const PROBE: Duration = Duration::from_secs(5);
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// We opened it; the other has not answered as the rank that it should be.
+    Opening { to: Rank, channel: Channel },
+    /// We opened it.
+    Outgoing { to: Rank, channel: Channel },
+    /// Somebody opened it, and has to say who before this time.
+    Stranger { deadline_ns: u64 },
+    /// A rank opened it.
+    Incoming { from: Rank, channel: Channel },
+}
+
+impl Role {
+    /// The rank at the other end.
+    pub fn peer(self) -> Option<Rank> {
+        match self {
+            Self::Opening { to, .. } | Self::Outgoing { to, .. } => Some(to),
+            Self::Incoming { from, .. } => Some(from),
+            Self::Stranger { .. } => None,
+        }
+    }
+}
+
+/// A socket between two ranks.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub socket: TcpStream,
+    pub role: Role,
+    pub decoder: Decoder,
+    /// Whether the other said that it leaves.
+    pub has_goodbye: bool,
+    /// Whether the kernel tells us of it; not while its channel is full.
+    pub is_watched: bool,
+    /// Whether the kernel tells us when it takes more.
+    pub is_watched_for_room: bool,
+    out: VecDeque<OutFrame>,
+    /// Bytes of the first frame that are gone.
+    gone: usize,
+    /// What the messages in `out` count for.
+    unsent: usize,
+    is_broken: bool,
+}
+
+#[derive(Debug)]
+struct OutFrame {
+    header: [u8; HEADER_BYTES],
+    payload: Vec<u8>,
+}
+
+impl OutFrame {
+    /// What it counts for, if it is a message.
+    fn held_bytes(&self) -> usize {
+        let is_message = self.header[4] == Kind::Message.code();
+        if is_message { held_bytes(self.payload.len()) } else { 0 }
+    }
+}
+
+impl Connection {
+    /// Begins to connect to `address`; whether that works shows later.
+    pub fn open(address: SocketAddr, role: Role) -> io::Result<Self> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Self::new(TcpStream::from(socket), role, Decoder::new(HELLO_BYTES_MAX))
+    }
+
+    /// A connection that somebody opened.
+    pub fn accepted(socket: TcpStream, deadline_ns: u64) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Self::new(socket, Role::Stranger { deadline_ns }, Decoder::new(HELLO_BYTES_MAX))
+    }
+
+    fn new(socket: TcpStream, role: Role, decoder: Decoder) -> io::Result<Self> {
+        // Batches are gathered above; what is sent should leave.
+        socket.set_nodelay(true)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, SILENCE / 2)?;
+        sockopt::set_tcp_keepintvl(&socket, PROBE)?;
+        sockopt::set_tcp_keepcnt(&socket, 3)?;
+        let silence_ms = u32::try_from(SILENCE.as_millis()).expect("half a minute");
+        sockopt::set_tcp_user_timeout(&socket, silence_ms)?;
+        Ok(Self {
+            socket,
+            role,
+            decoder,
+            has_goodbye: false,
+            is_watched: false,
+            is_watched_for_room: false,
+            out: VecDeque::new(),
+            gone: 0,
+            unsent: 0,
+            is_broken: false,
+        })
+    }
+
+    /// Adds a frame to what waits to be written.
+    pub fn put(&mut self, kind: Kind, channel: Channel, payload: Vec<u8>) {
+        let frame = OutFrame { header: frame::header(kind, channel, &payload), payload };
+        self.unsent += frame.held_bytes();
+        self.out.push_back(frame);
+    }
+
+    /// Whether something waits that may be written now.
+    pub fn wants_to_write(&self) -> bool {
+        self.writable_frames() > 0
+    }
+
+    /// Before the answer only the greeting may go.
+    fn writable_frames(&self) -> usize {
+        match self.role {
+            Role::Opening { .. } => {
+                let greeting =
+                    self.out.front().is_some_and(|frame| frame.header[4] == Kind::Hello.code());
+                usize::from(greeting)
+            }
+            _ => self.out.len(),
+        }
+    }
+
+    /// Writes what the kernel takes.
+    pub fn write(&mut self) -> io::Result<()> {
+        while self.writable_frames() > 0 {
+            let frames = self.writable_frames().min(FRAMES_PER_WRITE);
+            let mut slices = [IoSlice::new(&[]); 2 * FRAMES_PER_WRITE];
+            for (place, frame) in self.out.iter().take(frames).enumerate() {
+                slices[2 * place] = IoSlice::new(&frame.header);
+                slices[2 * place + 1] = IoSlice::new(&frame.payload);
+            }
+            let mut rest = &mut slices[..2 * frames];
+            IoSlice::advance_slices(&mut rest, self.gone);
+            match (&self.socket).write_vectored(rest) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => self.advance(written),
+                // Not connected yet, or nothing more taken: the kernel will say when.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) =>
+                {
+                    break;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, written: usize) {
+        self.gone += written;
+        while let Some(first) = self.out.front() {
+            let bytes = HEADER_BYTES + first.payload.len();
+            if self.gone < bytes {
+                break;
+            }
+            self.gone -= bytes;
+            self.unsent -= first.held_bytes();
+            self.out.pop_front();
+        }
+    }
+
+    /// Nothing can be written any more.
+    pub fn abandon(&mut self) {
+        self.is_broken = true;
+        self.out.clear();
+        self.gone = 0;
+        self.unsent = 0;
+    }
+
+    /// Whether writing has failed.
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// What the messages count for that are not gone.
+    pub fn unsent(&self) -> usize {
+        self.unsent
+    }
+
+    /// Whether anything is not gone.
+    pub fn has_out(&self) -> bool {
+        !self.out.is_empty()
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// More than a greeting takes, and all that a stranger may send.
+const HELLO_BYTES_MAX: usize = 64;

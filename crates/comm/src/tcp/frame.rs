@@ -1,0 +1,291 @@
+//! Frame: one message, or a word about the connection, on a TCP stream. Layout: docs/format/message.md
+//! §4. This file is its only encoder and decoder.
+//!
+//! ```text
+//! 0 payload bytes u32 | 4 kind u8 | 5 0 u8 | 6 channel u16 | 8 CRC-32C u32 of 0..8 and the payload
+//! 12 payload
+//! ```
+//! Invariant: a decoder holds what came, and never allocates ahead more than [`AHEAD_BYTES_MAX`]
+//! because of what a header says.
+
+use esker_base::{Error, Result};
+
+use crate::Channel;
+use crate::transport::MESSAGE_BYTES_MAX;
+
+/// The bytes before a payload.
+pub(super) const HEADER_BYTES: usize = 12;
+
+/// What is allocated for a payload before it comes: a usual batch of records, so that its memory can
+/// carry the next batch.
+const AHEAD_BYTES_MAX: usize = 64 << 10;
+
+/// What a frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Who connects, to whom and for which channel; the first frame of a connection.
+    Hello,
+    /// The answer to it.
+    Welcome,
+    /// A message.
+    Message,
+    /// A rank is lost: payload, its number in 4 bytes.
+    Lost,
+    /// The sender leaves the job, and sends no more.
+    Goodbye,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [Self::Hello, Self::Welcome, Self::Message, Self::Lost, Self::Goodbye];
+
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Hello => 1,
+            Self::Welcome => 2,
+            Self::Message => 3,
+            Self::Lost => 4,
+            Self::Goodbye => 5,
+        }
+    }
+}
+
+/// A frame that came.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub kind: Kind,
+    pub channel: Channel,
+    pub payload: Vec<u8>,
+}
+
+/// The header of a frame with `payload`.
+pub(super) fn header(kind: Kind, channel: Channel, payload: &[u8]) -> [u8; HEADER_BYTES] {
+    let length = u32::try_from(payload.len()).expect("a message is below 4 GiB");
+    let mut header = [0; HEADER_BYTES];
+    header[0..4].copy_from_slice(&length.to_le_bytes());
+    header[4] = kind.code();
+    header[6..8].copy_from_slice(&channel.0.to_le_bytes());
+    let checksum = checksum(&header, payload);
+    header[8..12].copy_from_slice(&checksum.to_le_bytes());
+    header
+}
+
+fn checksum(header: &[u8; HEADER_BYTES], payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&header[..8]), payload)
+}
+
+/// What a header says.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    kind: Kind,
+    channel: Channel,
+    length: usize,
+}
+
+/// Frames out of the bytes of a stream, which come in pieces of any size.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    header: [u8; HEADER_BYTES],
+    header_bytes: usize,
+    head: Option<Head>,
+    payload: Vec<u8>,
+    payload_bytes_max: usize,
+    /// Bytes of the stream that made whole frames.
+    offset: u64,
+}
+
+impl Decoder {
+    /// A decoder for a stream from which no payload over `payload_bytes_max` is taken.
+    pub fn new(payload_bytes_max: usize) -> Self {
+        Self {
+            header: [0; HEADER_BYTES],
+            header_bytes: 0,
+            head: None,
+            payload: Vec::new(),
+            payload_bytes_max,
+            offset: 0,
+        }
+    }
+
+    /// From now on the sender is known: it may send messages.
+    pub fn trust(&mut self) {
+        self.payload_bytes_max = MESSAGE_BYTES_MAX;
+    }
+
+    /// The payload of the frame of which a part has come; 0 between frames.
+    pub fn pending_bytes(&self) -> usize {
+        self.head.map_or(0, |head| head.length)
+    }
+
+    /// How many bytes the frame of which a part has come still needs; `None` between frames.
+    pub fn missing_bytes(&self) -> Option<usize> {
+        match self.head {
+            Some(head) => Some(head.length - self.payload.len()),
+            None if self.header_bytes > 0 => Some(HEADER_BYTES - self.header_bytes),
+            None => None,
+        }
+    }
+
+    /// Takes bytes from the front of `bytes` up to the end of a frame, if it has come.
+    ///
+    /// # Errors
+    /// `Corrupt` if they are no frame; nothing after them can be understood.
+    pub fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Frame>> {
+        let head = match self.head {
+            Some(head) => head,
+            None => {
+                let (taken, rest) =
+                    bytes.split_at((HEADER_BYTES - self.header_bytes).min(bytes.len()));
+                *bytes = rest;
+                let end = self.header_bytes + taken.len();
+                self.header[self.header_bytes..end].copy_from_slice(taken);
+                self.header_bytes = end;
+                if end < HEADER_BYTES {
+                    return Ok(None);
+                }
+                let head = self.decode_header()?;
+                self.payload = Vec::with_capacity(head.length.min(AHEAD_BYTES_MAX));
+                *self.head.insert(head)
+            }
+        };
+        let (taken, rest) = bytes.split_at((head.length - self.payload.len()).min(bytes.len()));
+        *bytes = rest;
+        self.payload.extend_from_slice(taken);
+        if self.payload.len() < head.length {
+            return Ok(None);
+        }
+        let payload = std::mem::take(&mut self.payload);
+        let expected = u32::from_le_bytes(self.header[8..].try_into().expect("four bytes"));
+        let found = checksum(&self.header, &payload);
+        if expected != found {
+            let what = format!("checksum {expected:08x} expected, {found:08x} found");
+            return Err(self.corrupt(8, what));
+        }
+        self.offset += (HEADER_BYTES + payload.len()) as u64;
+        self.head = None;
+        self.header_bytes = 0;
+        Ok(Some(Frame { kind: head.kind, channel: head.channel, payload }))
+    }
+
+    fn decode_header(&self) -> Result<Head> {
+        let [l0, l1, l2, l3, kind, zero, c0, c1, ..] = self.header;
+        let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        if length > self.payload_bytes_max {
+            let what = format!("a payload of {length} bytes, {} allowed", self.payload_bytes_max);
+            return Err(self.corrupt(0, what));
+        }
+        let known = Kind::ALL.into_iter().find(|known| known.code() == kind);
+        let channel = Channel(u16::from_le_bytes([c0, c1]));
+        match known {
+            Some(kind) if zero == 0 && channel <= Channel::MAX => {
+                Ok(Head { kind, channel, length })
+            }
+            _ => Err(self.corrupt(4, format!("{kind} {zero} {} is no kind of frame", channel.0))),
+        }
+    }
+
+    fn corrupt(&self, at: u64, what: String) -> Error {
+        Error::corrupt("stream", self.offset + at, what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_base::Kind as ErrorKind;
+
+    use super::*;
+
+    fn frame(kind: Kind, channel: u16, payload: &[u8]) -> Vec<u8> {
+        [&header(kind, Channel(channel), payload)[..], payload].concat()
+    }
+
+    fn decode(bytes: &[u8], piece: usize) -> Result<Vec<Frame>> {
+        let mut decoder = Decoder::new(MESSAGE_BYTES_MAX);
+        let mut frames = Vec::new();
+        for mut piece in bytes.chunks(piece) {
+            while !piece.is_empty() {
+                frames.extend(decoder.next(&mut piece)?);
+            }
+        }
+        Ok(frames)
+    }
+
+    /// The bytes of docs/format/message.md.
+    #[test]
+    fn golden() {
+        let hex: String =
+            frame(Kind::Message, 258, b"abc").iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "03000000030002013f44e255616263");
+    }
+
+    #[test]
+    fn frames_come_back_in_pieces_of_any_size() {
+        let long = vec![7; 100_000];
+        let stream = [
+            frame(Kind::Hello, 0, b""),
+            frame(Kind::Message, 1, &long),
+            frame(Kind::Message, 32767, b"x"),
+            frame(Kind::Goodbye, 0, b""),
+        ]
+        .concat();
+        for piece in [1, 2, 11, 12, 13, 4096, 1 << 20] {
+            let frames = decode(&stream, piece).unwrap();
+            let kinds: Vec<Kind> = frames.iter().map(|frame| frame.kind).collect();
+            assert_eq!(kinds, [Kind::Hello, Kind::Message, Kind::Message, Kind::Goodbye]);
+            assert_eq!(frames[1].payload, long);
+            assert_eq!((frames[2].channel, &frames[2].payload[..]), (Channel(32767), &b"x"[..]));
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_frame_is_no_frame() {
+        let whole = frame(Kind::Message, 5, b"some payload");
+        for length in 0..whole.len() {
+            assert_eq!(decode(&whole[..length], 3).unwrap(), []);
+        }
+    }
+
+    /// A flip in the length may leave the decoder waiting for more, up to its bound; any other is
+    /// noticed.
+    #[test]
+    fn every_flip_is_noticed_or_waits() {
+        let whole = frame(Kind::Message, 5, b"some payload");
+        for bit in 0..whole.len() * 8 {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            match decode(&flipped, 7) {
+                Ok(frames) => assert!(frames.is_empty() && bit < 32, "bit {bit}"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_header_says_is_not_allocated() {
+        let mut decoder = Decoder::new(MESSAGE_BYTES_MAX);
+        let payload = vec![0; MESSAGE_BYTES_MAX];
+        let header = header(Kind::Message, Channel(0), &payload);
+        assert_eq!(decoder.next(&mut &header[..]).unwrap(), None);
+        assert!(decoder.payload.capacity() <= AHEAD_BYTES_MAX);
+        assert_eq!(decoder.missing_bytes(), Some(MESSAGE_BYTES_MAX));
+        let mut strict = Decoder::new(100);
+        assert_eq!(strict.next(&mut &header[..]).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    /// Random bytes, and valid streams with random damage, never panic.
+    #[test]
+    fn noise_never_panics() {
+        let mut random = esker_base::Random::from_seed(1);
+        for _ in 0..2000 {
+            let mut stream =
+                [frame(Kind::Hello, 0, b"hi"), frame(Kind::Message, 9, &[1; 200])].concat();
+            for _ in 0..random.below(4) {
+                let at = usize::try_from(random.below(stream.len() as u64)).unwrap();
+                stream[at] = random.next_u64() as u8;
+            }
+            let piece = usize::try_from(1 + random.below(40)).unwrap();
+            if let Err(error) = decode(&stream, piece) {
+                assert_eq!(error.kind(), ErrorKind::Corrupt);
+            }
+        }
+    }
+}

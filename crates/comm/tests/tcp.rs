@@ -1,0 +1,231 @@
+//! TCP ranks: conformance, losses by name, strangers at the door.
+//!
+//! Ranks are threads here, each with sockets of its own; tests/launch.rs has processes.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use esker_base::store::MemoryStore;
+use esker_base::{Error, Kind, Result, Store};
+use esker_comm::job::Job;
+use esker_comm::tcp::{Options, TcpTransport, run};
+use esker_comm::{Channel, Rank, Router, RouterOptions, Routing, Sent, Transport, conformance};
+
+const DATA: Channel = Channel(1);
+
+fn job(rank: Rank, size: u32, per_node: u32) -> Job {
+    let node = (rank.0 / per_node).to_string();
+    Job { id: "test".into(), rank, size, node, address: None, meet: None }
+}
+
+/// What each rank answers, in order of rank.
+fn ranks<R: Send>(
+    size: u32,
+    per_node: u32,
+    options: &Options,
+    work: impl Fn(&mut TcpTransport) -> Result<R> + Sync,
+) -> Vec<Result<R>> {
+    let store = MemoryStore::default();
+    std::thread::scope(|scope| {
+        let start = |rank| {
+            let (store, work) = (&store, &work);
+            scope.spawn(move || run(store, &job(rank, size, per_node), options, work))
+        };
+        let threads: Vec<_> = Rank::all(size).map(start).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    })
+}
+
+fn options() -> Options {
+    Options { deadline: Duration::from_secs(30), ..Options::default() }
+}
+
+fn conform(size: u32, per_node: u32, options: &Options) {
+    let done = ranks(size, per_node, options, |transport| {
+        conformance::all(transport);
+        Ok(())
+    });
+    done.into_iter().for_each(|done| done.expect("every rank conforms"));
+}
+
+#[test]
+fn one_rank_conforms() {
+    conform(1, 1, &options());
+}
+
+#[test]
+fn few_ranks_conform() {
+    for (size, per_node) in [(2, 1), (3, 2), (5, 5)] {
+        conform(size, per_node, &options());
+    }
+}
+
+#[test]
+fn sixteen_ranks_conform() {
+    conform(16, 4, &options());
+}
+
+#[test]
+fn the_smallest_channels_do() {
+    conform(4, 2, &Options { channel_bytes_max: 1, ..options() });
+}
+
+/// The others' answers when `rank` of `size` goes as `go` says.
+fn losing(size: u32, rank: Rank, go: impl Fn() -> Result<()> + Sync) -> Vec<Error> {
+    let answers = ranks(size, 2, &options(), |transport| {
+        if transport.rank() == rank {
+            return go();
+        }
+        // Nobody talks to it: those who watch it tell the others.
+        loop {
+            transport.receive(&[DATA], Duration::from_secs(1))?;
+        }
+    });
+    let others = answers.into_iter().enumerate().filter(|(at, _)| *at != rank.index());
+    others.map(|(_, answer)| answer.expect_err("a rank is lost")).collect()
+}
+
+#[test]
+fn a_rank_that_fails_is_named_to_all() {
+    for error in losing(9, Rank(4), || Err(Error::new(Kind::NoSpace, "full"))) {
+        assert_eq!(error.kind(), Kind::Unavailable);
+        assert!(error.to_string().contains("rank 4 is lost"), "{error}");
+    }
+}
+
+#[test]
+fn a_flush_ends_when_a_rank_is_lost() {
+    for routing in [Routing::Direct, Routing::ThreeHop] {
+        let answers = ranks(6, 2, &options(), |transport| {
+            if transport.rank() == Rank(5) {
+                return Err(Error::new(Kind::Invalid, "bad input"));
+            }
+            let mut router = Router::new(transport, RouterOptions::new(routing))?;
+            router.flush(&mut |_, _| Ok(()))
+        });
+        for (rank, answer) in answers.into_iter().enumerate() {
+            let error = answer.expect_err("a rank is lost");
+            let expected = if rank == 5 { "bad input" } else { "rank 5 is lost" };
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+}
+
+#[test]
+fn who_has_left_takes_no_messages_and_comes_to_no_barrier() {
+    let answers = ranks(3, 1, &options(), |transport| {
+        match transport.rank() {
+            Rank(1) => return Ok(()),
+            Rank(2) => return transport.receive_soon(&[DATA], "the end").map(|_| ()),
+            _ => {}
+        }
+        let error = loop {
+            match transport.try_send(Rank(1), DATA, vec![0; 1000]) {
+                Ok(Sent::Done) => {}
+                Ok(Sent::Full(_)) => {
+                    transport.receive(&[DATA], Duration::from_millis(10))?;
+                }
+                Err(error) => break error,
+            }
+        };
+        assert!(error.to_string().contains("rank 1 has left"), "{error}");
+        let error = transport.barrier().expect_err("one is missing");
+        assert!(error.to_string().contains("rank 1 has left"), "{error}");
+        transport.send(Rank(2), DATA, Vec::new())
+    });
+    answers.into_iter().for_each(|answer| answer.expect("nobody is lost"));
+}
+
+#[test]
+fn what_was_sent_before_leaving_arrives() {
+    let answers = ranks(2, 1, &options(), |transport| {
+        const MESSAGES: u32 = 100;
+        if transport.rank() == Rank(0) {
+            for number in 0..MESSAGES {
+                transport.send(Rank(1), DATA, vec![number as u8; 50_000])?;
+            }
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        for number in 0..MESSAGES {
+            let message = transport.receive_soon(&[DATA], "what was sent")?;
+            assert_eq!(message.bytes, vec![number as u8; 50_000]);
+        }
+        Ok(())
+    });
+    answers.into_iter().for_each(|answer| answer.expect("nobody is lost"));
+}
+
+#[test]
+fn a_job_that_has_met_leaves_nothing_in_the_store() {
+    let store = MemoryStore::default();
+    std::thread::scope(|scope| {
+        for rank in Rank::all(4) {
+            let store = &store;
+            scope.spawn(move || {
+                let mut transport = TcpTransport::connect(store, &job(rank, 4, 2), &options())?;
+                transport.barrier()?;
+                assert_eq!(store.list("job/")?, []);
+                transport.finish()
+            });
+        }
+    });
+}
+
+#[test]
+fn who_does_not_come_is_named_at_the_deadline() {
+    let store = MemoryStore::default();
+    let options = Options { deadline: Duration::from_millis(50), ..options() };
+    let error = TcpTransport::connect(&store, &job(Rank(0), 3, 1), &options).expect_err("alone");
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.to_string().contains("as 1 2"), "{error}");
+}
+
+/// Everything a port may meet: noise, silence, half a frame, a giant frame, a greeting of another
+/// job. None is let in, none disturbs, none costs memory.
+#[test]
+fn strangers_are_refused() {
+    let store = MemoryStore::default();
+    let mut first = Vec::new();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let mut transport = TcpTransport::connect(&store, &job(Rank(1), 2, 1), &options())?;
+            let port = transport.receive_soon(&[DATA], "a port")?.bytes;
+            let port = u16::from_le_bytes(port.try_into().expect("two bytes"));
+            let noise: [&[u8]; 5] = [
+                b"GET / HTTP/1.1\r\n\r\n",
+                &[0xff; 200],
+                // 2^24 - 1 bytes of a message follow, it says.
+                &[0xff, 0xff, 0xff, 0, 3, 0, 1, 0, 0, 0, 0, 0, 1, 2, 3],
+                &[36, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0],
+                b"",
+            ];
+            let mut open = Vec::new();
+            for bytes in noise {
+                let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+                stream.write_all(bytes).expect("it reads");
+                open.push(stream);
+            }
+            // Those that cannot be a greeting are closed; the others wait.
+            for stream in &mut open[..3] {
+                stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a time");
+                assert!(!matches!(stream.read(&mut [0; 100]), Ok(1..)), "it answers nothing");
+            }
+            transport.send(Rank(0), DATA, b"done".to_vec())?;
+            transport.barrier()?;
+            transport.finish()
+        });
+        let mut transport = TcpTransport::connect(&store, &job(Rank(0), 2, 1), &options()).unwrap();
+        let port = transport.port();
+        transport.send(Rank(1), DATA, port.to_le_bytes().to_vec()).unwrap();
+        let message = transport.receive_soon(&[DATA], "the end").unwrap();
+        first.extend_from_slice(&message.bytes);
+        transport.barrier().unwrap();
+        assert!(transport.connections().1 >= 3, "{:?}", transport.connections());
+        assert!(transport.counters().buffered_bytes_max < 1 << 20);
+        transport.finish().unwrap();
+        other.join().unwrap().unwrap();
+    });
+    assert_eq!(first, b"done");
+}
