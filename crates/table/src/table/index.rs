@@ -363,6 +363,7 @@ mod tests {
         key_ints: 2,
         group_ints: 1,
         hash_of: Some(|_| 0),
+        has_filters: true,
     };
 
     fn index(firsts: &[(u64, u64)]) -> Index {

@@ -26,6 +26,7 @@ static NAMED: Schema = Schema {
     key_ints: 2,
     group_ints: 1,
     hash_of: Some(hash),
+    has_filters: true,
 };
 
 type Named = (u64, Vec<u8>, u64, u64, Vec<u8>);
