@@ -8,8 +8,10 @@
 use std::fmt;
 
 use esker_base::{Error, Kind, Result};
+use esker_table::block::DecodedBlock;
 use esker_table::manifest::SetId;
 use esker_table::schema::{IntColumn, Key, Row, Schema};
+use esker_table::wire::unzigzag;
 
 use crate::xattr::XATTR_BYTES_MAX;
 
@@ -373,59 +375,136 @@ impl Inode {
     ///
     /// # Errors
     /// `Corrupt` if a number is out of its range.
+    #[inline]
     pub fn of_row(row: &Row) -> Result<Self> {
+        Self::of_columns(row)
+    }
+
+    /// What the record at `row` of `block` says. Inlined, it reads no more columns than are used.
+    ///
+    /// # Errors
+    /// As [`Inode::of_row`].
+    #[inline]
+    pub(crate) fn of_block(block: &DecodedBlock, row: usize) -> Result<Self> {
+        Self::of_columns(&Stored { block, row })
+    }
+
+    #[inline(always)]
+    fn of_columns(columns: &impl Columns) -> Result<Self> {
         use column as c;
-        let ints = &row.ints;
         let wrong = |what: &str| {
-            let name = String::from_utf8_lossy(row.strings[c::NAME]);
+            let name = String::from_utf8_lossy(columns.string(c::NAME));
             Error::new(
                 Kind::Corrupt,
                 format!("inode record of {name:?}: {what}; run `esker verify`"),
             )
         };
-        let entry = Entry::of_number(ints[c::ENTRY]).ok_or_else(|| wrong("unknown entry"))?;
-        let small = |column: usize, what| u32::try_from(ints[column]).map_err(|_| wrong(what));
-        let set = SetId(u128::from(ints[c::LOG_SET_HIGH]) << 64 | u128::from(ints[c::LOG_SET_LOW]));
+        let entry =
+            Entry::of_number(columns.int(c::ENTRY)).ok_or_else(|| wrong("unknown entry"))?;
+        let small =
+            |column: usize, what| u32::try_from(columns.int(column)).map_err(|_| wrong(what));
+        let set = SetId(
+            u128::from(columns.int(c::LOG_SET_HIGH)) << 64
+                | u128::from(columns.int(c::LOG_SET_LOW)),
+        );
         let extent = Extent {
             set,
-            log: ints[c::LOG],
-            offset: ints[c::LOG_OFFSET],
-            length: ints[c::LOG_LENGTH],
-            written: ints[c::LOG_WRITTEN],
+            log: columns.int(c::LOG),
+            offset: columns.int(c::LOG_OFFSET),
+            length: columns.int(c::LOG_LENGTH),
+            written: columns.int(c::LOG_WRITTEN),
             checksum: small(c::LOG_CHECKSUM, "checksum")?,
         };
-        let whole = extent.length <= extent.written && extent.length <= ints[c::SIZE];
+        let whole = extent.length <= extent.written && extent.length <= columns.int(c::SIZE);
         if set != SetId::default()
             && (!whole || extent.offset.checked_add(extent.written).is_none())
         {
             return Err(wrong("impossible extent"));
         }
-        if row.strings[c::XATTRS].len() > XATTR_BYTES_MAX {
+        if columns.string(c::XATTRS).len() > XATTR_BYTES_MAX {
             return Err(wrong("extended attributes over the limit"));
         }
         let is_file = entry == Entry::Is(FileKind::File);
-        if is_file && ints[c::RDEV] > MAPPED {
+        if is_file && columns.int(c::RDEV) > MAPPED {
             return Err(wrong("unknown flags of a file"));
         }
         Ok(Self {
             entry,
-            generation: ints[c::GENERATION],
-            seq: ints[c::SEQ],
+            generation: columns.int(c::GENERATION),
+            seq: columns.int(c::SEQ),
             mode: small(c::MODE, "mode")? & 0o7777,
             uid: small(c::UID, "owner")?,
             gid: small(c::GID, "group")?,
             nlink: small(c::NLINK, "link count")?,
-            rdev: if is_file { 0 } else { ints[c::RDEV] },
-            mapped: is_file && ints[c::RDEV] == MAPPED,
-            size: ints[c::SIZE],
-            mtime_ns: ints[c::MTIME],
-            ctime_ns: ints[c::CTIME],
-            atime_ns: ints[c::ATIME],
-            id: u128::from(ints[c::ID_HIGH]) << 64 | u128::from(ints[c::ID_LOW]),
+            rdev: if is_file { 0 } else { columns.int(c::RDEV) },
+            mapped: is_file && columns.int(c::RDEV) == MAPPED,
+            size: columns.int(c::SIZE),
+            mtime_ns: columns.int(c::MTIME),
+            ctime_ns: columns.int(c::CTIME),
+            atime_ns: columns.int(c::ATIME),
+            id: u128::from(columns.int(c::ID_HIGH)) << 64 | u128::from(columns.int(c::ID_LOW)),
             extent: (set != SetId::default()).then_some(extent),
-            content: row.strings[c::CONTENT].to_vec(),
-            xattrs: row.strings[c::XATTRS].to_vec(),
+            content: owned(columns.string(c::CONTENT)),
+            xattrs: owned(columns.string(c::XATTRS)),
         })
+    }
+}
+
+/// A copy of `bytes`, of which most are none.
+#[inline]
+fn owned(bytes: &[u8]) -> Vec<u8> {
+    if bytes.is_empty() { Vec::new() } else { bytes.to_vec() }
+}
+
+/// The columns of a record in readable form.
+trait Columns {
+    fn int(&self, column: usize) -> u64;
+    fn string(&self, column: usize) -> &[u8];
+}
+
+impl Columns for Row<'_> {
+    #[inline(always)]
+    fn int(&self, column: usize) -> u64 {
+        self.ints[column]
+    }
+
+    #[inline(always)]
+    fn string(&self, column: usize) -> &[u8] {
+        self.strings[column]
+    }
+}
+
+/// A record in stored form, of which each column is made readable by itself.
+struct Stored<'a> {
+    block: &'a DecodedBlock,
+    row: usize,
+}
+
+impl Stored<'_> {
+    #[inline(always)]
+    fn follow(&self, column: usize, base: u64) -> u64 {
+        unzigzag(self.block.int(column, self.row)).wrapping_add(base)
+    }
+}
+
+impl Columns for Stored<'_> {
+    /// As [`Schema::restore`] does for all columns of [`INODE`].
+    #[inline(always)]
+    fn int(&self, number: usize) -> u64 {
+        use column as c;
+        let stored = |column| self.block.int(column, self.row);
+        match number {
+            c::CTIME | c::ATIME => self.follow(number, stored(c::MTIME)),
+            c::ID_LOW => self.follow(number, stored(c::SEQ)),
+            c::LOG_LENGTH => self.follow(number, stored(c::SIZE)),
+            c::LOG_WRITTEN => self.follow(number, self.follow(c::LOG_LENGTH, stored(c::SIZE))),
+            _ => stored(number),
+        }
+    }
+
+    #[inline(always)]
+    fn string(&self, column: usize) -> &[u8] {
+        self.block.string(column, self.row)
     }
 }
 
@@ -454,6 +533,20 @@ mod tests {
         assert_eq!(Inode::of_row(&row).expect("our own record"), inode);
         row.ints[column::ENTRY] = 99;
         assert_eq!(Inode::of_row(&row).expect_err("no such entry").kind(), Kind::Corrupt);
+    }
+
+    #[test]
+    fn a_column_alone_is_what_restoring_all_makes_of_it() {
+        let mut row = Row::default();
+        row.ints = std::array::from_fn(|column| esker_table::schema::mix(column as u64));
+        let mut block = DecodedBlock::default();
+        block.push(&INODE, &Row::default());
+        block.push(&INODE, &row);
+        INODE.restore(&mut row.ints);
+        let stored = Stored { block: &block, row: 1 };
+        for column in 0..INODE.ints.len() {
+            assert_eq!(stored.int(column), row.ints[column]);
+        }
     }
 
     #[test]

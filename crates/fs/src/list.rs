@@ -7,12 +7,13 @@
 use std::ops::ControlFlow;
 
 use esker_base::Result;
+use esker_table::block::DecodedBlock;
 use esker_table::merge::Merge;
-use esker_table::schema::{Key, KeyBuffer, Row};
+use esker_table::schema::{Key, KeyBuffer};
 
 use crate::dir::{Dir, DirNode};
 use crate::identity::READ;
-use crate::inode::{Entry, FileKind, INODE, Inode, column, key};
+use crate::inode::{Entry, FileKind, Inode, column, key};
 use crate::namespace::Namespace;
 
 /// Rows of the active memtable that are looked at together.
@@ -37,7 +38,8 @@ impl DirCursor {
 #[derive(Debug)]
 pub struct EntryView<'a> {
     namespace: &'a Namespace,
-    row: Row<'a>,
+    block: &'a DecodedBlock,
+    row: usize,
 }
 
 /// An entry of a directory with its attributes.
@@ -54,33 +56,41 @@ impl<'a> EntryView<'a> {
     #[inline]
     #[must_use]
     pub fn name(&self) -> &'a [u8] {
-        self.row.strings[column::NAME]
+        self.block.string(column::NAME, self.row)
     }
 
     /// The size that its record gives; of a file with several names, 0.
     #[inline]
     #[must_use]
     pub fn record_size(&self) -> u64 {
-        self.row.ints[column::SIZE]
+        self.block.int(column::SIZE, self.row)
     }
 
     /// Its kind. One look-up if the file has several names.
     pub fn kind(&self) -> Result<FileKind> {
-        match Entry::of_number(self.row.ints[column::ENTRY]) {
+        match Entry::of_number(self.block.int(column::ENTRY, self.row)) {
             Some(Entry::Is(kind)) => Ok(kind),
             _ => self.inode().map(|inode| inode.kind().unwrap_or(FileKind::File)),
         }
     }
 
     /// Its inode, with content and extended attributes. One look-up if the file has several names.
+    #[inline]
     pub fn inode(&self) -> Result<Inode> {
-        let mut row = self.row;
-        INODE.restore(&mut row.ints);
-        let inode = Inode::of_row(&row)?;
-        let mut inode = match inode.entry {
-            Entry::Link => self.namespace.linked(inode.id, true)?,
-            _ => inode,
-        };
+        let is_link = self.block.int(column::ENTRY, self.row) == Entry::Link.number();
+        if is_link || !self.namespace.files().is_empty() {
+            return self.current_inode();
+        }
+        Inode::of_block(self.block, self.row)
+    }
+
+    /// As [`EntryView::inode`] where the record may not say all.
+    #[cold]
+    fn current_inode(&self) -> Result<Inode> {
+        let mut inode = Inode::of_block(self.block, self.row)?;
+        if inode.entry == Entry::Link {
+            inode = self.namespace.linked(inode.id, true)?;
+        }
         self.namespace.files().overlay(&mut inode);
         Ok(inode)
     }
@@ -120,19 +130,19 @@ impl Namespace {
             let (cursors, end) = self.layers().cursors(&from.key(), PAGE_ROWS);
             let mut merge = Merge::new(cursors, &from.key())?;
             while merge.advance()? {
-                let row = merge.row();
-                if row.ints[..2] != from.ints[..2] {
+                let (block, row) = merge.place();
+                if (0..2).any(|column| block.int(column, row) != from.ints[column]) {
                     break;
                 }
-                if end.is_some_and(|end| row.ints[column::HASH] >= end) {
+                if end.is_some_and(|end| block.int(column::HASH, row) >= end) {
                     break;
                 }
-                let name = row.strings[column::NAME];
+                let name = block.string(column::NAME, row);
                 // The root keeps its own inode under the empty name.
-                if row.ints[column::ENTRY] == 0 || name.is_empty() || name == cursor.name {
+                if block.int(column::ENTRY, row) == 0 || name.is_empty() || name == cursor.name {
                     continue;
                 }
-                if visit(&EntryView { namespace: self, row })?.is_break() {
+                if visit(&EntryView { namespace: self, block, row })?.is_break() {
                     return Ok(());
                 }
             }

@@ -10,7 +10,7 @@ use std::vec;
 use esker_base::{Bytes, Error, Kind, Result};
 
 use crate::block::{Block, DecodedBlock};
-use crate::schema::{Key, KeyBuffer, Row, Schema};
+use crate::schema::{KEY_INTS_MAX, Key, KeyBuffer, Row, Schema};
 use crate::tables::TableHandle;
 
 /// Reads the records of one sorted source.
@@ -122,6 +122,11 @@ impl Cursor {
         self.decoded.key(self.schema, self.row)
     }
 
+    #[inline]
+    fn key_ints(&self) -> [u64; KEY_INTS_MAX] {
+        self.decoded.key_ints(self.schema, self.row)
+    }
+
     /// The record, in stored form.
     #[inline]
     #[must_use]
@@ -229,12 +234,19 @@ impl TablesSource {
     }
 }
 
+/// A valid cursor that waits for its turn, and the integers of its key.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    ints: [u64; KEY_INTS_MAX],
+    cursor: usize,
+}
+
 /// Records of several cursors in key order.
 #[derive(Debug)]
 pub struct Merge {
     cursors: Vec<Cursor>,
-    /// Indices of valid cursors as a binary heap: the least key, then the newest source, first.
-    heap: Vec<usize>,
+    /// Valid cursors as a binary heap: the least key, then the newest source, first.
+    heap: Vec<Head>,
     /// Sources of the current key, the newest first.
     current: Vec<usize>,
 }
@@ -253,23 +265,35 @@ impl Merge {
         Ok(merge)
     }
 
+    #[inline]
+    fn head(&self, index: usize) -> Head {
+        Head { ints: self.cursors[index].key_ints(), cursor: index }
+    }
+
+    /// How the keys of two heads compare.
+    #[inline]
+    fn compare(&self, a: &Head, b: &Head) -> Ordering {
+        // Strings are looked at only where the integers tie.
+        a.ints.cmp(&b.ints).then_with(|| {
+            self.cursors[a.cursor].key().string.cmp(self.cursors[b.cursor].key().string)
+        })
+    }
+
+    #[inline]
     fn before(&self, a: usize, b: usize) -> bool {
-        match self.cursors[a].key().cmp(&self.cursors[b].key()) {
-            Ordering::Less => true,
-            Ordering::Equal => a < b,
-            Ordering::Greater => false,
-        }
+        let (a, b) = (&self.heap[a], &self.heap[b]);
+        self.compare(a, b).then(a.cursor.cmp(&b.cursor)).is_lt()
     }
 
     fn push(&mut self, index: usize) {
         if !self.cursors[index].is_valid() {
             return;
         }
-        self.heap.push(index);
+        self.heap.push(self.head(index));
         let mut child = self.heap.len() - 1;
         while child > 0 {
             let parent = (child - 1) / 2;
-            if !self.before(self.heap[child], self.heap[parent]) {
+            if !self.before(child, parent) {
                 break;
             }
             self.heap.swap(child, parent);
@@ -282,7 +306,7 @@ impl Merge {
         loop {
             let mut least = parent;
             for child in [2 * parent + 1, 2 * parent + 2] {
-                if child < self.heap.len() && self.before(self.heap[child], self.heap[least]) {
+                if child < self.heap.len() && self.before(child, least) {
                     least = child;
                 }
             }
@@ -294,7 +318,7 @@ impl Merge {
         }
     }
 
-    fn pop(&mut self) -> usize {
+    fn pop(&mut self) -> Head {
         let first = self.heap.swap_remove(0);
         self.sink_first();
         first
@@ -303,35 +327,61 @@ impl Merge {
     /// Moves to the next key; false at the end.
     #[inline]
     pub fn advance(&mut self) -> Result<bool> {
-        if let [only] = self.current[..]
-            && self.heap.is_empty()
-        {
-            // One source is left: nothing to compare with.
+        if let [only] = self.current[..] {
             self.cursors[only].advance()?;
-            if !self.cursors[only].is_valid() {
-                self.current.clear();
+            if self.cursors[only].is_valid() {
+                return Ok(self.go_on(only));
             }
-            return Ok(!self.current.is_empty());
-        }
-        for at in 0..self.current.len() {
-            let index = self.current[at];
-            self.cursors[index].advance()?;
-            self.push(index);
+        } else {
+            for at in 0..self.current.len() {
+                let index = self.current[at];
+                self.cursors[index].advance()?;
+                self.push(index);
+            }
         }
         self.current.clear();
         if self.heap.is_empty() {
             return Ok(false);
         }
         let first = self.pop();
-        self.current.push(first);
-        while let Some(&next) = self.heap.first() {
-            if self.cursors[next].key() != self.cursors[first].key() {
+        self.gather(first);
+        Ok(true)
+    }
+
+    /// As the end of [`Merge::advance`] where one cursor was the only source and is valid.
+    #[inline]
+    fn go_on(&mut self, only: usize) -> bool {
+        let Some(&next) = self.heap.first() else {
+            // One source is left: nothing to compare with.
+            return true;
+        };
+        let head = self.head(only);
+        let order = self.compare(&head, &next);
+        if order.is_lt() {
+            return true;
+        }
+        self.current.clear();
+        if order.is_eq() && only < next.cursor {
+            self.gather(head);
+        } else {
+            self.heap[0] = head;
+            self.sink_first();
+            self.gather(next);
+        }
+        true
+    }
+
+    /// Makes `first`, before all of the heap, current, and all that have its key.
+    #[inline]
+    fn gather(&mut self, first: Head) {
+        self.current.push(first.cursor);
+        while let Some(next) = self.heap.first() {
+            if self.compare(&first, next).is_ne() {
                 break;
             }
             let next = self.pop();
-            self.current.push(next);
+            self.current.push(next.cursor);
         }
-        Ok(true)
     }
 
     /// The current key.
@@ -345,6 +395,14 @@ impl Merge {
     #[must_use]
     pub fn row(&self) -> Row<'_> {
         self.cursors[self.current[0]].row()
+    }
+
+    /// Where the newest record of the current key is.
+    #[inline]
+    #[must_use]
+    pub fn place(&self) -> (&DecodedBlock, usize) {
+        let cursor = &self.cursors[self.current[0]];
+        (&cursor.decoded, cursor.row)
     }
 
     /// Sources that have the current key, the newest first.
@@ -369,7 +427,7 @@ impl Merge {
         let cursor = &self.cursors[only];
         let block = cursor.whole_block()?;
         let last = cursor.block_last();
-        let alone = self.heap.first().is_none_or(|&next| self.cursors[next].key() > last);
+        let alone = self.heap.first().is_none_or(|next| self.cursors[next.cursor].key() > last);
         alone.then_some(block)
     }
 

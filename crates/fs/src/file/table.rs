@@ -24,10 +24,16 @@ pub(crate) struct OpenFiles {
 }
 
 impl OpenFiles {
+    /// Whether no file is open.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
     /// The open file `id`, if somebody has it.
     #[inline]
     pub(crate) fn get(&self, id: u128) -> Option<Arc<OpenFile>> {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return None;
         }
         self.files.lock().get(&id).and_then(Weak::upgrade)

@@ -60,7 +60,7 @@ impl Values<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     pub(super) text: Vec<u8>,
-    /// Where each string ends.
+    /// Where each string ends; there may be none where all are empty.
     pub(super) ends: Vec<u32>,
 }
 
@@ -94,6 +94,7 @@ impl DecodedBlock {
         self.rows += 1;
         for (texts, string) in self.strings[..schema.strings.len()].iter_mut().zip(row.strings) {
             texts.text.extend_from_slice(string);
+            texts.ends.resize(self.rows - 1, 0);
             texts.ends.push(texts.text.len() as u32);
         }
     }
@@ -115,7 +116,7 @@ impl DecodedBlock {
     }
 
     /// The string of `column` at `row`; empty if the schema has no such column.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn string(&self, column: usize, row: usize) -> &[u8] {
         let texts = &self.strings[column];
@@ -130,29 +131,44 @@ impl DecodedBlock {
     #[inline]
     #[must_use]
     pub fn row(&self, row: usize) -> Row<'_> {
-        let mut out = Row { ints: self.constants, ..Row::default() };
+        let strings = std::array::from_fn(|column| self.string(column, row));
+        Row { ints: self.ints(row), strings }
+    }
+
+    /// The stored integer of `column` at `row`.
+    #[inline(always)]
+    #[must_use]
+    pub fn int(&self, column: usize, row: usize) -> u64 {
+        let varies = self.varies >> column & 1 == 1;
+        if varies { self.ints[column][row] } else { self.constants[column] }
+    }
+
+    /// The stored integers at `row`.
+    #[inline]
+    #[must_use]
+    pub fn ints(&self, row: usize) -> [u64; INTS_MAX] {
+        let mut ints = self.constants;
         let mut varies = self.varies;
         while varies != 0 {
             let column = varies.trailing_zeros() as usize;
             varies &= varies - 1;
-            out.ints[column] = self.ints[column][row];
+            ints[column] = self.ints[column][row];
         }
-        for (column, string) in out.strings.iter_mut().enumerate() {
-            *string = self.string(column, row);
-        }
-        out
+        ints
+    }
+
+    /// The integers of the key at `row`.
+    #[inline]
+    #[must_use]
+    pub fn key_ints(&self, schema: &Schema, row: usize) -> [u64; KEY_INTS_MAX] {
+        std::array::from_fn(|at| if at < schema.key_ints { self.int(at, row) } else { 0 })
     }
 
     /// The key at `row`.
     #[inline]
     #[must_use]
     pub fn key(&self, schema: &Schema, row: usize) -> Key<'_> {
-        let mut ints = [0; KEY_INTS_MAX];
-        for (column, int) in ints[..schema.key_ints].iter_mut().enumerate() {
-            let varies = self.varies >> column & 1 == 1;
-            *int = if varies { self.ints[column][row] } else { self.constants[column] };
-        }
-        Key { ints, string: self.string(0, row) }
+        Key { ints: self.key_ints(schema, row), string: self.string(0, row) }
     }
 
     /// The first row whose key is at least `key`.

@@ -239,9 +239,8 @@ impl Block {
             varies &= varies - 1;
         }
         for (column, texts) in self.strings.iter().zip(&mut out.strings) {
-            for row in 0..self.rows {
-                column.append(&self.bytes, row, &mut texts.text);
-                texts.ends.push(texts.text.len() as u32);
+            if !column.is_empty() {
+                column.decode(&self.bytes, self.rows, &mut texts.text, &mut texts.ends);
             }
         }
     }

@@ -75,12 +75,13 @@ pub fn unpack(packed: &[u8], count: usize, base: u64, width: u32, out: &mut Vec<
         return;
     }
     let mask = u64::MAX >> (64 - width);
+    if width > 56 {
+        unpack_wide(packed, count, base, width, out);
+        return;
+    }
     // Values whose eight bytes lie inside `packed` take one unaligned load.
-    let safe = if width <= 56 && packed.len() >= 8 {
-        count.min((packed.len() - 8) * 8 / width as usize + 1)
-    } else {
-        0
-    };
+    let safe =
+        if packed.len() >= 8 { count.min((packed.len() - 8) * 8 / width as usize + 1) } else { 0 };
     let mut bit = 0usize;
     out.extend((0..safe).map(|_| {
         let start = bit / 8;
@@ -88,6 +89,24 @@ pub fn unpack(packed: &[u8], count: usize, base: u64, width: u32, out: &mut Vec<
         let value = (word >> (bit % 8)) & mask;
         bit += width as usize;
         value.wrapping_add(base)
+    }));
+    out.extend((safe..count).map(|index| get(packed, index, width).wrapping_add(base)));
+}
+
+/// As [`unpack`] where a value may take nine bytes.
+fn unpack_wide(packed: &[u8], count: usize, base: u64, width: u32, out: &mut Vec<u64>) {
+    let mask = u64::MAX >> (64 - width);
+    let safe =
+        if packed.len() >= 9 { count.min((packed.len() - 9) * 8 / width as usize + 1) } else { 0 };
+    let mut bit = 0usize;
+    out.extend((0..safe).map(|_| {
+        let (start, shift) = (bit / 8, bit % 8);
+        let nine: &[u8; 9] = packed[start..].first_chunk().expect("nine bytes");
+        let low = u64::from_le_bytes(*nine.first_chunk().expect("eight of nine"));
+        // Shifted in two steps, since by 64 bits at once it cannot be.
+        let value = low >> shift | u64::from(nine[8]) << 1 << (63 - shift);
+        bit += width as usize;
+        (value & mask).wrapping_add(base)
     }));
     out.extend((safe..count).map(|index| get(packed, index, width).wrapping_add(base)));
 }

@@ -20,6 +20,8 @@ const LZ4: u8 = 2;
 
 /// With more distinct bytes than this, an alphabet saves too little to pay for its decoding.
 const ALPHABET_BYTES_MAX: usize = 64;
+/// Strings up to this length are copied as if they had it.
+const PIECE_BYTES: usize = 32;
 /// Shorter text is not worth the LZ4 attempt.
 const LZ4_TEXT_BYTES_MIN: usize = 256;
 
@@ -257,6 +259,57 @@ impl Strings {
         }
     }
 
+    /// Whether the encoding says that all strings are empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.shared.is_empty() && matches!(self.places, Places::Even(0))
+    }
+
+    /// Appends all `rows` strings of a column that was parsed from `bytes` to `out`, and where each
+    /// ends to `ends`.
+    pub fn decode(&self, bytes: &[u8], rows: usize, out: &mut Vec<u8>, ends: &mut Vec<u32>) {
+        let text_bytes = if rows == 0 { 0 } else { self.place(rows - 1).end };
+        let shared = &bytes[self.shared.clone()];
+        let unpacked;
+        let text = match &self.text {
+            Text::Plain { at } => &bytes[*at..],
+            Text::Expanded(text) => text,
+            Text::Alphabet { symbols, width, at } => {
+                unpacked = unpack_ranks(&bytes[*at..], text_bytes, *width, symbols);
+                &unpacked
+            }
+        };
+        let mut end = out.len();
+        if shared.is_empty() {
+            out.extend_from_slice(&text[..text_bytes]);
+            ends.extend((0..rows).map(|row| (end + self.place(row).end) as u32));
+            return;
+        }
+        // Short strings are copied in pieces of one size, which takes a few instructions and no
+        // call; what is copied too much, the next string covers.
+        let mut piece = [0; PIECE_BYTES];
+        let is_short = shared.len() <= PIECE_BYTES;
+        piece[..shared.len().min(PIECE_BYTES)]
+            .copy_from_slice(&shared[..shared.len().min(PIECE_BYTES)]);
+        out.resize(end + text_bytes + rows * shared.len() + PIECE_BYTES, 0);
+        for row in 0..rows {
+            let place = self.place(row);
+            match out[end..].first_chunk_mut() {
+                Some(to) if is_short => *to = piece,
+                _ => out[end..end + shared.len()].copy_from_slice(shared),
+            }
+            end += shared.len();
+            let length = place.len();
+            match (out[end..].first_chunk_mut(), text[place.start..].first_chunk::<PIECE_BYTES>()) {
+                (Some(to), Some(own)) if length <= PIECE_BYTES => *to = *own,
+                _ => out[end..end + length].copy_from_slice(&text[place]),
+            }
+            end += length;
+            ends.push(end as u32);
+        }
+        out.truncate(end);
+    }
+
     /// How the string at `row` compares with `other`.
     #[must_use]
     pub fn compare(&self, bytes: &[u8], row: usize, other: &[u8]) -> Ordering {
@@ -350,6 +403,19 @@ fn append_ranks(
     out.extend((index..place.end).map(|index| symbols[bits::get(packed, index, width) as usize]));
 }
 
+/// The symbols of the first `count` of packed ranks, and a piece more.
+fn unpack_ranks(
+    packed: &[u8],
+    count: usize,
+    width: u32,
+    symbols: &[u8; ALPHABET_BYTES_MAX],
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(count + PIECE_BYTES);
+    append_ranks(packed, 0..count, width, symbols, &mut out);
+    out.resize(count + PIECE_BYTES, 0);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -366,12 +432,18 @@ mod tests {
         let mut input = Input::new(&out);
         let column = Strings::parse(&mut input, strings.len()).expect("our own encoding");
         input.end().expect("nothing is left");
+        let (mut all, mut ends) = (b"before".to_vec(), Vec::new());
+        column.decode(&out, strings.len(), &mut all, &mut ends);
+        assert_eq!(all[6..], strings.concat());
+        assert_eq!(ends.len(), strings.len());
         for (row, string) in strings.iter().enumerate() {
             let mut decoded = Vec::new();
             column.append(&out, row, &mut decoded);
             assert_eq!(&decoded, string);
             assert!(column.equals(&out, row, string));
             assert_eq!(column.length(row), string.len());
+            let start = if row == 0 { 6 } else { ends[row - 1] as usize };
+            assert_eq!(&all[start..ends[row] as usize], string);
             assert_eq!(column.compare(&out, row, string), Ordering::Equal);
             let mut other = string.clone();
             other.push(b'x');
@@ -413,6 +485,7 @@ mod tests {
                     column.append(&bytes, row, &mut out);
                     prop_assert_eq!(out.len(), column.length(row));
                 }
+                column.decode(&bytes, rows, &mut Vec::new(), &mut Vec::new());
             }
         }
     }
