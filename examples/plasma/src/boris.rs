@@ -4,19 +4,29 @@
 //! keeps the speed exactly, whatever the step.
 //! Source: Boris, Relativistic plasma simulation, 1970; Birdsall and Langdon §4-3.
 
-/// The velocity after `step`, of an electron (charge −1, mass 1) in the field `electric` in the plane
-/// and `magnetic` across it.
+/// The velocity after `step`, of an electron (charge −1, mass 1) in the field `electric`, which lies in
+/// the plane, and `magnetic`.
 #[inline]
 #[must_use]
-pub fn pushed(velocity: [f64; 3], electric: [f64; 2], magnetic: f64, step: f64) -> [f64; 3] {
+pub fn pushed(velocity: [f64; 3], electric: [f64; 2], magnetic: [f64; 3], step: f64) -> [f64; 3] {
     let half = -0.5 * step;
-    let [x, y, z] =
-        [velocity[0] + half * electric[0], velocity[1] + half * electric[1], velocity[2]];
-    let tangent = half * magnetic;
-    let sine = 2.0 * tangent / (1.0 + tangent * tangent);
-    let (middle_x, middle_y) = (x + y * tangent, y - x * tangent);
-    let (x, y) = (x + middle_y * sine, y - middle_x * sine);
-    [x + half * electric[0], y + half * electric[1], z]
+    let kick = [half * electric[0], half * electric[1], 0.0];
+    let before = sum(velocity, kick);
+    let tangent = magnetic.map(|component| half * component);
+    let scale = 2.0 / (1.0 + tangent.iter().map(|component| component * component).sum::<f64>());
+    let middle = sum(before, cross(before, tangent));
+    let after = sum(before, cross(middle, tangent.map(|component| scale * component)));
+    sum(after, kick)
+}
+
+#[inline]
+fn sum(a: [f64; 3], b: [f64; 3]) -> [f64; 3] {
+    [a[0] + b[0], a[1] + b[1], a[2] + b[2]]
+}
+
+#[inline]
+fn cross(a: [f64; 3], b: [f64; 3]) -> [f64; 3] {
+    [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]]
 }
 
 #[cfg(test)]
@@ -31,7 +41,7 @@ mod tests {
         let steps = (std::f64::consts::TAU / magnetic / step).round() as usize;
         let mut velocity = [1.0, 0.0, 0.5];
         for number in 0..steps {
-            velocity = pushed(velocity, [0.0, 0.0], magnetic, step);
+            velocity = pushed(velocity, [0.0, 0.0], [0.0, 0.0, magnetic], step);
             if number == steps / 4 {
                 assert!(velocity[1] > 0.99, "{velocity:?}");
             }
@@ -48,7 +58,7 @@ mod tests {
         let mut velocity = [0.0; 3];
         let mut way = [0.0; 2];
         for _ in 0..steps {
-            velocity = pushed(velocity, electric, magnetic, step);
+            velocity = pushed(velocity, electric, [0.0, 0.0, magnetic], step);
             way = [way[0] + velocity[0] * step, way[1] + velocity[1] * step];
         }
         let time = step * f64::from(steps);

@@ -2,8 +2,10 @@
 
 use std::process::ExitCode;
 
+use esker_base::store::{SharedStore, url};
 use esker_base::{Error, Kind, Result};
-use esker_comm::{Transport, threads};
+use esker_comm::job::Job;
+use esker_comm::{Rank, Transport, tcp, threads};
 
 use crate::electron::Electron;
 use crate::setup::Setup;
@@ -11,10 +13,13 @@ use crate::setup::Setup;
 /// Electrons whose numbers are printed at the end, the fastest.
 const FASTEST: usize = 5;
 
+/// Where in its store `plasma-indexed` makes the directory.
+pub const DIRECTORY: &str = "electrons/";
+
 /// What both programs are told.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Ranks, each a thread
+    /// Ranks, each a thread, unless something started them as processes
     #[arg(long, default_value_t = 4)]
     pub ranks: u32,
     /// Electrons in all
@@ -35,13 +40,39 @@ impl Options {
         Setup { electrons: self.electrons, ..Setup::two_streams() }
     }
 
-    /// Runs `work` as every rank.
+    /// Runs `work` as every rank: as the one that this process was started as by `esker run`, `srun`
+    /// or `mpirun`; else as all of them, in threads.
     ///
     /// # Errors
     /// The first that a rank met.
     pub fn run(&self, work: impl Fn(&mut dyn Transport) -> Result<()> + Sync) -> Result<()> {
-        threads::run(self.ranks, self.ranks, |transport| work(transport)).map(drop)
+        let Some(job) = Job::from_env()? else {
+            return threads::run(self.ranks, self.ranks, |transport| work(transport)).map(drop);
+        };
+        let meet = job.meet.as_ref().ok_or_else(|| {
+            let what = "ranks that are processes meet in a store: name one by ESKER_MEET";
+            Error::new(Kind::Invalid, what)
+        })?;
+        let store = url::open(meet)?;
+        tcp::run(&*store, &job, &tcp::Options::default(), |transport| work(transport))
     }
+}
+
+/// The store at `url`, which rank 0 makes if there is none. Collective.
+///
+/// # Errors
+/// Those of opening or making it, and those of the transport.
+pub fn make_store(url: &str, transport: &mut dyn Transport) -> Result<SharedStore> {
+    if transport.rank() == Rank(0)
+        && let Err(error) = url::open(url)
+    {
+        if error.kind() != Kind::NotFound {
+            return Err(error);
+        }
+        url::init(url)?;
+    }
+    transport.barrier()?;
+    url::open(url)
 }
 
 /// Says which electrons ended fastest: those that one wants to trace.

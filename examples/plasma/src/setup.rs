@@ -14,8 +14,8 @@ pub struct Setup {
     pub grid: Grid,
     /// Electrons in all.
     pub electrons: u64,
-    /// The magnetic field across the plane, which is also the cyclotron frequency.
-    pub magnetic: f64,
+    /// The magnetic field, whose strength is also the cyclotron frequency.
+    pub magnetic: [f64; 3],
     /// Half of the electrons drift in x with this velocity, half against.
     pub drift: f64,
     /// The thermal velocity in each direction.
@@ -29,16 +29,16 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Two streams of electrons through one another: waves grow out of the noise, trap electrons
+    /// Two streams of electrons through one another, along a magnetic field: waves grow out of the noise, trap electrons
     /// and make some of them fast.
     #[must_use]
     pub fn two_streams() -> Self {
         Self {
             grid: Grid { columns: 64, rows: 16, width: 4.0 * TAU, height: TAU },
             electrons: 100_000,
-            magnetic: 0.1,
+            magnetic: [0.5, 0.0, 0.0],
             drift: 1.0,
-            thermal: 0.1,
+            thermal: 0.2,
             displacement: 0.001,
             step: 0.1,
             seed: 1,
@@ -73,7 +73,7 @@ impl Setup {
 
     /// Where electron `id` begins, the same for every number of ranks.
     ///
-    /// Places are spread more evenly than by chance, by the golden ratio and the bits of the id in
+    /// Places are spread more evenly than by chance, in x evenly and in y by the bits of the id in
     /// reverse, so that the noise is small (a "quiet start", Birdsall and Langdon §16).
     #[must_use]
     pub fn electron(&self, id: u64) -> Electron {

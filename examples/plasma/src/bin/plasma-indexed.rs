@@ -10,7 +10,7 @@ use esker_comm::Transport;
 use esker_imd::{Format, Imd, Reader, Shape};
 use plasma::electron::{KEY_BYTES, STATE_BYTES};
 use plasma::exchange;
-use plasma::program::{self, Options};
+use plasma::program::{self, DIRECTORY, Options};
 use plasma::{Electron, Simulation};
 
 /// Two streams of electrons, written to an indexed directory
@@ -18,7 +18,7 @@ use plasma::{Electron, Simulation};
 enum Command {
     /// Simulate and write
     Run {
-        /// The store in which to make the directory
+        /// The store in which to make the directory; it is made as well if there is none
         store: String,
         #[command(flatten)]
         options: Options,
@@ -32,24 +32,23 @@ enum Command {
     },
 }
 
-/// Where in the store the directory is.
-const DIRECTORY: &str = "electrons/";
-
 fn main() -> ExitCode {
     program::exit(match Command::parse() {
-        Command::Run { store, options } => url::init(&store)
-            .and_then(|store| options.run(|transport| write(&store, &options, transport))),
+        Command::Run { store, options } => {
+            options.run(|transport| write(&store, &options, transport))
+        }
         Command::Trace { store, id } => url::open(&store)
             .and_then(|store| trace(&store, id))
             .map(|found| program::print_trace(&found)),
     })
 }
 
-fn write(store: &SharedStore, options: &Options, transport: &mut dyn Transport) -> Result<()> {
+fn write(store: &str, options: &Options, transport: &mut dyn Transport) -> Result<()> {
+    let store = program::make_store(store, transport)?;
     let id = exchange::random_id(transport)?;
     let shape = Shape::Fixed { key_bytes: KEY_BYTES as u8, value_bytes: STATE_BYTES as u32 };
     let settings = esker_imd::Options::new(id, Format::Base, shape);
-    let mut directory = Imd::create(store, DIRECTORY, &mut *transport, &settings)?;
+    let mut directory = Imd::create(&store, DIRECTORY, &mut *transport, &settings)?;
     let mut simulation = Simulation::new(&options.setup(), directory.transport())?;
     for _ in 0..options.epochs {
         for _ in 0..options.steps {
