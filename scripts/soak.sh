@@ -22,7 +22,7 @@ threads=${RUST_TEST_THREADS:-$(nproc)}
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 
-campaigns=(cargo test --release --workspace --all-features --no-fail-fast --lib --bins --tests)
+campaigns=(cargo test --release --workspace --features s3 --no-fail-fast --lib --bins --tests)
 "${campaigns[@]}" --no-run </dev/null
 # Binaries run one after another, the campaigns of one binary `threads` at a time.
 read -r count rounds < <("${campaigns[@]}" -- --ignored --list ${filter:+"$filter"} </dev/null 2>/dev/null |

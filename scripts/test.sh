@@ -31,15 +31,19 @@ check() {
     if phase "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 }
 
+# What the tests build beyond the default: everything but MPI, of which there are two, each with a
+# build of its own.
+readonly FEATURES=s3
+
 # Unit, integration and documentation tests. The test profile is the one of `cargo build`: slightly
 # optimized, with assertions and overflow checks, and with dependencies fully optimized.
 all_tests() {
-    cargo test --workspace --all-features --no-fail-fast 2>&1 | tee "$output"
+    cargo test --workspace --features "$FEATURES" --no-fail-fast 2>&1 | tee "$output"
 }
 
-check setup scripts/setup.sh build test
+check setup scripts/setup.sh build test mpi
 check format cargo fmt --all --check
-check lint cargo clippy --workspace --all-targets --all-features -- -D warnings
+check lint cargo clippy --workspace --all-targets --features "$FEATURES" -- -D warnings
 check tidy cargo xtask tidy
 
 tests_status=0
@@ -50,6 +54,7 @@ read -r tests_passed tests_failed < <(awk -f scripts/test_tally.awk "$output")
 passed=$((passed + tests_passed))
 failed=$((failed + tests_failed))
 
+check mpi scripts/test_mpi.sh
 check fuzz scripts/fuzz.sh "$FUZZ_SECONDS"
 
 echo "== times"

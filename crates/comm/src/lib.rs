@@ -4,14 +4,18 @@
 //!   [`tcp`]: ranks that are processes, which a [`job::Job`] tells who they are.
 //! - [`Router`]: small records between all ranks, in batches, directly or over three hops, with
 //!   bounded memory.
+//! - [`collective`]: reductions and broadcasts along the tree of a log-ring.
 //! - [`conformance`]: what every transport must do, as functions.
 //!
 //! Nothing here knows of tables, files or directories.
 
 mod barrier;
+pub mod collective;
 pub mod conformance;
 pub mod job;
 pub mod launch;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 mod node_map;
 mod queues;
 mod rank;

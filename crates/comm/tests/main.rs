@@ -1,5 +1,6 @@
 //! Tests of ranks and messages, a module for each topic.
 
+mod collective;
 mod launch;
 mod tcp;
 mod threads;

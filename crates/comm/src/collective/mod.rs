@@ -1,0 +1,374 @@
+//! Collectives: all ranks reduce a value to one, and learn the result.
+//!
+//! Two levels. On each node some ranks are delegates ([`Delegates`]); every other rank, a client,
+//! sends its value to a delegate of its node, which reduces what it was sent. The delegates reduce
+//! along the spanning tree of the log-ring ([`tree`]), so that none of them handles more than
+//! ⌈log2 n⌉ messages each way besides those of its clients. Results take the reverse path.
+//!
+//! Message: number of the collective (u64), 1 towards the root or 2 back (u8), value.
+//! A rank may be ahead of another by up to [`WINDOW`] collectives; what comes early is kept, and a
+//! barrier now and then sees to the bound.
+//! Source: MetaKV §III-C.
+
+pub mod model;
+pub mod tree;
+
+use esker_base::{Error, Kind, Result};
+
+pub use self::tree::{Shape, Tree};
+use crate::transport::{Deadline, LOOK, Message, Sent, Transport};
+use crate::{Channel, NodeMap, Rank};
+
+/// Collectives between two barriers: bounds what a rank keeps for later, at a cost that is a small
+/// part of theirs.
+pub const WINDOW: u64 = 64;
+
+/// The most bytes that a value may have.
+pub const VALUE_BYTES_MAX: usize = 64 << 10;
+
+const HEADER_BYTES: usize = 9;
+const TO_ROOT: u8 = 1;
+const FROM_ROOT: u8 = 2;
+
+/// Which ranks stand for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delegates {
+    /// All ranks are members of the tree themselves.
+    All,
+    /// So many on each node, or all of it if it has fewer; its other ranks are their clients in turn.
+    PerNode(u32),
+}
+
+/// How collectives go.
+#[derive(Clone, Copy, Debug)]
+pub struct CollectiveOptions {
+    /// Which ranks are members of the tree.
+    pub delegates: Delegates,
+    /// How members reach the root.
+    pub shape: Shape,
+    /// A channel that no one else uses, [`Channel::COLLECTIVE`].
+    pub channel: Channel,
+}
+
+impl Default for CollectiveOptions {
+    fn default() -> Self {
+        let channel = Channel::COLLECTIVE;
+        Self { delegates: Delegates::PerNode(1), shape: Shape::LogRing, channel }
+    }
+}
+
+/// Reductions and broadcasts among all ranks. Every rank makes one with the same options, and calls
+/// the same collectives with the same roots in the same order.
+#[derive(Debug)]
+pub struct Collectives<T> {
+    transport: T,
+    options: CollectiveOptions,
+    /// The members of the tree, ascending.
+    members: Vec<Rank>,
+    /// By rank: the place of its delegate among the members.
+    delegate_of: Vec<u32>,
+    /// Those that this rank stands for, itself left out.
+    clients: Vec<Rank>,
+    number: u64,
+    early: Vec<Message>,
+    has_failed: bool,
+}
+
+impl<T: Transport> Collectives<T> {
+    /// Collectives over `transport`. Nothing is sent yet.
+    pub fn new(transport: T, options: CollectiveOptions) -> Self {
+        let (members, delegate_of) = appoint(transport.nodes(), options.delegates);
+        let me = transport.rank();
+        let is_mine =
+            |rank: &Rank| *rank != me && members[delegate_of[rank.index()] as usize] == me;
+        let clients = Rank::all(transport.size()).filter(is_mine).collect();
+        let (number, early, has_failed) = (0, Vec::new(), false);
+        Self { transport, options, members, delegate_of, clients, number, early, has_failed }
+    }
+
+    /// The transport, for other channels.
+    pub fn transport(&mut self) -> &mut T {
+        &mut self.transport
+    }
+
+    /// Reduces the values of all ranks to one at `root`, which alone gets it. `combine` joins a value
+    /// into another; in which order is not said.
+    ///
+    /// # Errors
+    /// `Unavailable` names a rank that is lost, or says who did not come before the deadline;
+    /// `TooLarge` over [`VALUE_BYTES_MAX`]; `Invalid` for no such root; `Corrupt` for a message that
+    /// is none of a collective; `Closed` after any of them but `TooLarge` and `Invalid`.
+    pub fn reduce(
+        &mut self,
+        root: Rank,
+        value: Vec<u8>,
+        combine: &mut dyn FnMut(&mut Vec<u8>, &[u8]),
+    ) -> Result<Option<Vec<u8>>> {
+        self.check(root, value.len())?;
+        let done = self.reduce_to(root, value, combine).and_then(|done| self.end().map(|()| done));
+        self.has_failed |= done.is_err();
+        done
+    }
+
+    /// Gives all ranks the value of `root`; what the others give is ignored.
+    ///
+    /// # Errors
+    /// As [`Collectives::reduce`].
+    pub fn broadcast(&mut self, root: Rank, value: Vec<u8>) -> Result<Vec<u8>> {
+        self.check(root, value.len())?;
+        let value = (self.transport.rank() == root).then_some(value);
+        let done = self.broadcast_from(root, value).and_then(|done| self.end().map(|()| done));
+        self.has_failed |= done.is_err();
+        done
+    }
+
+    /// Reduces the values of all ranks by way of `root`, and gives all the result.
+    ///
+    /// # Errors
+    /// As [`Collectives::reduce`].
+    pub fn all_reduce(
+        &mut self,
+        root: Rank,
+        value: Vec<u8>,
+        combine: &mut dyn FnMut(&mut Vec<u8>, &[u8]),
+    ) -> Result<Vec<u8>> {
+        let reduced = self.reduce(root, value, combine)?;
+        self.broadcast(root, reduced.unwrap_or_default())
+    }
+
+    /// As [`Collectives::all_reduce`], of numbers.
+    ///
+    /// # Errors
+    /// As [`Collectives::reduce`].
+    pub fn all_reduce_u64(&mut self, root: Rank, value: u64, by: Reduction) -> Result<u64> {
+        let mut is_number = true;
+        let mut combine =
+            |into: &mut Vec<u8>, other: &[u8]| match (decode_u64(into), decode_u64(other)) {
+                (Some(a), Some(b)) => *into = by.combine(a, b).to_le_bytes().to_vec(),
+                _ => is_number = false,
+            };
+        let reduced = self.all_reduce(root, value.to_le_bytes().to_vec(), &mut combine)?;
+        decode_u64(&reduced).filter(|_| is_number).ok_or_else(|| {
+            Error::new(Kind::Corrupt, "a rank reduced another kind of value than a number")
+        })
+    }
+
+    fn check(&self, root: Rank, bytes: usize) -> Result<()> {
+        if self.has_failed {
+            return Err(Error::new(Kind::Closed, "an earlier collective failed"));
+        }
+        if root.0 >= self.transport.size() {
+            return Err(Error::new(Kind::Invalid, format!("{root} is to be the root")));
+        }
+        if bytes > VALUE_BYTES_MAX {
+            return Err(Error::new(Kind::TooLarge, format!("a value of {bytes} bytes")));
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.number += 1;
+        if self.number.is_multiple_of(WINDOW) { self.transport.barrier() } else { Ok(()) }
+    }
+
+    /// The tree to the delegate of `root`, and this rank's place in it, if it is a member.
+    fn tree(&self, root: Rank) -> (Tree, Option<u32>) {
+        let size = u32::try_from(self.members.len()).expect("no more members than ranks");
+        let tree = Tree::new(self.options.shape, size, self.delegate_of[root.index()]);
+        let me = self.transport.rank();
+        let place = self.delegate_of[me.index()];
+        (tree, (self.members[place as usize] == me).then_some(place))
+    }
+
+    fn my_delegate(&self) -> Rank {
+        self.members[self.delegate_of[self.transport.rank().index()] as usize]
+    }
+
+    fn reduce_to(
+        &mut self,
+        root: Rank,
+        mut value: Vec<u8>,
+        combine: &mut dyn FnMut(&mut Vec<u8>, &[u8]),
+    ) -> Result<Option<Vec<u8>>> {
+        let me = self.transport.rank();
+        let (tree, place) = self.tree(root);
+        let Some(place) = place else {
+            self.tell(self.my_delegate(), TO_ROOT, &value)?;
+            // A root that is no delegate is told by its own.
+            return if me == root {
+                self.hear(FROM_ROOT, self.my_delegate()).map(Some)
+            } else {
+                Ok(None)
+            };
+        };
+        let mut senders = self.clients.clone();
+        senders.extend(tree.children(place).map(|child| self.members[child as usize]));
+        for _ in 0..senders.len() {
+            let other = self.hear_one(TO_ROOT, &mut senders)?;
+            combine(&mut value, &other);
+        }
+        match tree.parent(place) {
+            Some(parent) => self.tell(self.members[parent as usize], TO_ROOT, &value)?,
+            None if root == me => return Ok(Some(value)),
+            None => self.tell(root, FROM_ROOT, &value)?,
+        }
+        Ok(None)
+    }
+
+    fn broadcast_from(&mut self, root: Rank, value: Option<Vec<u8>>) -> Result<Vec<u8>> {
+        let me = self.transport.rank();
+        let (tree, place) = self.tree(root);
+        let Some(place) = place else {
+            let delegate = self.my_delegate();
+            if let Some(value) = value {
+                self.tell(delegate, TO_ROOT, &value)?;
+                return Ok(value);
+            }
+            return self.hear(FROM_ROOT, delegate);
+        };
+        let value = match (value, tree.parent(place)) {
+            (Some(value), _) => value,
+            (None, Some(parent)) => self.hear(FROM_ROOT, self.members[parent as usize])?,
+            // The root is a client of this delegate.
+            (None, None) => self.hear(TO_ROOT, root)?,
+        };
+        let mut receivers: Vec<Rank> =
+            tree.children(place).map(|child| self.members[child as usize]).collect();
+        receivers.extend(self.clients.iter().filter(|client| **client != root && **client != me));
+        for receiver in receivers {
+            self.tell(receiver, FROM_ROOT, &value)?;
+        }
+        Ok(value)
+    }
+
+    fn hear(&mut self, way: u8, from: Rank) -> Result<Vec<u8>> {
+        self.hear_one(way, &mut vec![from])
+    }
+
+    /// The value of one of `senders`, who is taken off them.
+    fn hear_one(&mut self, way: u8, senders: &mut Vec<Rank>) -> Result<Vec<u8>> {
+        let awaited = (self.number, way);
+        let deadline = Deadline::start(&self.transport);
+        loop {
+            let fits = |message: &Message| {
+                head(message).ok() == Some(awaited) && senders.contains(&message.from)
+            };
+            if let Some(place) = self.early.iter().position(fits) {
+                let mut message = self.early.swap_remove(place);
+                senders.retain(|sender| *sender != message.from);
+                return Ok(message.bytes.split_off(HEADER_BYTES));
+            }
+            match self.transport.receive(&[self.options.channel], LOOK)? {
+                Some(message) => self.keep(message)?,
+                None => deadline.check(&self.transport, || {
+                    let first = senders.first().expect("somebody is awaited");
+                    format!(
+                        "{} of {} ranks, as {first}, in a collective",
+                        senders.len(),
+                        self.transport.size()
+                    )
+                })?,
+            }
+        }
+    }
+
+    /// Keeps a message that may be of this collective or a later one.
+    fn keep(&mut self, message: Message) -> Result<()> {
+        let (number, way) = head(&message)?;
+        let is_known =
+            |known: &Message| known.from == message.from && head(known).ok() == Some((number, way));
+        if number < self.number
+            || number >= self.number + WINDOW
+            || message.bytes.len() > HEADER_BYTES + VALUE_BYTES_MAX
+            || self.early.iter().any(is_known)
+        {
+            let what = format!("collective {number} of {}, here is {}", message.from, self.number);
+            return Err(Error::new(Kind::Corrupt, what));
+        }
+        self.early.push(message);
+        Ok(())
+    }
+
+    fn tell(&mut self, to: Rank, way: u8, value: &[u8]) -> Result<()> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + value.len());
+        bytes.extend_from_slice(&self.number.to_le_bytes());
+        bytes.push(way);
+        bytes.extend_from_slice(value);
+        let deadline = Deadline::start(&self.transport);
+        let mut sent = self.transport.try_send(to, self.options.channel, bytes)?;
+        while let Sent::Full(bytes) = sent {
+            // The other may be waiting to send to this rank.
+            if let Some(message) = self.transport.receive(&[self.options.channel], LOOK)? {
+                self.keep(message)?;
+            }
+            sent = self.transport.try_send(to, self.options.channel, bytes)?;
+            deadline.check(&self.transport, || format!("{to} takes no values"))?;
+        }
+        Ok(())
+    }
+}
+
+/// How numbers are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// The greatest.
+    Max,
+    /// The least.
+    Min,
+    /// The sum, modulo 2^64.
+    Sum,
+    /// The bits of all.
+    Or,
+}
+
+impl Reduction {
+    /// Joins two numbers.
+    #[must_use]
+    pub fn combine(self, a: u64, b: u64) -> u64 {
+        match self {
+            Self::Max => a.max(b),
+            Self::Min => a.min(b),
+            Self::Sum => a.wrapping_add(b),
+            Self::Or => a | b,
+        }
+    }
+}
+
+/// The members of the tree, and for each rank the place of its delegate among them.
+fn appoint(nodes: &NodeMap, delegates: Delegates) -> (Vec<Rank>, Vec<u32>) {
+    let per_node = match delegates {
+        Delegates::All => u32::MAX,
+        Delegates::PerNode(count) => count.max(1),
+    };
+    let members: Vec<Rank> =
+        Rank::all(nodes.size()).filter(|rank| nodes.local_index(*rank) < per_node).collect();
+    let mut places = vec![0; nodes.size() as usize];
+    for (place, member) in (0..).zip(&members) {
+        places[member.index()] = place;
+    }
+    let delegate_of = Rank::all(nodes.size()).map(|rank| {
+        let mates = nodes.members(nodes.node(rank));
+        let count = mates.len().min(per_node as usize);
+        places[mates[nodes.local_index(rank) as usize % count].index()]
+    });
+    let delegate_of = delegate_of.collect();
+    (members, delegate_of)
+}
+
+/// The number and way of a message.
+fn head(message: &Message) -> Result<(u64, u8)> {
+    let head = message.bytes.split_first_chunk::<8>();
+    match head {
+        Some((number, [way @ (TO_ROOT | FROM_ROOT), ..])) => {
+            Ok((u64::from_le_bytes(*number), *way))
+        }
+        _ => {
+            let what = format!("a message of {} is none of a collective", message.from);
+            Err(Error::new(Kind::Corrupt, what))
+        }
+    }
+}
+
+fn decode_u64(bytes: &[u8]) -> Option<u64> {
+    bytes.try_into().ok().map(u64::from_le_bytes)
+}

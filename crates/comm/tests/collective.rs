@@ -1,0 +1,137 @@
+//! Collectives among ranks that are threads: any number of ranks, root, nodes and delegates.
+
+use esker_base::{Error, Kind, Result};
+use esker_comm::collective::{CollectiveOptions, Collectives, Delegates, Reduction, Shape};
+use esker_comm::threads::run;
+use esker_comm::{Rank, Transport};
+
+const WAYS: [(Delegates, Shape); 5] = [
+    (Delegates::All, Shape::LogRing),
+    (Delegates::All, Shape::Star),
+    (Delegates::PerNode(1), Shape::LogRing),
+    (Delegates::PerNode(2), Shape::LogRing),
+    (Delegates::PerNode(1), Shape::Star),
+];
+
+fn check(transport: &mut dyn Transport, options: CollectiveOptions) -> Result<()> {
+    let (me, size) = (transport.rank(), transport.size());
+    let mut collectives = Collectives::new(transport, options);
+    for round in 0..3 {
+        let root = Rank((round * 7) % size);
+        let value = u64::from(me.0) + 1;
+        let n = u64::from(size);
+        assert_eq!(collectives.all_reduce_u64(root, value, Reduction::Max)?, n);
+        assert_eq!(collectives.all_reduce_u64(root, value, Reduction::Min)?, 1);
+        assert_eq!(collectives.all_reduce_u64(root, value, Reduction::Sum)?, n * (n + 1) / 2);
+        let bits = (1..=n).fold(0, |bits, value| bits | value);
+        assert_eq!(collectives.all_reduce_u64(root, value, Reduction::Or)?, bits);
+        // A function of one's own: the set of ranks, of growing size, at the root alone.
+        let mut join = |into: &mut Vec<u8>, other: &[u8]| into.extend_from_slice(other);
+        let all = collectives.reduce(root, me.0.to_le_bytes().to_vec(), &mut join)?;
+        assert_eq!(all.is_some(), me == root);
+        if let Some(all) = all {
+            let mut ranks: Vec<u32> = all
+                .chunks_exact(4)
+                .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
+                .collect();
+            ranks.sort_unstable();
+            assert_eq!(ranks, (0..size).collect::<Vec<_>>());
+        }
+        let said = collectives.broadcast(root, format!("by {me}").into_bytes())?;
+        assert_eq!(said, format!("by {root}").into_bytes());
+    }
+    Ok(())
+}
+
+#[test]
+fn all_ranks_learn_the_result() {
+    for (delegates, shape) in WAYS {
+        for size in (1..=20).chain([33, 64, 100]) {
+            let options = CollectiveOptions { delegates, shape, ..Default::default() };
+            run(size, 5, |transport| check(transport, options)).unwrap();
+        }
+    }
+}
+
+/// What the transport counts, not what the tree says.
+#[test]
+fn nobody_sends_or_receives_more_than_log_n() {
+    for size in (1..=40_u32).chain([127, 128, 129, 300]) {
+        let options = CollectiveOptions { delegates: Delegates::All, ..Default::default() };
+        let most = u64::from(size.next_power_of_two().trailing_zeros());
+        run(size, 4, |transport| {
+            let root = Rank(size / 3);
+            let mut collectives = Collectives::new(&mut *transport, options);
+            let before = collectives.transport().counters();
+            let mut keep = |into: &mut Vec<u8>, other: &[u8]| {
+                if other > &into[..] {
+                    *into = other.to_vec();
+                }
+            };
+            collectives.reduce(root, vec![1; 8], &mut keep)?;
+            let between = collectives.transport().counters();
+            collectives.broadcast(root, vec![2; 8])?;
+            let after = collectives.transport().counters();
+            // What others send of the broadcast may already be among what was received before.
+            assert!(between.sent_messages - before.sent_messages <= most.min(1));
+            assert!(after.sent_messages - between.sent_messages <= most);
+            assert!(after.received_messages - before.received_messages <= most + 1);
+            if collectives.transport().rank() == root {
+                assert_eq!(between.received_messages - before.received_messages, most);
+                assert_eq!(after.sent_messages - between.sent_messages, most);
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+/// Only reductions, so that nothing keeps the ranks that are no root from running ahead.
+#[test]
+fn ranks_that_run_ahead_are_held_back() {
+    run(9, 3, |transport| {
+        let mut collectives = Collectives::new(transport, CollectiveOptions::default());
+        for number in 0..1000_u64 {
+            let mut add = |into: &mut Vec<u8>, _: &[u8]| into[0] = into[0].wrapping_add(1);
+            let sum = collectives.reduce(Rank(number as u32 % 9), vec![1], &mut add)?;
+            // Each delegate's value stands for its clients', so joins are counted, not values.
+            assert!(sum.is_none_or(|sum| sum.len() == 1));
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_thousand_ranks_agree() {
+    run(1024, 16, |transport| {
+        let mut collectives = Collectives::new(transport, CollectiveOptions::default());
+        let me = collectives.transport().rank();
+        let sum = collectives.all_reduce_u64(Rank(77), me.0.into(), Reduction::Sum)?;
+        assert_eq!(sum, 1023 * 1024 / 2);
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_lost_rank_ends_a_collective() {
+    let error = run(6, 2, |transport| {
+        if transport.rank() == Rank(3) {
+            return Err(Error::new(Kind::Invalid, "bad input"));
+        }
+        let mut collectives = Collectives::new(transport, CollectiveOptions::default());
+        let error = loop {
+            match collectives.all_reduce_u64(Rank(0), 1, Reduction::Sum) {
+                Ok(sum) => panic!("{sum} without rank 3"),
+                Err(error) => break error,
+            }
+        };
+        assert!(error.to_string().contains("rank 3"), "{error}");
+        let again = collectives.all_reduce_u64(Rank(0), 1, Reduction::Sum).unwrap_err();
+        assert_eq!(again.kind(), Kind::Closed);
+        Err::<(), _>(error)
+    })
+    .unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+}
