@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build test demo soak peers compare compare-imd clean
+.PHONY: help setup build test demo soak peers compare compare-imd compare-segments clean
 
 CARGO ?= cargo
 # Minutes that the long campaigns may take.
@@ -11,7 +11,7 @@ MINUTES ?= 60
 FEATURES := $(shell grep -qs '^s3 *=' crates/cli/Cargo.toml && echo --features s3)
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing to build and to test
 	@scripts/setup.sh build test
@@ -41,6 +41,10 @@ compare: build peers ## Run Esker and its rivals in turn and print the ratios
 compare-imd: build peers ## The same for indexed directories
 	@scripts/setup.sh compare
 	python3 scripts/compare_imd.py
+
+compare-segments: build peers ## The same for segments of shared files
+	@scripts/setup.sh compare
+	python3 scripts/compare_segments.py
 
 clean: ## Remove everything that was built
 	$(CARGO) clean

@@ -29,7 +29,7 @@ TABLE_WIDTH_MIN = 12
 class Side:
     """One engine with one set of options: a column of the table.
 
-    `command(step, store, args)` is what it runs for a step.
+    `command(step, store, args)` is what it runs for a step; None if it has nothing to run.
     """
 
     def __init__(self, name, binary, build, command, is_esker=False):
@@ -161,7 +161,8 @@ def run_side(side, comparison, args, directory, progress, label):
         for step in comparison.steps:
             progress.say(f"{label}: {side.name}, {step.title}")
             if results.get(comparison.steps[0].title, {}) is not None:  # the others need the first
-                results[step.title] = run_json(side.command(step, store, args))
+                words = side.command(step, store, args)
+                results[step.title] = run_json(words) if words else {}
             progress.advance()
     finally:
         shutil.rmtree(store, ignore_errors=True)
@@ -206,7 +207,7 @@ def cell_value(rounds, side, row):
     if value is None or not operations:
         return None
     if show == "rate":
-        rate = value if row.field == "operations_per_second" else operations / value
+        rate = value if row.field.endswith("_per_second") else operations / value
         return rate, f"{rate / 1e6:.2f} M/s" if rate >= 1e5 else f"{rate / 1e3:.1f} k/s", True
     if show == "microseconds":
         value = value / operations * 1e6
@@ -214,34 +215,43 @@ def cell_value(rounds, side, row):
     if show == "bytes each":
         value, show = value / operations, "bytes"
     if show == "bytes":
-        return value, f"{value:.1f} B", False
+        return value, f"{value:.1f} B" if value >= 1 else f"{value:.3f} B", False
     if show == "bits":
         return value, f"{value:.1f} bit", False
+    if show == "milliseconds":
+        return value, f"{value:.2f} ms", False
     if show == "MiB":
         return value, f"{value / 2**20:.0f} MiB", False
     return value, f"{value:.3f}", False
 
 
-def table(rounds, found, rows_wanted):
+def better(ours, other):
+    """How many times better one cell's value is than another's."""
+    if not ours or not other or not ours[0] or not other[0]:
+        return None
+    return ours[0] / other[0] if ours[2] else other[0] / ours[0]
+
+
+def table(rounds, found, rows_wanted, best_of):
     """Rows of text: each rival's cell also says how many times better Esker is, as the first of its
-    columns does it."""
-    rows = [[""] + [side.name for side in found]]
+    columns does it, and with `best_of` a last column says it of the best of those sides."""
     esker = next((side.name for side in found if side.is_esker), None)
+    last = ["Esker over the best tuned"] if esker and best_of else []
+    rows = [[""] + [side.name for side in found] + last]
     for row in rows_wanted:
         ours = cell_value(rounds, esker, row) if esker else None
         cells = [row.title]
         for side in found:
             cell = cell_value(rounds, side.name, row)
-            if cell is None:
-                cells.append("–")
-                continue
-            value, text, more_is_better = cell
-            if ours and not side.is_esker and value and ours[0]:
-                ratio = ours[0] / value if more_is_better else value / ours[0]
-                text += f" ({ratio:.1f}×)"
-            cells.append(text)
-        if set(cells[1:]) != {"–"}:
-            rows.append(cells)
+            ratio = None if side.is_esker else better(ours, cell)
+            cells.append("–" if cell is None else cell[1] + (f" ({ratio:.1f}×)" if ratio else ""))
+        if set(cells[1:]) == {"–"}:
+            continue
+        if last:
+            ratios = [better(ours, cell_value(rounds, name, row)) for name in best_of]
+            ratios = [ratio for ratio in ratios if ratio]
+            cells.append(f"{min(ratios):.2f}×" if ratios else "–")
+        rows.append(cells)
     return rows
 
 
@@ -270,21 +280,27 @@ def print_table(rows, headline, args):
             "  " + text.rjust(width) for text, width in zip(row[1:], widths[1:])))
 
 
-def main(found, comparison, args):
-    """Runs everything and prints the table."""
+def report(found, rows, headline, args, measure, best_of=()):
+    """Prints the table of what `measure(directory)` returns: figures of rounds, as `run_all`."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that stores are removed
     if not found:
         sys.exit("compare: nothing is built")
     args.directory.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix="compare-", dir=args.directory) as directory:
-            rounds = run_all(found, comparison, args, directory)
+            rounds = measure(directory)
     except KeyboardInterrupt:
         sys.exit(130)
     if not any(figures for one in rounds for figures in one.values()):
         sys.exit("compare: no engine finished a run")
-    print_table(table(rounds, found, comparison.rows), comparison.headline, args)
+    print_table(table(rounds, found, rows, best_of), headline, args)
     if args.json:
         settings = {name: str(value) for name, value in vars(args).items()}
         figures = {"machine": machine(), "arguments": settings, "rounds": rounds}
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def main(found, comparison, args):
+    """Runs everything and prints the table."""
+    report(found, comparison.rows, comparison.headline, args,
+           lambda directory: run_all(found, comparison, args, directory))

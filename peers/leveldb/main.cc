@@ -1,5 +1,5 @@
 // peer-leveldb: the workloads of `esker bench` on LevelDB: create|stat|list|remove of files here,
-// imd-write|imd-get of records in imd.h.
+// imd-write|imd-get of records in imd.h, segment-put|-get|-range of segments in segment.h.
 // Every operation runs in its own process on what `create` left in the store. The store holds
 // the database in `db/` and its shape in `shape`. peers/README.md describes flags and fields.
 #include <leveldb/db.h>
@@ -7,6 +7,7 @@
 #include "imd.h"
 #include "process.h"
 #include "report.h"
+#include "segment.h"
 #include "settings.h"
 #include "workload.h"
 
@@ -38,7 +39,8 @@ class Driver {
     else if (op == "stat") Stat();
     else if (op == "list") List();
     else if (op == "remove") Remove();
-    else Die("no operation " + op + ": create, stat, list, remove, imd-write or imd-get");
+    else Die("no operation " + op + ": create, stat, list, remove, imd-write, imd-get, segment-put, "
+             "segment-get or segment-range");
     CountTables();
     db_.reset();
     report_.Print(settings_.json);
@@ -235,7 +237,7 @@ class Driver {
   uint64_t reads_start_ = 0;
 };
 
-// Prints what the other driver must print too: permutations, one row, and some records.
+// Prints what the other driver must print too: permutations, one row, some records, and segments.
 void PrintWorkload() {
   for (uint64_t n : {1, 2, 10, 1000, 1000003})
     for (uint64_t seed : {kSeedCreate, kSeedStat}) {
@@ -260,6 +262,17 @@ void PrintWorkload() {
   }
   for (uint64_t rank : {0, 6}) printf("%lu ", particles.First(rank, 12));
   printf("\n");
+  std::vector<Segment> segments;
+  for (uint32_t i = 0; i < 10; ++i) segments.push_back({i * 4096, 4096, i * 8192, i});
+  char key[kSegmentKeyBytes], value[kSegmentValueBytes];
+  EncodeSegmentKey(kSegmentFile, segments[9].offset, key);
+  EncodeSegmentValue(segments[9], value);
+  for (unsigned char byte : key) printf("%02x", byte);
+  printf(" ");
+  for (unsigned char byte : value) printf("%02x", byte);
+  ShuffleSegments(&segments);
+  for (const Segment& segment : segments) printf(" %u", segment.client);
+  printf("\n");
 }
 
 }  // namespace
@@ -272,5 +285,6 @@ int main(int count, char** words) {
   Settings settings = Settings::Parse(count, words);
   if (settings.store.empty()) Die("--store DIR is missing");
   if (settings.is_imd()) ImdDriver(settings).Run();
+  else if (settings.is_segment()) SegmentDriver(settings).Run();
   else Driver(settings).Run();
 }

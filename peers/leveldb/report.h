@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 // Where time, CPU and bytes written stood at one moment.
 struct Reading {
@@ -51,6 +53,9 @@ struct Report {
   bool reads_apply = false;
 
   uint64_t tables = 0, table_bytes = 0;
+  std::vector<std::pair<const char*, double>> more;  // figures that only one operation has
+
+  void Add(const char* name, double value) { more.emplace_back(name, value); }
 
   void Print(bool json) const {
     double rate = operations / seconds;
@@ -66,6 +71,7 @@ struct Report {
       if (settled_seconds >= 0) printf(", settled after %.2f s", settled_seconds);
       if (reads_apply) printf(", %.3f reads/operation", reads);
       if (index_bits_per_key >= 0) printf(", %.2f index bits/key", index_bits_per_key);
+      for (const auto& [name, value] : more) printf(", %s %.2f", name, value);
       printf("\n");
       return;
     }
@@ -82,6 +88,7 @@ struct Report {
       printf(",\"index_bits_per_key\":%.3f", index_bits_per_key);
       if (reads_apply) printf(",\"table_reads_per_operation\":%.4f", tables_read);
     }
+    for (const auto& [name, value] : more) printf(",\"%s\":%.3f", name, value);
     printf("}\n");
   }
 };

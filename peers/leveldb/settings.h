@@ -22,8 +22,10 @@
 
 struct Settings {
   std::string operation, store, options = "default", durability = "async", set;
+  std::string dump, order = "pattern";
   uint64_t files = 0, directories = 1000, threads = 1, operations = 0;
   uint64_t keys = 0, ranks = 1, epochs = 1, value_bytes = 40;
+  uint64_t batch = 1024;
   uint64_t warm_sample = UINT64_MAX;  // all but named: a sixteenth of the files
   bool cold = false, absent = false, json = false;
 
@@ -41,6 +43,9 @@ struct Settings {
       else if (flag == "--options") s.options = words[i];
       else if (flag == "--durability") s.durability = words[i];
       else if (flag == "--set") s.set = words[i];
+      else if (flag == "--dump") s.dump = words[i];
+      else if (flag == "--order") s.order = words[i];
+      else if (flag == "--batch") s.batch = Number(flag, words[i]);
       else if (flag == "--files") s.files = Number(flag, words[i]);
       else if (flag == "--directories") s.directories = Number(flag, words[i]);
       else if (flag == "--threads") s.threads = Number(flag, words[i]);
@@ -58,13 +63,22 @@ struct Settings {
     if (s.threads == 0 || s.directories == 0) Die("--threads and --directories start at 1");
     if (s.ranks == 0 || s.epochs == 0) Die("--ranks and --epochs start at 1");
     if (s.ranks > 1000 || s.value_bytes > 65536) Die("at most 1000 ranks and 64 KiB a value");
+    if (s.is_segment() && s.dump.empty()) Die("--dump FILE is missing");
+    if (s.order != "pattern" && s.order != "random") Die("--order is pattern or random");
+    if (s.batch == 0) Die("--batch starts at 1");
     return s;
   }
+
+  // Segments of a shared file rather than files.
+  bool is_segment() const { return operation.rfind("segment-", 0) == 0; }
 
   // Records of an indexed directory rather than files.
   bool is_imd() const { return operation.rfind("imd-", 0) == 0; }
 
   bool tuned() const { return options == "tuned"; }
+
+  // A batch of gets is asked for in order of keys, by which neighbours meet.
+  bool sort_gets() const { return tuned(); }
 
   Log log() const {
     if (durability == "none") return Log::kNone;
@@ -97,6 +111,11 @@ struct Engine {
       options.max_file_size = s.is_imd() ? 8 << 20 : 64 << 20;
       options.max_open_files = 20000;
       options.block_size = 16 << 10;
+      if (s.is_segment()) {
+        options.write_buffer_size = 32 << 20;
+        options.block_size = 8 << 10;
+        filter_bits = 0;  // every get finds its key
+      }
       options.compression = leveldb::kNoCompression;
       cache_bytes = (size_t{1} << 30) / instances;
     }

@@ -1,12 +1,14 @@
 //! peer-rocksdb: the workloads of `esker bench` on RocksDB: create|stat|list|remove of files here,
-//! imd-write|imd-get of records in `imd`.
+//! imd-write|imd-get of records in `imd`, segment-put|-get|-range of segments in `segment`.
 //! Every operation runs in its own process on what `create` left in the store. The store holds
 //! the database in `db/` and its shape in `shape`. peers/README.md describes flags and fields.
 
+mod dump;
 mod imd;
 mod particles;
 mod process;
 mod report;
+mod segment;
 mod settings;
 mod workload;
 
@@ -60,7 +62,8 @@ impl Driver {
             "list" => self.list(),
             "remove" => self.remove(),
             other => die(format!(
-                "no operation {other}: create, stat, list, remove, imd-write or imd-get"
+                "no operation {other}: create, stat, list, remove, imd-write, imd-get, \
+                 segment-put, segment-get or segment-range"
             )),
         }
         self.report.print(self.settings.json);
@@ -324,11 +327,15 @@ fn main() {
     let mut words = std::env::args().skip(1).peekable();
     if words.peek().is_some_and(|word| word == "workload") {
         workload::print();
-        return particles::print();
+        particles::print();
+        return dump::print();
     }
     let settings = require(Settings::parse(words));
-    match settings.is_imd() {
-        true => imd::ImdDriver::run(settings),
-        false => Driver::new(settings).run(),
+    if settings.is_imd() {
+        imd::ImdDriver::run(settings)
+    } else if settings.is_segment() {
+        segment::SegmentDriver::run(settings)
+    } else {
+        Driver::new(settings).run()
     }
 }

@@ -58,6 +58,8 @@ pub struct Report {
     pub wal_bytes_per_record: f64,
     pub table_reads: Option<u64>,
     pub index_bits_per_key: Option<f64>,
+    /// Figures that only one operation has.
+    pub more: Vec<(&'static str, f64)>,
 }
 
 impl Report {
@@ -85,6 +87,7 @@ impl Report {
             if let Some(bits) = self.index_bits_per_key {
                 print!(", {bits:.2} index bits/key");
             }
+            self.more.iter().for_each(|(name, value)| print!(", {name} {value:.2}"));
             println!();
             return;
         }
@@ -110,6 +113,7 @@ impl Report {
                 print!(",\"table_reads_per_operation\":{reads:.4}");
             }
         }
+        self.more.iter().for_each(|(name, value)| print!(",\"{name}\":{value:.3}"));
         println!("}}");
     }
 }

@@ -4,13 +4,18 @@
 //! those of the block-based table.
 
 use rocksdb::{
-    BlockBasedOptions, Cache, DBCompressionType, DataBlockIndexType, MemtableFactory, Options,
-    ReadOptions, SliceTransform,
+    BlockBasedOptions, Cache, DBCompactionStyle, DBCompressionType, DataBlockIndexType,
+    MemtableFactory, Options, ReadOptions, SliceTransform,
 };
 
 const CACHE_BYTES_TUNED: usize = 1 << 30;
 /// A block's size before compression, for the clock cache's own bookkeeping.
 const CACHE_ENTRY_BYTES: usize = 4 << 10;
+/// The keys of a batch ascend: the memtable's search begins where the one before ended. The crate
+/// has no method for it.
+const INSERT_NEAR_THE_LAST: &str =
+    "memtable_insert_with_hint_prefix_extractor=rocksdb.FixedPrefix.8";
+const READAHEAD_BYTES_TUNED: usize = 2 << 20;
 
 pub struct Settings {
     pub operation: String,
@@ -18,6 +23,8 @@ pub struct Settings {
     pub options: String,
     pub durability: String,
     pub set: String,
+    pub dump: String,
+    pub order: String,
     pub files: u64,
     pub directories: u64,
     pub threads: u64,
@@ -26,6 +33,7 @@ pub struct Settings {
     pub ranks: u64,
     pub epochs: u64,
     pub value_bytes: u64,
+    pub batch: usize,
     pub warm_sample: u64,
     pub compaction: bool,
     pub cold: bool,
@@ -44,6 +52,8 @@ impl Settings {
             options: "default".into(),
             durability: "async".into(),
             set: String::new(),
+            dump: String::new(),
+            order: "pattern".into(),
             files: 0,
             directories: 1000,
             threads: 1,
@@ -52,6 +62,7 @@ impl Settings {
             ranks: 1,
             epochs: 1,
             value_bytes: 40,
+            batch: 1024,
             compaction: true,
             warm_sample: u64::MAX, // all but named: a sixteenth of the files
             cold: false,
@@ -89,7 +100,21 @@ impl Settings {
         if s.ranks > 1000 || s.value_bytes > 65_536 {
             return Err("at most 1000 ranks and 64 KiB a value".into());
         }
+        if s.is_segment() && s.dump.is_empty() {
+            return Err("--dump FILE is missing".into());
+        }
+        if !["pattern", "random"].contains(&s.order.as_str()) {
+            return Err("--order is pattern or random".into());
+        }
+        if s.batch == 0 {
+            return Err("--batch starts at 1".into());
+        }
         Ok(s)
+    }
+
+    /// Segments of a shared file rather than files.
+    pub fn is_segment(&self) -> bool {
+        self.operation.starts_with("segment-")
     }
 
     /// Records of an indexed directory rather than files.
@@ -106,6 +131,19 @@ impl Settings {
         read
     }
 
+    /// Options of a scan of a whole file, on top of `read_options`.
+    pub fn scan_options(&self, read: &mut ReadOptions) {
+        read.set_total_order_seek(true);
+        if self.tuned() {
+            read.set_readahead_size(READAHEAD_BYTES_TUNED);
+        }
+    }
+
+    /// A batch of gets is sorted by key before MultiGet sees it.
+    pub fn sort_gets(&self) -> bool {
+        self.tuned()
+    }
+
     fn take(&mut self, flag: &str, word: String) -> Result<(), String> {
         let number = || {
             let number = word.parse::<u64>();
@@ -116,6 +154,9 @@ impl Settings {
             "--options" => self.options = word,
             "--durability" => self.durability = word,
             "--set" => self.set = word,
+            "--dump" => self.dump = word,
+            "--order" => self.order = word,
+            "--batch" => self.batch = usize::try_from(number()?).map_err(|e| e.to_string())?,
             "--files" => self.files = number()?,
             "--directories" => self.directories = number()?,
             "--threads" => self.threads = number()?,
@@ -154,6 +195,9 @@ impl Settings {
             engine.set_level_zero_stop_writes_trigger(i32::MAX);
         }
         let mut names = Vec::new();
+        if self.tuned() && self.is_segment() {
+            names.push(INSERT_NEAR_THE_LAST);
+        }
         for item in self.set.split(';').filter(|item| !item.is_empty()) {
             match item.strip_prefix("block.") {
                 Some(item) => set_table_option(&mut table, item)?,
@@ -186,6 +230,9 @@ impl Settings {
         if self.is_imd() {
             return self.tune_imd(engine, table);
         }
+        if self.is_segment() {
+            return self.tune_segment(engine, table);
+        }
         engine.set_allow_concurrent_memtable_write(self.threads > 1);
         if self.threads == 1 {
             // A short skip list for each directory: the faster one, but for a single writer.
@@ -210,6 +257,17 @@ impl Settings {
         engine.set_compression_type(DBCompressionType::None);
         let share = CACHE_BYTES_TUNED / self.ranks as usize;
         table.set_block_cache(&Cache::new_hyper_clock_cache(share, CACHE_ENTRY_BYTES));
+    }
+
+    /// Every get finds its key, so filters would only cost; blocks are larger because a batch asks
+    /// for neighbours.
+    fn tune_segment(&self, engine: &mut Options, table: &mut BlockBasedOptions) {
+        engine.set_allow_concurrent_memtable_write(self.threads > 1);
+        engine.set_compaction_style(DBCompactionStyle::Universal);
+        table.set_bloom_filter(0.0, false);
+        table.set_data_block_index_type(DataBlockIndexType::BinarySearch);
+        table.set_block_size(8 << 10);
+        table.set_block_cache(&Cache::new_hyper_clock_cache(CACHE_BYTES_TUNED, CACHE_ENTRY_BYTES));
     }
 }
 
