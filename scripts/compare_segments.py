@@ -90,9 +90,9 @@ def peer(engine, options):
 
 
 def can_bench(binary):
-    """Whether this build of Esker has `bench segment`; says so if not."""
+    """Whether this build of Esker, if there is one, has `bench segment`; says so if not."""
     words = [str(binary), "bench", "segment", "--help"]
-    if binary.exists() and subprocess.run(words, capture_output=True).returncode == 0:
+    if not binary.exists() or subprocess.run(words, capture_output=True).returncode == 0:
         return True
     print(f"compare: {binary} has no `bench segment`, so Esker is left out", file=sys.stderr)
     return False
@@ -118,13 +118,12 @@ def dump(workload, args, directory):
         return path
     with tempfile.TemporaryDirectory(dir=directory) as store:
         words = esker_words(workload, store, args) + ["--dump", str(path)]
-        commands = [["init", "--store", store], words]
-        for command in commands:
-            try:
-                done = subprocess.run([str(args.esker)] + command, capture_output=True, text=True)
-            except OSError as error:
-                print(f"compare: {error}", file=sys.stderr)
+        for command in [["init", "--store", store], words]:
+            if not args.esker.exists():
+                print(f"compare: no batches of {workload.name}: it takes Esker to make them, or "
+                      "a directory of them (--dumps)", file=sys.stderr)
                 return None
+            done = subprocess.run([str(args.esker)] + command, capture_output=True, text=True)
             if done.returncode != 0:
                 last = (done.stderr.strip() or "no message").splitlines()[-1]
                 print(f"compare: no batches of {workload.name}: `{' '.join(command)}`: {last}",
