@@ -19,6 +19,7 @@ pub mod mpi;
 mod node_map;
 mod queues;
 mod rank;
+pub mod rates;
 pub mod router;
 pub mod tcp;
 pub mod threads;

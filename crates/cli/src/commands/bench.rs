@@ -8,6 +8,7 @@ use esker_bench::shape::Shape;
 use esker_bench::{QueryOptions, create, list, remove, squash, stat};
 use esker_table::tree::TreeOptions;
 
+use super::bench_ranks;
 use crate::change::SessionSettings;
 use crate::context::Context;
 
@@ -32,6 +33,9 @@ pub struct Bench {
 
 #[derive(Subcommand)]
 enum Workload {
+    Routing(bench_ranks::Routing),
+    Collective(bench_ranks::Collective),
+    Messages(bench_ranks::Messages),
     /// Create files; makes the store if there is none
     #[command(after_help = "Example:\n  esker bench create --store /scratch/bench --files 1000000")]
     Create {
@@ -111,6 +115,9 @@ impl Bench {
     /// Measures.
     pub fn run(self, context: &Context) -> Result<()> {
         let report = match self.workload {
+            Workload::Routing(command) => return command.run(context),
+            Workload::Collective(command) => return command.run(context),
+            Workload::Messages(command) => return command.run(context),
             Workload::Create { files, directories, threads, inline, settings } => {
                 let store = store_or_new(context)?;
                 let tree = tree(context, &settings);

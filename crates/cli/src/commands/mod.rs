@@ -1,6 +1,7 @@
 //! Commands, one a file.
 
 mod bench;
+mod bench_ranks;
 mod cat;
 mod completions;
 mod delete;

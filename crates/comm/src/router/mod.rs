@@ -10,6 +10,7 @@
 
 mod batch;
 mod flush;
+pub mod model;
 mod route;
 
 use std::time::Duration;

@@ -44,6 +44,11 @@ pub(super) const MIDDLE: u8 = 1;
 /// The hop to the destination.
 pub(super) const LAST: u8 = 2;
 
+/// Bytes of memory of a route with so many slots that knows the first slots for so many nodes.
+pub(super) fn route_bytes(slots: usize, nodes: usize) -> usize {
+    slots * size_of::<(u8, Rank)>() + nodes * size_of::<u32>()
+}
+
 /// The next hops of one rank. Those of one hop have neighbouring slots.
 #[derive(Debug)]
 pub(super) struct Route {
@@ -174,7 +179,7 @@ impl Route {
 
     /// Bytes of memory that the route takes, without the node map.
     pub fn bytes(&self) -> usize {
-        self.hops.capacity() * size_of::<(u8, Rank)>() + self.slot_of_node.capacity() * 4
+        route_bytes(self.hops.capacity(), self.slot_of_node.capacity())
     }
 }
 

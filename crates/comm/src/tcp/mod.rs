@@ -25,6 +25,7 @@ use esker_base::{Clock, Error, Kind, Result, Store};
 pub use self::meeting::clear;
 use self::meeting::{Entry, Meeting};
 use self::network::Network;
+pub(crate) use self::network::PEER_BYTES;
 use crate::barrier::Barrier;
 use crate::job::Job;
 use crate::transport::{

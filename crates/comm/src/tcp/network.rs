@@ -51,7 +51,10 @@ pub(super) struct Network {
     pub options: Options,
     secret: Secret,
     peers: Vec<Peer>,
-    addresses: HashMap<String, SocketAddr>,
+    /// The names or addresses of hosts, and what was found for them.
+    hosts: Vec<(String, Option<SocketAddr>)>,
+    /// Why ranks cannot be reached.
+    unreachable: HashMap<Rank, String>,
     listener: TcpListener,
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
@@ -72,15 +75,32 @@ pub(super) struct Network {
     scratch: Vec<u8>,
 }
 
-/// What is known of a rank.
-#[derive(Debug)]
+/// What is known of a rank; small, since there is one of every rank of the job.
+#[derive(Clone, Copy, Debug)]
 struct Peer {
-    entry: Entry,
+    /// Among the hosts.
+    host: u32,
+    port: u16,
     has_goodbye: bool,
     /// Connections it opened that have not said goodbye.
-    incoming: usize,
-    /// Why it cannot be reached.
-    unreachable: Option<String>,
+    incoming: u32,
+}
+
+/// What a rank that is connected by TCP keeps of every rank of its job, in bytes.
+pub(crate) const PEER_BYTES: usize = size_of::<Peer>();
+
+/// The ranks as peers, and the hosts that they name.
+fn peers(entries: &[Entry]) -> (Vec<Peer>, Vec<(String, Option<SocketAddr>)>) {
+    let mut numbers = HashMap::new();
+    let mut hosts = Vec::new();
+    let peers = entries.iter().map(|entry| {
+        let host = *numbers.entry(&entry.host[..]).or_insert_with(|| {
+            hosts.push((entry.host.clone(), None));
+            u32::try_from(hosts.len() - 1).expect("no more hosts than ranks")
+        });
+        Peer { host, port: entry.port, has_goodbye: false, incoming: 0 }
+    });
+    (peers.collect(), hosts)
 }
 
 impl Network {
@@ -89,19 +109,15 @@ impl Network {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failure)?;
         let id = EventData::new_u64(LISTENER);
         epoll::add(&epoll, &listener, id, EventFlags::IN).map_err(failure)?;
-        let peers = met.entries.into_iter().map(|entry| Peer {
-            entry,
-            has_goodbye: false,
-            incoming: 0,
-            unreachable: None,
-        });
+        let (peers, hosts) = peers(&met.entries);
         Ok(Self {
             rank,
             nodes: Arc::new(met.nodes),
             options,
             secret: met.secret,
-            peers: peers.collect(),
-            addresses: HashMap::new(),
+            peers,
+            hosts,
+            unreachable: HashMap::new(),
             listener,
             epoll,
             connections: HashMap::new(),
@@ -267,10 +283,7 @@ impl Network {
         if let Some(id) = self.outgoing.get(&(to, channel)) {
             return Ok(*id);
         }
-        let entry = self.peers[to.index()].entry.clone();
-        let address = self.resolve(&entry).map_err(|error| {
-            Error::io(error, format!("find {to} at {}:{}", entry.host, entry.port))
-        })?;
+        let address = self.resolve(to)?;
         let mut connection = Connection::open(address, Role::Opening { to, channel })
             .map_err(|error| Error::io(error, format!("connect to {to} at {address}")))?;
         let hello = Hello { from: self.rank, to, channel }.encode(&self.secret);
@@ -281,16 +294,19 @@ impl Network {
         Ok(id)
     }
 
-    fn resolve(&mut self, entry: &Entry) -> io::Result<SocketAddr> {
-        let mut address = match self.addresses.get(&entry.host) {
+    fn resolve(&mut self, to: Rank) -> Result<SocketAddr> {
+        let peer = self.peers[to.index()];
+        let (host, known) = &mut self.hosts[peer.host as usize];
+        let mut address = match known {
             Some(address) => *address,
             None => {
-                let mut found = (&entry.host[..], entry.port).to_socket_addrs()?;
-                found.next().ok_or(ErrorKind::NotFound)?
+                let found = (&host[..], peer.port).to_socket_addrs();
+                let found = found.and_then(|mut all| all.next().ok_or(ErrorKind::NotFound.into()));
+                let what = || format!("find {to} at {host}:{}", peer.port);
+                *known.insert(found.map_err(|error| Error::io(error, what()))?)
             }
         };
-        self.addresses.insert(entry.host.clone(), address);
-        address.set_port(entry.port);
+        address.set_port(peer.port);
         Ok(address)
     }
 
@@ -514,7 +530,9 @@ impl Network {
         }
         match role {
             // It may have left before: who watches it knows whether it is lost.
-            Role::Opening { .. } => peer.unreachable = Some(why.to_owned()),
+            Role::Opening { .. } => {
+                self.unreachable.insert(rank, why.to_owned());
+            }
             _ => self.lose(rank, why),
         }
     }
@@ -584,7 +602,7 @@ impl Network {
 
     fn check_reachable(&self, to: Rank) -> Result<()> {
         let peer = &self.peers[to.index()];
-        let what = match &peer.unreachable {
+        let what = match self.unreachable.get(&to) {
             _ if peer.has_goodbye => format!("{to} has left the job and takes no messages"),
             Some(why) => format!("{to} cannot be reached: {why}"),
             None => return Ok(()),
@@ -624,7 +642,7 @@ impl Network {
     }
 
     pub fn port(&self) -> u16 {
-        self.peers[self.rank.index()].entry.port
+        self.peers[self.rank.index()].port
     }
 
     pub fn connections(&self) -> (usize, u64) {

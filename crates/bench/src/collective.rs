@@ -1,0 +1,233 @@
+//! Collective: how long all ranks take to agree on an attribute, directly, over delegates, or along
+//! the log-ring (Figure 12 of MetaKV §IV-F): by the model, and beside it run with threads.
+
+use std::fmt;
+
+use esker_base::Result;
+use esker_comm::collective::model::{Costs, Setting, time};
+use esker_comm::collective::{CollectiveOptions, Collectives, Delegates, Reduction, Shape};
+use esker_comm::{Rank, Transport, threads};
+use serde::Serialize;
+
+use crate::curves::{Chart, Curve, draw};
+
+/// One way for one number of clients and servers.
+#[derive(Clone, Debug, Serialize)]
+pub struct CollectiveRow {
+    /// `direct`, `delegates` or `log-ring`.
+    pub way: &'static str,
+    /// Ranks that have a value.
+    pub clients: u32,
+    /// Servers among which they are shared out; 0 for direct.
+    pub servers: u32,
+    /// By the model, until all know the result.
+    pub model_seconds: f64,
+    /// Messages that the root takes from other servers, or from all clients; as many go back.
+    pub root_messages: u64,
+    /// The most hops between servers.
+    pub hops: u32,
+}
+
+/// One way run with threads.
+#[derive(Clone, Debug, Serialize)]
+pub struct CollectiveRun {
+    /// `direct`, `delegates` or `log-ring`.
+    pub way: &'static str,
+    /// Ranks.
+    pub ranks: u32,
+    /// Mean seconds of one collective.
+    pub seconds: f64,
+    /// Messages that the root received for one collective.
+    pub root_received: f64,
+    /// Messages that it sent.
+    pub root_sent: f64,
+}
+
+/// What `esker bench collective` reports.
+#[derive(Clone, Debug, Serialize)]
+pub struct CollectiveReport {
+    /// What messages cost in the model, in nanoseconds: latency and overhead between nodes, then
+    /// within one.
+    pub costs_ns: [u64; 4],
+    /// Figure 12: as many clients, more and more servers.
+    pub figure_12: Vec<CollectiveRow>,
+    /// Servers without clients of their own, up to 2^20.
+    pub growing: Vec<CollectiveRow>,
+    /// Run on this machine.
+    pub runs: Vec<CollectiveRun>,
+}
+
+const WAYS: [(&str, Shape); 2] = [("delegates", Shape::Star), ("log-ring", Shape::LogRing)];
+
+/// Models `clients` clients of 64 nodes as in the paper, and runs jobs of `ranks` ranks, 16 a node,
+/// `rounds` times each.
+///
+/// # Errors
+/// Those of the model and of the runs.
+pub fn collective(clients: u32, ranks: u32, rounds: u32, costs: Costs) -> Result<CollectiveReport> {
+    let mut figure_12 = Vec::new();
+    for servers in (0..=10).map(|shift| 1 << shift).filter(|servers| *servers <= clients) {
+        figure_12.push(row("direct", clients, 0, Shape::Star, &costs)?);
+        for (way, shape) in WAYS {
+            figure_12.push(row(way, clients, servers, shape, &costs)?);
+        }
+    }
+    let mut growing = Vec::new();
+    for ranks in (1..=20).map(|shift| 1 << shift) {
+        growing.push(row("direct", ranks, 0, Shape::Star, &costs)?);
+        growing.push(row("log-ring", ranks, ranks, Shape::LogRing, &costs)?);
+    }
+    let runs = [
+        ("direct", Delegates::All, Shape::Star),
+        ("delegates", Delegates::PerNode(1), Shape::Star),
+        ("log-ring", Delegates::All, Shape::LogRing),
+    ];
+    let runs = runs.map(|(way, delegates, shape)| run(way, delegates, shape, ranks, rounds));
+    let costs_ns =
+        [costs.latency_ns, costs.overhead_ns, costs.local_latency_ns, costs.local_overhead_ns];
+    let runs = runs.into_iter().collect::<Result<_>>()?;
+    Ok(CollectiveReport { costs_ns, figure_12, growing, runs })
+}
+
+fn row(
+    way: &'static str,
+    clients: u32,
+    servers: u32,
+    shape: Shape,
+    costs: &Costs,
+) -> Result<CollectiveRow> {
+    let taken = time(Setting { clients, servers, shape }, costs)?;
+    Ok(CollectiveRow {
+        way,
+        clients,
+        servers,
+        model_seconds: taken.total_ns as f64 / 1e9,
+        root_messages: taken.root_received,
+        hops: taken.hops_max,
+    })
+}
+
+fn run(
+    way: &'static str,
+    delegates: Delegates,
+    shape: Shape,
+    ranks: u32,
+    rounds: u32,
+) -> Result<CollectiveRun> {
+    let root = Rank(0);
+    let taken = threads::run(ranks, 16, |transport| {
+        let me = transport.rank();
+        let options = CollectiveOptions { delegates, shape, ..CollectiveOptions::default() };
+        let mut collectives = Collectives::new(&mut *transport, options);
+        // The first makes everybody's place in memory.
+        collectives.all_reduce_u64(root, me.0.into(), Reduction::Max)?;
+        collectives.transport().barrier()?;
+        let before = collectives.transport().counters();
+        let start_ns = collectives.transport().monotonic_ns();
+        for _ in 0..rounds {
+            collectives.all_reduce_u64(root, me.0.into(), Reduction::Max)?;
+        }
+        let after = collectives.transport().counters();
+        let end_ns = collectives.transport().monotonic_ns();
+        Ok((end_ns - start_ns, before, after))
+    })?;
+    let rounds = f64::from(rounds.max(1));
+    let longest_ns = taken.iter().map(|rank| rank.0).max().unwrap_or(0);
+    let (_, before, after) = &taken[root.index()];
+    Ok(CollectiveRun {
+        way,
+        ranks,
+        seconds: longest_ns as f64 / 1e9 / rounds,
+        root_received: (after.received_messages - before.received_messages) as f64 / rounds,
+        root_sent: (after.sent_messages - before.sent_messages) as f64 / rounds,
+    })
+}
+
+impl CollectiveReport {
+    /// Both parts of the model, as SVG.
+    ///
+    /// # Errors
+    /// As [`draw`].
+    pub fn plot(&self) -> Result<String> {
+        let curve = |rows: &[CollectiveRow], way: &str, x: fn(&CollectiveRow) -> f64| {
+            let rows = rows.iter().filter(|row| row.way == way);
+            let points = rows.map(|row| (x(row), row.model_seconds * 1e6)).collect();
+            Curve { name: way.to_owned(), points, is_line: true }
+        };
+        let mut by_servers = ["direct", "delegates", "log-ring"]
+            .map(|way| curve(&self.figure_12, way, |row| f64::from(row.servers)));
+        // Direct has no servers: the same time whatever their number.
+        let places: Vec<f64> = by_servers[1].points.iter().map(|point| point.0).collect();
+        for (point, place) in by_servers[0].points.iter_mut().zip(places) {
+            point.0 = place;
+        }
+        let by_ranks = ["direct", "log-ring"]
+            .map(|way| curve(&self.growing, way, |row| f64::from(row.clients)));
+        let clients = self.figure_12.first().map_or(0, |row| row.clients);
+        let y = "µs until all know".to_owned();
+        draw(&[
+            Chart {
+                title: format!("{clients} clients, by servers (model)"),
+                x: "servers".into(),
+                y: y.clone(),
+                curves: by_servers.to_vec(),
+            },
+            Chart {
+                title: "Every rank a server, by ranks (model)".into(),
+                x: "ranks".into(),
+                y,
+                curves: by_ranks.to_vec(),
+            },
+        ])
+    }
+}
+
+impl fmt::Display for CollectiveReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "model      clients  servers      µs  messages at the root  hops")?;
+        for row in self.figure_12.iter().chain(&self.growing) {
+            writeln!(
+                f,
+                "{:<10} {:>7} {:>8} {:>9.1} {:>12} {:>10}",
+                row.way,
+                row.clients,
+                row.servers,
+                row.model_seconds * 1e6,
+                row.root_messages,
+                row.hops
+            )?;
+        }
+        writeln!(f, "threads      ranks      µs  root receives  sends")?;
+        for run in &self.runs {
+            writeln!(
+                f,
+                "{:<10} {:>7} {:>9.1} {:>10.1} {:>8.1}",
+                run.way,
+                run.ranks,
+                run.seconds * 1e6,
+                run.root_received,
+                run.root_sent
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_of_a_log_ring_has_few_messages() {
+        let report = collective(1024, 48, 10, Costs::default()).unwrap();
+        let root = |way| report.runs.iter().find(|run| run.way == way).unwrap().clone();
+        assert_eq!((root("direct").root_received, root("direct").root_sent), (47.0, 47.0));
+        assert_eq!((root("log-ring").root_received, root("log-ring").root_sent), (6.0, 6.0));
+        // 15 clients of its node, and the two other delegates.
+        assert_eq!(root("delegates").root_received, 17.0);
+        let last = report.growing.last().unwrap();
+        assert_eq!((last.clients, last.root_messages), (1 << 20, 20));
+        let svg = report.plot().unwrap();
+        assert!(svg.contains("log-ring") && svg.contains("servers"));
+    }
+}

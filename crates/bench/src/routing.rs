@@ -1,0 +1,234 @@
+//! Routing: the memory that routing takes from a rank, measured with ranks that are threads and
+//! modelled beyond (Figure 15 of the DeltaFS thesis, §5.3.3).
+
+use std::fmt;
+
+use esker_base::{Error, Kind, Result};
+use esker_comm::router::model;
+use esker_comm::{Rank, Router, RouterOptions, Routing, Transport, threads};
+use serde::Serialize;
+
+use crate::curves::{Chart, Curve, draw};
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// The nodes that the model goes up to: with 32 ranks each, the thesis' largest job.
+const NODES_MAX: u32 = 4096;
+
+/// The memory of one way of routing in a job.
+#[derive(Clone, Debug, Serialize)]
+pub struct RoutingRow {
+    /// `direct` or `3hop`.
+    pub routing: &'static str,
+    /// Ranks in all.
+    pub ranks: u64,
+    /// Ranks on each node.
+    pub per_node: u32,
+    /// Bytes at which a batch is sent.
+    pub batch_bytes: usize,
+    /// Next hops of the rank that has most, by the model.
+    pub next_hops: u64,
+    /// Bytes of batches alone, by the model: what the thesis counts.
+    pub model_batches_bytes: u64,
+    /// Bytes of the router, by the model.
+    pub model_router_bytes: u64,
+    /// Bytes of router, map of nodes and TCP transport, by the model.
+    pub model_total_bytes: u64,
+    /// Next hops of the rank that had most, measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured_next_hops: Option<u64>,
+    /// The most bytes that the router of any rank held, measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured_router_bytes: Option<u64>,
+    /// The most bytes of messages that waited for any rank, measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured_transport_bytes: Option<u64>,
+    /// Whether what was measured is no more than the model says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_within_model: Option<bool>,
+}
+
+/// What `esker bench routing` reports.
+#[derive(Clone, Debug, Serialize)]
+pub struct RoutingReport {
+    /// Jobs that were run.
+    pub measured: Vec<RoutingRow>,
+    /// Jobs of the model.
+    pub modelled: Vec<RoutingRow>,
+}
+
+fn name(routing: Routing) -> &'static str {
+    match routing {
+        Routing::Direct => "direct",
+        Routing::ThreeHop => "3hop",
+    }
+}
+
+fn modelled(options: &RouterOptions, nodes: u32, per_node: u32) -> Result<RoutingRow> {
+    let memory = model::memory(options, nodes, per_node)?;
+    Ok(RoutingRow {
+        routing: name(options.routing),
+        ranks: u64::from(nodes) * u64::from(per_node),
+        per_node,
+        batch_bytes: options.batch_bytes,
+        next_hops: memory.next_hops,
+        model_batches_bytes: memory.batches,
+        model_router_bytes: memory.router,
+        model_total_bytes: memory.total(),
+        measured_next_hops: None,
+        measured_router_bytes: None,
+        measured_transport_bytes: None,
+        is_within_model: None,
+    })
+}
+
+/// Runs jobs of `sizes` ranks, `per_node` on a node, each rank of which pushes `records` records to
+/// every other; and models jobs of `model_per_node` ranks a node up to 4,096 nodes.
+///
+/// # Errors
+/// `Invalid` if a size is no whole number of nodes.
+pub fn routing(
+    sizes: &[u32],
+    per_node: u32,
+    records: u32,
+    model_per_node: u32,
+) -> Result<RoutingReport> {
+    let (mut measured, mut model) = (Vec::new(), Vec::new());
+    for kind in [Routing::Direct, Routing::ThreeHop] {
+        let options = RouterOptions::new(kind);
+        for size in sizes {
+            if per_node == 0 || size % per_node != 0 {
+                let what = format!("{size} ranks are no whole number of nodes of {per_node}");
+                return Err(Error::new(Kind::Invalid, what));
+            }
+            let row = modelled(&options, size / per_node, per_node)?;
+            measured.push(measure(row, &options, *size, records)?);
+        }
+        let mut nodes = 1;
+        while nodes <= NODES_MAX {
+            model.push(modelled(&options, nodes, model_per_node)?);
+            nodes *= 2;
+        }
+    }
+    Ok(RoutingReport { measured, modelled: model })
+}
+
+fn measure(
+    row: RoutingRow,
+    options: &RouterOptions,
+    size: u32,
+    records: u32,
+) -> Result<RoutingRow> {
+    let held = threads::run(size, row.per_node, |transport| {
+        let me = transport.rank();
+        let mut router = Router::new(&mut *transport, options.clone())?;
+        let mut sink = |_: Rank, _: &[u8]| Ok(());
+        for number in 0..records {
+            for step in 0..size {
+                let to = Rank((me.0 + step) % size);
+                router.push(to, &[number as u8; 48], &mut sink)?;
+            }
+        }
+        router.flush(&mut sink)?;
+        let counters = router.counters();
+        let waiting = router.transport().counters().buffered_bytes_max;
+        Ok((counters.next_hops, counters.memory_bytes_max, waiting))
+    })?;
+    let most = |part: fn(&(u64, u64, u64)) -> u64| held.iter().map(part).max();
+    let router_bytes = most(|rank| rank.1).unwrap_or(0);
+    let next_hops = most(|rank| rank.0).unwrap_or(0);
+    Ok(RoutingRow {
+        measured_next_hops: Some(next_hops),
+        measured_router_bytes: Some(router_bytes),
+        measured_transport_bytes: most(|rank| rank.2),
+        is_within_model: Some(router_bytes <= row.model_router_bytes && next_hops == row.next_hops),
+        ..row
+    })
+}
+
+impl RoutingReport {
+    /// The curve of the thesis' Figure 15, with what was measured, as SVG.
+    ///
+    /// # Errors
+    /// As [`draw`].
+    pub fn plot(&self) -> Result<String> {
+        let points = |rows: &[RoutingRow], routing, bytes: fn(&RoutingRow) -> u64| {
+            let rows = rows.iter().filter(|row| row.routing == routing && row.ranks > 1);
+            rows.map(|row| (row.ranks as f64, bytes(row) as f64 / MIB)).collect::<Vec<_>>()
+        };
+        let mut curves = Vec::new();
+        for (routing, words) in [("direct", "direct"), ("3hop", "3-hop")] {
+            let points = points(&self.modelled, routing, |row| row.model_total_bytes);
+            curves.push(Curve { name: format!("{words}, model"), points, is_line: true });
+        }
+        let ends = self.modelled.iter().map(|row| row.ranks as f64);
+        let (low, high) =
+            ends.fold((f64::MAX, 2.0_f64), |(low, high), ranks| (low.min(ranks), high.max(ranks)));
+        let points_of_bound = vec![(low.max(2.0), 16.0), (high, 16.0)];
+        curves.push(Curve { name: "16 MiB".into(), points: points_of_bound, is_line: true });
+        for (routing, words) in [("direct", "direct"), ("3hop", "3-hop")] {
+            let points = points(&self.measured, routing, |row| {
+                row.measured_router_bytes.unwrap_or(0) + row.measured_transport_bytes.unwrap_or(0)
+            });
+            let per_node = self.measured.first().map_or(0, |row| row.per_node);
+            let name = format!("{words}, measured with {per_node} ranks a node");
+            curves.push(Curve { name, points, is_line: false });
+        }
+        let per_node = self.modelled.first().map_or(0, |row| row.per_node);
+        draw(&[Chart {
+            title: format!("Memory of routing, {per_node} ranks a node"),
+            x: "ranks".into(),
+            y: "MiB a rank".into(),
+            curves,
+        }])
+    }
+}
+
+impl fmt::Display for RoutingReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "routing    ranks  a node  next hops  model MiB  measured MiB (router, waiting)"
+        )?;
+        for row in self.measured.iter().chain(&self.modelled) {
+            write!(
+                f,
+                "{:<8} {:>7} {:>7} {:>10} {:>10.2}",
+                row.routing,
+                row.ranks,
+                row.per_node,
+                row.next_hops,
+                row.model_total_bytes as f64 / MIB,
+            )?;
+            if let (Some(router), Some(waiting)) =
+                (row.measured_router_bytes, row.measured_transport_bytes)
+            {
+                write!(f, "  {:.2}, {:.2}", router as f64 / MIB, waiting as f64 / MIB)?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs and model agree: as many next hops, and no more memory, nor much less.
+    #[test]
+    fn what_is_measured_is_what_the_model_says() {
+        let report = routing(&[16, 64], 4, 20, 32).unwrap();
+        assert_eq!(report.measured.len(), 4);
+        for row in &report.measured {
+            assert_eq!(row.is_within_model, Some(true), "{row:?}");
+            let measured = row.measured_router_bytes.unwrap();
+            assert!(2 * measured > row.model_router_bytes, "{row:?}");
+        }
+        let largest = report.modelled.iter().filter(|row| row.ranks == 131_072);
+        let totals: Vec<u64> = largest.map(|row| row.model_total_bytes).collect();
+        assert!(totals[0] > 4 << 30 && totals[1] < 16 << 20, "{totals:?}");
+        assert!(report.plot().unwrap().contains("MiB a rank"));
+        assert_eq!(routing(&[10], 4, 1, 1).unwrap_err().kind(), Kind::Invalid);
+    }
+}

@@ -1,0 +1,146 @@
+//! `esker bench routing`, `collective`, `messages`: ranks and the messages between them.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use esker_base::{Error, Result};
+use esker_bench::collective::collective;
+use esker_bench::messages::{Carrier, messages};
+use esker_bench::routing::routing;
+use esker_comm::collective::model::Costs;
+use esker_comm::rates::Amount;
+use serde::Serialize;
+
+use crate::context::Context;
+
+/// Memory that routing takes from a rank, directly and over three hops, measured and modelled
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  esker bench routing --ranks 64,128,256 --per-node 16 --plot routing.svg")]
+pub struct Routing {
+    /// Sizes of the jobs to run, as threads
+    #[arg(long, value_delimiter = ',', default_value = "64,128,256", value_name = "N,…")]
+    ranks: Vec<u32>,
+    /// Ranks on each simulated node of these
+    #[arg(long, default_value_t = 16, value_name = "C")]
+    per_node: u32,
+    /// Records of 48 bytes that each rank pushes to each other
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    records: u32,
+    /// Ranks on each node of the model
+    #[arg(long, default_value_t = 32, value_name = "C")]
+    model_per_node: u32,
+    /// Draw it, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+impl Routing {
+    /// Measures.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let report = routing(&self.ranks, self.per_node, self.records, self.model_per_node)?;
+        write_plot(self.plot, || report.plot())?;
+        show(context, &report, report.to_string())
+    }
+}
+
+/// Time that all ranks take to agree on an attribute: directly, over delegates, along a log-ring
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  esker bench collective --clients 1024 --plot collective.svg")]
+pub struct Collective {
+    /// Clients of the model, shared out among 1 to 1,024 servers
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    clients: u32,
+    /// Ranks of the job to run, as threads, 16 on a node
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    ranks: u32,
+    /// Collectives to run
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    rounds: u32,
+    /// Latency of a message between nodes in the model, in nanoseconds
+    #[arg(long, default_value_t = Costs::default().latency_ns, value_name = "NS")]
+    latency_ns: u64,
+    /// Time that handling a message takes a server in the model, in nanoseconds
+    #[arg(long, default_value_t = Costs::default().overhead_ns, value_name = "NS")]
+    overhead_ns: u64,
+    /// Draw the model, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+impl Collective {
+    /// Measures.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let Self { latency_ns, overhead_ns, .. } = self;
+        let costs = Costs { latency_ns, overhead_ns, ..Costs::default() };
+        let report = collective(self.clients, self.ranks, self.rounds, costs)?;
+        write_plot(self.plot, || report.plot())?;
+        show(context, &report, report.to_string())
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Transport {
+    /// Ranks that are threads
+    Threads,
+    /// Ranks that reach each other over loopback
+    Tcp,
+}
+
+/// Messages and records that ranks of this machine move
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  esker bench messages --transport tcp --ranks 2")]
+pub struct Messages {
+    /// How they reach each other
+    #[arg(long, value_enum, default_value = "threads", value_name = "HOW")]
+    transport: Transport,
+    /// Ranks; one sends to itself
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    ranks: u32,
+    /// Ranks on each simulated node
+    #[arg(long, default_value_t = 1, value_name = "C")]
+    per_node: u32,
+    /// Records that each rank pushes
+    #[arg(long, default_value_t = 2_000_000, value_name = "N")]
+    records: u32,
+    /// Bytes of each
+    #[arg(long, default_value_t = 48, value_name = "B")]
+    record_bytes: u32,
+    /// Messages that one rank sends another
+    #[arg(long, default_value_t = 400_000, value_name = "N")]
+    messages: u32,
+}
+
+impl Messages {
+    /// Measures.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let Self { ranks, per_node, records, record_bytes, .. } = self;
+        let round_trips = self.messages / 20;
+        let amount = Amount { round_trips, messages: self.messages, records, record_bytes };
+        let carrier = match self.transport {
+            Transport::Threads => Carrier::Threads,
+            Transport::Tcp => Carrier::Tcp,
+        };
+        let report = messages(carrier, ranks, per_node, &amount)?;
+        show(context, &report, report.to_string())
+    }
+}
+
+fn write_plot(file: Option<PathBuf>, draw: impl FnOnce() -> Result<String>) -> Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    std::fs::write(&file, draw()?)
+        .map_err(|error| Error::io(error, format!("write {}", file.display())))
+}
+
+fn show(context: &Context, report: &impl Serialize, text: String) -> Result<()> {
+    if context.out.is_json() {
+        let value = serde_json::to_value(report).expect("numbers and words are JSON");
+        return context.out.json(value);
+    }
+    context.out.line(text.trim_end())
+}
