@@ -537,8 +537,8 @@ mod tests {
 
     #[test]
     fn a_column_alone_is_what_restoring_all_makes_of_it() {
-        let mut row = Row::default();
-        row.ints = std::array::from_fn(|column| esker_table::schema::mix(column as u64));
+        let ints = std::array::from_fn(|column| esker_table::schema::mix(column as u64));
+        let mut row = Row { ints, ..Row::default() };
         let mut block = DecodedBlock::default();
         block.push(&INODE, &Row::default());
         block.push(&INODE, &row);

@@ -254,6 +254,19 @@ impl Schema {
     }
 }
 
+/// The columns in which `a` and `b` differ, as bits.
+#[inline]
+#[must_use]
+pub fn differences(a: &[u64; INTS_MAX], b: &[u64; INTS_MAX]) -> u32 {
+    // One byte a column, which several are computed of at once; then the bytes' lowest bits.
+    let differ: [u8; INTS_MAX] = std::array::from_fn(|column| u8::from(a[column] != b[column]));
+    let (words, _) = differ.as_chunks::<8>();
+    words.iter().rev().fold(0, |bits, word| {
+        let gathered = u64::from_le_bytes(*word).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+        bits << 8 | gathered as u32
+    })
+}
+
 /// A hash of 64-bit words in which every input bit reaches every output bit. On disk in filters.
 #[inline]
 #[must_use]
@@ -342,6 +355,18 @@ mod tests {
         hash_of: None,
         has_filters: true,
     };
+
+    #[test]
+    fn each_difference_has_its_bit() {
+        let mut ints = [7; INTS_MAX];
+        assert_eq!(differences(&ints, &[7; INTS_MAX]), 0);
+        assert_eq!(differences(&ints, &[1 << 40; INTS_MAX]), (1 << INTS_MAX) - 1);
+        for column in 0..INTS_MAX {
+            let before = ints;
+            ints[column] = 7 | 1 << (column + 40);
+            assert_eq!(differences(&ints, &before), 1 << column);
+        }
+    }
 
     #[test]
     fn stored_form_round_trips_through_chains_of_columns() {

@@ -5,7 +5,7 @@
 
 use super::{BLOCK_ROWS_MAX, BLOCK_TEXT_BYTES_MIN};
 use crate::column::{Ints, StringsBuilder};
-use crate::schema::{INTS_MAX, KEY_INTS_MAX, KeyBuffer, Row, STRINGS_MAX, Schema};
+use crate::schema::{INTS_MAX, KEY_INTS_MAX, KeyBuffer, Row, STRINGS_MAX, Schema, differences};
 
 /// Records being collected for one block, in stored form.
 #[derive(Debug)]
@@ -48,10 +48,7 @@ impl BlockBuilder {
             self.first = row.ints;
             self.varying = 0;
         }
-        let mut differ = 0u32;
-        for column in 0..INTS_MAX {
-            differ |= u32::from(row.ints[column] != self.first[column]) << column;
-        }
+        let differ = differences(&row.ints, &self.first);
         let mut fresh = differ & !self.varying;
         while fresh != 0 {
             let column = fresh.trailing_zeros() as usize;

@@ -10,7 +10,7 @@
 //! Invariants: a position is `chunk << CHUNK_BITS | offset`, is never 0, and grows with time.
 
 use crate::memory::{ZeroedArray, prefetch};
-use crate::schema::{INTS_MAX, Row, STRINGS_MAX, Schema};
+use crate::schema::{INTS_MAX, Row, STRINGS_MAX, Schema, differences};
 use crate::wire::{VARINT_BYTES_MAX, unzigzag, zigzag};
 
 const CHUNK_BITS: u32 = 21;
@@ -184,11 +184,7 @@ impl Arena {
 /// The columns outside the key in which `ints` and `template` differ, as bits.
 #[inline]
 fn changes(schema: &Schema, ints: &[u64; INTS_MAX], template: &[u64; INTS_MAX]) -> u32 {
-    let mut mask = 0;
-    for column in 0..INTS_MAX {
-        mask |= u32::from(ints[column] != template[column]) << column;
-    }
-    mask & !((1 << schema.key_ints) - 1)
+    differences(ints, template) & !((1 << schema.key_ints) - 1)
 }
 
 /// Writes a varint at `at`, for which there is room.

@@ -22,6 +22,9 @@ pub struct Group {
     pub logged: u32,
 }
 
+/// Bytes of a group.
+pub const GROUP_BYTES: usize = size_of::<Group>();
+
 /// The groups of a shard.
 #[derive(Debug, Default)]
 pub struct Groups {
@@ -62,6 +65,11 @@ impl Groups {
             slot = (slot + 1) & mask;
         }
         slot
+    }
+
+    /// Where the slots are and how many; a group's is the one of its hash's high half.
+    pub fn place(&self) -> (*const Group, usize) {
+        (self.slots.as_ptr(), self.slots.len())
     }
 
     /// Hints the processor that a group of this hash is looked up soon.

@@ -13,6 +13,7 @@ mod sorted;
 pub use arena::{ROW_TEXT_BYTES_MAX, SHARD_BYTES_MAX};
 pub(crate) use frozen::collect_group;
 pub use frozen::{FrozenMemtable, FrozenRows, SortedMemtable};
+pub use groups::GROUP_BYTES;
 pub use shard::{GroupKey, Place, Shard};
 
 /// Bits of a key that choose its shard.
@@ -21,11 +22,11 @@ pub const SHARD_BITS: u32 = 4;
 /// that what every write touches of each stays in a core's own cache.
 pub const SHARDS: usize = 1 << SHARD_BITS;
 
-/// What rotates the tags of a group's records, from the group's integers.
+/// A well-mixed hash of a group's integers; its low half rotates the tags of the group's records.
 #[inline]
 #[must_use]
-pub fn group_salt(group: &[u64]) -> u32 {
-    groups::salt(&std::array::from_fn(|at| group.get(at).copied().unwrap_or(0)))
+pub fn group_hash(group: &[u64]) -> u64 {
+    groups::hash(&std::array::from_fn(|at| group.get(at).copied().unwrap_or(0)))
 }
 
 /// The shard of keys whose last integer is `order`.

@@ -116,6 +116,12 @@ impl Shard {
         (self.slots.as_ptr(), self.slots.len().checked_ilog2().unwrap_or(0))
     }
 
+    /// Where the groups are, and how many there is room for: [`GROUP_BYTES`] each.
+    pub fn groups_place(&self) -> (*const u8, usize) {
+        let (groups, count) = self.groups.place();
+        (groups.cast(), count)
+    }
+
     /// Puts a record in stored form if its key is not here; whether it was put.
     ///
     /// The record is written before the key is looked for: by the time the slot is read, a

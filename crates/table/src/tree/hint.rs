@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use super::LiveShard;
 use crate::memory::prefetch;
-use crate::memtable::SHARD_BITS;
+use crate::memtable::{GROUP_BYTES, SHARD_BITS};
 
 const LINE_BYTES: usize = 64;
 
@@ -21,6 +21,8 @@ pub(super) struct Hint {
     slots_log: AtomicU32,
     lines: AtomicPtr<u8>,
     line_count: AtomicUsize,
+    groups: AtomicPtr<u8>,
+    group_count: AtomicUsize,
 }
 
 impl Hint {
@@ -32,13 +34,19 @@ impl Hint {
         let (lines, count) = shard.presence.lines_place();
         self.lines.store(lines.cast_mut(), Ordering::Relaxed);
         self.line_count.store(count, Ordering::Relaxed);
+        let (groups, count) = shard.rows.groups_place();
+        self.groups.store(groups.cast_mut(), Ordering::Relaxed);
+        self.group_count.store(count, Ordering::Relaxed);
     }
 
-    /// Starts fetching the slot of a key with hash `order` in a group of salt `salt`, and the line
-    /// of its digest.
+    /// Starts fetching the slot of a key with hash `order` in a group of hash `group`, the group, and
+    /// the line of the key's digest.
     #[inline]
-    pub(super) fn prefetch(&self, order: u64, salt: u32, digest: u64) {
-        let tag = ((order << SHARD_BITS >> 32) as u32).wrapping_add(salt);
+    pub(super) fn prefetch(&self, order: u64, group: u64, digest: u64) {
+        let count = self.group_count.load(Ordering::Relaxed);
+        let slot = (group >> 32) as usize & count.wrapping_sub(1);
+        prefetch(self.groups.load(Ordering::Relaxed).wrapping_add(slot * GROUP_BYTES));
+        let tag = ((order << SHARD_BITS >> 32) as u32).wrapping_add(group as u32);
         let log = self.slots_log.load(Ordering::Relaxed);
         let slot = tag.checked_shr(32 - log).unwrap_or(0) as usize;
         prefetch(self.slots.load(Ordering::Relaxed).wrapping_add(slot));

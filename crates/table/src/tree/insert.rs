@@ -6,7 +6,7 @@ use esker_base::Result;
 
 use super::Tree;
 use super::update::SHARD_LOG_BYTES;
-use crate::memtable::{group_salt, shard_of};
+use crate::memtable::{group_hash, shard_of};
 use crate::schema::{Key, Row};
 
 impl Tree {
@@ -16,8 +16,8 @@ impl Tree {
     pub fn prefetch(&self, key: &Key) {
         let schema = self.inner.schema;
         let order = schema.order(&key.ints);
-        let salt = group_salt(&key.ints[..schema.group_ints]);
-        self.inner.hints[shard_of(order)].prefetch(order, salt, schema.digest(key));
+        let group = group_hash(&key.ints[..schema.group_ints]);
+        self.inner.hints[shard_of(order)].prefetch(order, group, schema.digest(key));
     }
 
     /// Puts a row, in readable form, if certainly no record of its key exists, not even a

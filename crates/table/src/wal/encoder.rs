@@ -11,7 +11,7 @@
 //! number and a hash that follows from the key's string are not logged.
 
 use crate::memtable::{GroupKey, ROW_TEXT_BYTES_MAX};
-use crate::schema::{INTS_MAX, Row, RowBuffer, STRINGS_MAX, Schema};
+use crate::schema::{INTS_MAX, Row, RowBuffer, STRINGS_MAX, Schema, differences};
 use crate::wire::{Damage, Input, put_varint, unzigzag, zigzag};
 
 /// An operation has at most this many rows.
@@ -76,11 +76,7 @@ impl ShardLog {
         if schema.group_ints > 0 {
             self.put_group(schema, row, group_number);
         }
-        let mut mask = 0u32;
-        for column in 0..INTS_MAX {
-            mask |= u32::from(row.ints[column] != self.before.ints[column]) << column;
-        }
-        mask &= !implied(schema);
+        let mut mask = differences(&row.ints, &self.before.ints) & !implied(schema);
         let strings = self.before.strings.iter().zip(row.strings);
         let mut shared = [0; STRINGS_MAX];
         for (column, (before, string)) in strings.enumerate() {
