@@ -1,4 +1,7 @@
 //! Exchange: what ranks tell one another in a step: sums over all, and electrons that cross over.
+//!
+//! Rank 0 adds, in order of the ranks, so that a run repeats to the last bit. A job of thousands would
+//! use `esker_comm::collective`, which adds in no particular order.
 
 use esker_base::{Error, Kind, Random, Result};
 use esker_comm::{Channel, Message, Rank, Transport};

@@ -31,6 +31,10 @@ pub struct Options {
     /// Steps between two times
     #[arg(long, default_value_t = 20)]
     pub steps: u32,
+    /// Talk by MPI to the ranks that mpirun started
+    #[cfg(feature = "mpi")]
+    #[arg(long)]
+    pub mpi: bool,
 }
 
 impl Options {
@@ -46,6 +50,11 @@ impl Options {
     /// # Errors
     /// The first that a rank met.
     pub fn run(&self, work: impl Fn(&mut dyn Transport) -> Result<()> + Sync) -> Result<()> {
+        #[cfg(feature = "mpi")]
+        if self.mpi {
+            let report = |error: &Error| eprintln!("plasma: {error}");
+            return esker_comm::mpi::run(&Default::default(), |transport| work(transport), report);
+        }
         let Some(job) = Job::from_env()? else {
             return threads::run(self.ranks, self.ranks, |transport| work(transport)).map(drop);
         };
