@@ -161,3 +161,90 @@ fn rows_round_trip_and_impossible_ones_are_refused() {
         assert_eq!(Segment::of_row(&row).expect_err("impossible").kind(), Kind::Corrupt);
     }
 }
+
+fn runs() -> impl Strategy<Value = Vec<SegmentRun>> {
+    let one = (0u64..40, 1u64..6, 1u64..7, 0u64..8, 1u64..4, 0u64..50, 0u64..9);
+    prop::collection::vec(one, 1..14).prop_map(|all| {
+        let run = |(seq, (offset, length, count, gap, log, at, log_gap))| {
+            let (offset, length, count): (u64, u64, u64) = (offset, length, count);
+            let stride = length + gap;
+            let count = count.min((64 - offset).saturating_sub(length) / stride + 1);
+            let (place, seq) = (place(log, at), seq as u64);
+            let first = Segment { file: FILE, offset, length, place, checksum: None, seq };
+            SegmentRun { first, count, stride, log_stride: length + log_gap }
+        };
+        all.into_iter().enumerate().map(run).collect()
+    })
+}
+
+/// Runs as ranks write them that take turns: phases of one stride, each in some batches.
+fn turns() -> impl Strategy<Value = Vec<SegmentRun>> {
+    let shape = (1u64..4, 1u64..5, 0u64..3, prop::collection::vec((0u64..5, 1u64..4), 1..12));
+    shape.prop_map(|(length, ranks, gap, batches)| {
+        let stride = ranks * length + gap;
+        let mut written = Vec::new();
+        let mut done = vec![0u64; ranks as usize];
+        for (seq, (rank, count)) in batches.into_iter().enumerate() {
+            let rank = rank % ranks;
+            let start = done[rank as usize];
+            let offset = start * stride + rank * length;
+            let end = offset + (count - 1) * stride + length;
+            if end <= 64 {
+                done[rank as usize] += count;
+                let place = place(rank + 1, start * length);
+                let seq = seq as u64;
+                let first = Segment { file: FILE, offset, length, place, checksum: None, seq };
+                written.push(SegmentRun { first, count, stride, log_stride: length });
+            }
+        }
+        written
+    })
+}
+
+fn check_lattice(written: &[SegmentRun], range: (u64, u64)) {
+    let mut bytes = vec![None; 64];
+    for segment in written.iter().flat_map(SegmentRun::segments) {
+        write(&mut bytes, &segment);
+    }
+    let lattice = Lattice::new(written);
+    assert_eq!(content(&lattice.overlapping(&(0..64))), bytes);
+    let (start, end) = (range.0.min(range.1), range.0.max(range.1));
+    let mut overlay = Overlay::new(FILE, start..end);
+    overlay.add(lattice.overlapping(&(start..end)).into_iter());
+    let expected: Bytes =
+        (0..64).map(|at| if (start..end).contains(&at) { bytes[at as usize] } else { None }).collect();
+    assert_eq!(content(overlay.pieces()), expected);
+    let offsets: Vec<u64> = (0..64).chain((0..64).rev()).chain((0..64).step_by(3)).collect();
+    let mut found = vec![None; offsets.len()];
+    lattice.find_batch(&offsets, &mut |at, run, index| found[at] = Some(run.segment(index)));
+    for (&offset, batched) in offsets.iter().zip(found) {
+        let segment = lattice.find(offset);
+        assert_eq!(segment, batched);
+        let at = segment.and_then(|segment| Some((segment.place?, offset - segment.offset)));
+        let at = at.map(|(place, within)| (place.log, place.offset + within));
+        assert_eq!(at, bytes[offset as usize], "offset {offset}");
+    }
+    for run in written {
+        let row = run.row();
+        let read = SegmentRun::of_row(&row).expect("our own");
+        assert_eq!(read, SegmentRun { first: Segment { checksum: None, ..run.first }, ..*run });
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_lattice_shows_the_newest_bytes(written in runs(), range in (0u64..64, 0u64..64)) {
+        check_lattice(&written, range);
+    }
+
+    #[test]
+    fn ranks_that_take_turns_are_told_apart(written in turns(), range in (0u64..64, 0u64..64)) {
+        check_lattice(&written, range);
+        let segments: Vec<Segment> = written.iter().flat_map(SegmentRun::segments).collect();
+        let mut found = Vec::new();
+        find_runs(&segments, &mut found);
+        let unnumbered = |segment: Segment| Segment { seq: 0, ..segment };
+        let again = found.iter().flat_map(SegmentRun::segments).map(unnumbered);
+        prop_assert!(again.eq(segments.into_iter().map(unnumbered)));
+    }
+}
