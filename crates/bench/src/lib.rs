@@ -10,6 +10,7 @@ pub mod permutation;
 mod query;
 pub mod report;
 pub mod routing;
+pub mod segment;
 pub mod shape;
 mod squash;
 mod workers;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
-use esker_table::segment::SEGMENT;
+use esker_table::segment::SegmentTables;
 use esker_table::tables::Tables;
 
 use crate::identity::Identity;
@@ -29,7 +29,7 @@ impl Repository {
         }
         let below = load_stack(self.source(), &manifest.bases)?;
         let tables = Tables::new(&manifest.tables, &INODE, self.source());
-        let segments = Tables::new(&manifest.tables, &SEGMENT, self.source());
+        let segments = SegmentTables::new(&manifest.tables, self.source());
         let mut stack = vec![Arc::new(BaseSet { set, manifest, tables, segments })];
         stack.extend(below);
         Namespace::new(Layers::new(self.source().clone(), stack, None), identity)

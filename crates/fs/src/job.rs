@@ -17,7 +17,7 @@ use esker_base::{Error, Kind, Random, Result};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::KeyBuffer;
-use esker_table::segment::SEGMENT;
+use esker_table::segment::{RUN, SEGMENT};
 use esker_table::tables::Tables;
 use hashbrown::HashSet;
 
@@ -350,8 +350,11 @@ fn stack_runs(parts: &[Manifest]) -> Vec<TableRef> {
     }
     // Of segments that several parts have, those of the lower rank are shown.
     for part in parts {
-        let segments: Vec<&TableRef> =
-            part.tables.iter().filter(|table| table.schema == SEGMENT.id).collect();
+        let segments: Vec<&TableRef> = part
+            .tables
+            .iter()
+            .filter(|table| [SEGMENT.id, RUN.id].contains(&table.schema))
+            .collect();
         let of_runs = segments.chunk_by(|a, b| a.run == b.run);
         runs.extend(of_runs.map(|run| run.iter().map(|table| (*table).clone()).collect()));
     }

@@ -12,7 +12,7 @@ use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::merge::Cursor;
 use esker_table::schema::{Key, RowBuffer};
-use esker_table::segment::{Overlay, SEGMENT};
+use esker_table::segment::{Overlay, SegmentTables};
 use esker_table::table::Wanted;
 use esker_table::tables::{TableSource, Tables};
 use esker_table::tree::Tree;
@@ -34,7 +34,7 @@ pub struct BaseSet {
     /// Its tables of inodes.
     pub tables: Tables,
     /// Its tables of segments.
-    pub segments: Tables,
+    pub segments: SegmentTables,
 }
 
 /// What layers below a writer say of a name.
@@ -127,7 +127,7 @@ fn load_base(source: &TableSource, set: SetId) -> Result<Arc<BaseSet>> {
         return Err(Error::new(Kind::Invalid, context));
     }
     let tables = Tables::new(&manifest.tables, &INODE, source);
-    let segments = Tables::new(&manifest.tables, &SEGMENT, source);
+    let segments = SegmentTables::new(&manifest.tables, source);
     Ok(Arc::new(BaseSet { set, manifest, tables, segments }))
 }
 

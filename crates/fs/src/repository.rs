@@ -8,7 +8,7 @@ use esker_base::store::{SharedStore, Store};
 use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::schema::Row;
-use esker_table::segment::Segment;
+use esker_table::segment::SegmentRun;
 use esker_table::tables::TableSource;
 use esker_table::tree::{Tree, TreeOptions, TreeSetup};
 use esker_table::wal::Logged;
@@ -150,7 +150,7 @@ impl Repository {
         let tree =
             Tree::resume(self.setup(&options.tree, &data), set, &mut |logged| match logged {
                 Logged::Row(_, row) => self.has_data(set, row),
-                Logged::Segments(_, segments) => self.has_bytes(segments),
+                Logged::Segments(_, runs) => self.has_bytes(runs),
                 _ => Ok(true),
             })
             .inspect_err(release)?;
@@ -180,9 +180,9 @@ impl Repository {
         }
     }
 
-    /// Whether the bytes of an operation's segments survived.
-    fn has_bytes(&self, segments: &[Segment]) -> Result<bool> {
-        for segment in segments {
+    /// Whether the bytes of an operation's segments survived, as far as they have checksums.
+    fn has_bytes(&self, runs: &[SegmentRun]) -> Result<bool> {
+        for segment in runs.iter().map(|run| &run.first) {
             let Some(checksum) = segment.checksum else { continue };
             let range = segment.offset..segment.end();
             match crate::data::read_mapped(&**self.store(), range, &[*segment]) {

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use esker_base::{Error, Kind, Random, Result};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
-use esker_table::segment::SEGMENT;
+use esker_table::segment::{RUN, SEGMENT, SegmentSource, SegmentTables};
 use esker_table::tables::Tables;
 
 use self::segments::Sizes;
@@ -139,7 +139,8 @@ impl Repository {
             shape: Some(&shape),
         };
         let Merged { mut tables, mut counts, mapped } = merge_all(&job, options.threads)?;
-        let segments: Vec<&Tables> = stack.iter().map(|base| &base.segments).collect();
+        let segments = stack.iter().flat_map(|base| base.segments.sources()).cloned();
+        let segments: Vec<SegmentSource> = segments.collect();
         let (content, copied) = segments::merge(&job, job.run + 1, &segments, Some(&mapped))?;
         counts.data_bytes += copied.data_bytes;
         tables.splice(0..0, content);
@@ -195,15 +196,19 @@ impl Repository {
             shape: None,
         };
         let Merged { tables: mut merged, counts, .. } = merge_all(&job, threads)?;
-        let segments = Tables::new(&manifest.tables, &SEGMENT, self.source());
-        let (content, _) = segments::merge(&job, run + 1, &[&segments], None)?;
-        merged.splice(0..0, content);
+        let segments = SegmentTables::new(&manifest.tables, self.source());
+        let has_runs = segments.sources().iter().any(|source| source.schema().id == RUN.id);
+        if !has_runs {
+            let (content, _) = segments::merge(&job, run + 1, segments.sources(), None)?;
+            merged.splice(0..0, content);
+        }
         let elapsed_ns = self.clock().monotonic_ns() - start_ns;
         let report = SquashReport::of(1, &merged, counts, elapsed_ns);
         dependency::keep_data_of_tables(set, &mut manifest);
-        let (old, others): (Vec<_>, Vec<_>) = std::mem::take(&mut manifest.tables)
-            .into_iter()
-            .partition(|table| [INODE.id, SEGMENT.id].contains(&table.schema));
+        let (old, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut manifest.tables).into_iter().partition(|table| {
+                table.schema == INODE.id || (table.schema == SEGMENT.id && !has_runs)
+            });
         let own = old.iter().filter(|table| table.set == set);
         manifest.obsolete.extend(own.map(|table| table.number));
         manifest.tables = merged.into_iter().chain(others).collect();
@@ -212,10 +217,13 @@ impl Repository {
     }
 }
 
-/// Whether the set's own tables are one run of each kind already.
+/// Whether the set's own tables are one run of each kind already. Tables of runs stay as they are,
+/// and with them those of single segments, since which is newer counts.
 fn is_compact(set: SetId, manifest: &Manifest) -> bool {
-    [INODE.id, SEGMENT.id].into_iter().all(|schema| {
-        let mut tables = manifest.tables.iter().filter(|table| table.schema == schema);
+    let has_runs = manifest.tables.iter().any(|table| table.schema == RUN.id);
+    let kinds = if has_runs { &[INODE.id][..] } else { &[INODE.id, SEGMENT.id] };
+    kinds.iter().all(|schema| {
+        let mut tables = manifest.tables.iter().filter(|table| table.schema == *schema);
         let first = tables.clone().next().map(|table| table.run);
         tables.all(|table| Some(table.run) == first && table.set == set)
     })

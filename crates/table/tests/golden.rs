@@ -18,7 +18,7 @@ use esker_table::manifest::{Manifest, SetId, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KeyBuffer, RowBuffer};
-use esker_table::segment::{LogPlace, Segment, SegmentLog};
+use esker_table::segment::{LogPlace, Segment, SegmentLog, SegmentRun};
 use esker_table::wal::{Chunk, LOG_MAGIC, ShardLog};
 
 use crate::records::SET;
@@ -213,9 +213,12 @@ fn log_of_segments() {
         seq: 0,
     };
     let mut segments = SegmentLog::default();
-    segments.add(1, &[segment(0, 1 << 20, place(0), Some(0x1234_5678))]);
-    segments.add(2, &[segment(1 << 20, 1 << 20, place(1 << 20), Some(0x9ABC_DEF0))]);
-    segments.add(3, &[segment(4_096, 8_192, None, None)]);
+    segments.add(1, &[SegmentRun::one(segment(0, 1 << 20, place(0), Some(0x1234_5678)))]);
+    let second = segment(1 << 20, 1 << 20, place(1 << 20), Some(0x9ABC_DEF0));
+    segments.add(2, &[SegmentRun::one(second)]);
+    segments.add(3, &[SegmentRun::one(segment(4_096, 8_192, None, None))]);
+    let first = segment(8 << 20, 4_096, place(2 << 20), None);
+    segments.add(4, &[SegmentRun { first, count: 256, stride: 16_384, log_stride: 4_096 }]);
     let mut chunk = Chunk::default();
     chunk.take_segments(&mut segments);
     assert_documented("wal.md", "segments", chunk.seal(0));

@@ -8,3 +8,4 @@ mod golden;
 mod hostile;
 mod model;
 mod records;
+mod segments;

@@ -90,6 +90,7 @@ enum Workload {
         #[arg(long, default_value_t = 1, value_name = "N")]
         threads: usize,
     },
+    Segment(super::bench_segment::Segment),
     /// Remove every file, in random order, in a session on top
     #[command(after_help = "Example:\n  esker bench remove --store /scratch/bench")]
     Remove {
@@ -118,6 +119,7 @@ impl Bench {
             Workload::Routing(command) => return command.run(context),
             Workload::Collective(command) => return command.run(context),
             Workload::Messages(command) => return command.run(context),
+            Workload::Segment(segment) => return segment.run(context, || store_or_new(context)),
             Workload::Create { files, directories, threads, inline, settings } => {
                 let store = store_or_new(context)?;
                 let tree = tree(context, &settings);

@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_ranks;
+mod bench_segment;
 mod cat;
 mod completions;
 mod delete;

@@ -9,7 +9,7 @@
 use esker_base::{Error, Result};
 use esker_table::merge::Merge;
 use esker_table::schema::Key;
-use esker_table::segment::{LogPlace, SEGMENT, Segment, SegmentMerge};
+use esker_table::segment::{LogPlace, Segment, SegmentMerge};
 use esker_table::tables::SortedRun;
 use hashbrown::HashMap;
 
@@ -83,9 +83,8 @@ impl Session {
         &self,
         visit: &mut dyn FnMut(&Segment, LogPlace) -> Result<()>,
     ) -> Result<()> {
-        let runs = self.tree().segment_tables().runs;
-        let cursor = |run: &SortedRun| run.cursor(&SEGMENT, &Key::FIRST, &Key::LAST);
-        let mut merge = SegmentMerge::new(runs.iter().map(cursor).collect())?;
+        let tables = self.tree().segment_tables();
+        let mut merge = SegmentMerge::new(tables.sources(), &|_| false)?;
         while let Some(segment) = merge.read()? {
             if let Some(place) = segment.place.filter(|place| place.set == self.set()) {
                 visit(&segment, place)?;

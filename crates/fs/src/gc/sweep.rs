@@ -10,7 +10,7 @@ use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::merge::Merge;
 use esker_table::schema::Key;
-use esker_table::segment::{SEGMENT, Segment};
+use esker_table::segment::SegmentTables;
 use esker_table::tables::Tables;
 use hashbrown::HashSet;
 
@@ -242,14 +242,11 @@ impl Collection<'_> {
                 }
             }
         }
-        let segments = Tables::new(&manifest.tables, &SEGMENT, self.repository.source());
-        for run in &segments.runs {
-            let cursor = run.cursor(&SEGMENT, &Key::FIRST, &Key::LAST);
-            let mut merge = Merge::new(vec![cursor], &Key::FIRST)?;
-            while merge.advance()? {
-                let place = Segment::of_row(&merge.row())?.place;
-                out.extend(place.filter(|place| place.set == set).map(|place| place.log));
-            }
+        let segments = SegmentTables::new(&manifest.tables, self.repository.source());
+        for source in segments.sources() {
+            source.visit_places(&mut |place| {
+                out.extend((place.set == set).then_some(place.log));
+            })?;
         }
         Ok(())
     }

@@ -3,11 +3,8 @@
 
 use esker_base::Result;
 use esker_table::manifest::TableRef;
-use esker_table::merge::Cursor;
 use esker_table::run_writer::RunWriter;
-use esker_table::schema::Key;
-use esker_table::segment::{SEGMENT, Segment, SegmentMerge};
-use esker_table::tables::Tables;
+use esker_table::segment::{SEGMENT, Segment, SegmentMerge, SegmentSource};
 use hashbrown::HashMap;
 
 use super::copy::DataCopy;
@@ -16,19 +13,16 @@ use super::worker::{Counts, Job, NUMBERS_PER_RANGE};
 /// What of a file's segments is shown: up to its size.
 pub(super) type Sizes = HashMap<u128, u64>;
 
-/// Merges the segments of `layers`, of which earlier ones win, as run `run`. With `sizes` only
+/// Merges the segments of `sources`, of which earlier ones win, as run `run`. With `sizes` only
 /// those of the files it has are kept, and their bytes are copied into the set's own logs.
 pub(super) fn merge(
     job: &Job,
     run: u64,
-    layers: &[&Tables],
+    sources: &[SegmentSource],
     sizes: Option<&Sizes>,
 ) -> Result<(Vec<TableRef>, Counts)> {
-    let runs = layers.iter().flat_map(|tables| &tables.runs);
-    let cursors: Vec<Cursor> =
-        runs.map(|run| run.cursor(&SEGMENT, &Key::FIRST, &Key::LAST)).collect();
     let mut counts = Counts::default();
-    if cursors.is_empty() {
+    if sources.is_empty() {
         return Ok((Vec::new(), counts));
     }
     // Behind the numbers of all ranges of records.
@@ -36,7 +30,9 @@ pub(super) fn merge(
     let mut next_table = first_number;
     let mut writer = RunWriter::new(&SEGMENT, job.store, job.set, run, &mut next_table);
     let mut copy = DataCopy::new(job.store, job.set, first_number);
-    let mut merge = SegmentMerge::new(cursors)?;
+    // Copied side by side, neighbours become one.
+    let mut pending: Option<Segment> = None;
+    let mut merge = SegmentMerge::new(sources, &|_| false)?;
     while let Some(segment) = merge.read()? {
         counts.read += 1;
         let Some(mut shown) = shown(&segment, job.bottom, sizes) else {
@@ -46,8 +42,16 @@ pub(super) fn merge(
         if let (Some(place), Some(_)) = (&mut shown.place, sizes) {
             *place = copy.place_bytes(*place, shown.length, shown.checksum)?;
         }
+        if let Some(last) = pending.filter(|last| last.is_followed_by(&shown)) {
+            pending = Some(last.joined(&shown));
+        } else if let Some(last) = pending.replace(shown) {
+            counts.written += 1;
+            writer.push(&last.row())?;
+        }
+    }
+    if let Some(last) = pending {
         counts.written += 1;
-        writer.push(&shown.row())?;
+        writer.push(&last.row())?;
     }
     counts.data_bytes = copy.finish()?;
     Ok((writer.finish()?, counts))

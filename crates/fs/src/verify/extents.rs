@@ -56,7 +56,7 @@ impl Extents {
     }
 
     /// Notes that a record refers to the bytes of `log` up to `end`.
-    fn reach_to(&mut self, log: (SetId, u64), end: u64, whose: impl Fn() -> String) {
+    pub(super) fn reach_to(&mut self, log: (SetId, u64), end: u64, whose: impl Fn() -> String) {
         match self.reach.get_mut(&log) {
             Some(reach) if reach.0 >= end => {}
             Some(reach) => *reach = (end, whose()),

@@ -7,7 +7,7 @@ use esker_base::{Bytes, Kind, Result};
 use esker_table::block::{Block, DecodedBlock};
 use esker_table::manifest::{SetId, TableRef};
 use esker_table::schema::{Key, KeyBuffer, Row, Schema};
-use esker_table::segment::{SEGMENT, Segment};
+use esker_table::segment::{RUN, SEGMENT, Segment, SegmentRun};
 use esker_table::table::Table;
 use esker_table::tables::TableSource;
 use hashbrown::HashMap;
@@ -94,7 +94,8 @@ impl Check<'_> {
             let (expected, got) = (format!("{} bytes", reference.bytes), format!("{bytes} bytes"));
             self.wrong(bytes, expected, got);
         }
-        let known = [&INODE, &SEGMENT].into_iter().find(|schema| schema.id == reference.schema);
+        let known =
+            [&INODE, &SEGMENT, &RUN].into_iter().find(|schema| schema.id == reference.schema);
         let Some(schema) = known else {
             let got = format!("a table of schema {}", reference.schema);
             let expected = "a table of inodes or segments";
@@ -201,6 +202,7 @@ impl Check<'_> {
             schema.restore(&mut readable.ints);
             let checked = match schema.id {
                 id if id == SEGMENT.id => self.check_segment(&readable),
+                id if id == RUN.id => self.check_run(&readable),
                 _ => self.check_record(&key, &readable),
             };
             if let Err(wrong) = checked {
@@ -263,6 +265,16 @@ impl Check<'_> {
             self.extents.add_segment(&segment, place, whose);
         }
         if starts_after { Ok(()) } else { Err("segments that do not overlap".into()) }
+    }
+
+    /// As [`Check::check_record`], of a run of segments.
+    fn check_run(&mut self, row: &Row) -> Result<(), String> {
+        let run = SegmentRun::of_row(row).map_err(|error| error.context().to_owned())?;
+        if let Some((set, log, end)) = run.log_end() {
+            let whose = || format!("bytes {} on of file {:032x}", run.first.offset, run.first.file);
+            self.extents.reach_to((set, log), end, whose);
+        }
+        Ok(())
     }
 
     fn check_totals(&mut self, table: &Table) {

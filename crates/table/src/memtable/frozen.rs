@@ -8,7 +8,7 @@ use super::shard_of;
 use super::sorted::SortedShard;
 use crate::block::DecodedBlock;
 use crate::schema::{Key, Row, Schema};
-use crate::segment::SegmentMap;
+use crate::segment::SegmentBuffer;
 
 /// How far ahead of the reader records are fetched into the processor's cache.
 const PREFETCH_ROWS: usize = 12;
@@ -18,20 +18,20 @@ const PREFETCH_ROWS: usize = 12;
 pub struct FrozenMemtable {
     schema: &'static Schema,
     shards: Vec<Shard>,
-    segments: SegmentMap,
+    segments: SegmentBuffer,
 }
 
 impl FrozenMemtable {
     /// Freezes `shards`, all of a memtable in their order, and its segments.
     #[must_use]
-    pub fn new(schema: &'static Schema, shards: Vec<Shard>, segments: SegmentMap) -> Self {
+    pub fn new(schema: &'static Schema, shards: Vec<Shard>, segments: SegmentBuffer) -> Self {
         assert_eq!(shards.len(), super::SHARDS, "a memtable is frozen as a whole");
         Self { schema, shards, segments }
     }
 
     /// Its segments.
     #[must_use]
-    pub fn segments(&self) -> &SegmentMap {
+    pub fn segments(&self) -> &SegmentBuffer {
         &self.segments
     }
 

@@ -10,12 +10,18 @@
 
 use std::ops::Range;
 
+use esker_base::{Error, Kind, Result};
+
 use super::{LogPlace, Segment, SegmentMap, SegmentRun};
 
 /// A file's segments fall into at most this many groups; more are cut to single ones.
 const GROUPS_MAX: usize = 16;
+/// Segments that overlap are cut one by one; more than this are refused.
+const CUT_MAX: u64 = 1 << 26;
+/// Segments that are looked at together.
+const CHUNK_SEGMENTS: usize = 1 << 12;
 /// Fewer segments than this are not worth a run.
-const RUN_MIN: u64 = 4;
+const RUN_MIN: usize = 4;
 
 /// The segments of one file, none of which overlap.
 #[derive(Debug, Default)]
@@ -113,8 +119,8 @@ impl Group {
     fn visit<E>(
         &self,
         range: &Range<u64>,
-        visit: &mut impl FnMut(&SegmentRun, u64) -> Result<(), E>,
-    ) -> Result<(), E> {
+        visit: &mut impl FnMut(&SegmentRun, u64) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         let from = range.start.max(self.range.start);
         let to = range.end.min(self.range.end);
         if from >= to {
@@ -162,6 +168,11 @@ impl Group {
     }
 }
 
+/// How many segments there are in `runs`.
+fn segments_of(runs: &[SegmentRun]) -> u64 {
+    runs.iter().fold(0, |sum, run| sum.saturating_add(run.count))
+}
+
 /// Joins neighbours in `runs` of which one goes on where the other ends.
 fn join(runs: &mut Vec<SegmentRun>) {
     runs.dedup_by(|next, run| {
@@ -180,54 +191,58 @@ fn join(runs: &mut Vec<SegmentRun>) {
     });
 }
 
-/// Finds runs among `segments` as they come, of one file; what is in none comes as a run of one.
-pub fn find_runs(segments: &[Segment], out: &mut Vec<SegmentRun>) {
+/// A range of a file and where its bytes are in a log, as a writer hands over thousands at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where in the file it starts.
+    pub offset: u64,
+    /// How many bytes it has.
+    pub length: u64,
+    /// Where in the log they are.
+    pub log_offset: u64,
+}
+
+/// Finds runs among `pieces`, whose bytes are all in the log of `log`, a segment of their file
+/// without offsets; what is in none comes as a run of one.
+pub fn find_runs(log: &Segment, pieces: &[Piece], out: &mut Vec<SegmentRun>) {
     let mut at = 0;
-    while at < segments.len() {
-        let run = run_at(&segments[at..]);
-        at += usize::try_from(run.count).expect("as many as there are");
-        out.push(run);
+    while at < pieces.len() {
+        let piece = pieces[at];
+        let place = log.place.map(|place| LogPlace { offset: piece.log_offset, ..place });
+        let first = Segment { offset: piece.offset, length: piece.length, place, ..*log };
+        let (count, stride, log_stride) = run_at(&pieces[at..], |piece| *piece);
+        out.push(SegmentRun { first, count: count as u64, stride, log_stride });
+        at += count;
     }
 }
 
-/// The run that begins with the first of `segments`.
+/// How many of `items` from the first on are a run, and its strides.
 #[inline]
-fn run_at(segments: &[Segment]) -> SegmentRun {
-    let first = segments[0];
-    let alone = SegmentRun::one(first);
-    let (Some(second), Some(place)) = (segments.get(1), first.place) else {
+fn run_at<T>(items: &[T], piece: impl Fn(&T) -> Piece) -> (usize, u64, u64) {
+    let first = piece(&items[0]);
+    let alone = (1, first.length, first.length);
+    let Some(second) = items.get(1).map(&piece) else { return alone };
+    let stride = second.offset.wrapping_sub(first.offset);
+    let log_stride = second.log_offset.wrapping_sub(first.log_offset);
+    if second.offset < first.offset || stride < first.length || second.log_offset < first.log_offset
+    {
         return alone;
-    };
-    let Some(stride) = second.offset.checked_sub(first.offset) else { return alone };
-    let follows = |segment: &Segment, index: u64| {
-        segment.length == first.length
-            && segment.file == first.file
-            && segment.offset == first.offset.wrapping_add(index.wrapping_mul(stride))
-    };
-    let log_stride = second.place.and_then(|second| second.offset.checked_sub(place.offset));
-    let Some(log_stride) = log_stride.filter(|_| stride >= first.length) else { return alone };
-    let count = segments
-        .iter()
-        .zip(0u64..)
-        .take_while(|(segment, index)| {
-            let wanted = place.offset.wrapping_add(index.wrapping_mul(log_stride));
-            follows(segment, *index)
-                && segment.place == Some(LogPlace { offset: wanted, ..place })
-        })
-        .count() as u64;
-    if count < RUN_MIN { alone } else { SegmentRun { count, stride, log_stride, ..alone } }
+    }
+    let mut wanted = first;
+    let count = items.iter().take_while(|item| {
+        let goes_on = piece(item) == wanted;
+        wanted.offset = wanted.offset.wrapping_add(stride);
+        wanted.log_offset = wanted.log_offset.wrapping_add(log_stride);
+        goes_on
+    });
+    let count = count.count();
+    if count < RUN_MIN { alone } else { (count, stride, log_stride) }
 }
 
 impl Lattice {
-    /// The segments of `written`, runs of one file in the order in which they were written: of
-    /// those that overlap the later has the bytes.
+    /// The segments of `written`, runs of one file; `None` if any two may overlap.
     #[must_use]
-    pub fn new(written: &[SegmentRun]) -> Self {
-        Self::of_apart(written).unwrap_or_else(|| Self::cut(written))
-    }
-
-    /// As [`Lattice::new`], if none overlap.
-    fn of_apart(written: &[SegmentRun]) -> Option<Self> {
+    pub fn of_apart(written: &[SegmentRun]) -> Option<Self> {
         let (mut runs, singles) = runs_of_all(written);
         runs.sort_unstable_by_key(|run| run.stride);
         let strides: Vec<&[SegmentRun]> = runs.chunk_by(|a, b| a.stride == b.stride).collect();
@@ -244,6 +259,22 @@ impl Lattice {
         (apart && lattice.singles_are_apart()).then_some(lattice)
     }
 
+    /// The segments of `runs`, of which none overlap: also where they do not fit a few groups; then
+    /// memory is taken for each segment. `None` if two overlap, or there are too many.
+    #[must_use]
+    pub fn of_disjoint(runs: &[SegmentRun]) -> Option<Self> {
+        if let Some(lattice) = Self::of_apart(runs) {
+            return Some(lattice);
+        }
+        if segments_of(runs) > CUT_MAX {
+            return None;
+        }
+        let mut singles: Vec<Segment> = runs.iter().flat_map(SegmentRun::segments).collect();
+        singles.sort_unstable_by_key(|single| single.offset);
+        let lattice = Self { groups: Vec::new(), singles };
+        lattice.singles_are_apart().then_some(lattice)
+    }
+
     fn singles_are_apart(&self) -> bool {
         let singles = &self.singles;
         singles.windows(2).all(|pair| pair[0].end() <= pair[1].offset)
@@ -258,13 +289,22 @@ impl Lattice {
             })
     }
 
-    /// Cuts what overlaps, one segment after the other.
-    fn cut(written: &[SegmentRun]) -> Self {
+    /// As [`Lattice::of_apart`] of runs that overlap, in the order in which they were written: the
+    /// later has the bytes. Takes memory for each segment.
+    ///
+    /// # Errors
+    /// `TooLarge` if there are too many.
+    pub fn cut(written: &[SegmentRun]) -> Result<Self> {
+        let segments = segments_of(written);
+        if segments > CUT_MAX {
+            let what = format!("{segments} segments of one file, some of which overlap");
+            return Err(Error::new(Kind::TooLarge, what));
+        }
         let mut map = SegmentMap::default();
         for segment in written.iter().flat_map(SegmentRun::segments) {
             map.insert(segment);
         }
-        Self { groups: Vec::new(), singles: map.iter().collect() }
+        Ok(Self { groups: Vec::new(), singles: map.iter().collect() })
     }
 
     /// Its runs, those of one group after the other.
@@ -305,8 +345,8 @@ impl Lattice {
     pub fn visit<E>(
         &self,
         range: &Range<u64>,
-        visit: &mut impl FnMut(&SegmentRun, u64) -> Result<(), E>,
-    ) -> Result<(), E> {
+        visit: &mut impl FnMut(&SegmentRun, u64) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         for group in &self.groups {
             group.visit(range, visit)?;
         }
@@ -333,6 +373,52 @@ impl Lattice {
             found.sort_unstable_by_key(|segment| segment.offset);
         }
         found
+    }
+
+    /// Up to `limit` segments from `from` on, at which none of them may begin earlier, in order; all
+    /// of those before the end of the last.
+    #[must_use]
+    pub fn chunk(&self, from: u64, limit: usize) -> Vec<Segment> {
+        let mut found: Vec<Segment> = Vec::new();
+        for group in &self.groups {
+            let full = group.visit(&(from..u64::MAX), &mut |run, index| {
+                found.push(run.segment(index));
+                if found.len() >= limit { Err(()) } else { Ok(()) }
+            });
+            if full.is_err() {
+                break;
+            }
+        }
+        let start = self.singles.partition_point(|single| single.end() <= from);
+        let singles = &self.singles[start..];
+        let singles = &singles[..singles.len().min(limit)];
+        // Each part is complete up to where it was full.
+        let bound_of = |part: &[Segment]| match part.last() {
+            Some(last) if part.len() >= limit => last.end(),
+            _ => u64::MAX,
+        };
+        let bound = bound_of(&found).min(bound_of(singles));
+        found.extend_from_slice(singles);
+        found.retain(|segment| segment.offset < bound);
+        found.sort_unstable_by_key(|segment| segment.offset);
+        found
+    }
+
+    /// Passes all segments to `visit`, in order.
+    ///
+    /// # Errors
+    /// What `visit` returns.
+    pub fn for_each<E>(
+        &self,
+        visit: &mut (impl FnMut(&Segment) -> std::result::Result<(), E> + ?Sized),
+    ) -> std::result::Result<(), E> {
+        let mut from = 0;
+        loop {
+            let chunk = self.chunk(from, CHUNK_SEGMENTS);
+            let Some(last) = chunk.last() else { return Ok(()) };
+            from = last.end();
+            chunk.iter().try_for_each(&mut *visit)?;
+        }
     }
 
     /// Finds the segments that have the bytes at `offsets`; `found` is told the index, the run and
@@ -379,21 +465,30 @@ fn runs_of_all(written: &[SegmentRun]) -> (Vec<SegmentRun>, Vec<Segment>) {
             _ => runs.push(*run),
         }
     }
-    if singles.len() as u64 >= RUN_MIN {
+    if singles.len() >= RUN_MIN {
         // Writes one by one: those of one log, in the order of the log, may be runs too.
         let log = |segment: &Segment| segment.place.map(|place| (place.set, place.log));
         singles.sort_by_key(log);
-        let mut found = Vec::new();
+        let mut rest = Vec::new();
         for of_log in singles.chunk_by(|a, b| log(a) == log(b)) {
-            find_runs(of_log, &mut found);
-        }
-        singles.clear();
-        for run in found {
-            match run.count {
-                1 => singles.push(run.first),
-                _ => runs.push(run),
+            let mut at = 0;
+            while at < of_log.len() {
+                let piece = |segment: &Segment| Piece {
+                    offset: segment.offset,
+                    length: segment.length,
+                    log_offset: segment.place.map_or(0, |place| place.offset),
+                };
+                let first = of_log[at];
+                let (count, stride, log_stride) = run_at(&of_log[at..], piece);
+                match count {
+                    1 => rest.push(first),
+                    _ if first.place.is_none() => rest.extend_from_slice(&of_log[at..at + count]),
+                    _ => runs.push(SegmentRun { first, count: count as u64, stride, log_stride }),
+                }
+                at += count;
             }
         }
+        singles = rest;
     }
     singles.sort_unstable_by_key(|single| single.offset);
     (runs, singles)

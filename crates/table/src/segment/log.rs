@@ -2,7 +2,7 @@
 //!
 //! Layout: docs/format/wal.md, "Segments". This file is its only encoder and decoder.
 
-use super::{LogPlace, Segment};
+use super::{LogPlace, Segment, SegmentRun};
 use crate::manifest::SetId;
 use crate::wire::{Damage, Input, put_varint, unzigzag, zigzag};
 
@@ -13,6 +13,7 @@ const SAME_FILE: u8 = 1;
 const SAME_LOG: u8 = 2;
 const HOLE: u8 = 4;
 const CHECKSUM: u8 = 8;
+const RUN: u8 = 16;
 
 /// Encodes, or decodes, the operations of one log; both keep what the next is told from.
 #[derive(Debug, Default)]
@@ -33,18 +34,19 @@ impl SegmentLog {
         &mut self.pending
     }
 
-    /// Adds operation `seq`, which puts `segments` in their order.
-    pub fn add(&mut self, seq: u64, segments: &[Segment]) {
-        assert!(segments.len() <= OPERATION_SEGMENTS_MAX, "an operation within its bound");
+    /// Adds operation `seq`, which puts `runs` in their order.
+    pub fn add(&mut self, seq: u64, runs: &[SegmentRun]) {
+        assert!(runs.len() <= OPERATION_SEGMENTS_MAX, "an operation within its bound");
         put_varint(&mut self.pending, seq.wrapping_sub(self.last_seq));
-        put_varint(&mut self.pending, segments.len() as u64);
+        put_varint(&mut self.pending, runs.len() as u64);
         self.last_seq = seq;
-        for segment in segments {
-            self.add_segment(segment);
+        for run in runs {
+            self.add_run(run);
         }
     }
 
-    fn add_segment(&mut self, segment: &Segment) {
+    fn add_run(&mut self, run: &SegmentRun) {
+        let segment = &run.first;
         let out = &mut self.pending;
         let same_file = segment.file == self.file;
         let same_log = segment
@@ -53,6 +55,7 @@ impl SegmentLog {
         let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
         out.push(
             flag(same_file, SAME_FILE)
+                | flag(run.count > 1, RUN)
                 | flag(same_log, SAME_LOG)
                 | flag(segment.place.is_none(), HOLE)
                 | flag(segment.place.is_some() && segment.checksum.is_some(), CHECKSUM),
@@ -62,7 +65,12 @@ impl SegmentLog {
         }
         put_varint(out, zigzag(segment.offset.wrapping_sub(self.end)));
         put_varint(out, segment.length);
-        (self.file, self.end) = (segment.file, segment.end());
+        if run.count > 1 {
+            put_varint(out, run.count);
+            put_varint(out, run.stride);
+            put_varint(out, run.log_stride);
+        }
+        (self.file, self.end) = (segment.file, run.end());
         let Some(place) = segment.place else { return };
         if !same_log {
             out.extend_from_slice(&place.set.0.to_le_bytes());
@@ -72,40 +80,49 @@ impl SegmentLog {
         if let Some(checksum) = segment.checksum {
             out.extend_from_slice(&checksum.to_le_bytes());
         }
-        self.place = LogPlace { offset: place.offset.wrapping_add(segment.length), ..place };
+        let (_, _, end) = run.log_end().expect("a run of segments with a place");
+        self.place = LogPlace { offset: end, ..place };
     }
 
-    /// Decodes the next operation of `input`: its number, and its segments into `segments`.
+    /// Decodes the next operation of `input`: its number, and its runs into `runs`.
     pub(crate) fn decode(
         &mut self,
         input: &mut Input,
-        segments: &mut Vec<Segment>,
+        runs: &mut Vec<SegmentRun>,
     ) -> Result<u64, Damage> {
         let seq = self.last_seq.wrapping_add(input.varint()?);
         let count =
             input.varint_max(OPERATION_SEGMENTS_MAX, "an operation's number of segments")?;
         self.last_seq = seq;
-        segments.clear();
+        runs.clear();
         for _ in 0..count {
-            segments.push(self.decode_segment(seq, input)?);
+            runs.push(self.decode_run(seq, input)?);
         }
         Ok(seq)
     }
 
-    fn decode_segment(&mut self, seq: u64, input: &mut Input) -> Result<Segment, Damage> {
+    fn decode_run(&mut self, seq: u64, input: &mut Input) -> Result<SegmentRun, Damage> {
         let flags = input.u8()?;
-        let known = flags & !(SAME_FILE | SAME_LOG | HOLE | CHECKSUM) == 0;
-        if !known || (flags & HOLE != 0 && flags & (SAME_LOG | CHECKSUM) != 0) {
+        let known = flags & !(SAME_FILE | SAME_LOG | HOLE | CHECKSUM | RUN) == 0;
+        if !known || (flags & HOLE != 0 && flags & (SAME_LOG | CHECKSUM | RUN) != 0) {
             return Err(input.damage("a segment's known flags"));
         }
         let file = if flags & SAME_FILE == 0 { input.u128()? } else { self.file };
         let offset = self.end.wrapping_add(unzigzag(input.varint()?));
         let length = input.varint()?;
-        let end = offset.checked_add(length).filter(|_| length > 0);
-        let end = end.ok_or(input.damage("a segment within its file"))?;
-        (self.file, self.end) = (file, end);
+        let mut run = SegmentRun {
+            first: Segment { seq, ..Segment::hole(file, offset, length) },
+            count: 1,
+            stride: length,
+            log_stride: length,
+        };
+        if flags & RUN != 0 {
+            run.count = input.varint()?;
+            run.stride = input.varint()?;
+            run.log_stride = input.varint()?;
+        }
         if flags & HOLE != 0 {
-            return Ok(Segment { seq, ..Segment::hole(file, offset, length) });
+            return self.accept(run, input);
         }
         let mut place = self.place;
         if flags & SAME_LOG == 0 {
@@ -113,10 +130,24 @@ impl SegmentLog {
             place.log = input.varint()?;
         }
         place.offset = self.place.offset.wrapping_add(unzigzag(input.varint()?));
-        let after = place.offset.checked_add(length).filter(|_| place.set != SetId::default());
-        let after = after.ok_or(input.damage("a segment within its log"))?;
-        self.place = LogPlace { offset: after, ..place };
-        let checksum = if flags & CHECKSUM != 0 { Some(input.u32()?) } else { None };
-        Ok(Segment { file, offset, length, place: Some(place), checksum, seq })
+        let known = place.set != SetId::default();
+        run.first.place = known.then_some(place);
+        if !known {
+            return Err(input.damage("a segment in a log"));
+        }
+        run.first.checksum = if flags & CHECKSUM != 0 { Some(input.u32()?) } else { None };
+        self.accept(run, input)
+    }
+
+    /// Notes where `run` ends, if its numbers make sense.
+    fn accept(&mut self, run: SegmentRun, input: &Input) -> Result<SegmentRun, Damage> {
+        if !run.is_possible() || run.count > OPERATION_SEGMENTS_MAX as u64 {
+            return Err(input.damage("segments within their file and log"));
+        }
+        (self.file, self.end) = (run.first.file, run.end());
+        if let (Some(place), Some((_, _, end))) = (run.first.place, run.log_end()) {
+            self.place = LogPlace { offset: end, ..place };
+        }
+        Ok(run)
     }
 }

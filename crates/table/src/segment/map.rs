@@ -34,6 +34,12 @@ impl SegmentMap {
         self.entries.is_empty()
     }
 
+    /// Whether there are any of `file`.
+    #[must_use]
+    pub fn has(&self, file: u128) -> bool {
+        self.entries.range((file, 0)..=(file, u64::MAX)).next().is_some()
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -4,11 +4,17 @@
 //! up to where that ends or a newer one begins. Neighbours that follow one another in their log are
 //! joined. Memory: one block a source.
 
+use std::sync::Arc;
+use std::vec;
+
 use esker_base::Result;
 
-use super::Segment;
+use super::{Lattice, RunTables, SEGMENT, Segment, SegmentSource};
 use crate::merge::Cursor;
 use crate::schema::Key;
+
+/// Segments of a lattice that are looked at together.
+const CHUNK_SEGMENTS: usize = 1 << 12;
 
 /// Segments of several sources as one.
 #[derive(Debug)]
@@ -21,17 +27,56 @@ pub struct SegmentMerge {
 
 #[derive(Debug)]
 struct Source {
-    cursor: Cursor,
+    stream: Stream,
     /// What is left of its current segment.
     rest: Option<Segment>,
 }
 
+/// Segments of one source in order.
+#[derive(Debug)]
+enum Stream {
+    Rows(Box<Cursor>),
+    Runs { runs: Arc<RunTables>, files: vec::IntoIter<u128>, of_file: Option<OfFile> },
+}
+
+/// Segments of one file of a table of runs.
+#[derive(Debug)]
+struct OfFile {
+    lattice: Arc<Lattice>,
+    chunk: vec::IntoIter<Segment>,
+    from: u64,
+}
+
+impl Stream {
+    fn next(&mut self) -> Result<Option<Segment>> {
+        match self {
+            Self::Rows(cursor) if !cursor.is_valid() => Ok(None),
+            Self::Rows(cursor) => {
+                let segment = Segment::of_row(&cursor.row())?;
+                cursor.advance()?;
+                Ok(Some(segment))
+            }
+            Self::Runs { runs, files, of_file } => loop {
+                if let Some(own) = of_file {
+                    if own.chunk.len() == 0 {
+                        own.chunk = own.lattice.chunk(own.from, CHUNK_SEGMENTS).into_iter();
+                    }
+                    if let Some(segment) = own.chunk.next() {
+                        own.from = segment.end();
+                        return Ok(Some(segment));
+                    }
+                }
+                let Some(file) = files.next() else { return Ok(None) };
+                let lattice = runs.lattice(file)?;
+                *of_file = Some(OfFile { lattice, chunk: Vec::new().into_iter(), from: 0 });
+            },
+        }
+    }
+}
+
 impl Source {
     fn read(&mut self) -> Result<()> {
-        self.rest = match self.cursor.is_valid() {
-            true => Some(Segment::of_row(&self.cursor.row())?),
-            false => None,
-        };
+        self.rest = self.stream.next()?;
         Ok(())
     }
 
@@ -45,7 +90,6 @@ impl Source {
                 self.rest = Some(rest.part(at, rest.end()));
                 return Ok(());
             }
-            self.cursor.advance()?;
             self.read()?;
         }
         Ok(())
@@ -53,15 +97,46 @@ impl Source {
 }
 
 impl SegmentMerge {
-    /// Merges `cursors`, of which earlier ones are newer.
+    /// Merges `sources`, of which earlier ones are newer, but for the runs of files that are
+    /// `left_out`.
     ///
     /// # Errors
     /// `Corrupt`, and what the store reports.
-    pub fn new(cursors: Vec<Cursor>) -> Result<Self> {
-        let mut sources = Vec::with_capacity(cursors.len());
+    pub fn new(sources: &[SegmentSource], left_out: &dyn Fn(u128) -> bool) -> Result<Self> {
+        let mut merged = Vec::with_capacity(sources.len());
+        for source in sources {
+            let stream = match source {
+                SegmentSource::Rows(run) => {
+                    let mut cursor = run.cursor(&SEGMENT, &Key::FIRST, &Key::LAST);
+                    cursor.start(&Key::FIRST)?;
+                    Stream::Rows(Box::new(cursor))
+                }
+                SegmentSource::Runs(runs) => {
+                    let mut files = runs.files()?;
+                    files.retain(|file| !left_out(*file));
+                    Stream::Runs { runs: runs.clone(), files: files.into_iter(), of_file: None }
+                }
+            };
+            merged.push(stream);
+        }
+        Self::of_streams(merged)
+    }
+
+    /// Merges segments that are in memory, those of earlier cursors being newer.
+    #[cfg(test)]
+    pub(super) fn of_cursors(cursors: Vec<Cursor>) -> Result<Self> {
+        let mut streams = Vec::new();
         for mut cursor in cursors {
             cursor.start(&Key::FIRST)?;
-            let mut source = Source { cursor, rest: None };
+            streams.push(Stream::Rows(Box::new(cursor)));
+        }
+        Self::of_streams(streams)
+    }
+
+    fn of_streams(streams: Vec<Stream>) -> Result<Self> {
+        let mut sources = Vec::with_capacity(streams.len());
+        for stream in streams {
+            let mut source = Source { stream, rest: None };
             source.read()?;
             sources.push(source);
         }

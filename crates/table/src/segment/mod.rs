@@ -8,21 +8,25 @@
 //! contain it, so finding the piece at an offset is one forward seek, and needs no look backwards.
 //! Source: DESIGN §1.5; MetaKV §II (locating segments of shared files).
 
+mod buffer;
 mod lattice;
 mod log;
 mod map;
 mod merge;
 mod overlay;
 mod run;
+mod tables;
 
 use esker_base::{Error, Kind, Result};
 
-pub use self::lattice::{Lattice, find_runs};
+pub use self::buffer::{ForTables, SegmentBuffer};
+pub use self::lattice::{Lattice, Piece, find_runs};
 pub use self::log::{OPERATION_SEGMENTS_MAX, SegmentLog};
 pub use self::map::SegmentMap;
 pub use self::merge::SegmentMerge;
 pub use self::overlay::Overlay;
 pub use self::run::{RUN, SegmentRun};
+pub use self::tables::{RunTables, SegmentSource, SegmentTables};
 use crate::manifest::SetId;
 use crate::schema::{IntColumn, Key, Row, Schema};
 

@@ -4,11 +4,8 @@ use std::ops::Range;
 
 use esker_base::Result;
 
-use super::{Segment, seek_key};
+use super::{SEGMENT, Segment, SegmentSource, SegmentTables, seek_key};
 use crate::merge::Cursor;
-use crate::tables::Tables;
-
-use super::SEGMENT;
 
 /// Pieces of a range of one file, in order, that do not overlap.
 #[derive(Clone, Debug)]
@@ -84,18 +81,22 @@ impl Overlay {
         self.pieces.extend(newer);
     }
 
-    /// Fills gaps from each run of `tables`, the newest first. Cost: about a block read a run.
+    /// Fills gaps from each source of `tables`, the newest first. Cost: about a block read each.
     ///
     /// # Errors
     /// `Corrupt`, and what the store reports.
-    pub fn add_tables(&mut self, tables: &Tables) -> Result<()> {
+    pub fn add_tables(&mut self, tables: &SegmentTables) -> Result<()> {
         let from = seek_key(self.file, self.range.start);
         let to = SEGMENT.group_last(&from);
-        for run in &tables.runs {
-            if self.is_covered() {
-                break;
+        for source in tables.sources() {
+            match source {
+                _ if self.is_covered() => break,
+                SegmentSource::Rows(run) => self.add_cursor(run.cursor(&SEGMENT, &from, &to))?,
+                SegmentSource::Runs(runs) => {
+                    let lattice = runs.lattice(self.file)?;
+                    self.add(lattice.overlapping(&self.range).into_iter());
+                }
             }
-            self.add_cursor(run.cursor(&SEGMENT, &from, &to))?;
         }
         Ok(())
     }

@@ -94,10 +94,10 @@ impl SegmentRun {
     #[inline]
     pub fn segment(&self, index: u64) -> Segment {
         debug_assert!(index < self.count);
-        let place = self.first.place.map(|place| LogPlace {
-            offset: place.offset + index * self.log_stride,
-            ..place
-        });
+        let place = self
+            .first
+            .place
+            .map(|place| LogPlace { offset: place.offset + index * self.log_stride, ..place });
         let checksum = self.first.checksum.filter(|_| self.count == 1);
         Segment { offset: self.first.offset + index * self.stride, place, checksum, ..self.first }
     }
@@ -158,7 +158,8 @@ impl SegmentRun {
             offset: ints[c::LOG_OFFSET],
         };
         let wrong = || {
-            let what = format!("run of segments of file {file:032x}, the first to {}", ints[c::END]);
+            let what =
+                format!("run of segments of file {file:032x}, the first to {}", ints[c::END]);
             Error::new(Kind::Corrupt, format!("{what}: impossible numbers; run `esker verify`"))
         };
         let offset = ints[c::END].checked_sub(length).ok_or_else(wrong)?;

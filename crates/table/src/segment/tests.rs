@@ -84,7 +84,7 @@ proptest! {
         let maps = [map_of(&all[high..]), map_of(&all[low..high]), map_of(&all[..low])];
 
         let merged = {
-            let mut merge = SegmentMerge::new(maps.iter().map(cursor).collect()).expect("merge");
+            let mut merge = SegmentMerge::of_cursors(maps.iter().map(cursor).collect()).expect("merge");
             let mut merged = Vec::new();
             while let Some(segment) = merge.read().expect("our own segments") {
                 merged.push(segment);
@@ -113,7 +113,8 @@ proptest! {
     fn segments_round_trip_through_the_log(all in segments()) {
         let mut log = SegmentLog::default();
         for (seq, operation) in all.chunks(3).enumerate() {
-            log.add(seq as u64 * 2 + 5, operation);
+            let runs: Vec<_> = operation.iter().map(|segment| SegmentRun::one(*segment)).collect();
+            log.add(seq as u64 * 2 + 5, &runs);
         }
         let encoded = log.pending().clone();
         let mut reader = SegmentLog::default();
@@ -122,7 +123,7 @@ proptest! {
         let mut operation = Vec::new();
         while input.left() > 0 {
             reader.decode(&mut input, &mut operation).expect("our own");
-            decoded.append(&mut operation);
+            decoded.extend(operation.iter().map(|run: &SegmentRun| run.first));
         }
         let expected: Vec<Segment> = all.iter().enumerate().map(|(at, segment)| {
             Segment { seq: (at / 3) as u64 * 2 + 5, ..*segment }
@@ -206,13 +207,21 @@ fn check_lattice(written: &[SegmentRun], range: (u64, u64)) {
     for segment in written.iter().flat_map(SegmentRun::segments) {
         write(&mut bytes, &segment);
     }
-    let lattice = Lattice::new(written);
+    let lattice = Lattice::of_apart(written).unwrap_or_else(|| Lattice::cut(written).expect("few"));
+    let mut chunked = Vec::new();
+    while let Some(chunk) = Some(lattice.chunk(chunked.last().map_or(0, Segment::end), 3))
+        .filter(|chunk| !chunk.is_empty())
+    {
+        chunked.extend(chunk);
+    }
+    assert_eq!(content(&chunked), bytes);
     assert_eq!(content(&lattice.overlapping(&(0..64))), bytes);
     let (start, end) = (range.0.min(range.1), range.0.max(range.1));
     let mut overlay = Overlay::new(FILE, start..end);
     overlay.add(lattice.overlapping(&(start..end)).into_iter());
-    let expected: Bytes =
-        (0..64).map(|at| if (start..end).contains(&at) { bytes[at as usize] } else { None }).collect();
+    let expected: Bytes = (0..64)
+        .map(|at| if (start..end).contains(&at) { bytes[at as usize] } else { None })
+        .collect();
     assert_eq!(content(overlay.pieces()), expected);
     let offsets: Vec<u64> = (0..64).chain((0..64).rev()).chain((0..64).step_by(3)).collect();
     let mut found = vec![None; offsets.len()];
@@ -241,10 +250,17 @@ proptest! {
     fn ranks_that_take_turns_are_told_apart(written in turns(), range in (0u64..64, 0u64..64)) {
         check_lattice(&written, range);
         let segments: Vec<Segment> = written.iter().flat_map(SegmentRun::segments).collect();
+        let piece = |segment: &Segment| Piece {
+            offset: segment.offset,
+            length: segment.length,
+            log_offset: segment.place.map_or(0, |place| place.offset),
+        };
+        let pieces: Vec<Piece> = segments.iter().map(piece).collect();
+        let log = Segment { place: place(1, 0), ..Segment::hole(FILE, 0, 1) };
         let mut found = Vec::new();
-        find_runs(&segments, &mut found);
-        let unnumbered = |segment: Segment| Segment { seq: 0, ..segment };
-        let again = found.iter().flat_map(SegmentRun::segments).map(unnumbered);
-        prop_assert!(again.eq(segments.into_iter().map(unnumbered)));
+        find_runs(&log, &pieces, &mut found);
+        let again: Vec<Segment> = found.iter().flat_map(SegmentRun::segments).collect();
+        let again: Vec<Piece> = again.iter().map(piece).collect();
+        prop_assert_eq!(again, pieces);
     }
 }

@@ -27,7 +27,7 @@ impl Tree {
 impl Inner {
     /// Compacts as the policy asks after a flush.
     pub(super) fn compact_by_policy(&self, state: &mut FlushState) -> Result<()> {
-        let segment_runs = self.version.load().segments.runs.len();
+        let segment_runs = self.version.load().segments.sources().len();
         if self.options.compaction != Compaction::Deferred && segment_runs >= TIER_RUNS_MAX {
             self.compact_segments(state)?;
         }
@@ -76,22 +76,28 @@ impl Inner {
         for table in &mut tables {
             table.run = number;
         }
-        self.replace(state, self.schema, merged, &tables)
+        let fresh = Tables::new(&tables, self.schema, &self.source);
+        self.replace(state, &gone_of(self.schema, merged), &tables, |version| {
+            let runs = &mut version.tables.runs;
+            runs.retain(|run| !merged.iter().any(|merged| merged.number == run.number));
+            runs.extend(fresh.runs.iter().cloned());
+            runs.sort_by_key(|run| std::cmp::Reverse(run.number));
+        })
     }
 
-    /// Commits `tables` in place of the runs `merged`, all of `schema`, and shows them to readers.
+    /// Commits `tables` in place of those of the runs `gone`, and shows readers what `shows` makes
+    /// of the version.
     pub(super) fn replace(
         &self,
         state: &mut FlushState,
-        schema: &'static Schema,
-        merged: &[SortedRun],
+        gone: &[(u16, u64)],
         tables: &[TableRef],
+        shows: impl Fn(&mut Version),
     ) -> Result<()> {
-        let gone = |run: u64| merged.iter().any(|merged| merged.number == run);
         self.commit(state, |manifest| {
             let old = std::mem::take(&mut manifest.tables);
             let (old, mut kept): (Vec<_>, Vec<_>) =
-                old.into_iter().partition(|table| table.schema == schema.id && gone(table.run));
+                old.into_iter().partition(|table| gone.contains(&(table.schema, table.run)));
             // Another reference, of another key range, may still show the same object.
             let shown: HashSet<_> = kept.iter().map(|table| (table.set, table.number)).collect();
             let own = old.iter().filter(|table| table.set == self.set);
@@ -101,17 +107,18 @@ impl Inner {
             kept.sort_by(|a, b| b.run.cmp(&a.run).then_with(|| a.first.key().cmp(&b.first.key())));
             manifest.tables = kept;
         })?;
-        let fresh = Tables::new(tables, schema, &self.source);
         self.version.rcu(|version| {
             let mut version = Version::clone(version);
-            let runs = &mut version.tables_mut(schema.id).runs;
-            runs.retain(|run| !gone(run.number));
-            runs.extend(fresh.runs.iter().cloned());
-            runs.sort_by_key(|run| std::cmp::Reverse(run.number));
+            shows(&mut version);
             version
         });
         Ok(())
     }
+}
+
+/// What names `runs` of tables of `schema` in a manifest.
+fn gone_of(schema: &Schema, runs: &[SortedRun]) -> Vec<(u16, u64)> {
+    runs.iter().map(|run| (schema.id, run.number)).collect()
 }
 
 /// The newest neighbouring runs of one size class, if there are too many.

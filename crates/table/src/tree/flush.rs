@@ -13,7 +13,7 @@ use crate::merge::{Cursor, Merge};
 use crate::run::{CompressedRun, SAMPLE_BLOCKS, SHRINK_MIN};
 use crate::run_writer::RunWriter;
 use crate::schema::{Key, KeyBuffer, Row, Schema};
-use crate::segment::SEGMENT;
+use crate::segment::SegmentTables;
 use crate::table::TABLE_BYTES;
 use crate::tables::Tables;
 
@@ -88,7 +88,7 @@ impl Inner {
         }
         let mut shards = self.lock_shards();
         let mut segments = self.segments.lock();
-        if segments.map.is_empty() && shards.iter().all(|shard| shard.rows.rows() == 0) {
+        if segments.buffer.is_empty() && shards.iter().all(|shard| shard.rows.rows() == 0) {
             return Ok(());
         }
         let last_seq = self.next_seq.load(Ordering::Acquire) - 1;
@@ -101,8 +101,8 @@ impl Inner {
             self.hints[number].set(shard);
         }
         log.chunk.take_segments(&mut segments.log);
-        let LiveSegments { map, .. } = std::mem::take(&mut *segments);
-        let memtable = Arc::new(FrozenMemtable::new(self.schema, taken, map));
+        let LiveSegments { buffer, .. } = std::mem::take(&mut *segments);
+        let memtable = Arc::new(FrozenMemtable::new(self.schema, taken, buffer));
         self.version.rcu(|version| {
             let mut version = Version::clone(version);
             version.frozen.insert(0, memtable.clone());
@@ -179,10 +179,9 @@ impl Inner {
         // Older records in memory must not come after newer ones on the store.
         self.drain_compressed(state)?;
         let mut tables = self.write_sorted(state, &sorted, frozen.memtable.rows())?;
-        let segments = self.write_run(state, &SEGMENT, |writer| {
-            frozen.memtable.segments().iter().try_for_each(|segment| writer.push(&segment.row()))
-        })?;
-        tables.splice(0..0, segments);
+        for segments in self.write_segments(state, &frozen.memtable)? {
+            tables.splice(0..0, segments);
+        }
         self.install(state, tables, frozen.mark, |version| {
             version.frozen.retain(|memtable| !Arc::ptr_eq(memtable, &frozen.memtable));
         })?;
@@ -338,14 +337,13 @@ impl Inner {
             manifest.last_seq = mark.last_seq;
             manifest.log_floor = mark.log_floor;
         })?;
-        let fresh = [self.schema, &SEGMENT]
-            .map(|schema| (schema.id, Tables::new(&tables, schema, &self.source)));
+        let fresh = Tables::new(&tables, self.schema, &self.source);
+        let segments = SegmentTables::new(&tables, &self.source);
         self.version.rcu(|version| {
             let mut version = Version::clone(version);
             replaces(&mut version);
-            for (schema, fresh) in &fresh {
-                version.tables_mut(*schema).runs.splice(0..0, fresh.runs.iter().cloned());
-            }
+            version.tables.runs.splice(0..0, fresh.runs.iter().cloned());
+            version.segments.push(segments.clone());
             version
         });
         self.log.lock().delete_below(mark.log_floor)

@@ -42,7 +42,7 @@ use crate::manifest::{Manifest, SetId};
 use crate::memtable::{FrozenMemtable, SHARD_BYTES_MAX, Shard};
 use crate::presence::Presence;
 use crate::schema::{Row, Schema};
-use crate::segment::{SegmentLog, SegmentMap};
+use crate::segment::{SegmentBuffer, SegmentLog};
 use crate::tables::TableSource;
 use crate::wal::ShardLog;
 use hint::Hint;
@@ -130,7 +130,7 @@ impl LiveShard {
 /// The segments of the active memtable and the log of their operations.
 #[derive(Default)]
 struct LiveSegments {
-    map: SegmentMap,
+    buffer: SegmentBuffer,
     log: SegmentLog,
 }
 

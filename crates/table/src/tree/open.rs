@@ -17,7 +17,7 @@ use super::{
 use crate::manifest::{Manifest, SetId, SetState};
 use crate::memtable::SHARDS;
 use crate::schema::{Row, Schema};
-use crate::segment::SEGMENT;
+use crate::segment::SegmentTables;
 use crate::tables::{TableSource, Tables};
 use crate::wal::{Logged, decode_log, prefix_end};
 
@@ -92,7 +92,7 @@ impl Tree {
     fn start(setup: TreeSetup, set: SetId, manifest: Manifest) -> Result<Self> {
         let tables = Tables::new(&manifest.tables, setup.schema, &setup.source);
         let covers = tables.runs.is_empty();
-        let segments = Tables::new(&manifest.tables, &SEGMENT, &setup.source);
+        let segments = SegmentTables::new(&manifest.tables, &setup.source);
         let version = Version { tables, segments, ..Version::default() };
         let next_log = manifest.epoch << 32;
         let next_seq = manifest.last_seq + 1;
@@ -152,10 +152,10 @@ impl Tree {
                     grown += inner.replay_row(seq, row);
                 }
                 Logged::Segments(seq, segments) if seq > last_seq && seq <= end => {
-                    let map = &mut inner.segments.lock().map;
-                    let before = map.bytes();
-                    segments.iter().for_each(|segment| map.insert(*segment));
-                    grown += map.bytes().saturating_sub(before);
+                    let buffer = &mut inner.segments.lock().buffer;
+                    let before = buffer.bytes();
+                    segments.iter().for_each(|run| buffer.insert_run(*run));
+                    grown += buffer.bytes().saturating_sub(before);
                 }
                 _ => {}
             };

@@ -94,7 +94,7 @@ impl Tree {
 
     /// As [`Tree::tables`], of the tables of segments.
     #[must_use]
-    pub fn segment_tables(&self) -> crate::tables::Tables {
+    pub fn segment_tables(&self) -> crate::segment::SegmentTables {
         self.inner.version.load().segments.clone()
     }
 

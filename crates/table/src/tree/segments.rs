@@ -1,15 +1,23 @@
 //! Segments of a tree: put, read, merged; they share log, numbers and manifest with its records.
 
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use esker_base::{Error, Kind, Result};
+use parking_lot::MutexGuard;
 
 use super::update::SHARD_LOG_BYTES;
-use super::{FlushState, Inner, Tree};
-use crate::merge::Cursor;
-use crate::schema::Key;
-use crate::segment::{OPERATION_SEGMENTS_MAX, Overlay, SEGMENT, Segment, SegmentMerge};
+use super::{FlushState, Inner, LiveSegments, Tree};
+use crate::manifest::TableRef;
+use crate::memtable::FrozenMemtable;
+use crate::run_writer::RunWriter;
+use crate::segment::{
+    Lattice, OPERATION_SEGMENTS_MAX, Overlay, Piece, RUN, SEGMENT, Segment, SegmentMerge,
+    SegmentRun, SegmentSource, SegmentTables, find_runs,
+};
 
 impl Tree {
     /// Puts `segments` over what is there, as one operation; their bytes are in their logs.
@@ -33,19 +41,157 @@ impl Tree {
         }
         let mut live = inner.segments.lock();
         let seq = inner.next_seq.fetch_add(1, Ordering::AcqRel);
-        let before = live.map.bytes();
+        let before = live.buffer.bytes();
+        let mut logged = Vec::with_capacity(segments.len());
         for segment in segments.iter_mut() {
             segment.seq = seq;
-            live.map.insert(*segment);
+            live.buffer.insert(*segment);
+            logged.push(SegmentRun::one(*segment));
         }
-        let grown_bytes = live.map.bytes().saturating_sub(before);
+        self.settle_segments(live, seq, before, &logged)
+    }
+
+    /// Puts `runs`, all of `file`, as [`Tree::put_segments`] does single ones. A file that is written
+    /// so is kept as runs, until it is written otherwise.
+    ///
+    /// # Errors
+    /// As [`Tree::put_segments`]; `Invalid` for runs whose numbers make no sense.
+    pub fn put_runs(&self, file: u128, runs: &mut [SegmentRun]) -> Result<u64> {
+        let inner = &*self.inner;
+        inner.check_failure()?;
+        let is_possible = |run: &SegmentRun| {
+            run.is_possible()
+                && run.first.file == file
+                && run.count <= OPERATION_SEGMENTS_MAX as u64
+        };
+        if runs.len() > OPERATION_SEGMENTS_MAX || !runs.iter().all(is_possible) {
+            let context = "runs of segments that overlap, are of another file, or too many at once";
+            return Err(Error::new(Kind::Invalid, context));
+        }
+        let mut live = inner.segments.lock();
+        let seq = inner.next_seq.fetch_add(1, Ordering::AcqRel);
+        let before = live.buffer.bytes();
+        runs.iter_mut().for_each(|run| run.first.seq = seq);
+        live.buffer.insert_batch(file, runs);
+        self.settle_segments(live, seq, before, runs)
+    }
+
+    fn settle_segments(
+        &self,
+        mut live: MutexGuard<'_, LiveSegments>,
+        seq: u64,
+        bytes_before: usize,
+        runs: &[SegmentRun],
+    ) -> Result<u64> {
+        let inner = &*self.inner;
+        let grown_bytes = live.buffer.bytes().saturating_sub(bytes_before);
         if inner.logs() {
-            live.log.add(seq, segments);
+            live.log.add(seq, runs);
         }
         let log_full = live.log.pending().len() >= SHARD_LOG_BYTES;
         drop(live);
         inner.settle(seq, log_full, grown_bytes)?;
         Ok(seq)
+    }
+
+    /// Puts `pieces`, whose bytes are all in the log of `log`, a segment of their file without
+    /// offsets: as [`Tree::put_runs`], of the runs that are found among them.
+    ///
+    /// # Errors
+    /// As [`Tree::put_runs`].
+    pub fn put_pieces(
+        &self,
+        log: &Segment,
+        pieces: &[Piece],
+        runs: &mut Vec<SegmentRun>,
+    ) -> Result<u64> {
+        runs.clear();
+        find_runs(log, pieces, runs);
+        self.put_runs(log.file, runs)
+    }
+
+    /// Visits the runs, and indices in them, of the segments of `file` that overlap `range`, in
+    /// order of offsets among those of one stride; of files that are not runs alone, in order, with
+    /// what each has of the range. Cost: as [`Tree::find_segments`].
+    ///
+    /// # Errors
+    /// `Corrupt`, and what the store reports.
+    pub fn visit_segments(
+        &self,
+        file: u128,
+        range: Range<u64>,
+        visit: &mut impl FnMut(&SegmentRun, u64),
+    ) -> Result<()> {
+        if let Some(lattice) = self.lattice(file)? {
+            let Ok(()) = lattice.visit(&range, &mut |run, index| {
+                visit(run, index);
+                Ok::<(), Infallible>(())
+            });
+            return Ok(());
+        }
+        let mut overlay = Overlay::new(file, range);
+        self.read_segments(&mut overlay)?;
+        for piece in overlay.pieces().iter().filter(|piece| piece.place.is_some()) {
+            visit(&SegmentRun::one(*piece), 0);
+        }
+        Ok(())
+    }
+
+    /// Finds the segments of `file` that have the bytes at `offsets`, and tells `found` the index of
+    /// each that there is, its run, and its index in that. Cost: what the file's runs take to read,
+    /// the first time; of files that are not runs alone a look-up for each offset.
+    ///
+    /// # Errors
+    /// `Corrupt`, and what the store reports.
+    pub fn find_segments(
+        &self,
+        file: u128,
+        offsets: &[u64],
+        found: &mut impl FnMut(usize, &SegmentRun, u64),
+    ) -> Result<()> {
+        if let Some(lattice) = self.lattice(file)? {
+            lattice.find_batch(offsets, found);
+            return Ok(());
+        }
+        for (at, &offset) in offsets.iter().enumerate() {
+            let mut overlay = Overlay::new(file, offset..offset.saturating_add(1));
+            self.read_segments(&mut overlay)?;
+            if let [segment] = overlay.pieces()
+                && segment.place.is_some()
+            {
+                found(at, &SegmentRun::one(*segment), 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the segments of `file` are, if one source has all of them, as runs.
+    ///
+    /// # Errors
+    /// `Corrupt`, and what the store reports.
+    pub fn lattice(&self, file: u128) -> Result<Option<Arc<Lattice>>> {
+        let inner = &*self.inner;
+        let mut lattices = Vec::new();
+        {
+            let live = inner.segments.lock();
+            if live.buffer.has(file) {
+                lattices.push(live.buffer.lattice(file)?);
+            }
+        }
+        let version = inner.version.load();
+        for memtable in version.frozen.iter().filter(|memtable| memtable.segments().has(file)) {
+            lattices.push(memtable.segments().lattice(file)?);
+        }
+        for source in version.segments.sources() {
+            match source {
+                SegmentSource::Runs(runs) if source.has(file)? => {
+                    lattices.push(Some(runs.lattice(file)?));
+                }
+                SegmentSource::Rows(_) if source.has(file)? => lattices.push(None),
+                _ => {}
+            }
+        }
+        Ok(if lattices.len() == 1 { lattices.remove(0) } else { None })
     }
 
     /// Fills the gaps of `overlay` with what this tree says of its range. Cost: nothing but memory
@@ -55,33 +201,46 @@ impl Tree {
     /// `Corrupt`, and what the store reports.
     pub fn read_segments(&self, overlay: &mut Overlay) -> Result<()> {
         let inner = &*self.inner;
-        let (file, Range { start, end }) = (overlay.file(), overlay.range());
-        overlay.add(inner.segments.lock().map.overlapping(file, start, end));
+        inner.segments.lock().buffer.fill(overlay)?;
         // Loaded after the active memtable was read: what was frozen since is in it.
         let version = inner.version.load();
         for memtable in &version.frozen {
-            overlay.add(memtable.segments().overlapping(file, start, end));
+            memtable.segments().fill(overlay)?;
         }
         overlay.add_tables(&version.segments)
     }
 }
 
 impl Inner {
-    /// Merges all runs of segments into one; holes go if nothing is below them.
+    /// Writes the segments of a frozen memtable: single ones and runs, each as a run of tables.
+    pub(super) fn write_segments(
+        &self,
+        state: &mut FlushState,
+        memtable: &FrozenMemtable,
+    ) -> Result<[Vec<TableRef>; 2]> {
+        let parts = memtable.segments().for_tables()?;
+        let rows = self.write_run(state, &SEGMENT, |writer| {
+            parts.rows(&mut |segment| writer.push(&segment.row()))
+        })?;
+        let runs = self.write_run(state, &RUN, |writer| {
+            parts.runs.iter().try_for_each(|lattice| push_runs(lattice, writer))
+        })?;
+        Ok([rows, runs])
+    }
+
+    /// Merges all tables of segments: those of files that are runs alone into one run of tables of
+    /// runs, all others into one of single segments. Holes go if nothing is below them.
     pub(super) fn compact_segments(&self, state: &mut FlushState) -> Result<()> {
         let version = self.version.load_full();
-        let runs = &version.segments.runs;
-        let Some(newest) = runs.first() else {
-            return Ok(());
-        };
-        let bottom = state.manifest.bases.is_empty();
-        if runs.len() < 2 {
+        let sources = version.segments.sources();
+        let of_runs = sources.iter().filter(|source| source.schema().id == RUN.id).count();
+        if sources.len() < 2 || (sources.len() == 2 && of_runs == 1) {
             return Ok(());
         }
-        let cursors: Vec<Cursor> =
-            runs.iter().map(|run| run.cursor(&SEGMENT, &Key::FIRST, &Key::LAST)).collect();
-        let mut tables = self.write_run(state, &SEGMENT, |writer| {
-            let mut merge = SegmentMerge::new(cursors)?;
+        let lattices = files_of_runs_alone(sources)?;
+        let bottom = state.manifest.bases.is_empty();
+        let rows = self.write_run(state, &SEGMENT, |writer| {
+            let mut merge = SegmentMerge::new(sources, &|file| lattices.contains_key(&file))?;
             while let Some(segment) = merge.read()? {
                 if segment.place.is_some() || !bottom {
                     writer.push(&segment.row())?;
@@ -89,9 +248,49 @@ impl Inner {
             }
             Ok(())
         })?;
-        for table in &mut tables {
-            table.run = newest.number;
-        }
-        self.replace(state, &SEGMENT, runs, &tables)
+        let runs = self.write_run(state, &RUN, |writer| {
+            lattices.values().try_for_each(|lattice| push_runs(lattice, writer))
+        })?;
+        let gone: Vec<(u16, u64)> =
+            sources.iter().map(|source| (source.schema().id, source.number())).collect();
+        let tables: Vec<TableRef> = runs.into_iter().chain(rows).collect();
+        let fresh = SegmentTables::new(&tables, &self.source);
+        self.replace(state, &gone, &tables, |version| version.segments = fresh.clone())
     }
+}
+
+/// Files of which all sources have runs and none rows, with what the runs are together, where that
+/// is worth runs.
+fn files_of_runs_alone(sources: &[SegmentSource]) -> Result<BTreeMap<u128, Lattice>> {
+    let mut written: BTreeMap<u128, Vec<SegmentRun>> = BTreeMap::new();
+    // The oldest first, as they were written.
+    for source in sources.iter().rev() {
+        if let SegmentSource::Runs(runs) = source {
+            for file in runs.files()? {
+                let lattice = runs.lattice(file)?;
+                let singles = lattice.singles().iter().map(|single| SegmentRun::one(*single));
+                let all = written.entry(file).or_default();
+                all.extend(lattice.runs().copied().chain(singles));
+            }
+        }
+    }
+    let mut lattices = BTreeMap::new();
+    for (file, runs) in written {
+        let mut is_alone = true;
+        for source in sources {
+            is_alone &= source.schema().id == RUN.id || !source.has(file)?;
+        }
+        if is_alone && let Some(lattice) = Lattice::of_apart(&runs) {
+            lattices.insert(file, lattice);
+        }
+    }
+    Ok(lattices)
+}
+
+/// Writes all of a lattice as records of runs, in order of keys.
+fn push_runs(lattice: &Lattice, writer: &mut RunWriter) -> Result<()> {
+    let singles = lattice.singles().iter().map(|single| SegmentRun::one(*single));
+    let mut runs: Vec<SegmentRun> = lattice.runs().copied().chain(singles).collect();
+    runs.sort_unstable_by_key(|run| run.first.end());
+    runs.iter().try_for_each(|run| writer.push(&run.row()))
 }

@@ -7,7 +7,7 @@ use esker_base::Result;
 use crate::memtable::FrozenMemtable;
 use crate::run::CompressedRun;
 use crate::schema::{RowBuffer, Schema};
-use crate::segment::SEGMENT;
+use crate::segment::SegmentTables;
 use crate::table::Wanted;
 use crate::tables::Tables;
 
@@ -21,15 +21,10 @@ pub(super) struct Version {
     /// Tables on the store.
     pub(super) tables: Tables,
     /// Tables of segments.
-    pub(super) segments: Tables,
+    pub(super) segments: SegmentTables,
 }
 
 impl Version {
-    /// The tables of schema `schema`.
-    pub(super) fn tables_mut(&mut self, schema: u16) -> &mut Tables {
-        if schema == SEGMENT.id { &mut self.segments } else { &mut self.tables }
-    }
-
     /// Reads the newest record of a key; false if there is none.
     #[inline]
     pub(super) fn get(

@@ -6,7 +6,7 @@
 use super::{CHUNK_MAGIC, LOG_MAGIC, ReadChunk, ShardLog, read_portion};
 use crate::memtable::SHARDS;
 use crate::schema::{Row, Schema};
-use crate::segment::{Segment, SegmentLog};
+use crate::segment::{SegmentLog, SegmentRun};
 use crate::wire::{Damage, Input};
 
 /// After damaged bytes, places that look like a chunk are checked for this many times the bytes
@@ -18,8 +18,8 @@ const SEARCH_FACTOR: usize = 16;
 pub enum Logged<'a> {
     /// A row, in stored form, and the number of its operation.
     Row(u64, &'a Row<'a>),
-    /// The segments of an operation, and its number.
-    Segments(u64, &'a [Segment]),
+    /// The runs of segments of an operation, and its number.
+    Segments(u64, &'a [SegmentRun]),
     /// An operation, after what it consists of.
     Operation(u64),
 }

@@ -1,0 +1,221 @@
+//! Segments of a shared file: put in the batches of a job's ranks, found again, listed.
+//!
+//! Clients are simulated in the process: their batches arrive one after the other, interleaved at
+//! random. Puts count until everything is on the store and compaction has settled; look-ups start
+//! with nothing in memory.
+
+pub mod pattern;
+
+use std::sync::Arc;
+
+use esker_base::clock::SystemClock;
+use esker_base::store::{CountedStore, SharedStore};
+use esker_base::{Clock, Error, Kind, Random, Result};
+use esker_table::manifest::{Manifest, SetId};
+use esker_table::schema::Row;
+use esker_table::schema::record::RECORD;
+use esker_table::segment::{LogPlace, Piece, Segment, SegmentRun};
+use esker_table::tables::TableSource;
+use esker_table::tree::{Tree, TreeOptions, TreeSetup, Verdict};
+use serde::Serialize;
+
+use self::pattern::{BATCH, Batch, Shape};
+use crate::permutation::Permutation;
+use crate::report::Meter;
+
+/// The one file.
+const FILE: u128 = 1;
+/// Blocks are kept in memory up to this many bytes.
+const CACHE_BYTES: u64 = 256 << 20;
+/// Entries of an extent list that are handed over at once.
+const LIST_ENTRIES: usize = 1 << 16;
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct SegmentReport {
+    /// `segment`.
+    pub operation: &'static str,
+    /// Segments.
+    pub operations: u64,
+    /// Time of all puts, until compaction has settled.
+    pub seconds: f64,
+    /// Segments over that.
+    pub puts_per_second: f64,
+    /// Segments over the time until the last put returned.
+    pub acknowledged_per_second: f64,
+    /// The longest that a batch took.
+    pub worst_batch_ms: f64,
+    /// Processor time of the puts.
+    pub cpu_seconds: f64,
+    /// Most memory that the process ever had resident.
+    pub peak_rss_bytes: u64,
+    /// Bytes given to the store by the puts, logs included.
+    pub store_bytes_written: u64,
+    /// Bytes of tables over segments.
+    pub store_bytes_per_segment: f64,
+    /// Bytes of write-ahead logs over segments.
+    pub wal_bytes_per_record: f64,
+    /// Tables at the end.
+    pub tables: usize,
+    /// Look-ups a second, in batches, in the order of the puts.
+    pub gets_per_second: f64,
+    /// The same in random order.
+    pub random_gets_per_second: f64,
+    /// Entries a second of the extent list of the whole file.
+    pub range_entries_per_second: f64,
+}
+
+/// Puts the batches of `shape` into a new change set in `store` and finds every segment again.
+///
+/// # Errors
+/// `Corrupt` if an answer is wrong; what the store reports.
+pub fn segment(store: &SharedStore, shape: &Shape, options: TreeOptions) -> Result<SegmentReport> {
+    let batches = shape.batches()?;
+    let counted = Arc::new(CountedStore::new(store.clone()));
+    let set = SetId(Random::from_system().u128());
+    let shared: SharedStore = counted.clone();
+    let tree = Tree::create(setup(&shared, &options), set, Manifest::new(vec![], 0))?;
+    let mut report = put(&tree, &counted, &batches)?;
+    drop(tree);
+    let queries = Queries::new(batches);
+    {
+        let tree = reopened(&shared, &options, set)?;
+        report.gets_per_second = find(&tree, &queries.offsets, &queries.answers)?;
+        report.range_entries_per_second = list(&tree, &queries)?;
+    }
+    let (offsets, answers) = queries.in_random_order();
+    let tree = reopened(&shared, &options, set)?;
+    report.random_gets_per_second = find(&tree, &offsets, &answers)?;
+    Ok(report)
+}
+
+fn setup(store: &SharedStore, options: &TreeOptions) -> TreeSetup {
+    TreeSetup {
+        schema: &RECORD,
+        source: TableSource::new(store.clone(), CACHE_BYTES),
+        clock: Arc::new(SystemClock),
+        options: options.clone(),
+        retention: |_: &Row, _| Verdict::Keep,
+        barrier: Arc::new(|| Ok(())),
+    }
+}
+
+/// The set as a process that has read nothing of it finds it.
+fn reopened(store: &SharedStore, options: &TreeOptions, set: SetId) -> Result<Tree> {
+    Tree::resume(setup(store, options), set, &mut |_| Ok(true))
+}
+
+/// Bytes that the store was given.
+fn written_bytes(counted: &CountedStore) -> u64 {
+    let counts = counted.counts();
+    counts.written_bytes + counts.log_bytes
+}
+
+fn put(tree: &Tree, counted: &CountedStore, batches: &[Batch]) -> Result<SegmentReport> {
+    let segments: usize = batches.iter().map(|batch| batch.pieces.len()).sum();
+    let clock = SystemClock;
+    let written_before = written_bytes(counted);
+    let meter = Meter::start();
+    let (mut worst_ns, mut runs) = (0, Vec::with_capacity(BATCH));
+    let mut last_ns = clock.monotonic_ns();
+    for batch in batches {
+        let place = Some(LogPlace { set: tree.set(), log: batch.client, offset: 0 });
+        let log = Segment { place, ..Segment::hole(FILE, 0, 1) };
+        tree.put_pieces(&log, &batch.pieces, &mut runs)?;
+        let now_ns = clock.monotonic_ns();
+        worst_ns = worst_ns.max(now_ns - last_ns);
+        last_ns = now_ns;
+    }
+    let acknowledged_seconds = meter.seconds();
+    tree.compact()?;
+    let measured = meter.stop("segment", segments as u64)?;
+    let tables = tree.manifest().tables;
+    let table_bytes: u64 = tables.iter().map(|table| table.bytes).sum();
+    Ok(SegmentReport {
+        operation: "segment",
+        operations: measured.operations,
+        seconds: measured.seconds,
+        puts_per_second: measured.operations_per_second,
+        acknowledged_per_second: segments as f64 / acknowledged_seconds.max(1e-9),
+        worst_batch_ms: worst_ns as f64 / 1e6,
+        cpu_seconds: measured.cpu_seconds,
+        peak_rss_bytes: measured.peak_rss_bytes,
+        store_bytes_written: written_bytes(counted) - written_before,
+        store_bytes_per_segment: table_bytes as f64 / segments as f64,
+        wal_bytes_per_record: tree.statistics().log_bytes as f64 / segments as f64,
+        tables: tables.len(),
+        gets_per_second: 0.0,
+        random_gets_per_second: 0.0,
+        range_entries_per_second: 0.0,
+    })
+}
+
+/// What is looked up, and where it must be found: the log and the offset there.
+struct Queries {
+    offsets: Vec<u64>,
+    answers: Vec<(u32, u64)>,
+}
+
+impl Queries {
+    fn new(batches: Vec<Batch>) -> Self {
+        let (mut offsets, mut answers) = (Vec::new(), Vec::new());
+        for batch in batches {
+            for piece in batch.pieces {
+                offsets.push(piece.offset);
+                answers.push((batch.client as u32, piece.log_offset));
+            }
+        }
+        Self { offsets, answers }
+    }
+
+    fn in_random_order(&self) -> (Vec<u64>, Vec<(u32, u64)>) {
+        let count = self.offsets.len() as u64;
+        let order = Permutation::new(count, 6);
+        let places = (0..count).map(|at| order.at(at) as usize);
+        places.map(|at| (self.offsets[at], self.answers[at])).unzip()
+    }
+}
+
+fn wrong(offset: u64) -> Error {
+    Error::new(Kind::Corrupt, format!("the segment at {offset} is not the one that was put"))
+}
+
+/// Looks up `offsets` in batches, each answer being compared; returns how many a second.
+fn find(tree: &Tree, offsets: &[u64], answers: &[(u32, u64)]) -> Result<f64> {
+    let meter = Meter::start();
+    for (offsets, answers) in offsets.chunks(BATCH).zip(answers.chunks(BATCH)) {
+        let mut right = 0;
+        tree.find_segments(FILE, offsets, &mut |at, run: &SegmentRun, index| {
+            let segment = run.segment(index);
+            let place = segment.place.map(|place| (place.log as u32, place.offset));
+            right += usize::from(segment.offset == offsets[at] && place == Some(answers[at]));
+        })?;
+        if right != offsets.len() {
+            return Err(wrong(offsets[0]));
+        }
+    }
+    Ok(offsets.len() as f64 / meter.seconds().max(1e-9))
+}
+
+/// Lists the extents of the whole file, some at a time; returns how many a second.
+fn list(tree: &Tree, queries: &Queries) -> Result<f64> {
+    let meter = Meter::start();
+    let mut listed: Vec<(Piece, u64)> = Vec::with_capacity(LIST_ENTRIES);
+    let mut entries = 0usize;
+    tree.visit_segments(FILE, 0..u64::MAX, &mut |run, index| {
+        if listed.len() == LIST_ENTRIES {
+            std::hint::black_box(&listed);
+            listed.clear();
+        }
+        let place = run.first.place.unwrap_or_default();
+        let piece = Piece {
+            offset: run.first.offset + index * run.stride,
+            length: run.first.length,
+            log_offset: place.offset + index * run.log_stride,
+        };
+        listed.push((piece, place.log));
+        entries += 1;
+    })?;
+    let rate = entries as f64 / meter.seconds().max(1e-9);
+    if entries == queries.offsets.len() { Ok(rate) } else { Err(wrong(entries as u64)) }
+}

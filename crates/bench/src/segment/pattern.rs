@@ -1,0 +1,200 @@
+//! Patterns in which the ranks of a job write one file, as in MetaKV §IV, and the batches in which
+//! their segments arrive at an index.
+//!
+//! - strided: IOR with one file; transfers of the ranks take turns.
+//! - tile: MPI-Tile-IO; each rank has a tile of a two-dimensional array, stored by rows.
+//! - btio: NAS BTIO; ranks have cells on the diagonals of a cube, and append a cube each step.
+//! - random: distinct blocks of the file in random order.
+
+use std::io::{self, Write};
+
+use esker_base::{Error, Kind, Random, Result};
+use esker_table::segment::Piece;
+
+use crate::permutation::Permutation;
+
+/// Segments that a rank hands over at once.
+pub const BATCH: usize = 1_024;
+/// Bytes of a point of the BTIO cube: five numbers.
+const POINT_BYTES: u64 = 40;
+/// What a dump begins with, and its version.
+const DUMP_MAGIC: &[u8; 8] = b"ESKERSEG";
+const DUMP_VERSION: u32 = 1;
+
+/// A pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Transfers of this many bytes, in turn.
+    Strided(u64),
+    /// Tiles whose rows are this many bytes.
+    Tile(u64),
+    /// A cube of this many points a side.
+    Btio(u64),
+    /// Blocks of this many bytes.
+    Random(u64),
+}
+
+/// What is to be written.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// How offsets follow one another.
+    pub pattern: Pattern,
+    /// Ranks that write.
+    pub clients: u64,
+    /// Segments of all of them.
+    pub segments: u64,
+    /// Segments in a batch.
+    pub batch: usize,
+    /// Whether the batches come in random order, also those of one rank.
+    pub shuffled: bool,
+}
+
+/// Segments of one rank that arrive together.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The rank; its bytes are in the log of this number.
+    pub client: u64,
+    /// Its segments, in the order in which it wrote them.
+    pub pieces: Vec<Piece>,
+}
+
+/// Offset and length of segment `index` of rank `client`.
+fn piece_at(shape: &Shape, order: Option<&Permutation>, client: u64, index: u64) -> (u64, u64) {
+    match shape.pattern {
+        Pattern::Strided(bytes) => ((index * shape.clients + client) * bytes, bytes),
+        Pattern::Random(bytes) => {
+            let at = index * shape.clients + client;
+            (order.map_or(at, |order| order.at(at)) * bytes, bytes)
+        }
+        Pattern::Tile(bytes) => {
+            let across = 1u64 << (shape.clients.ilog2() / 2);
+            let rows = shape.segments / shape.clients;
+            let (column, row) = (client % across, client / across);
+            (((row * rows + index) * across + column) * bytes, bytes)
+        }
+        Pattern::Btio(side) => btio(side, shape.clients, client, index),
+    }
+}
+
+/// Line `index` of a rank of BTIO: cells of `p`² ranks are on the diagonals of a cube of `p` cells
+/// a side, so that each rank has one in every layer.
+fn btio(side: u64, clients: u64, client: u64, index: u64) -> (u64, u64) {
+    let p = clients.isqrt().max(1);
+    let bounds = |cell: u64| (cell * side / p, (cell + 1) * side / p);
+    let (column, row) = (client % p, client / p);
+    let mut left = index;
+    let mut step = 0;
+    loop {
+        for layer in 0..p {
+            let (x, x_end) = bounds((column + layer) % p);
+            let (y, y_end) = bounds((row + layer) % p);
+            let (z, z_end) = bounds(layer);
+            let lines = (y_end - y) * (z_end - z);
+            if left < lines {
+                let (line_y, line_z) = (y + left % (y_end - y), z + left / (y_end - y));
+                let point = ((step * side + line_z) * side + line_y) * side + x;
+                return (point * POINT_BYTES, (x_end - x) * POINT_BYTES);
+            }
+            left -= lines;
+        }
+        step += 1;
+    }
+}
+
+impl Shape {
+    /// All batches, in the order in which they arrive: those of different ranks interleave at
+    /// random, those of one come in order unless they are shuffled.
+    ///
+    /// # Errors
+    /// `Invalid` for shapes that have no segments, or ranks that the pattern cannot have.
+    pub fn batches(&self) -> Result<Vec<Batch>> {
+        let invalid = |what: &str| Err(Error::new(Kind::Invalid, what.to_owned()));
+        if self.clients == 0 || self.segments < self.clients || self.batch == 0 {
+            return invalid("a workload has at least a client, and a segment for each");
+        }
+        if matches!(self.pattern, Pattern::Btio(_)) && self.clients.isqrt().pow(2) != self.clients {
+            return invalid("BTIO runs on a square number of clients: 16, 64, 256, 1024");
+        }
+        let each = self.segments / self.clients;
+        let order = match self.pattern {
+            Pattern::Random(_) => Some(Permutation::new(self.segments, 5)),
+            _ => None,
+        };
+        let mut random = Random::from_seed(7);
+        let mut batches = Vec::new();
+        let mut waiting: Vec<(u64, u64, u64)> = (0..self.clients).map(|c| (c, 0, 0)).collect();
+        while !waiting.is_empty() {
+            let at = random.below(waiting.len() as u64) as usize;
+            let (client, done, log_bytes) = &mut waiting[at];
+            let count = (each - *done).min(self.batch as u64);
+            let mut pieces = Vec::with_capacity(count as usize);
+            for index in *done..*done + count {
+                let (offset, length) = piece_at(self, order.as_ref(), *client, index);
+                pieces.push(Piece { offset, length, log_offset: *log_bytes });
+                *log_bytes += length;
+            }
+            batches.push(Batch { client: *client, pieces });
+            *done += count;
+            if *done == each {
+                waiting.swap_remove(at);
+            }
+        }
+        if self.shuffled {
+            for at in (1..batches.len()).rev() {
+                batches.swap(at, random.below(at as u64 + 1) as usize);
+            }
+        }
+        Ok(batches)
+    }
+}
+
+/// Writes `batches` so that other programs can replay them: the magic, a version, the number of
+/// clients, of segments and of batches; for each batch its client, the number of its segments, and
+/// of each the offset, the length and the offset in the log. All little-endian.
+///
+/// # Errors
+/// What `out` reports.
+pub fn dump(clients: u64, batches: &[Batch], out: &mut dyn Write) -> io::Result<()> {
+    let segments: u64 = batches.iter().map(|batch| batch.pieces.len() as u64).sum();
+    out.write_all(DUMP_MAGIC)?;
+    out.write_all(&DUMP_VERSION.to_le_bytes())?;
+    out.write_all(&(clients as u32).to_le_bytes())?;
+    out.write_all(&segments.to_le_bytes())?;
+    out.write_all(&(batches.len() as u64).to_le_bytes())?;
+    for batch in batches {
+        out.write_all(&(batch.client as u32).to_le_bytes())?;
+        out.write_all(&(batch.pieces.len() as u32).to_le_bytes())?;
+        for piece in &batch.pieces {
+            for value in [piece.offset, piece.length, piece.log_offset] {
+                out.write_all(&value.to_le_bytes())?;
+            }
+        }
+    }
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_written_once() {
+        let patterns = [Pattern::Strided(10), Pattern::Tile(10), Pattern::Random(10)];
+        for (pattern, clients) in
+            patterns.into_iter().map(|p| (p, 16)).chain([(Pattern::Btio(24), 16)])
+        {
+            // A whole cube has as many lines as points of a layer, for each cell across.
+            let segments = if let Pattern::Btio(side) = pattern { side * side * 4 } else { 4_096 };
+            let shape = Shape { pattern, clients, segments, batch: 100, shuffled: true };
+            let batches = shape.batches().expect("a shape");
+            let mut all: Vec<Piece> = batches.into_iter().flat_map(|batch| batch.pieces).collect();
+            assert_eq!(all.len() as u64, segments, "{pattern:?}");
+            all.sort_unstable_by_key(|piece| piece.offset);
+            let mut end = 0;
+            for piece in &all {
+                assert_eq!(piece.offset, end, "{pattern:?}");
+                end += piece.length;
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! `esker bench segment`: measures the index of shared files.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use esker_base::store::SharedStore;
+use esker_base::{Error, Kind, Result};
+use esker_bench::segment::pattern::{BATCH, Pattern, Shape, dump};
+use esker_bench::segment::{SegmentReport, segment};
+use esker_table::tree::TreeOptions;
+
+use crate::change::SessionSettings;
+use crate::context::Context;
+
+/// How ranks write.
+#[derive(Clone, Copy, ValueEnum)]
+enum Workload {
+    /// Transfers of the ranks take turns, as IOR's
+    Strided,
+    /// Each rank has a tile of a two-dimensional array, as in MPI-Tile-IO
+    Tile,
+    /// Each rank has cells on the diagonals of a cube, as in NAS BTIO
+    Btio,
+    /// Distinct blocks in random order
+    Random,
+}
+
+/// Size of BTIO's cube.
+#[derive(Clone, Copy, ValueEnum)]
+enum Class {
+    /// 162 points a side
+    C,
+    /// 408
+    D,
+    /// 1,020
+    E,
+}
+
+/// Put the segments of a shared file in batches, find them again, list them
+///
+/// Clients are simulated in the process: their batches arrive one after the other, interleaved at
+/// random. Puts count until everything is on the store and compaction has settled; look-ups start
+/// with nothing in memory, and every answer is compared.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  esker bench segment --store /scratch/segments --pattern strided --clients 1024 --segments 16000000
+  esker bench segment --store /scratch/segments --pattern btio --class d --clients 256 --json")]
+pub struct Segment {
+    /// How offsets follow one another
+    #[arg(long, value_enum, default_value = "strided", value_name = "PATTERN")]
+    pattern: Workload,
+    /// BTIO's problem size
+    #[arg(long, value_enum, default_value = "d", value_name = "CLASS")]
+    class: Class,
+    /// Bytes of a transfer, of a tile's row, or of a block
+    #[arg(long, default_value_t = 4_096, value_name = "BYTES")]
+    bytes: u64,
+    /// Ranks that write
+    #[arg(long, default_value_t = 1_024, value_name = "C")]
+    clients: u64,
+    /// Segments of all of them
+    #[arg(long, default_value_t = 16_000_000, value_name = "N")]
+    segments: u64,
+    /// Segments in a batch
+    #[arg(long, default_value_t = BATCH, value_name = "N")]
+    batch: usize,
+    /// Batches come in random order, also those of one rank
+    #[arg(long)]
+    shuffled: bool,
+    /// Only write the batches to this file, for other programs
+    #[arg(long, value_name = "FILE")]
+    dump: Option<PathBuf>,
+    #[command(flatten)]
+    settings: SessionSettings,
+}
+
+impl Segment {
+    fn shape(&self) -> Shape {
+        let pattern = match self.pattern {
+            Workload::Strided => Pattern::Strided(self.bytes),
+            Workload::Tile => Pattern::Tile(self.bytes),
+            Workload::Random => Pattern::Random(self.bytes),
+            Workload::Btio => Pattern::Btio(match self.class {
+                Class::C => 162,
+                Class::D => 408,
+                Class::E => 1_020,
+            }),
+        };
+        let (clients, segments) = (self.clients, self.segments);
+        Shape { pattern, clients, segments, batch: self.batch, shuffled: self.shuffled }
+    }
+
+    /// Measures, or writes the workload.
+    pub fn run(
+        &self,
+        context: &Context,
+        store: impl FnOnce() -> Result<SharedStore>,
+    ) -> Result<()> {
+        let shape = self.shape();
+        if let Some(path) = &self.dump {
+            let batches = shape.batches()?;
+            let written = File::create(path)
+                .and_then(|file| dump(shape.clients, &batches, &mut BufWriter::new(file)));
+            return written.map_err(|error| Error::io(error, path.display().to_string()));
+        }
+        let options: TreeOptions = self.settings.options(context).tree;
+        show(context, &segment(&store()?, &shape, options)?)
+    }
+}
+
+fn show(context: &Context, report: &SegmentReport) -> Result<()> {
+    if context.out.is_json() {
+        let value = serde_json::to_value(report)
+            .map_err(|error| Error::new(Kind::Invalid, format!("a report: {error}")))?;
+        return context.out.json(value);
+    }
+    context.out.line(format!(
+        "segment: {} put in {:.3} s, {:.1} M/s until quiet ({:.1} acknowledged), the slowest batch \
+         {:.1} ms; {:.3} B each in {} tables; found {:.1} M/s in order, {:.1} M/s at random; listed \
+         {:.1} M/s",
+        report.operations,
+        report.seconds,
+        report.puts_per_second / 1e6,
+        report.acknowledged_per_second / 1e6,
+        report.worst_batch_ms,
+        report.store_bytes_per_segment,
+        report.tables,
+        report.gets_per_second / 1e6,
+        report.random_gets_per_second / 1e6,
+        report.range_entries_per_second / 1e6,
+    ))
+}

@@ -1,0 +1,177 @@
+//! Segments of a memtable. Of a file that is written in runs the runs are kept as they came, which
+//! costs a write little more than remembering it; of any other a map that cuts what is overwritten.
+//! A file is of one kind within a memtable.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use esker_base::Result;
+
+use super::{Lattice, Overlay, Segment, SegmentMap, SegmentRun};
+
+/// With more segments in no run than this a file is better off as rows than as runs.
+const SINGLES_MAX: usize = 1 << 16;
+/// Memory that is set aside for each segment of a run, should it have to be cut: so a memtable is
+/// full long before it has more than can be.
+const SEGMENT_BYTES: usize = 16;
+
+/// The segments of a memtable.
+#[derive(Debug, Default)]
+pub struct SegmentBuffer {
+    map: SegmentMap,
+    runs: BTreeMap<u128, Written>,
+    runs_bytes: usize,
+}
+
+/// Runs of one file, in the order in which they were written.
+#[derive(Debug, Default)]
+struct Written {
+    runs: Vec<SegmentRun>,
+    /// What they make together, once somebody has asked.
+    lattice: OnceLock<Arc<Lattice>>,
+}
+
+impl Written {
+    fn lattice(&self) -> Result<Arc<Lattice>> {
+        if let Some(lattice) = self.lattice.get() {
+            return Ok(lattice.clone());
+        }
+        let lattice = match Lattice::of_apart(&self.runs) {
+            Some(lattice) => lattice,
+            None => Lattice::cut(&self.runs)?,
+        };
+        Ok(self.lattice.get_or_init(|| Arc::new(lattice)).clone())
+    }
+}
+
+impl SegmentBuffer {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty() && self.runs.is_empty()
+    }
+
+    /// Memory that they take, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.map.bytes() + self.runs_bytes
+    }
+
+    /// Puts a segment, newer than all that are here.
+    pub fn insert(&mut self, segment: Segment) {
+        if self.runs.contains_key(&segment.file) {
+            self.push(SegmentRun::one(segment));
+        } else {
+            self.map.insert(segment);
+        }
+    }
+
+    /// Puts a run, newer than all that are here.
+    pub fn insert_run(&mut self, run: SegmentRun) {
+        if run.count == 1 && !self.runs.contains_key(&run.first.file) {
+            return self.map.insert(run.first);
+        }
+        if self.map.has(run.first.file) {
+            return run.segments().for_each(|segment| self.map.insert(segment));
+        }
+        self.push(run);
+    }
+
+    /// As [`SegmentBuffer::insert_run`] of all of `runs`, of which single ones come in thousands.
+    pub fn insert_batch(&mut self, file: u128, runs: &[SegmentRun]) {
+        if self.map.has(file) {
+            return runs.iter().for_each(|run| self.insert_run(*run));
+        }
+        let written = self.runs.entry(file).or_default();
+        written.runs.extend_from_slice(runs);
+        written.lattice.take();
+        let segments: u64 = runs.iter().map(|run| run.count).sum();
+        self.runs_bytes += size_of_val(runs) + segments as usize * SEGMENT_BYTES;
+    }
+
+    fn push(&mut self, run: SegmentRun) {
+        self.insert_batch(run.first.file, &[run]);
+    }
+
+    /// Fills gaps of `overlay` from these.
+    ///
+    /// # Errors
+    /// `TooLarge` if too many segments of the file overlap.
+    pub fn fill(&self, overlay: &mut Overlay) -> Result<()> {
+        let (file, range) = (overlay.file(), overlay.range());
+        match self.runs.get(&file) {
+            Some(written) => overlay.add(written.lattice()?.overlapping(&range).into_iter()),
+            None => {
+                let Range { start, end } = range;
+                overlay.add(self.map.overlapping(file, start, end));
+            }
+        }
+        Ok(())
+    }
+
+    /// The lattice of `file`, if it is written in runs.
+    ///
+    /// # Errors
+    /// As [`SegmentBuffer::fill`].
+    pub fn lattice(&self, file: u128) -> Result<Option<Arc<Lattice>>> {
+        self.runs.get(&file).map(Written::lattice).transpose()
+    }
+
+    /// Whether there are any of `file`.
+    #[must_use]
+    pub fn has(&self, file: u128) -> bool {
+        self.runs.contains_key(&file) || self.map.has(file)
+    }
+
+    /// What goes to a table of rows and what to a table of runs, each in order of keys.
+    ///
+    /// # Errors
+    /// As [`SegmentBuffer::fill`].
+    pub fn for_tables(&self) -> Result<ForTables<'_>> {
+        let (mut rows, mut runs) = (Vec::new(), Vec::new());
+        for (file, written) in &self.runs {
+            let lattice = written.lattice()?;
+            match prefers_rows(&lattice) {
+                true => rows.push((*file, lattice)),
+                false => runs.push(lattice),
+            }
+        }
+        Ok(ForTables { map: &self.map, rows, runs })
+    }
+}
+
+/// Whether a file with these segments is better off as rows.
+pub(super) fn prefers_rows(lattice: &Lattice) -> bool {
+    lattice.singles().len() > SINGLES_MAX
+}
+
+/// What a memtable gives to tables.
+#[derive(Debug)]
+pub struct ForTables<'a> {
+    map: &'a SegmentMap,
+    rows: Vec<(u128, Arc<Lattice>)>,
+    /// Lattices whose runs are worth a table, by file.
+    pub runs: Vec<Arc<Lattice>>,
+}
+
+impl ForTables<'_> {
+    /// Passes single segments to `visit`, in order of keys.
+    ///
+    /// # Errors
+    /// What `visit` returns.
+    pub fn rows(&self, visit: &mut dyn FnMut(&Segment) -> Result<()>) -> Result<()> {
+        let mut rows = self.rows.iter().peekable();
+        let mut of_lattices = |before: u128, visit: &mut dyn FnMut(&Segment) -> Result<()>| {
+            while let Some((_, lattice)) = rows.next_if(|(file, _)| *file < before) {
+                lattice.for_each(visit)?;
+            }
+            Ok(())
+        };
+        for segment in self.map.iter() {
+            of_lattices(segment.file, visit)?;
+            visit(&segment)?;
+        }
+        of_lattices(u128::MAX, visit)
+    }
+}

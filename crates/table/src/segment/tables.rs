@@ -1,0 +1,185 @@
+//! Tables of segments: those of single segments and those of runs, as one stack.
+//!
+//! A source is one sorted run of tables of either kind, in which no two segments overlap; of two
+//! sources the newer has the bytes. Runs of a file are read as a whole, once, into a lattice.
+
+use std::sync::Arc;
+
+use esker_base::{Error, Kind, Result};
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+use super::{Lattice, LogPlace, RUN, SEGMENT, Segment, SegmentRun, seek_key};
+use crate::manifest::TableRef;
+use crate::merge::Cursor;
+use crate::schema::{Key, Schema};
+use crate::tables::{SortedRun, TableSource, Tables};
+
+/// Lattices that a table keeps take about this much memory.
+const LATTICES_BYTES_MAX: usize = 64 << 20;
+
+/// A sorted run of tables of runs.
+#[derive(Debug)]
+pub struct RunTables {
+    tables: SortedRun,
+    lattices: Mutex<Lattices>,
+}
+
+#[derive(Debug, Default)]
+struct Lattices {
+    of_file: HashMap<u128, Arc<Lattice>>,
+    bytes: usize,
+}
+
+/// One source of segments.
+#[derive(Clone, Debug)]
+pub enum SegmentSource {
+    /// Tables of single segments.
+    Rows(SortedRun),
+    /// Tables of runs.
+    Runs(Arc<RunTables>),
+}
+
+/// All tables of segments of a change set, the newest first.
+#[derive(Clone, Debug, Default)]
+pub struct SegmentTables {
+    sources: Vec<SegmentSource>,
+}
+
+impl RunTables {
+    /// The segments of `file`. Cost: the blocks that have its runs, the first time.
+    ///
+    /// # Errors
+    /// `Corrupt` if runs overlap; what the store reports.
+    pub fn lattice(&self, file: u128) -> Result<Arc<Lattice>> {
+        if let Some(lattice) = self.lattices.lock().of_file.get(&file) {
+            return Ok(lattice.clone());
+        }
+        let from = seek_key(file, 0);
+        let mut cursor = self.tables.cursor(&RUN, &from, &RUN.group_last(&from));
+        cursor.start(&from)?;
+        let mut runs = Vec::new();
+        while cursor.is_valid() {
+            let run = SegmentRun::of_row(&cursor.row())?;
+            if run.first.file != file {
+                break;
+            }
+            runs.push(run);
+            cursor.advance()?;
+        }
+        let lattice = Lattice::of_disjoint(&runs).ok_or_else(|| {
+            let what = format!("runs of segments of file {file:032x} overlap; run `esker verify`");
+            Error::new(Kind::Corrupt, what)
+        })?;
+        let lattice = Arc::new(lattice);
+        let mut lattices = self.lattices.lock();
+        if lattices.bytes > LATTICES_BYTES_MAX {
+            *lattices = Lattices::default();
+        }
+        lattices.bytes += lattice.bytes();
+        lattices.of_file.insert(file, lattice.clone());
+        Ok(lattice)
+    }
+
+    /// The files that have runs here, in order.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn files(&self) -> Result<Vec<u128>> {
+        let mut files = Vec::new();
+        let mut from = Key::FIRST;
+        loop {
+            let mut cursor = self.tables.cursor(&RUN, &from, &Key::LAST);
+            cursor.start(&from)?;
+            if !cursor.is_valid() {
+                return Ok(files);
+            }
+            let file = SegmentRun::of_row(&cursor.row())?.first.file;
+            files.push(file);
+            let Some(next) = file.checked_add(1) else { return Ok(files) };
+            from = Key { ints: [(next >> 64) as u64, next as u64, 0], string: &[] };
+        }
+    }
+}
+
+impl SegmentSource {
+    /// [`TableRef::run`] of its tables.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.tables().number
+    }
+
+    /// The schema of its tables.
+    #[must_use]
+    pub fn schema(&self) -> &'static Schema {
+        match self {
+            Self::Rows(_) => &SEGMENT,
+            Self::Runs(_) => &RUN,
+        }
+    }
+
+    fn tables(&self) -> &SortedRun {
+        match self {
+            Self::Rows(tables) => tables,
+            Self::Runs(runs) => &runs.tables,
+        }
+    }
+
+    /// Whether it has segments of `file`. About a block read.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn has(&self, file: u128) -> Result<bool> {
+        let from = seek_key(file, 0);
+        let mut cursor: Cursor = self.tables().cursor(self.schema(), &from, &RUN.group_last(&from));
+        cursor.start(&from)?;
+        Ok(cursor.is_valid() && cursor.key().ints[..2] == from.ints[..2])
+    }
+}
+
+impl SegmentSource {
+    /// Passes where the bytes of each record begin to `visit`. Cost: all its blocks.
+    ///
+    /// # Errors
+    /// `Corrupt`, and what the store reports.
+    pub fn visit_places(&self, visit: &mut dyn FnMut(LogPlace)) -> Result<()> {
+        let mut cursor = self.tables().cursor(self.schema(), &Key::FIRST, &Key::LAST);
+        cursor.start(&Key::FIRST)?;
+        while cursor.is_valid() {
+            let row = cursor.row();
+            let first = match self {
+                Self::Rows(_) => Segment::of_row(&row)?,
+                Self::Runs(_) => SegmentRun::of_row(&row)?.first,
+            };
+            first.place.into_iter().for_each(&mut *visit);
+            cursor.advance()?;
+        }
+        Ok(())
+    }
+}
+
+impl SegmentTables {
+    /// The tables of segments among `references`, which are in a manifest's order.
+    #[must_use]
+    pub fn new(references: &[TableRef], source: &TableSource) -> Self {
+        let rows = Tables::new(references, &SEGMENT, source).runs.into_iter();
+        let runs = Tables::new(references, &RUN, source).runs.into_iter();
+        let runs = runs.map(|tables| {
+            SegmentSource::Runs(Arc::new(RunTables { tables, lattices: Mutex::default() }))
+        });
+        let mut sources: Vec<SegmentSource> = rows.map(SegmentSource::Rows).chain(runs).collect();
+        sources.sort_by_key(|source| std::cmp::Reverse(source.number()));
+        Self { sources }
+    }
+
+    /// Its sources, the newest first.
+    #[must_use]
+    pub fn sources(&self) -> &[SegmentSource] {
+        &self.sources
+    }
+
+    /// Puts `newer` over these.
+    pub fn push(&mut self, newer: Self) {
+        self.sources.splice(0..0, newer.sources);
+    }
+}

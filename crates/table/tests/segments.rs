@@ -1,0 +1,187 @@
+//! Random segments and runs in a tree, compared with files whose bytes know where they are;
+//! flushes, compactions, power loss and resumption between.
+
+use std::sync::Arc;
+
+use esker_base::Random;
+use esker_base::clock::SystemClock;
+use esker_base::store::{FaultStore, MemoryStore, SharedStore};
+use esker_table::manifest::{Manifest, SetId};
+use esker_table::schema::Row;
+use esker_table::schema::record::RECORD;
+use esker_table::segment::{LogPlace, Overlay, Segment, SegmentRun};
+use esker_table::tables::TableSource;
+use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup, Verdict};
+
+const SET: SetId = SetId(9 << 64 | 1);
+const FILES: usize = 4;
+const FILE_BYTES: usize = 2_048;
+
+/// For each file where each of its bytes is.
+type Model = Vec<Vec<Option<(u64, u64)>>>;
+
+fn setup(store: &SharedStore, durability: Durability) -> TreeSetup {
+    let options = TreeOptions {
+        durability,
+        compaction: Compaction::Tiered,
+        memory_bytes: 1 << 16,
+        background: false,
+        ..TreeOptions::default()
+    };
+    TreeSetup {
+        schema: &RECORD,
+        source: TableSource::new(store.clone(), 1 << 20),
+        clock: Arc::new(SystemClock),
+        options,
+        retention: |_: &Row, _| Verdict::Keep,
+        barrier: Arc::new(|| Ok(())),
+    }
+}
+
+fn file_id(file: usize) -> u128 {
+    (3 << 64) | file as u128
+}
+
+fn note(model: &mut Model, segment: &Segment) {
+    let file = (segment.file & 0xFF) as usize;
+    for at in segment.offset..segment.end() {
+        let place = segment.place.map(|place| (place.log, place.offset + at - segment.offset));
+        model[file][at as usize] = place;
+    }
+}
+
+fn random_run(random: &mut Random, file: usize) -> SegmentRun {
+    let length = 1 + random.below(32);
+    let stride = length * (1 + random.below(4)) + random.below(2) * random.below(9);
+    let offset = random.below(FILE_BYTES as u64 - length);
+    let room = (FILE_BYTES as u64 - offset - length) / stride + 1;
+    let count = 1 + random.below(room.min(40));
+    let place = LogPlace { set: SET, log: random.below(5), offset: random.below(10_000) };
+    let file = file_id(file);
+    let first = Segment { file, offset, length, place: Some(place), checksum: None, seq: 0 };
+    SegmentRun { first, count, stride, log_stride: length + random.below(3) }
+}
+
+fn check(tree: &Tree, model: &Model, context: &str) {
+    for (file, bytes) in model.iter().enumerate() {
+        let mut overlay = Overlay::new(file_id(file), 0..FILE_BYTES as u64);
+        tree.read_segments(&mut overlay).expect("read");
+        let mut read: Model = vec![vec![None; FILE_BYTES]; FILES];
+        overlay.pieces().iter().for_each(|piece| note(&mut read, piece));
+        assert!(read[file] == *bytes, "{context}: file {file}");
+        let offsets: Vec<u64> = (0..FILE_BYTES as u64).step_by(7).collect();
+        let mut found = vec![None; offsets.len()];
+        let mut take = |at: usize, run: &SegmentRun, index| {
+            let segment = run.segment(index);
+            assert!((segment.offset..segment.end()).contains(&offsets[at]), "{context}");
+            found[at] =
+                segment.place.map(|place| (place.log, place.offset + offsets[at] - segment.offset));
+        };
+        tree.find_segments(file_id(file), &offsets, &mut take).expect("find");
+        for (offset, found) in offsets.iter().zip(found) {
+            assert_eq!(found, bytes[*offset as usize], "{context}: file {file}, offset {offset}");
+        }
+    }
+}
+
+fn step(tree: &Tree, random: &mut Random, model: &mut Model) {
+    let file = random.below(FILES as u64) as usize;
+    match random.below(12) {
+        0..6 => {
+            let mut runs = vec![random_run(random, file)];
+            // Some files are written by ranks that take turns, so that nothing overlaps.
+            if file == 0 {
+                let rank = random.below(8);
+                let from = random.below(8);
+                let place = Some(LogPlace { set: SET, log: rank, offset: from * 64 });
+                let (file, offset) = (file_id(0), from * 256 + rank * 16);
+                let first = Segment { file, offset, length: 16, place, checksum: None, seq: 0 };
+                runs = vec![SegmentRun { first, count: 2, stride: 128, log_stride: 32 }];
+            }
+            tree.put_runs(file_id(file), &mut runs).expect("put");
+            runs.iter().flat_map(SegmentRun::segments).for_each(|one| note(model, &one));
+        }
+        6..9 if file != 0 => {
+            let mut segments = vec![random_run(random, file).first];
+            if random.below(4) == 0 {
+                segments[0].place = None;
+            }
+            tree.put_segments(&mut segments).expect("put");
+            segments.iter().for_each(|segment| note(model, segment));
+        }
+        9 => tree.flush().expect("flush"),
+        10 => tree.sync().expect("sync"),
+        11 => tree.compact().expect("compact"),
+        _ => {}
+    }
+}
+
+fn run(seed: u64) {
+    let mut random = Random::from_seed(seed);
+    let levels = [Durability::None, Durability::Async, Durability::Always];
+    let durability = levels[random.below(3) as usize];
+    let mut store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), seed));
+    let shared: SharedStore = store.clone();
+    let mut tree =
+        Tree::create(setup(&shared, durability), SET, Manifest::new(vec![], 0)).expect("create");
+    let mut model: Model = vec![vec![None; FILE_BYTES]; FILES];
+    for number in 0..300 {
+        step(&tree, &mut random, &mut model);
+        let context = format!("seed {seed}, step {number}");
+        if number % 10 == 0 {
+            check(&tree, &model, &context);
+        }
+        if number % 75 == 74 {
+            tree.sync().expect("sync");
+            drop(tree);
+            let left = store.after_power_loss().expect("what is left");
+            store = Arc::new(FaultStore::new(left, seed));
+            let shared: SharedStore = store.clone();
+            let accepts = &mut |_: esker_table::wal::Logged| Ok(true);
+            tree = Tree::resume(setup(&shared, durability), SET, accepts).expect("resume");
+            check(&tree, &model, &context);
+        }
+    }
+}
+
+#[test]
+fn segments_of_a_tree_show_the_newest_bytes() {
+    let seeds = match std::env::var("ESKER_SEED") {
+        Ok(seed) => {
+            let seed = seed.parse().expect("ESKER_SEED is a number");
+            seed..seed + 1
+        }
+        Err(_) => 0..10,
+    };
+    for seed in seeds {
+        run(seed);
+    }
+}
+
+/// Interleaved ranks over several flushes stay a handful of records.
+#[test]
+fn ranks_that_take_turns_stay_runs() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let setup = setup(&store, Durability::Async);
+    let tree = Tree::create(setup, SET, Manifest::new(vec![], 0)).expect("create");
+    let (ranks, batches) = (16u64, 64u64);
+    for batch in 0..batches {
+        for rank in 0..ranks {
+            let place = Some(LogPlace { set: SET, log: rank, offset: batch * 32 * 100 });
+            let offset = (batch * 32 * ranks + rank) * 100;
+            let first = Segment { file: 7, offset, length: 100, place, checksum: None, seq: 0 };
+            let run = SegmentRun { first, count: 32, stride: ranks * 100, log_stride: 100 };
+            tree.put_runs(7, &mut [run]).expect("put");
+        }
+        if batch % 20 == 19 {
+            tree.flush().expect("flush");
+        }
+    }
+    tree.compact().expect("compact");
+    let tables = tree.manifest().tables;
+    assert_eq!(tables.iter().map(|table| table.rows).sum::<u64>(), ranks, "{tables:?}");
+    let mut overlay = Overlay::new(7, 0..batches * 32 * ranks * 100);
+    tree.read_segments(&mut overlay).expect("read");
+    assert!(overlay.is_covered());
+    assert_eq!(overlay.pieces().len() as u64, batches * 32 * ranks);
+}
