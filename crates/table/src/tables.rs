@@ -8,6 +8,7 @@ use arrayvec::ArrayVec;
 use esker_base::Result;
 use esker_base::store::SharedStore;
 
+use crate::block::Block;
 use crate::cache::BlockCache;
 use crate::manifest::TableRef;
 use crate::merge::Cursor;
@@ -81,6 +82,14 @@ impl TableHandle {
     }
 }
 
+/// The block in which a key was last sought, and where it is in its run.
+#[derive(Debug)]
+pub struct BlockPlace {
+    table: usize,
+    number: usize,
+    block: Arc<Block>,
+}
+
 /// Tables that do not overlap, in key order.
 #[derive(Clone, Debug)]
 pub struct SortedRun {
@@ -105,6 +114,39 @@ impl SortedRun {
     fn table_showing(&self, key: &Key) -> Option<&Arc<TableHandle>> {
         let table = self.tables.get(self.table_of(key))?;
         table.reference.shows(key).then_some(table)
+    }
+
+    /// Reads the first record at or after `key` into `out`, in readable form and without strings;
+    /// false if there is none. At most two block reads; of the block that `last` holds, and then
+    /// holds, none.
+    pub fn seek(
+        &self,
+        key: &Key,
+        last: &mut Option<BlockPlace>,
+        out: &mut RowBuffer,
+    ) -> Result<bool> {
+        for (at, handle) in self.tables.iter().enumerate().skip(self.table_of(key)) {
+            let table = handle.open()?;
+            let first = handle.reference.first.key().max(*key);
+            for number in table.index().block_of(&first)..table.index().blocks() {
+                let place = match last {
+                    Some(place) if (place.table, place.number) == (at, number) => place,
+                    _ => {
+                        let block = table.block(number)?;
+                        last.insert(BlockPlace { table: at, number, block })
+                    }
+                };
+                let row = place.block.lower_bound(&first);
+                if row < place.block.rows() {
+                    if place.block.key_ints(row) > handle.reference.last.ints {
+                        break;
+                    }
+                    place.block.read(row, false, out);
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// A cursor over records from `from` on; it need not go beyond `to`.

@@ -40,6 +40,8 @@ struct Group {
     phases: Vec<Phase>,
     /// Phase after phase, in each by offset.
     runs: Vec<SegmentRun>,
+    /// Where each starts, close together to be searched.
+    starts: Vec<u64>,
 }
 
 /// Runs that start at the same place of a period.
@@ -58,8 +60,9 @@ impl Group {
     /// Sorts `runs`, which have one stride; `None` if any two may overlap.
     fn new(stride: u64, mut runs: Vec<SegmentRun>) -> Option<Self> {
         let phase = |run: &SegmentRun| run.first.offset % stride;
-        runs.sort_unstable_by_key(|run| (phase(run), run.first.offset));
+        runs.sort_by_cached_key(|run| (phase(run), run.first.offset));
         join(&mut runs);
+        let starts = runs.iter().map(|run| run.first.offset).collect();
         let mut phases: Vec<Phase> = Vec::new();
         for (at, run) in runs.iter().enumerate() {
             let (start, at) = (phase(run), u32::try_from(at).ok()?);
@@ -82,16 +85,16 @@ impl Group {
         }
         let start = runs.iter().map(|run| run.first.offset).min()?;
         let end = runs.iter().map(SegmentRun::end).max()?;
-        Some(Self { stride, range: start..end, phases, runs })
+        Some(Self { stride, range: start..end, phases, runs, starts })
     }
 
     /// The run of `phase` whose range of starts has or is before `offset`, and the index in it.
     #[inline]
     fn at(&self, phase: &Phase, offset: u64) -> Option<(usize, u64)> {
-        let runs = &self.runs[phase.from as usize..phase.to as usize];
-        let after = runs.partition_point(|run| run.first.offset <= offset);
+        let starts = &self.starts[phase.from as usize..phase.to as usize];
+        let after = starts.partition_point(|start| *start <= offset);
         let place = after.checked_sub(1)?;
-        let run = &runs[place];
+        let run = &self.runs[phase.from as usize + place];
         let index = (offset - run.first.offset) / self.stride;
         let within = offset - run.first.offset - index * self.stride;
         (index < run.count && within < run.first.length)

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::{Lattice, LogPlace, RUN, SEGMENT, Segment, SegmentRun, seek_key};
 use crate::manifest::TableRef;
 use crate::merge::Cursor;
-use crate::schema::{Key, Schema};
+use crate::schema::{Key, RowBuffer, Schema};
 use crate::tables::{SortedRun, TableSource, Tables};
 
 /// Lattices that a table keeps take about this much memory.
@@ -123,6 +123,39 @@ impl SegmentSource {
             Self::Rows(tables) => tables,
             Self::Runs(runs) => &runs.tables,
         }
+    }
+
+    /// Finds the segments of `file` that have the bytes at `offsets`; `found` is told the index of
+    /// each, its run, and its index in that. Cost: about a block read each where there are no runs,
+    /// none for neighbours.
+    ///
+    /// # Errors
+    /// `Corrupt`, and what the store reports.
+    pub fn find(
+        &self,
+        file: u128,
+        offsets: &[u64],
+        found: &mut impl FnMut(usize, &SegmentRun, u64),
+    ) -> Result<()> {
+        let tables = match self {
+            Self::Runs(runs) => {
+                runs.lattice(file)?.find_batch(offsets, found);
+                return Ok(());
+            }
+            Self::Rows(tables) => tables,
+        };
+        let mut order: Vec<(u64, usize)> = offsets.iter().copied().zip(0..).collect();
+        order.sort_unstable();
+        let (mut last, mut row) = (None, RowBuffer::default());
+        for (offset, at) in order {
+            if tables.seek(&seek_key(file, offset), &mut last, &mut row)? {
+                let segment = Segment::of_row(&row.row())?;
+                if segment.file == file && segment.offset <= offset && segment.place.is_some() {
+                    found(at, &SegmentRun::one(segment), 0);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether it has segments of `file`. About a block read.

@@ -122,7 +122,12 @@ impl Tree {
         range: Range<u64>,
         visit: &mut impl FnMut(&SegmentRun, u64),
     ) -> Result<()> {
-        if let Some(lattice) = self.lattice(file)? {
+        let lattice = match self.only_source(file)? {
+            Only::Lattice(lattice) => Some(lattice),
+            Only::Source(SegmentSource::Runs(runs)) => Some(runs.lattice(file)?),
+            _ => None,
+        };
+        if let Some(lattice) = lattice {
             let Ok(()) = lattice.visit(&range, &mut |run, index| {
                 visit(run, index);
                 Ok::<(), Infallible>(())
@@ -149,9 +154,14 @@ impl Tree {
         offsets: &[u64],
         found: &mut impl FnMut(usize, &SegmentRun, u64),
     ) -> Result<()> {
-        if let Some(lattice) = self.lattice(file)? {
-            lattice.find_batch(offsets, found);
-            return Ok(());
+        match self.only_source(file)? {
+            Only::Lattice(lattice) => {
+                lattice.find_batch(offsets, found);
+                return Ok(());
+            }
+            Only::Source(source) => return source.find(file, offsets, found),
+            Only::None => return Ok(()),
+            Only::Several => {}
         }
         for (at, &offset) in offsets.iter().enumerate() {
             let mut overlay = Overlay::new(file, offset..offset.saturating_add(1));
@@ -165,33 +175,32 @@ impl Tree {
         Ok(())
     }
 
-    /// What the segments of `file` are, if one source has all of them, as runs.
-    ///
-    /// # Errors
-    /// `Corrupt`, and what the store reports.
-    pub fn lattice(&self, file: u128) -> Result<Option<Arc<Lattice>>> {
+    /// The one source that has segments of `file`, if there is just one.
+    fn only_source(&self, file: u128) -> Result<Only> {
         let inner = &*self.inner;
-        let mut lattices = Vec::new();
+        let mut only = Only::None;
         {
             let live = inner.segments.lock();
             if live.buffer.has(file) {
-                lattices.push(live.buffer.lattice(file)?);
+                only = live.buffer.lattice(file)?.map_or(Only::Several, Only::Lattice);
             }
         }
         let version = inner.version.load();
         for memtable in version.frozen.iter().filter(|memtable| memtable.segments().has(file)) {
-            lattices.push(memtable.segments().lattice(file)?);
+            only = match (only, memtable.segments().lattice(file)?) {
+                (Only::None, Some(lattice)) => Only::Lattice(lattice),
+                _ => return Ok(Only::Several),
+            };
         }
         for source in version.segments.sources() {
-            match source {
-                SegmentSource::Runs(runs) if source.has(file)? => {
-                    lattices.push(Some(runs.lattice(file)?));
-                }
-                SegmentSource::Rows(_) if source.has(file)? => lattices.push(None),
-                _ => {}
+            if source.has(file)? {
+                only = match only {
+                    Only::None => Only::Source(source.clone()),
+                    _ => return Ok(Only::Several),
+                };
             }
         }
-        Ok(if lattices.len() == 1 { lattices.remove(0) } else { None })
+        Ok(only)
     }
 
     /// Fills the gaps of `overlay` with what this tree says of its range. Cost: nothing but memory
@@ -209,6 +218,15 @@ impl Tree {
         }
         overlay.add_tables(&version.segments)
     }
+}
+
+/// Where all segments of a file are.
+enum Only {
+    None,
+    Lattice(Arc<Lattice>),
+    Source(SegmentSource),
+    /// In more than one place, or in a memtable in no runs.
+    Several,
 }
 
 impl Inner {
