@@ -154,7 +154,7 @@ impl CollectiveReport {
             let points = rows.map(|row| (x(row), row.model_seconds * 1e6)).collect();
             Curve { name: way.to_owned(), points, is_line: true }
         };
-        let mut by_servers = ["direct", "delegates", "log-ring"]
+        let mut by_servers = ["direct", "log-ring", "delegates"]
             .map(|way| curve(&self.figure_12, way, |row| f64::from(row.servers)));
         // Direct has no servers: the same time whatever their number.
         let places: Vec<f64> = by_servers[1].points.iter().map(|point| point.0).collect();

@@ -69,13 +69,14 @@ fn draw_one(panel: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Drawn 
     if points().count() == 0 || !points().all(|(x, y)| *x > 0.0 && *y > 0.0) {
         return Err("no points, or some without a logarithm".into());
     }
-    let range = |values: &mut dyn Iterator<Item = f64>| {
+    // Above there is room for the legend.
+    let range = |values: &mut dyn Iterator<Item = f64>, headroom: f64| {
         let (low, high) =
             values.fold((f64::MAX, 0_f64), |(low, high), value| (low.min(value), high.max(value)));
-        (low / 1.3)..(high * 1.5)
+        (low / 1.3)..(high * 1.3 * (high / low).powf(headroom))
     };
-    let x = range(&mut points().map(|point| point.0));
-    let y = range(&mut points().map(|point| point.1));
+    let x = range(&mut points().map(|point| point.0), 0.0);
+    let y = range(&mut points().map(|point| point.1), 0.35);
     let mut plot = ChartBuilder::on(panel)
         .caption(&chart.title, ("sans-serif", 18))
         .margin(14)

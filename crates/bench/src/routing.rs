@@ -147,63 +147,56 @@ fn measure(
 }
 
 impl RoutingReport {
-    /// The curve of the thesis' Figure 15, with what was measured, as SVG.
+    /// The curve of the thesis' Figure 15, and beside it what was measured, as SVG.
     ///
     /// # Errors
     /// As [`draw`].
     pub fn plot(&self) -> Result<String> {
-        let points = |rows: &[RoutingRow], routing, bytes: fn(&RoutingRow) -> u64| {
-            let rows = rows.iter().filter(|row| row.routing == routing && row.ranks > 1);
-            rows.map(|row| (row.ranks as f64, bytes(row) as f64 / MIB)).collect::<Vec<_>>()
+        let curves = |rows: &[RoutingRow], words: &str, bytes: fn(&RoutingRow) -> u64, is_line| {
+            [("direct", "direct"), ("3hop", "3-hop")].map(|(routing, name)| {
+                let rows = rows.iter().filter(|row| row.routing == routing && row.ranks > 1);
+                let points = rows.map(|row| (row.ranks as f64, bytes(row) as f64 / MIB)).collect();
+                Curve { name: format!("{name}, {words}"), points, is_line }
+            })
         };
-        let mut curves = Vec::new();
-        for (routing, words) in [("direct", "direct"), ("3hop", "3-hop")] {
-            let points = points(&self.modelled, routing, |row| row.model_total_bytes);
-            curves.push(Curve { name: format!("{words}, model"), points, is_line: true });
-        }
-        let ends = self.modelled.iter().map(|row| row.ranks as f64);
+        let all = |row: &RoutingRow| row.model_total_bytes;
+        let mut thesis = curves(&self.modelled, "all memory", all, true).to_vec();
+        let ends = self.modelled.iter().map(|row| row.ranks as f64).filter(|ranks| *ranks > 1.0);
         let (low, high) =
             ends.fold((f64::MAX, 2.0_f64), |(low, high), ranks| (low.min(ranks), high.max(ranks)));
-        let points_of_bound = vec![(low.max(2.0), 16.0), (high, 16.0)];
-        curves.push(Curve { name: "16 MiB".into(), points: points_of_bound, is_line: true });
-        for (routing, words) in [("direct", "direct"), ("3hop", "3-hop")] {
-            let points = points(&self.measured, routing, |row| {
-                row.measured_router_bytes.unwrap_or(0) + row.measured_transport_bytes.unwrap_or(0)
-            });
-            let per_node = self.measured.first().map_or(0, |row| row.per_node);
-            let name = format!("{words}, measured with {per_node} ranks a node");
-            curves.push(Curve { name, points, is_line: false });
-        }
-        let per_node = self.modelled.first().map_or(0, |row| row.per_node);
-        draw(&[Chart {
-            title: format!("Memory of routing, {per_node} ranks a node"),
+        let bound = vec![(low.min(high), 16.0), (high, 16.0)];
+        thesis.push(Curve { name: "16 MiB".into(), points: bound, is_line: true });
+        let router = |row: &RoutingRow| row.model_router_bytes;
+        let mut runs = curves(&self.measured, "model", router, true).to_vec();
+        let held = |row: &RoutingRow| row.measured_router_bytes.unwrap_or(0);
+        runs.extend(curves(&self.measured, "measured", held, false));
+        let per_node = |rows: &[RoutingRow]| rows.first().map_or(0, |row| row.per_node);
+        let chart = |title: &str, per_node: u32, curves| Chart {
+            title: format!("{title}, {per_node} ranks a node"),
             x: "ranks".into(),
             y: "MiB a rank".into(),
             curves,
-        }])
+        };
+        draw(&[
+            chart("Model", per_node(&self.modelled), thesis),
+            chart("Router in runs", per_node(&self.measured), runs),
+        ])
     }
 }
 
 impl fmt::Display for RoutingReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "routing    ranks  a node  next hops  model MiB  measured MiB (router, waiting)"
-        )?;
+        writeln!(f, "MiB of the rank that needs most:          model of              measured")?;
+        writeln!(f, "routing    ranks  a node  next hops   router      all    router  waiting")?;
         for row in self.measured.iter().chain(&self.modelled) {
-            write!(
-                f,
-                "{:<8} {:>7} {:>7} {:>10} {:>10.2}",
-                row.routing,
-                row.ranks,
-                row.per_node,
-                row.next_hops,
-                row.model_total_bytes as f64 / MIB,
-            )?;
+            let mib = |bytes: u64| bytes as f64 / MIB;
+            write!(f, "{:<8} {:>7} {:>7} ", row.routing, row.ranks, row.per_node)?;
+            let (router, all) = (mib(row.model_router_bytes), mib(row.model_total_bytes));
+            write!(f, "{:>10} {router:>8.2} {all:>8.2}", row.next_hops)?;
             if let (Some(router), Some(waiting)) =
                 (row.measured_router_bytes, row.measured_transport_bytes)
             {
-                write!(f, "  {:.2}, {:.2}", router as f64 / MIB, waiting as f64 / MIB)?;
+                write!(f, " {:>9.2} {:>8.2}", mib(router), mib(waiting))?;
             }
             writeln!(f)?;
         }

@@ -26,7 +26,7 @@ pub struct Routing {
     #[arg(long, default_value_t = 16, value_name = "C")]
     per_node: u32,
     /// Records of 48 bytes that each rank pushes to each other
-    #[arg(long, default_value_t = 20, value_name = "N")]
+    #[arg(long, default_value_t = 200, value_name = "N")]
     records: u32,
     /// Ranks on each node of the model
     #[arg(long, default_value_t = 32, value_name = "C")]
