@@ -160,6 +160,8 @@ def run_side(side, comparison, args, directory, progress, label):
                 print(f"\ncompare: `{' '.join(words)}`: {made.stderr.strip()}", file=sys.stderr)
         for step in comparison.steps:
             progress.say(f"{label}: {side.name}, {step.title}")
+            if "--cold" in step.flags:  # some sides drop only what their process holds
+                drop_caches()
             if results.get(comparison.steps[0].title, {}) is not None:  # the others need the first
                 words = side.command(step, store, args)
                 results[step.title] = run_json(words) if words else {}
