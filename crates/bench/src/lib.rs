@@ -4,17 +4,22 @@
 pub mod collective;
 mod create;
 pub mod curves;
+mod imd;
 pub mod messages;
 pub mod particles;
 pub mod permutation;
+pub mod plot;
 mod query;
 pub mod report;
 pub mod routing;
 pub mod segment;
 pub mod shape;
 mod squash;
+mod throttled;
 mod workers;
 
 pub use create::{create, durability_name};
+pub use imd::{ImdGet, ImdWrite, imd_get, imd_write, imd_write_as_first, write_rank};
 pub use query::{QueryOptions, WARM_CACHE_BYTES, list, remove, stat};
 pub use squash::{SQUASH_NAME, squash};
+pub use throttled::{Throttled, imd_throttled};

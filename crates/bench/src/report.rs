@@ -34,6 +34,24 @@ pub struct Report {
     /// Blocks read from the store over operations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_reads_per_operation: Option<f64>,
+    /// Seconds until everything was as it stays; those above, since nothing is left to do then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settled_seconds: Option<f64>,
+    /// Bits of index logs and auxiliary tables over records.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index_bits_per_key: Option<f64>,
+    /// Blocks of records looked into over operations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table_reads_per_operation: Option<f64>,
+    /// Partitions asked over operations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partitions_per_operation: Option<f64>,
+    /// Bytes read from the store over operations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store_bytes_read_per_operation: Option<f64>,
+    /// Of any rank, the most memory that its records, tables, index and messages took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank_memory_peak_bytes: Option<u64>,
     /// Threads that did the operations.
     pub threads: usize,
     /// Whether a further thread wrote tables meanwhile.
@@ -70,6 +88,21 @@ impl fmt::Display for Report {
         }
         if let Some(reads) = self.store_reads_per_operation {
             write!(f, "; {reads:.4} store reads each")?;
+        }
+        if let Some(bits) = self.index_bits_per_key {
+            write!(f, "; {bits:.2} bits of index a key")?;
+        }
+        if let Some(reads) = self.table_reads_per_operation {
+            write!(f, "; {reads:.4} tables read each")?;
+        }
+        if let Some(partitions) = self.partitions_per_operation {
+            write!(f, ", of {partitions:.4} partitions")?;
+        }
+        if let Some(bytes) = self.store_bytes_read_per_operation {
+            write!(f, ", {bytes:.0} B read")?;
+        }
+        if let Some(bytes) = self.rank_memory_peak_bytes {
+            write!(f, "; {:.1} MiB a rank", bytes as f64 / f64::from(1 << 20))?;
         }
         Ok(())
     }

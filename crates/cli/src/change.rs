@@ -42,6 +42,11 @@ pub struct SessionSettings {
 }
 
 impl SessionSettings {
+    /// Those of a session for a few changes.
+    pub fn for_few() -> Self {
+        Self { durability: DurabilityLevel::None, memory: 64 << 20 }
+    }
+
     /// The options of a session of whoever runs this process.
     pub fn options(&self, context: &Context) -> SessionOptions {
         let durability = match self.durability {
@@ -124,9 +129,17 @@ impl Change {
     /// Runs `work` in the session, then publishes or flushes it. If `work` fails, a session that
     /// this command began is given up; one that was open before keeps what was done so far.
     pub fn run<T>(self, context: &Context, work: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
+        let name = self.new_name.clone();
+        let set = self.session.set();
+        let done = self.run_silently(work)?;
+        name.map_or(Ok(()), |name| announce(context, &name, set)).map(|()| done)
+    }
+
+    /// As [`Change::run`], without a word about what was published.
+    pub fn run_silently<T>(self, work: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
         let done = work(&self.session);
         let finished = match &done {
-            Ok(_) => self.finish(context),
+            Ok(_) => self.finish(),
             Err(_) if self.is_ours => {
                 self.give_up();
                 Ok(())
@@ -137,17 +150,13 @@ impl Change {
         finished.map(|()| done)
     }
 
-    fn finish(&self, context: &Context) -> Result<()> {
-        match &self.new_name {
-            Some(name) => {
-                let set = self.session.publish(name).map_err(|error| {
-                    let set = self.session.set();
-                    error.within(format!("session @{set} stays open"))
-                })?;
-                announce(context, name, set)
-            }
-            None => self.session.flush(),
-        }
+    fn finish(&self) -> Result<()> {
+        let Some(name) = &self.new_name else { return self.session.flush() };
+        let published = self.session.publish(name).map_err(|error| {
+            let set = self.session.set();
+            error.within(format!("session @{set} stays open"))
+        });
+        published.map(drop)
     }
 
     fn give_up(&self) {

@@ -132,6 +132,7 @@ pub const fn kind(kind: FileKind) -> &'static str {
         FileKind::Socket => "socket",
         FileKind::CharDevice => "char_device",
         FileKind::BlockDevice => "block_device",
+        FileKind::Indexed => "indexed",
     }
 }
 
@@ -144,6 +145,7 @@ pub fn mode(inode: &Inode) -> String {
         Some(FileKind::Socket) => 's',
         Some(FileKind::CharDevice) => 'c',
         Some(FileKind::BlockDevice) => 'b',
+        Some(FileKind::Indexed) => 'i',
         Some(FileKind::File) | None => '-',
     };
     let mut text = String::from(kind);

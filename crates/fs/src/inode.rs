@@ -82,6 +82,9 @@ pub enum FileKind {
     CharDevice,
     /// A block device.
     BlockDevice,
+    /// An indexed directory: records by key, in logs of their own ([`crate::indexed`]). Its extent
+    /// has no bytes; it says which set and number, and has the checksum of the root object.
+    Indexed,
 }
 
 /// What a record says that its name is.
@@ -107,6 +110,7 @@ impl Entry {
             Self::Is(FileKind::CharDevice) => 6,
             Self::Is(FileKind::BlockDevice) => 7,
             Self::Link => 8,
+            Self::Is(FileKind::Indexed) => 9,
         }
     }
 
@@ -122,6 +126,7 @@ impl Entry {
             6 => Self::Is(FileKind::CharDevice),
             7 => Self::Is(FileKind::BlockDevice),
             8 => Self::Link,
+            9 => Self::Is(FileKind::Indexed),
             _ => return None,
         })
     }

@@ -19,6 +19,7 @@ pub mod glob;
 pub mod graph;
 pub mod identity;
 pub mod import;
+pub mod indexed;
 pub mod inode;
 pub mod job;
 pub mod layers;

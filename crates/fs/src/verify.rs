@@ -15,6 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, TableRef};
 use esker_table::tables::TableSource;
@@ -42,6 +43,11 @@ pub enum Targets {
 /// Is told how many bytes are verified of how many; called from several threads.
 pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
+/// Reads all of the indexed directory below a prefix of a store and tells each damage; returns how
+/// many bytes it read. That is `esker_imd::verify`, which this crate does not know.
+pub type IndexedCheck =
+    Arc<dyn Fn(&SharedStore, &str, &mut dyn FnMut(Error)) -> Result<u64> + Send + Sync>;
+
 /// Settings of a verification.
 #[derive(Clone)]
 pub struct VerifyOptions {
@@ -49,6 +55,8 @@ pub struct VerifyOptions {
     pub targets: Targets,
     /// Also read all file data; otherwise only that its logs are there and long enough.
     pub data: bool,
+    /// With `data`, reads indexed directories; without it only that they are complete is checked.
+    pub indexed: Option<IndexedCheck>,
     /// How many threads read.
     pub threads: usize,
     /// Is told how far it is.
@@ -58,7 +66,7 @@ pub struct VerifyOptions {
 impl Default for VerifyOptions {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { targets: Targets::All, data: true, threads, progress: None }
+        Self { targets: Targets::All, data: true, indexed: None, threads, progress: None }
     }
 }
 

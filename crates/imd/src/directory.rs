@@ -72,6 +72,16 @@ impl Bounds {
 }
 
 impl PartitionTotals {
+    /// Adds those of another partition.
+    pub fn add(&mut self, other: &Self) {
+        self.rows += other.rows;
+        self.tables += other.tables;
+        self.index_bytes += other.index_bytes;
+        self.data_bytes += other.data_bytes;
+        self.value_bytes += other.value_bytes;
+        self.auxiliary_bytes += other.auxiliary_bytes;
+    }
+
     fn numbers(&self) -> [u64; 6] {
         [
             self.rows,

@@ -8,6 +8,7 @@
 pub mod auxiliary;
 pub mod block;
 pub mod directory;
+pub mod entry;
 pub mod hash;
 pub mod import;
 pub mod index;
@@ -17,9 +18,11 @@ pub mod read;
 mod reader;
 pub mod shape;
 pub mod slot;
+pub mod verify;
 pub mod write;
 
 pub use read::counts::Counts;
 pub use reader::{Answer, Answers, Reader, Value};
 pub use shape::{Format, Shape};
+pub use verify::verify;
 pub use write::{Imd, Options, Summary};

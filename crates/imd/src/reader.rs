@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use esker_base::store::SharedStore;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Kind, Random, Result};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
@@ -39,6 +39,10 @@ use crate::shape::{Format, Shape};
 /// Keys of one partition that are looked for together: enough that neighbours share requests, few
 /// enough that their blocks fit memory.
 const KEYS_AT_ONCE: usize = 256;
+
+/// What of a hash is left of its order: hashes that agree in the rest may be in any order.
+/// Partitions of one directory refine their hashes by at most 32 bits more than [`PLACE_BITS`].
+const PLACES_SHIFT: u32 = 64 - PLACE_BITS;
 
 /// An auxiliary table is read whole.
 const AUXILIARY_BYTES_MAX: u64 = 8 << 30;
@@ -450,38 +454,122 @@ impl Reader {
         mut visit: impl FnMut(&[u8], &[u8]) -> Result<bool>,
     ) -> Result<Counts> {
         let mut counts = Counts::default();
+        let mut batch = Batch { reader: self, rows: Vec::new(), visit: &mut visit };
+        let epochs = epoch..epoch.saturating_add(1);
+        let whole =
+            self.walk(epochs, &mut counts, |key, value, counts| batch.push(key, value, counts))?;
+        if whole {
+            batch.end(&mut counts)?;
+        }
+        Ok(counts)
+    }
+
+    /// Hands each key that got values in `epochs` to `visit`, once, in the order of
+    /// [`Reader::scan`], until `visit` returns false.
+    ///
+    /// Reads all records of those epochs.
+    ///
+    /// # Errors
+    /// As [`Reader::scan`].
+    pub fn keys(
+        &self,
+        epochs: Range<u32>,
+        mut visit: impl FnMut(&[u8]) -> Result<bool>,
+    ) -> Result<Counts> {
+        let mut counts = Counts::default();
+        // Different keys whose hashes begin alike may be mixed.
+        let mut seen: Vec<Bytes> = Vec::new();
+        let mut last = None;
+        let ordered = self.head.format == Format::Ordered;
+        self.walk(epochs, &mut counts, |key, _, _| {
+            let place = if ordered { 0 } else { key_hash(key) >> PLACES_SHIFT };
+            if last != Some(place) || ordered && seen.last() != Some(key) {
+                seen.clear();
+                last = Some(place);
+            }
+            if seen.contains(key) {
+                return Ok(true);
+            }
+            seen.push(key.clone());
+            visit(key)
+        })?;
+        Ok(counts)
+    }
+
+    /// Hands the rows of `epochs` to `visit` in order; whether it never said stop.
+    fn walk(
+        &self,
+        epochs: Range<u32>,
+        counts: &mut Counts,
+        mut visit: impl FnMut(&Bytes, &Bytes, &mut Counts) -> Result<bool>,
+    ) -> Result<bool> {
         let mut readers = Vec::new();
         for partition in 0..self.partitions() {
-            readers.push(self.partition(partition, &mut counts)?);
+            readers.push(self.partition(partition, counts)?);
         }
         counts.partitions += u64::from(self.partitions());
         let by_rank = matches!(self.head.format, Format::Lossy | Format::Static);
         // Records of lossy formats are spread over all ranks, in order in each.
         let groups = if by_rank { vec![&readers[..]] } else { readers.chunks(1).collect() };
         let mut goes_on = true;
-        let mut batch = Batch { reader: self, rows: Vec::new(), visit: &mut visit };
         for group in groups {
-            let mut cursors = Vec::new();
-            for reader in group.iter().filter(|reader| epoch < reader.epochs()) {
-                let parts = reader.epoch(epoch, &mut counts)?;
-                let tables = parts.segments.iter().flat_map(|segment| &segment.tables);
-                let all = parts.tables() * group.len();
-                for table in tables {
-                    let (number, shape) = (cursors.len(), reader.head().row_shape());
-                    let blocks = 0..table.blocks(shape);
-                    let cursor = TableCursor::new(reader, table, number, all, blocks, &mut counts)?;
-                    cursors.extend(cursor);
+            let mut parts = Vec::new();
+            for reader in group {
+                for epoch in epochs.start..epochs.end.min(reader.epochs()) {
+                    parts.push((reader, reader.epoch(epoch, counts)?));
                 }
             }
-            merge(cursors, &mut counts, |key, value, counts| {
-                goes_on = batch.push(key, value, counts)?;
+            let all = parts.iter().map(|part| part.1.tables()).sum();
+            let mut cursors = Vec::new();
+            for (reader, epoch) in parts {
+                let shape = reader.head().row_shape();
+                for table in epoch.segments.iter().flat_map(|segment| &segment.tables) {
+                    let (number, blocks) = (cursors.len(), 0..table.blocks(shape));
+                    cursors.extend(TableCursor::new(reader, table, number, all, blocks, counts)?);
+                }
+            }
+            merge(cursors, counts, |key, value, counts| {
+                goes_on = visit(key, value, counts)?;
                 Ok(goes_on)
             })?;
-            if !goes_on || !batch.end(&mut counts)? {
+            if !goes_on {
                 break;
             }
         }
-        Ok(counts)
+        Ok(goes_on)
+    }
+
+    /// Keys of up to `count` records, each as likely as another, chosen by `random`. Some reads each.
+    ///
+    /// # Errors
+    /// Those of any partition.
+    pub fn sample(&self, count: usize, random: &mut Random) -> Result<Vec<Bytes>> {
+        let mut counts = Counts::default();
+        // Rows up to and with each table.
+        let mut tables = Vec::new();
+        let mut rows = 0;
+        for partition in 0..self.partitions() {
+            let reader = self.partition(partition, &mut counts)?;
+            for epoch in 0..reader.epochs() {
+                let parts = Arc::clone(reader.epoch(epoch, &mut counts)?);
+                for table in parts.segments.iter().flat_map(|segment| &segment.tables) {
+                    rows += u64::from(table.rows);
+                    tables.push((rows, Arc::clone(&reader), table.clone()));
+                }
+            }
+        }
+        let mut keys = Vec::new();
+        for _ in 0..if rows > 0 { count } else { 0 } {
+            let row = random.below(rows);
+            let (end, reader, table) = &tables[tables.partition_point(|table| table.0 <= row)];
+            let row = table.rows - u32::try_from(end - row).expect("rows of one table");
+            let shape = reader.head().row_shape();
+            let place = table.place(table.block_of(row, shape), shape);
+            let bodies = reader.blocks(std::slice::from_ref(&place.bytes), &mut counts)?;
+            let rows = reader.rows(&bodies[0], &place)?;
+            keys.push(bodies[0].slice_ref(rows.key(row - place.rows.start)));
+        }
+        Ok(keys)
     }
 
     /// Hands key and value of each record of `epoch` with a key from `low` to `high`, both included,

@@ -1,16 +1,25 @@
 //! `esker bench`: measures this machine and store.
 
+use std::fmt::Display;
+
 use clap::{Args, Subcommand};
 use esker_base::store::{SharedStore, url};
 use esker_base::{Error, Kind, Result};
+use esker_bench::particles::Particles;
 use esker_bench::report::Report;
 use esker_bench::shape::Shape;
-use esker_bench::{QueryOptions, create, list, remove, squash, stat};
+use esker_bench::{
+    ImdGet, ImdWrite, QueryOptions, WARM_CACHE_BYTES, create, imd_get, imd_throttled, list, remove,
+    squash, stat,
+};
+use esker_imd::{Format, Options, Shape as ImdShape};
 use esker_table::tree::TreeOptions;
+use serde::Serialize;
 
 use super::bench_ranks;
 use crate::change::SessionSettings;
 use crate::context::Context;
+use crate::location::Location;
 
 /// Measure creates, look-ups, listings, removals and squashes
 ///
@@ -91,6 +100,30 @@ enum Workload {
         threads: usize,
     },
     Segment(super::bench_segment::Segment),
+    /// Get keys of what `esker imd write` wrote, in random order
+    #[command(after_help = "Example:\n  esker bench imd-get run:/particles --operations 100000")]
+    ImdGet {
+        /// The directory
+        #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
+        target: Location,
+        /// How many
+        #[arg(long, default_value_t = 100_000, value_name = "N")]
+        operations: u64,
+        #[command(flatten)]
+        query: Query,
+    },
+    /// Measure what indexing adds to writing where storage is the bottleneck
+    #[command(
+        after_help = "Example:\n  esker bench imd-throttled --store /dev/shm/bench --keys 16000000"
+    )]
+    ImdThrottled {
+        /// Records
+        #[arg(long, default_value_t = 16_000_000, value_name = "N")]
+        keys: u64,
+        /// Hundredths of the unthrottled rate that the store takes
+        #[arg(long, default_value_t = 25, value_name = "PERCENT")]
+        share: u32,
+    },
     /// Remove every file, in random order, in a session on top
     #[command(after_help = "Example:\n  esker bench remove --store /scratch/bench")]
     Remove {
@@ -139,6 +172,18 @@ impl Bench {
                 let options = QueryOptions { operations: None, threads, cold, absent: false };
                 list(&context.store()?, options)?
             }
+            Workload::ImdGet { target, operations, query } => {
+                imd_get_at(context, &target, operations, &query)?
+            }
+            Workload::ImdThrottled { keys, share } => {
+                let store = store_or_new(context)?;
+                let particles = Particles { keys, value_bytes: 40, ranks: 1 };
+                let shape = ImdShape::Fixed { key_bytes: 8, value_bytes: 40 };
+                let options = Options::new(1, Format::Base, shape);
+                let work = ImdWrite { particles, epochs: 1, options, per_node: 1 };
+                let throttled = imd_throttled(&store, &work, f64::from(share) / 100.0)?;
+                return show(context, &throttled);
+            }
             Workload::Remove { threads, settings } => {
                 remove(&context.store()?, threads, tree(context, &settings))?
             }
@@ -160,7 +205,35 @@ fn store_or_new(context: &Context) -> Result<SharedStore> {
     }
 }
 
-fn show(context: &Context, report: &Report) -> Result<()> {
+/// Gets keys of the directory at `target`, which has what `esker imd write` writes.
+fn imd_get_at(
+    context: &Context,
+    target: &Location,
+    operations: u64,
+    query: &Query,
+) -> Result<Report> {
+    let (entry, reader) = super::imd::open(context, target, 0)?;
+    let directory = reader.directory().cloned();
+    let (Some(directory), ImdShape::Fixed { key_bytes: 8, value_bytes }) =
+        (directory, reader.head().shape)
+    else {
+        let what = format!("{target}: not written by `esker imd write`");
+        return Err(Error::new(Kind::Invalid, what));
+    };
+    let epochs = directory.epochs;
+    let records: u64 = directory.partitions.iter().map(|totals| totals.rows).sum();
+    let particles = Particles {
+        keys: records / u64::from(epochs.max(1)),
+        value_bytes: value_bytes as usize,
+        ranks: directory.head.partitions,
+    };
+    let cache_bytes = if query.cold { 0 } else { WARM_CACHE_BYTES };
+    let threads = query.threads;
+    let work = ImdGet { particles, epochs, operations, threads, cache_bytes };
+    imd_get(&context.store()?, &entry.prefix, &work)
+}
+
+fn show(context: &Context, report: &(impl Serialize + Display)) -> Result<()> {
     if context.out.is_json() {
         let value = serde_json::to_value(report)
             .map_err(|error| Error::new(Kind::Invalid, format!("a report: {error}")))?;

@@ -1,8 +1,10 @@
 //! `esker cat`: the bytes of files.
 
 use clap::Args;
-use esker_base::Result;
+use esker_base::store::SharedStore;
+use esker_base::{Error, Kind, Result};
 use esker_fs::namespace::Follow;
+use esker_imd::entry::{self, IndexedEntry};
 
 use crate::context::Context;
 use crate::location::Location;
@@ -37,8 +39,13 @@ impl Cat {
         let repository = context.repository()?;
         for location in &self.locations {
             let view = context.view(&repository, &location.stack)?;
-            let inode = view.stat(&location.path, Follow::Yes)?;
             let in_file = |error: esker_base::Error| error.within(location);
+            if let Some(entry) = entry::find(&view, &location.path)?.filter(|e| !e.rest.is_empty())
+            {
+                self.print_values(context, repository.store(), &entry).map_err(in_file)?;
+                continue;
+            }
+            let inode = view.stat(&location.path, Follow::Yes)?;
             if self.offset == 0 && self.length.is_none() {
                 view.read_all(&inode, &mut |bytes| context.out.raw(bytes)).map_err(in_file)?;
                 continue;
@@ -56,5 +63,25 @@ impl Cat {
             }
         }
         Ok(())
+    }
+
+    /// Prints the values of a key of an indexed directory, one after the other.
+    fn print_values(
+        &self,
+        context: &Context,
+        store: &SharedStore,
+        entry: &IndexedEntry,
+    ) -> Result<()> {
+        let reader = entry.open(store, 0)?;
+        let key = entry::key_of_name(&entry.rest, reader.head().shape)?;
+        let values = reader.get(&key)?.values;
+        if values.is_empty() {
+            return Err(Error::new(Kind::NotFound, "no record has this key"));
+        }
+        let all: Vec<u8> = values.iter().flat_map(|value| value.bytes.iter().copied()).collect();
+        let start = usize::try_from(self.offset).unwrap_or(usize::MAX).min(all.len());
+        let length = self.length.and_then(|length| usize::try_from(length).ok());
+        let end = length.map_or(all.len(), |length| all.len().min(start.saturating_add(length)));
+        context.out.raw(&all[start..end])
     }
 }

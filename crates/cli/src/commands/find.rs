@@ -92,7 +92,8 @@ fn kinds(text: &str) -> Result<Kinds, String> {
             "s" | "socket" => FileKind::Socket,
             "c" | "char_device" => FileKind::CharDevice,
             "b" | "block_device" => FileKind::BlockDevice,
-            _ => return Err(format!("{letter:?} is no kind; expected f, d, l, p, s, c or b")),
+            "i" | "indexed" => FileKind::Indexed,
+            _ => return Err(format!("{letter:?} is no kind; expected f, d, l, p, s, c, b or i")),
         })
     };
     text.split(',').map(kind).collect::<Result<_, String>>().map(Kinds)

@@ -12,6 +12,7 @@ mod exit_codes;
 mod export;
 pub mod find;
 mod gc;
+mod imd;
 mod import;
 mod init;
 mod log;
@@ -66,6 +67,7 @@ pub enum Command {
     Delete(delete::Delete),
     Gc(gc::Gc),
     Verify(verify::Verify),
+    Imd(imd::Imd),
     Bench(bench::Bench),
     Run(run::Run),
     Completions(completions::Completions),
@@ -101,6 +103,7 @@ impl Command {
             Self::Squash(command) => command.run(context),
             Self::Compact(command) => command.run(context),
             Self::Gc(command) => command.run(context),
+            Self::Imd(command) => command.run(context),
             Self::Bench(command) => command.run(context),
             Self::Completions(command) => command.run(context),
             Self::ExitCodes(command) => command.run(context),

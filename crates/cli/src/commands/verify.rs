@@ -52,6 +52,7 @@ impl Verify {
         let options = VerifyOptions {
             targets,
             data: !self.no_data,
+            indexed: Some(Arc::new(|store, prefix, tell| esker_imd::verify(store, prefix, tell))),
             threads: self.threads.unwrap_or(defaults.threads),
             progress: Some(Arc::new(move |done, of| {
                 shown.set_length(of);

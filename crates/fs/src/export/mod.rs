@@ -246,6 +246,10 @@ impl Export<'_> {
             FileKind::Socket => special(FileType::Socket, "make socket")?,
             FileKind::CharDevice => special(FileType::CharacterDevice, "make device")?,
             FileKind::BlockDevice => special(FileType::BlockDevice, "make device")?,
+            FileKind::Indexed => {
+                let what = "an indexed directory has no form as a file: read it with `esker imd`";
+                return Err(Error::new(Kind::Invalid, format!("{}: {what}", path.display())));
+            }
             FileKind::Directory => unreachable!("the walk makes directories"),
         }
         if !matches!(inode.kind(), Some(FileKind::File | FileKind::Symlink)) {

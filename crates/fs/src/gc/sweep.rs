@@ -28,6 +28,8 @@ pub(crate) enum Place {
     Log(u64),
     /// A data log.
     Data(u64),
+    /// A part of the indexed directory of this number.
+    Indexed(u64),
 }
 
 impl Place {
@@ -44,13 +46,20 @@ impl Place {
             "table" => u64::from_str_radix(name, 16).ok().map(Self::Table),
             "wal" => number().map(Self::Log),
             "data" => number().map(Self::Data),
+            "imd" => {
+                let (number, _) = name.split_once('/')?;
+                u64::from_str_radix(number, 16).ok().map(Self::Indexed)
+            }
             _ => None,
         }
     }
 
     fn number(self) -> u64 {
         match self {
-            Self::Table(number) | Self::Log(number) | Self::Data(number) => number,
+            Self::Table(number)
+            | Self::Log(number)
+            | Self::Data(number)
+            | Self::Indexed(number) => number,
         }
     }
 }
@@ -188,7 +197,7 @@ impl Collection<'_> {
         Ok(Some(shown))
     }
 
-    /// Deletes data logs of a published set that neither its records refer to nor those of sets
+    /// Deletes data logs and indexed directories of a published set that neither its records refer to nor those of sets
     /// that build on it.
     fn sweep_data(&mut self, set: SetId, folder: &Folder) -> Result<()> {
         let manifest = &folder.manifest;
@@ -199,7 +208,8 @@ impl Collection<'_> {
             .objects
             .iter()
             .filter(|(place, object)| {
-                matches!(place, Place::Data(_)) && self.is_old(object.modified_ns)
+                matches!(place, Place::Data(_) | Place::Indexed(_))
+                    && self.is_old(object.modified_ns)
             })
             .collect();
         if logs.is_empty() {
@@ -275,6 +285,8 @@ mod tests {
             Place::of(set, &format!("set/{set}/wal/00000001-00000002")),
             Some(Place::Log(1 << 32 | 2))
         );
+        let indexed = crate::indexed::prefix(set, 1 << 63) + "00000000-index";
+        assert_eq!(Place::of(set, &indexed), Some(Place::Indexed(1 << 63)));
         assert_eq!(Place::of(set, &format!("set/{set}/manifest/0000000000000001")), None);
     }
 }

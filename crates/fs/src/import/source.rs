@@ -42,7 +42,7 @@ pub(super) fn inode_of(metadata: &Metadata, identity: &Identity, now_ns: u64) ->
     match kind {
         FileKind::File | FileKind::Symlink => inode.size = metadata.size(),
         FileKind::CharDevice | FileKind::BlockDevice => inode.rdev = metadata.rdev(),
-        FileKind::Directory | FileKind::Fifo | FileKind::Socket => {}
+        FileKind::Directory | FileKind::Fifo | FileKind::Socket | FileKind::Indexed => {}
     }
     inode
 }

@@ -64,7 +64,7 @@ impl Session {
                 self.check_vacant(dir, name)?;
                 return Err(crate::identity::not_permitted(name));
             }
-            FileKind::Directory | FileKind::Symlink => {
+            FileKind::Directory | FileKind::Symlink | FileKind::Indexed => {
                 return Err(Error::new(Kind::Invalid, "mknod makes no directories or links"));
             }
         }

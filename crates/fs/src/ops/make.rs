@@ -48,6 +48,10 @@ impl Session {
                 inode.content = new.target.to_vec();
             }
             FileKind::CharDevice | FileKind::BlockDevice => inode.rdev = new.rdev,
+            FileKind::Indexed => {
+                let context = "an indexed directory is made by `create_indexed`";
+                return Err(Error::new(Kind::Invalid, context));
+            }
             _ => {}
         }
         self.insert_as(dir, name, &mut inode, Some((new.uid, new.gid)))?;

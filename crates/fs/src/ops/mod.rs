@@ -2,6 +2,7 @@
 
 mod adopt;
 mod create;
+mod indexed;
 mod link;
 mod make;
 mod remove;

@@ -14,6 +14,7 @@ use esker_table::tables::Tables;
 
 use super::copy::DataCopy;
 use super::ranges::Range;
+use crate::indexed;
 use crate::inode::{DirId, Entry, Extent, FileKind, INODE, MAPPED, column};
 use crate::shape::Shape;
 
@@ -24,6 +25,7 @@ const _: () = assert!((super::ranges::RANGES_MAX as u64 + 1) * NUMBERS_PER_RANGE
 
 const TOMBSTONE: u64 = Entry::Tombstone.number();
 const FILE: u64 = Entry::Is(FileKind::File).number();
+const INDEXED: u64 = Entry::Is(FileKind::Indexed).number();
 const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
 
 /// What a merge is to do.
@@ -100,6 +102,8 @@ struct Worker<'a> {
     copy: DataCopy<'a>,
     counts: Counts,
     mapped: Vec<(u128, u64)>,
+    /// Bytes of indexed directories that were copied.
+    indexed_bytes: u64,
 }
 
 /// Merges range number `index`.
@@ -113,10 +117,11 @@ pub(super) fn merge_range(job: &Job, index: usize, range: &Range) -> Result<Done
         copy: DataCopy::new(job.store, job.set, first_number),
         counts: Counts::default(),
         mapped: Vec::new(),
+        indexed_bytes: 0,
     };
     worker.run(range, &mut writer)?;
-    let Worker { copy, mut counts, mapped, .. } = worker;
-    counts.data_bytes = copy.finish()?;
+    let Worker { copy, mut counts, mapped, indexed_bytes, .. } = worker;
+    counts.data_bytes = copy.finish()? + indexed_bytes;
     Ok(Done { range: index, tables: writer.finish()?, counts, mapped })
 }
 
@@ -234,14 +239,21 @@ impl Worker<'_> {
         use column as c;
         let mut ints = row.ints;
         INODE.restore(&mut ints);
-        let placed = self.copy.place(Extent {
+        let extent = Extent {
             set: SetId(u128::from(ints[c::LOG_SET_HIGH]) << 64 | u128::from(ints[c::LOG_SET_LOW])),
             log: ints[c::LOG],
             offset: ints[c::LOG_OFFSET],
             length: ints[c::LOG_LENGTH],
             written: ints[c::LOG_WRITTEN],
             checksum: ints[c::LOG_CHECKSUM] as u32,
-        })?;
+        };
+        let placed = if ints[c::ENTRY] == INDEXED {
+            let (placed, bytes) = indexed::copy(self.job.store, &extent, self.job.set)?;
+            self.indexed_bytes += bytes;
+            placed
+        } else {
+            self.copy.place(extent)?
+        };
         ints[c::LOG_SET_HIGH] = (placed.set.0 >> 64) as u64;
         ints[c::LOG_SET_LOW] = placed.set.0 as u64;
         ints[c::LOG] = placed.log;

@@ -10,6 +10,7 @@ use esker_table::segment::{LogPlace, Segment};
 use super::{Finding, Severity, Verification};
 use crate::data::log_name;
 use crate::dependency;
+use crate::indexed;
 use crate::inode::Extent;
 
 /// Bytes that are read together.
@@ -26,6 +27,8 @@ pub(super) struct Extents {
     segments: Vec<Extent>,
     /// How far each log is referred to, and by which record.
     reach: BTreeMap<(SetId, u64), (u64, String)>,
+    /// Checksums of the roots of indexed directories, and by which record.
+    indexed: BTreeMap<(SetId, u64), (u32, String)>,
 }
 
 impl Extents {
@@ -55,6 +58,11 @@ impl Extents {
         self.reach_to((place.set, place.log), place.offset + segment.length, whose);
     }
 
+    /// Notes the indexed directory that a record refers to.
+    pub(super) fn add_indexed(&mut self, extent: &Extent, whose: String) {
+        self.indexed.insert((extent.set, extent.log), (extent.checksum, whose));
+    }
+
     /// Notes that a record refers to the bytes of `log` up to `end`.
     pub(super) fn reach_to(&mut self, log: (SetId, u64), end: u64, whose: impl Fn() -> String) {
         match self.reach.get_mut(&log) {
@@ -67,6 +75,7 @@ impl Extents {
     pub(super) fn merge(&mut self, other: Self) {
         self.all.extend(other.all);
         self.segments.extend(other.segments);
+        self.indexed.extend(other.indexed);
         for (log, (end, whose)) in other.reach {
             let reach = self.reach.entry(log).or_default();
             if end >= reach.0 {
@@ -76,7 +85,7 @@ impl Extents {
     }
 
     fn sets(&self) -> BTreeSet<SetId> {
-        self.reach.keys().map(|(set, _)| *set).collect()
+        self.reach.keys().chain(self.indexed.keys()).map(|(set, _)| *set).collect()
     }
 }
 
@@ -109,6 +118,7 @@ impl Verification<'_> {
 
     /// Checks logs and, if asked to, every byte that a record refers to.
     pub(super) fn check_extents(&mut self, mut extents: Extents) -> Result<()> {
+        self.check_indexed(&extents)?;
         let mut short = BTreeSet::new();
         for ((set, log), (end, whose)) in &extents.reach {
             let name = log_name(*set, *log);
@@ -153,6 +163,38 @@ impl Verification<'_> {
             }
             self.check_batch(&all[at..end], short.contains(&log))?;
             at = end;
+        }
+        Ok(())
+    }
+
+    /// Checks that indexed directories are complete and, if asked to, all that is in them.
+    fn check_indexed(&mut self, extents: &Extents) -> Result<()> {
+        let store = self.source.store.clone();
+        for ((set, number), (checksum, whose)) in &extents.indexed {
+            let name = indexed::root(*set, *number);
+            match store.get(&name, indexed::ROOT_BYTES_MAX) {
+                Ok(root) if indexed::checksum(&root) == *checksum => {}
+                Ok(_) => {
+                    let expected = format!("the root of an indexed directory, for {whose}");
+                    self.find(Finding::new(Severity::Error, &*name, expected, "another"));
+                    continue;
+                }
+                Err(error) => {
+                    let missing = Finding::of_error(&name, error)?;
+                    self.find(Finding { expected: format!("a root for {whose}"), ..missing });
+                    continue;
+                }
+            }
+            let Some(check) = self.options.indexed.clone().filter(|_| self.options.data) else {
+                continue;
+            };
+            let prefix = indexed::prefix(*set, *number);
+            let mut findings = Vec::new();
+            self.report.data_bytes += check(&store, &prefix, &mut |error| findings.push(error))?;
+            for error in findings {
+                let finding = Finding::of_error(&prefix, error)?;
+                self.find(finding);
+            }
         }
         Ok(())
     }

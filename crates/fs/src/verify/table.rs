@@ -244,10 +244,14 @@ impl Check<'_> {
             return Err("a directory's identity".into());
         }
         if let Some(extent) = &inode.extent {
+            let whose = || format!("{} of {}", shown(key), self.name);
+            if inode.kind() == Some(FileKind::Indexed) {
+                self.extents.add_indexed(extent, whose());
+                return Ok(());
+            }
             if inode.kind() != Some(FileKind::File) || !inode.content.is_empty() {
                 return Err("content in one place".into());
             }
-            let whose = || format!("{} of {}", shown(key), self.name);
             self.extents.add(extent, whose);
         }
         Ok(())

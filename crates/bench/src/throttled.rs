@@ -1,0 +1,240 @@
+//! Throttled: what indexing adds to the time of writing when storage is the bottleneck.
+//!
+//! The same records are written three times: indexed, as fast as the store takes them; then, to a
+//! store that takes a share of that, as plain files of one rank each, and indexed.
+//! Source: DeltaFS thesis §5.4.2, Figure 5.17b.
+
+use std::fmt::{self, Debug};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_base::clock::SystemClock;
+use esker_base::store::{AppendLog, ObjectInfo, ObjectWriter, SharedStore, Store};
+use esker_base::{Bytes, Clock, Result};
+use esker_comm::{Transport, threads};
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use crate::imd::{ImdWrite, imd_write};
+use crate::particles::Particles;
+use crate::report::Meter;
+
+/// Records of plain files are handed to the store in pieces of this size, as tables are.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Throttled {
+    /// `imd_throttled`.
+    pub operation: &'static str,
+    /// Records written each time.
+    pub operations: u64,
+    /// Seconds to write them indexed, without a limit.
+    pub free_seconds: f64,
+    /// What the throttled store took, at most.
+    pub store_bytes_per_second: f64,
+    /// Seconds to write them as plain files to it.
+    pub plain_seconds: f64,
+    /// Seconds to write them indexed to it.
+    pub indexed_seconds: f64,
+    /// How much longer that took, in hundredths.
+    pub added_percent: f64,
+    /// How many more bytes it wrote, in hundredths.
+    pub added_bytes_percent: f64,
+}
+
+impl fmt::Display for Throttled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} records to a store of {:.0} MB/s: plain files {:.3} s, indexed {:.3} s, {:+.2} % \
+             ({:+.2} % bytes); without the limit {:.3} s",
+            self.operations,
+            self.store_bytes_per_second / 1e6,
+            self.plain_seconds,
+            self.indexed_seconds,
+            self.added_percent,
+            self.added_bytes_percent,
+            self.free_seconds,
+        )
+    }
+}
+
+/// Measures `work` on `store`, throttled to `share` of what indexing writes without a limit.
+///
+/// # Errors
+/// As writing.
+pub fn imd_throttled(store: &SharedStore, work: &ImdWrite, share: f64) -> Result<Throttled> {
+    let (free, _) = imd_write(store, "throttled/free/", work)?;
+    let limit = free.store_bytes_written as f64 / free.seconds * share;
+    let throttled = || -> SharedStore { Arc::new(ThrottledStore::new(store.clone(), limit)) };
+    let meter = Meter::start();
+    write_plain(&throttled(), "throttled/plain/", work)?;
+    let plain = meter.stop("plain", free.operations)?;
+    let plain_bytes = free.operations * (8 + work.particles.value_bytes as u64);
+    let (indexed, _) = imd_write(&throttled(), "throttled/indexed/", work)?;
+    Ok(Throttled {
+        operation: "imd_throttled",
+        operations: free.operations,
+        free_seconds: free.seconds,
+        store_bytes_per_second: limit,
+        plain_seconds: plain.seconds,
+        indexed_seconds: indexed.seconds,
+        added_percent: 100.0 * (indexed.seconds / plain.seconds - 1.0),
+        added_bytes_percent: 100.0
+            * (indexed.store_bytes_written as f64 / plain_bytes as f64 - 1.0),
+    })
+}
+
+/// Every rank writes its records to a file of its own, synced at the end of each epoch, while it
+/// goes on gathering the next piece.
+fn write_plain(store: &SharedStore, prefix: &str, work: &ImdWrite) -> Result<()> {
+    threads::run(work.particles.ranks, work.per_node, |transport| {
+        let rank = transport.rank().0;
+        let log = store.append_log(&format!("{prefix}{rank:08x}"))?;
+        let mut value = vec![0; work.particles.value_bytes];
+        for epoch in 0..work.epochs {
+            write_epoch(&*log, work, (rank, epoch), &mut value)?;
+            log.sync()?;
+            transport.barrier()?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn write_epoch(
+    log: &dyn AppendLog,
+    work: &ImdWrite,
+    (rank, epoch): (u32, u32),
+    value: &mut [u8],
+) -> Result<()> {
+    let (sender, receiver) = std::sync::mpsc::sync_channel::<Vec<u8>>(1);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(move || {
+            for piece in receiver {
+                log.append(&piece)?;
+            }
+            Ok(())
+        });
+        let mut piece = Vec::with_capacity(PIECE_BYTES + 64);
+        for number in work.particles.of_rank(rank, epoch) {
+            let key = Particles::key(number);
+            Particles::fill(key, epoch, value);
+            piece.extend_from_slice(&key);
+            piece.extend_from_slice(value);
+            if piece.len() >= PIECE_BYTES {
+                let full = std::mem::replace(&mut piece, Vec::with_capacity(PIECE_BYTES + 64));
+                // The writer failed; its error comes from `join`.
+                let _ = sender.send(full);
+            }
+        }
+        let _ = sender.send(piece);
+        drop(sender);
+        writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Another store that takes appends no faster than a limit, all logs together.
+#[derive(Debug)]
+struct ThrottledStore {
+    inner: SharedStore,
+    limit: Arc<Limit>,
+}
+
+/// When the next append may be done.
+#[derive(Debug)]
+struct Limit {
+    bytes_per_second: f64,
+    free_ns: Mutex<u64>,
+}
+
+impl Limit {
+    /// Waits as long as `bytes` take after those before.
+    fn wait(&self, bytes: usize) {
+        let cost_ns = (bytes as f64 / self.bytes_per_second * 1e9) as u64;
+        let now_ns = SystemClock.monotonic_ns();
+        let end_ns = {
+            let mut free_ns = self.free_ns.lock();
+            *free_ns = now_ns.max(*free_ns) + cost_ns;
+            *free_ns
+        };
+        std::thread::sleep(Duration::from_nanos(end_ns.saturating_sub(now_ns)));
+    }
+}
+
+impl ThrottledStore {
+    fn new(inner: SharedStore, bytes_per_second: f64) -> Self {
+        let limit = Limit { bytes_per_second, free_ns: Mutex::default() };
+        Self { inner, limit: Arc::new(limit) }
+    }
+}
+
+struct ThrottledLog {
+    inner: Box<dyn AppendLog>,
+    limit: Arc<Limit>,
+}
+
+impl AppendLog for ThrottledLog {
+    fn append(&self, bytes: &[u8]) -> Result<u64> {
+        self.limit.wait(bytes.len());
+        self.inner.append(bytes)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.inner.bytes()
+    }
+}
+
+impl Store for ThrottledStore {
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.limit.wait(bytes.len());
+        self.inner.put_if_absent(name, bytes)
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        self.inner.create(name)
+    }
+
+    fn size(&self, name: &str) -> Result<u64> {
+        self.inner.size(name)
+    }
+
+    fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
+        self.inner.get(name, bytes_max)
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.inner.get_range(name, range)
+    }
+
+    fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.inner.get_ranges(name, ranges)
+    }
+
+    fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
+        let inner = self.inner.append_log(name)?;
+        Ok(Box::new(ThrottledLog { inner, limit: Arc::clone(&self.limit) }))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.inner.list(prefix)
+    }
+
+    fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
+        self.inner.list_names(prefix)
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        self.inner.delete(name)
+    }
+}

@@ -1,0 +1,263 @@
+//! `esker imd write`: writes a directory of synthetic particles.
+
+use clap::{Args, ValueEnum};
+use esker_base::store::url;
+use esker_base::{Error, Kind, Random, Result};
+use esker_bench::particles::{KEY_BYTES, Particles};
+use esker_bench::report::Report;
+use esker_bench::{ImdWrite, imd_write, imd_write_as_first, write_rank};
+use esker_comm::job::Job;
+use esker_comm::{Channel, Rank, Routing, Transport, tcp};
+use esker_fs::indexed;
+use esker_fs::session::Session;
+use esker_imd::{Format, Options, Shape, Summary};
+use esker_table::manifest::SetId;
+use serde_json::json;
+
+use crate::change::{Change, SessionSettings};
+use crate::context::Context;
+use crate::location::{Location, Stack};
+use crate::output::notice;
+use crate::quantity;
+
+/// Where rank 0 tells the others to write.
+const PLACE: Channel = Channel(0x20);
+
+/// How values get to those who look for them.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum FormatName {
+    /// Records move to their key's partition
+    #[default]
+    Base,
+    /// Values stay; keys and the values' places move
+    Pointer,
+    /// Records stay; which rank has a key is known with some doubt
+    Lossy,
+    /// Records stay; which rank has a key is known exactly
+    Static,
+    /// Records move to the partition of their key's range
+    Ordered,
+}
+
+impl FormatName {
+    /// The format.
+    pub const fn format(self) -> Format {
+        match self {
+            Self::Base => Format::Base,
+            Self::Pointer => Format::Pointer,
+            Self::Lossy => Format::Lossy,
+            Self::Static => Format::Static,
+            Self::Ordered => Format::Ordered,
+        }
+    }
+}
+
+/// How records travel.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum RoutingName {
+    /// From rank to rank
+    #[default]
+    Direct,
+    /// Over a representative on either node
+    #[value(name = "3hop")]
+    ThreeHop,
+}
+
+impl RoutingName {
+    /// The routing.
+    pub const fn routing(self) -> Routing {
+        match self {
+            Self::Direct => Routing::Direct,
+            Self::ThreeHop => Routing::ThreeHop,
+        }
+    }
+}
+
+/// What ranks are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum TransportName {
+    /// Threads of this process
+    #[default]
+    Threads,
+    /// Processes, started by `esker run`, srun or mpirun
+    Tcp,
+}
+
+/// Write an indexed directory of synthetic particles
+///
+/// Every key gets a value in each epoch, from another rank each time. Values follow from key and
+/// epoch, so `esker bench imd-get` checks what it reads. Makes the store if there is none. The
+/// directory is published under the target's name, or as the name of --as on top of it.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker imd write run:/particles --store /dev/shm/store --keys 16000000
+  esker imd write run:/p --ranks 64 --per-node 8 --routing 3hop --format static --keys 100000
+  esker run -n 16 --per-node 4 -- esker imd write run:/p --transport tcp --routing 3hop")]
+pub struct Write {
+    /// Where the directory is made
+    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
+    target: Location,
+    /// Ranks that write, of threads; processes know how many they are
+    #[arg(long, default_value_t = 1, value_name = "R")]
+    ranks: u32,
+    /// Ranks on each node, as far as routing is concerned; all on one unless given
+    #[arg(long, value_name = "C")]
+    per_node: Option<u32>,
+    /// Keys, each of which is written once an epoch
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    keys: u64,
+    /// Bytes of each value
+    #[arg(long, default_value_t = 40, value_name = "V")]
+    value_bytes: u32,
+    /// Epochs
+    #[arg(long, default_value_t = 1, value_name = "E")]
+    epochs: u32,
+    /// How values get to those who look for them
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    format: FormatName,
+    /// How records travel
+    #[arg(long, value_enum, default_value_t, value_name = "ROUTING")]
+    routing: RoutingName,
+    /// What ranks are
+    #[arg(long, value_enum, default_value_t, value_name = "TRANSPORT")]
+    transport: TransportName,
+    /// Memory of each rank, as 64M
+    #[arg(long, default_value = "256M", value_parser = quantity::bytes, value_name = "SIZE")]
+    rank_memory: u64,
+    /// Publish as NEWNAME, on top of the target's name
+    #[arg(long = "as", value_name = "NEWNAME")]
+    new_name: Option<String>,
+}
+
+impl Write {
+    /// Writes.
+    pub fn run(self, context: &Context) -> Result<()> {
+        match self.transport {
+            TransportName::Threads => self.lead(context, |session, target| {
+                let (number, prefix) = place_of(session);
+                let work = self.work(session.set(), number, self.ranks);
+                let store = session.layers().source().store.clone();
+                let written = imd_write(&store, &prefix, &work)?;
+                place(session, target, number, &written.1)?;
+                Ok(written)
+            }),
+            TransportName::Tcp => self.run_process(context),
+        }
+    }
+
+    /// Begins a session, lets `write` fill and place the directory, publishes and says so.
+    fn lead(
+        &self,
+        context: &Context,
+        write: impl FnOnce(&Session, &Location) -> Result<(Report, Summary)>,
+    ) -> Result<()> {
+        if let Err(error) = context.store()
+            && error.kind() == Kind::NotFound
+        {
+            url::init(context.store_url())?;
+        }
+        let Stack::Name(name) = &self.target.stack else {
+            let what = "an open session: publish it first, and give --as with its name";
+            return Err(Error::new(Kind::Invalid, what));
+        };
+        let repository = context.repository()?;
+        let (bases, published) = match &self.new_name {
+            Some(new_name) => (vec![repository.resolve(name)?.set], new_name.as_str()),
+            None => (Vec::new(), name.as_str()),
+        };
+        let settings = SessionSettings::for_few();
+        let change = Change::begin(context, &bases, published, &settings)?;
+        let set = change.session.set();
+        let (report, summary) = change.run_silently(|session| write(session, &self.target))?;
+        show(context, &report, &summary, published, &set.to_string())
+    }
+
+    /// What this process does as one rank of a job. Rank 0 leads; the others are told where to write.
+    fn run_process(&self, context: &Context) -> Result<()> {
+        let job = Job::from_env()?.ok_or_else(|| {
+            let what = "no rank of a job: start it as `esker run -n 4 -- esker imd write …`";
+            Error::new(Kind::Invalid, what)
+        })?;
+        let store = context.store()?;
+        let meet = job.meet.as_deref().map_or_else(|| Ok(store.clone()), url::open)?;
+        tcp::run(&*meet, &job, &tcp::Options::default(), |transport| {
+            let ranks = transport.size();
+            if transport.rank() != Rank(0) {
+                let told = transport.receive_soon(&[PLACE], "where to write")?;
+                let place = told.bytes.split_first_chunk::<16>();
+                let place = place.and_then(|(set, rest)| Some((set, rest.first_chunk::<8>()?)));
+                let (set, number) = place
+                    .ok_or_else(|| Error::new(Kind::Corrupt, "rank 0 told no place to write"))?;
+                let set = SetId(u128::from_le_bytes(*set));
+                let number = u64::from_le_bytes(*number);
+                let work = self.work(set, number, ranks);
+                let prefix = indexed::prefix(set, number);
+                return write_rank(&store, &prefix, transport, &work).map(drop);
+            }
+            self.lead(context, |session, target| {
+                let (number, prefix) = place_of(session);
+                let set = session.set();
+                let told = [&set.0.to_le_bytes()[..], &number.to_le_bytes()].concat();
+                for rank in Rank::all(ranks).skip(1) {
+                    transport.send(rank, PLACE, told.clone())?;
+                }
+                let work = self.work(set, number, ranks);
+                let written = imd_write_as_first(&store, &prefix, transport, &work)?;
+                place(session, target, number, &written.1)?;
+                Ok(written)
+            })
+        })
+    }
+
+    fn work(&self, set: SetId, number: u64, ranks: u32) -> ImdWrite {
+        let shape = Shape::Fixed { key_bytes: KEY_BYTES as u8, value_bytes: self.value_bytes };
+        let directory = u128::from(number) | set.0 << 64;
+        let mut options = Options::new(directory, self.format.format(), shape);
+        options.routing = self.routing.routing();
+        options.memory_bytes = self.rank_memory;
+        let value_bytes = self.value_bytes as usize;
+        let particles = Particles { keys: self.keys, value_bytes, ranks };
+        let per_node = self.per_node.unwrap_or(ranks);
+        ImdWrite { particles, epochs: self.epochs, options, per_node }
+    }
+}
+
+/// A number for a new directory of this session, and what the names of its objects begin with.
+fn place_of(session: &Session) -> (u64, String) {
+    let number = Random::from_system().next_u64();
+    (number, indexed::prefix(session.set(), number))
+}
+
+/// Gives the finished directory its name.
+pub fn place(session: &Session, target: &Location, number: u64, summary: &Summary) -> Result<()> {
+    let (dir, name) = session.locate(&target.path)?;
+    let totals = &summary.totals;
+    let bytes = totals.data_bytes + totals.index_bytes;
+    let size = bytes + totals.value_bytes + totals.auxiliary_bytes;
+    session.create_indexed(&dir, name, 0o644, number, size).map(drop)
+}
+
+/// Prints what was written and published.
+fn show(
+    context: &Context,
+    report: &Report,
+    summary: &Summary,
+    name: &str,
+    set: &str,
+) -> Result<()> {
+    if !context.out.is_json() {
+        context.out.line(report.to_string())?;
+        return context.out.line(format!("published {name} @{set}, {} epochs", summary.epochs));
+    }
+    let mut value = serde_json::to_value(report)
+        .map_err(|error| Error::new(Kind::Invalid, format!("a report: {error}")))?;
+    if let Some(object) = value.as_object_mut() {
+        object.insert("epochs".into(), json!(summary.epochs));
+        object.insert("published".into(), json!(name));
+        object.insert("set".into(), json!(set));
+    } else {
+        notice("a report is no object".to_owned());
+    }
+    context.out.json(value)
+}
