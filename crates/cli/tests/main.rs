@@ -3,6 +3,7 @@
 mod arguments;
 mod esker;
 mod failures;
+mod imd;
 mod json;
 mod round_trip;
 mod run;

@@ -1,6 +1,9 @@
 //! Tests of indexed directories as a whole.
 
 mod auxiliary;
+mod crash;
+mod damage;
 mod golden;
 mod model;
 mod vpic;
+mod written;

@@ -2,10 +2,14 @@
 
 use clap::{Args, ValueEnum};
 use esker_base::Result;
+use esker_fs::identity::READ;
+use esker_fs::indexed;
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::list::{DirCursor, DirEntry};
 use esker_fs::namespace::{Follow, Namespace};
 use esker_fs::walk::{Next, Order, Step, normalized};
+use esker_imd::Reader;
+use esker_imd::entry::name_of_key;
 
 use crate::context::Context;
 use crate::location::Location;
@@ -29,7 +33,8 @@ enum Sort {
 
 /// List directories
 ///
-/// One entry a line. Times are UTC. In a pipe names are written byte by byte; on a terminal what
+/// One entry a line; of an indexed directory its keys, in the order in which they are stored, unless
+/// -l or -d asks for the entry itself. Times are UTC. In a pipe names are written byte by byte; on a terminal what
 /// cannot be shown is escaped.
 #[derive(Args)]
 #[command(after_help = "\
@@ -114,6 +119,13 @@ impl Listing<'_> {
         }
         let follow = if self.ls.directory || self.ls.long { Follow::No } else { Follow::Yes };
         let found = view.find(&location.path, follow)?;
+        if let Some(prefix) = indexed::prefix_of(&found.inode)
+            && !self.ls.directory
+            && !self.ls.long
+        {
+            view.identity().check(READ, &found.inode, &path)?;
+            return self.keys(view, &path, &prefix);
+        }
         if self.ls.directory || !found.inode.is_directory() {
             return self.entry(&path, &path, &found.inode);
         }
@@ -137,6 +149,26 @@ impl Listing<'_> {
                 return Ok(());
             }
         }
+    }
+
+    /// Lists the keys of an indexed directory, in the order of their hashes.
+    fn keys(&self, view: &Namespace, path: &[u8], prefix: &str) -> Result<()> {
+        let reader = Reader::open(&view.layers().source().store, prefix, 0)?;
+        let (shape, out) = (reader.head().shape, &self.context.out);
+        let keys = reader.keys(0..u32::MAX, |key| {
+            let name = name_of_key(key, shape);
+            if out.is_json() {
+                let path = [path, b"/", name.as_bytes()].concat();
+                let mut object = serde_json::Map::new();
+                text::put_bytes(&mut object, "path", &path);
+                object.insert("kind".into(), "key".into());
+                out.json(object)?;
+            } else {
+                out.line(name)?;
+            }
+            Ok(true)
+        });
+        keys.map(drop)
     }
 
     fn sort(&self, entries: &mut [DirEntry]) {

@@ -257,7 +257,7 @@ fn show(
         object.insert("published".into(), json!(name));
         object.insert("set".into(), json!(set));
     } else {
-        notice("a report is no object".to_owned());
+        notice("a report is no object");
     }
     context.out.json(value)
 }

@@ -1,0 +1,111 @@
+//! Crashes: whatever operation of the store the world stops at, what an `epoch_flush` returned for
+//! is there and whole, what was never appended is not, and the reader says which epochs are complete.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::{Kind, Result};
+use esker_comm::{NodeMap, Transport, threads};
+use esker_imd::{Format, Imd, Options, Reader, Shape};
+
+const KEYS: u64 = 40;
+const EPOCHS: u32 = 3;
+
+fn value(key: u64, epoch: u32) -> Vec<u8> {
+    let length = 3 + (key as usize * 7 + epoch as usize) % 300;
+    (0..length).map(|at| (key as usize + at * 3 + epoch as usize) as u8).collect()
+}
+
+/// Writes with two ranks; returns how many epochs every rank was told to be durable.
+fn write(store: &SharedStore, format: Format) -> u32 {
+    let mut options = Options::new(1, format, Shape::Variable);
+    options.memory_bytes = 1 << 20;
+    let told = [AtomicU32::new(0), AtomicU32::new(0)];
+    let patient = threads::Options::default();
+    let nodes = NodeMap::even(2, 2).expect("two ranks");
+    let done: Result<Vec<()>> = threads::run_with(nodes, &patient, |transport| {
+        let rank = transport.rank().0;
+        let mut imd = Imd::create(store, "d/", transport, &options)?;
+        for epoch in 0..EPOCHS {
+            for key in (u64::from(rank)..KEYS).step_by(2) {
+                imd.append(&key.to_be_bytes(), &value(key, epoch))?;
+            }
+            imd.epoch_flush()?;
+            told[rank as usize].store(epoch + 1, Ordering::SeqCst);
+        }
+        imd.finish().map(drop)
+    });
+    drop(done);
+    told.iter().map(|told| told.load(Ordering::SeqCst)).max().unwrap_or(0)
+}
+
+/// Checks what a reader finds when `durable` epochs were acknowledged.
+fn check(store: &SharedStore, durable: u32, what: &str) {
+    let reader = match Reader::open(store, "d/", 0) {
+        Ok(reader) => reader,
+        Err(error) => {
+            assert!(durable == 0, "{what}: {error}");
+            assert!(matches!(error.kind(), Kind::NotFound | Kind::Corrupt), "{what}: {error}");
+            return;
+        }
+    };
+    let complete = match reader.epochs_complete() {
+        Ok(complete) => complete,
+        Err(error) => {
+            assert!(durable == 0, "{what}: {error}");
+            assert!(error.to_string().contains("partition"), "{what}: {error}");
+            return;
+        }
+    };
+    assert!((durable..=EPOCHS).contains(&complete), "{what}: {complete} of {durable}");
+    for key in 0..KEYS {
+        let values = reader.get_epochs(&key.to_be_bytes(), 0..complete).expect(what).values;
+        let expected: Vec<Vec<u8>> = (0..complete).map(|epoch| value(key, epoch)).collect();
+        let got: Vec<&[u8]> = values.iter().map(|value| &value.bytes[..]).collect();
+        assert!(got == expected, "{what}: key {key}");
+        // Of later epochs there is all that a partition has, or nothing.
+        let later = reader.get_epochs(&key.to_be_bytes(), complete..u32::MAX);
+        for later in later.iter().flat_map(|later| &later.values) {
+            assert_eq!(later.bytes[..], value(key, later.epoch)[..], "{what}");
+        }
+    }
+}
+
+fn stop_everywhere(format: Format, stride: usize) {
+    let count = {
+        let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+        let shared: SharedStore = store.clone();
+        assert_eq!(write(&shared, format), EPOCHS);
+        check(&shared, EPOCHS, "no fault");
+        store.operations()
+    };
+    for stop in (1..=count + 1).step_by(stride) {
+        for effect in [Effect::None, Effect::Partial, Effect::Full] {
+            let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), stop * 31));
+            store.stop_at(stop, effect);
+            let shared: SharedStore = store.clone();
+            let durable = write(&shared, format);
+            let what = format!("{format:?} stopped at {stop} of {count} with {effect:?}");
+            check(&store.after_process_death().expect("image"), durable, &what);
+            check(&store.after_power_loss().expect("image"), durable, &format!("{what}, power"));
+        }
+    }
+}
+
+#[test]
+fn base_survives_a_stop_at_every_operation() {
+    stop_everywhere(Format::Base, 1);
+}
+
+#[test]
+fn pointer_survives_a_stop_at_every_operation() {
+    stop_everywhere(Format::Pointer, 1);
+}
+
+#[test]
+fn lossy_static_and_ordered_survive_stops() {
+    stop_everywhere(Format::Lossy, 2);
+    stop_everywhere(Format::Static, 3);
+    stop_everywhere(Format::Ordered, 2);
+}

@@ -1,0 +1,169 @@
+//! Damage: no flipped or missing byte is read as something else, errors name the partition, and the
+//! others stay readable.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use esker_base::store::{MemoryStore, SharedStore, Store};
+use esker_base::{Kind, Random};
+use esker_comm::{Transport, threads};
+use esker_imd::hash::{home, key_hash};
+use esker_imd::{Format, Imd, Options, Reader, Shape, verify};
+
+const KEYS: u64 = 60;
+const RANKS: u32 = 2;
+
+fn value(key: u64) -> [u8; 5] {
+    [key as u8, 1, 2, 3, (key >> 3) as u8]
+}
+
+/// The bytes of all objects of a small directory of two partitions and epochs.
+fn objects(format: Format, shape: Shape) -> BTreeMap<String, Vec<u8>> {
+    let memory = Arc::new(MemoryStore::new());
+    let store: SharedStore = memory.clone();
+    let mut options = Options::new(1, format, shape);
+    options.memory_bytes = 1 << 20;
+    threads::run(RANKS, RANKS, |transport| {
+        let rank = transport.rank().0;
+        let mut imd = Imd::create(&store, "d/", transport, &options)?;
+        for _ in 0..2 {
+            for key in (u64::from(rank)..KEYS).step_by(RANKS as usize) {
+                imd.append(&key.to_be_bytes(), &value(key))?;
+            }
+            imd.epoch_flush()?;
+        }
+        imd.finish()
+    })
+    .expect("written");
+    let names = memory.list("d/").expect("listed").into_iter().map(|object| object.name);
+    names.map(|name| (name.clone(), memory.get(&name, 1 << 20).expect("read").to_vec())).collect()
+}
+
+fn store_of(objects: &BTreeMap<String, Vec<u8>>) -> SharedStore {
+    let memory = MemoryStore::new();
+    for (name, bytes) in objects {
+        memory.put_if_absent(name, bytes).expect("put");
+    }
+    Arc::new(memory)
+}
+
+/// Every key is right or an error; with a partition's number, and `Corrupt` or `NotFound`, and
+/// never for a partition that no object of was touched, if it is known which those are.
+fn check(store: &SharedStore, damaged: &str, whole: Option<u32>) -> bool {
+    let mut noticed = false;
+    let reader = match Reader::open(store, "d/", 0) {
+        Ok(reader) => reader,
+        Err(error) => {
+            assert!(matches!(error.kind(), Kind::Corrupt | Kind::NotFound), "{damaged}: {error}");
+            return true;
+        }
+    };
+    for key in 0..KEYS {
+        let partition = home(key_hash(&key.to_be_bytes()), RANKS).0;
+        match reader.get_epochs(&key.to_be_bytes(), 0..2) {
+            Ok(answer) => {
+                let right = answer.values.iter().all(|found| found.bytes[..] == value(key));
+                assert!(
+                    right && answer.values.len() <= 2,
+                    "{damaged}: key {key} has another value"
+                );
+                // An unfinished directory may lack the last epoch; it says so.
+                let count = answer.values.len();
+                let complete = reader.epochs_complete().unwrap_or(0);
+                assert!(count >= complete as usize, "{damaged}: key {key} has {count} values");
+                noticed |= count < 2;
+            }
+            Err(error) => {
+                noticed = true;
+                assert!(matches!(error.kind(), Kind::Corrupt | Kind::NotFound), "{error}");
+                assert!(error.to_string().contains("partition"), "{damaged}: {error}");
+                assert_ne!(Some(partition), whole, "{damaged}: {error}");
+            }
+        }
+    }
+    noticed
+}
+
+/// The partition that is whole when `name` is damaged, for formats that read no other.
+fn whole_partition(format: Format, name: &str) -> Option<u32> {
+    let touched = name.strip_prefix("d/0000000")?.chars().next()?.to_digit(10)?;
+    (format == Format::Base).then_some(1 - touched)
+}
+
+fn shapes() -> [Shape; 2] {
+    [Shape::Fixed { key_bytes: 8, value_bytes: 5 }, Shape::Variable]
+}
+
+#[test]
+fn every_flipped_byte_is_noticed_or_harmless() {
+    let mut random = Random::from_seed(3);
+    for (format, shape) in Format::ALL.into_iter().zip(shapes().into_iter().cycle()) {
+        let objects = objects(format, shape);
+        assert!(!check(&store_of(&objects), "nothing", None), "{format:?}: all is there");
+        for (name, bytes) in &objects {
+            for at in 0..bytes.len() {
+                // Pages of values are mostly zeros.
+                if bytes.len() > 4096 && !random.one_in(16) {
+                    continue;
+                }
+                let mut flipped = objects.clone();
+                let byte = flipped.get_mut(name).expect("an object");
+                byte[at] ^= 1 << random.below(8);
+                let store = store_of(&flipped);
+                let what = format!("{format:?}: byte {at} of {name}");
+                check(&store, &what, whole_partition(format, name));
+                let mut told = 0;
+                verify(&store, "d/", &mut |_| told += 1).expect("damage is told");
+                let is_read = !name.ends_with("-index") || at < bytes.len();
+                assert!(told > 0 || !is_read || is_spare(name, at, bytes), "{what} is not told");
+            }
+        }
+    }
+}
+
+/// Bytes that no reader of a finished directory needs: the magic, head and segment headers of an
+/// index log, which the root repeats.
+fn is_spare(name: &str, at: usize, bytes: &[u8]) -> bool {
+    if !name.ends_with("-index") {
+        return false;
+    }
+    let head_end = 8 + 20 + 30;
+    let in_segment_header = bytes
+        .windows(4)
+        .enumerate()
+        .any(|(start, kind)| kind == b"ISEG" && (start..start + 20).contains(&at));
+    // Damage of the letters themselves hides the header from this search.
+    let near_header = bytes.windows(4).enumerate().any(|(start, kind)| {
+        (start..start + 4).contains(&at)
+            && kind.iter().zip(b"ISEG").filter(|(a, b)| a != b).count() < 2
+    });
+    at < head_end || in_segment_header || near_header
+}
+
+#[test]
+fn missing_and_cut_logs_are_named() {
+    for (format, shape) in Format::ALL.into_iter().zip(shapes().into_iter().cycle()) {
+        let objects = objects(format, shape);
+        for (name, bytes) in &objects {
+            let mut missing = objects.clone();
+            missing.remove(name);
+            let whole = whole_partition(format, name);
+            let noticed = check(&store_of(&missing), &format!("{format:?} without {name}"), whole);
+            // Without the root the directory is one that was not finished.
+            assert!(noticed || name.ends_with("root"), "{format:?} without {name}");
+            for cut in (0..bytes.len()).step_by(bytes.len() / 40 + 1) {
+                let mut short = objects.clone();
+                short.insert(name.clone(), bytes[..cut].to_vec());
+                check(&store_of(&short), &format!("{format:?}: {name} cut at {cut}"), whole);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_partition_of_another_directory_is_refused() {
+    let mut mixed = objects(Format::Base, Shape::Variable);
+    let first = mixed["d/00000000-index"].clone();
+    mixed.insert("d/00000001-index".to_owned(), first);
+    assert!(check(&store_of(&mixed), "mixed", Some(0)));
+}
