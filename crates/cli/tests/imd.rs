@@ -149,6 +149,7 @@ fn walk(top: &std::path::Path) -> Vec<String> {
         }
     }
     found
+}
 
 #[test]
 fn sixteen_processes_write_one_directory() {
@@ -162,3 +163,4 @@ fn sixteen_processes_write_one_directory() {
     assert_eq!((&info["partitions"], &info["records"]), (&16.into(), &8000.into()));
     esker.ok(["bench", "imd-get", "run:/p", "--operations", "1000"]);
     esker.fails(13, ["imd", "write", "other:/p", "--transport", "tcp"]);
+}

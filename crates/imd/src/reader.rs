@@ -23,6 +23,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use crate::auxiliary;
+use crate::block::Rows;
 use crate::directory::{Directory, ROOT_BYTES_MAX};
 use crate::hash::{PLACE_BITS, home, key_hash};
 use crate::index::head::Head;
@@ -43,6 +44,9 @@ const KEYS_AT_ONCE: usize = 256;
 /// What of a hash is left of its order: hashes that agree in the rest may be in any order.
 /// Partitions of one directory refine their hashes by at most 32 bits more than [`PLACE_BITS`].
 const PLACES_SHIFT: u32 = 64 - PLACE_BITS;
+
+/// Blocks that a thread scans before it takes others.
+const SCAN_BLOCKS: usize = 2048;
 
 /// An auxiliary table is read whole.
 const AUXILIARY_BYTES_MAX: u64 = 8 << 30;
@@ -460,6 +464,49 @@ impl Reader {
             self.walk(epochs, &mut counts, |key, value, counts| batch.push(key, value, counts))?;
         if whole {
             batch.end(&mut counts)?;
+        }
+        Ok(counts)
+    }
+
+    /// Hands the rows of all blocks of all epochs, in no order, to `visit`, from `threads` threads:
+    /// what a query without an index does. In format pointer rows have pointers in place of values.
+    ///
+    /// # Errors
+    /// As [`Reader::scan`].
+    pub fn scan_all(&self, threads: usize, visit: impl Fn(&Rows<'_>) + Sync) -> Result<Counts> {
+        let mut counts = Counts::default();
+        let mut units = Vec::new();
+        for partition in 0..self.partitions() {
+            let reader = self.partition(partition, &mut counts)?;
+            let shape = reader.head().row_shape();
+            for epoch in 0..reader.epochs() {
+                let parts = Arc::clone(reader.epoch(epoch, &mut counts)?);
+                for table in parts.segments.iter().flat_map(|segment| &segment.tables) {
+                    let blocks = table.blocks(shape);
+                    for start in (0..blocks).step_by(SCAN_BLOCKS) {
+                        let end = blocks.min(start + SCAN_BLOCKS as u32);
+                        units.push((Arc::clone(&reader), table.clone(), start..end));
+                    }
+                }
+            }
+        }
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut counts = Counts::default();
+            while let Some((reader, table, blocks)) =
+                units.get(next.fetch_add(1, Ordering::Relaxed))
+            {
+                reader.each_block(table, blocks.clone(), &mut counts, &visit)?;
+            }
+            Ok(counts)
+        };
+        let parts: Vec<Result<Counts>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+            let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+            joined.map(|part| part.unwrap_or_else(|e| std::panic::resume_unwind(e))).collect()
+        });
+        for part in parts {
+            counts += part?;
         }
         Ok(counts)
     }

@@ -30,6 +30,11 @@ pub fn verify(store: &SharedStore, prefix: &str, tell: &mut dyn FnMut(Error)) ->
     let mut values = 0;
     for partition in 0..reader.partitions() {
         let Some(part) = sort(reader.partition(partition, &mut counts), tell)? else { continue };
+        if reader.directory().is_some() && !part.is_finished() {
+            let (name, end) = (names::index(prefix, partition), part.index_bytes());
+            let what = "no footer, though the directory was finished; its epochs are still read";
+            tell(part.named(Error::corrupt(&name, end, what)));
+        }
         for epoch in 0..part.epochs() {
             sort(check_slots(&part, epoch, &mut counts), tell)?;
             let scanned = part.scan(epoch, &mut counts);

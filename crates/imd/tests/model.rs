@@ -27,6 +27,22 @@ struct Case {
     memory_bytes: u64,
 }
 
+impl Case {
+    fn small(shape: Shape) -> Self {
+        Self {
+            seed: 1,
+            format: Format::Base,
+            shape,
+            ranks: 2,
+            per_node: 16,
+            routing: Routing::ThreeHop,
+            epochs: 2,
+            records: 200,
+            memory_bytes: 1 << 20,
+        }
+    }
+}
+
 /// Keys repeat within and between epochs and ranks.
 fn record(random: &mut Random, shape: Shape, keys: u64) -> (Vec<u8>, Vec<u8>) {
     let number = random.below(keys);
@@ -222,5 +238,49 @@ fn random_directories_agree_with_the_model() {
             records: 1 + random.below(1_000),
             memory_bytes: (600 << 10) + random.below(4 << 20),
         });
+    }
+}
+
+#[test]
+fn two_hundred_and_fifty_six_ranks_agree_with_the_model() {
+    let shape = Shape::Fixed { key_bytes: 8, value_bytes: 16 };
+    run(&Case {
+        seed: 256,
+        format: Format::Base,
+        shape,
+        ranks: 256,
+        per_node: 16,
+        routing: Routing::ThreeHop,
+        epochs: 2,
+        records: 200,
+        memory_bytes: 1 << 20,
+    });
+    let case = Case { seed: 257, format: Format::Ordered, ..Case::small(shape) };
+    run(&Case { ranks: 64, routing: Routing::Direct, ..case });
+}
+
+#[test]
+fn memory_stays_under_the_bound() {
+    let shape = Shape::Fixed { key_bytes: 8, value_bytes: 40 };
+    for format in Format::ALL {
+        let bound = 4 << 20;
+        let mut options = Options::new(1, format, shape);
+        options.memory_bytes = bound;
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let summaries = threads::run(2, 1, |transport| {
+            let rank = u64::from(transport.rank().0);
+            let mut imd = Imd::create(&store, "d/", transport, &options)?;
+            for number in 0..100_000_u64 {
+                let key = (number * 2 + rank).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+                imd.append(&key, &[7; 40])?;
+            }
+            imd.epoch_flush()?;
+            imd.finish()
+        })
+        .expect("written");
+        for summary in summaries {
+            assert!(summary.memory_peak <= bound, "{format:?}: {} bytes", summary.memory_peak);
+            assert!(summary.totals.tables > 1, "{format:?} wrote more than fits memory");
+        }
     }
 }

@@ -9,8 +9,8 @@ use esker_bench::particles::Particles;
 use esker_bench::report::Report;
 use esker_bench::shape::Shape;
 use esker_bench::{
-    ImdGet, ImdWrite, QueryOptions, WARM_CACHE_BYTES, create, imd_get, imd_throttled, list, remove,
-    squash, stat,
+    ImdGet, ImdWrite, QueryOptions, WARM_CACHE_BYTES, create, imd_get, imd_speedup, imd_throttled,
+    list, remove, squash, stat,
 };
 use esker_imd::{Format, Options, Shape as ImdShape};
 use esker_table::tree::TreeOptions;
@@ -112,6 +112,16 @@ enum Workload {
         #[command(flatten)]
         query: Query,
     },
+    /// Compare getting keys with scanning for them
+    #[command(after_help = "Example:\n  esker bench imd-speedup run:/particles --threads 2")]
+    ImdSpeedup {
+        /// The directory
+        #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
+        target: Location,
+        /// Threads that scan
+        #[arg(long, default_value_t = 2, value_name = "N")]
+        threads: usize,
+    },
     /// Measure what indexing adds to writing where storage is the bottleneck
     #[command(
         after_help = "Example:\n  esker bench imd-throttled --store /dev/shm/bench --keys 16000000"
@@ -174,6 +184,10 @@ impl Bench {
             }
             Workload::ImdGet { target, operations, query } => {
                 imd_get_at(context, &target, operations, &query)?
+            }
+            Workload::ImdSpeedup { target, threads } => {
+                let (entry, _) = super::imd::open(context, &target, 0)?;
+                return show(context, &imd_speedup(&context.store()?, &entry.prefix, threads)?);
             }
             Workload::ImdThrottled { keys, share } => {
                 let store = store_or_new(context)?;

@@ -2,7 +2,8 @@
 //!
 //! Order of writes, on which recovery rests: blocks, sync of the data log, slots and the epoch's
 //! frame, sync of the index log. An epoch is durable when both syncs are done.
-//! Concurrency: one thread owns it all; the caller sees only the pool and its answers.
+//! Concurrency: one thread owns it all but the pieces that are written; the caller sees only the pool
+//! and its answers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use esker_base::Result;
 use esker_base::store::AppendLog;
 
 use super::buffer::{Bucket, Buffer, Geometry, Records};
+use super::pieces::{PIECES_MAX, PieceWriter};
 use super::pool::{Pool, closed};
 use super::segment::{SegmentBuilder, TableIndex};
 use super::sort::{Sorter, number_of};
@@ -29,8 +31,8 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// What the caller asks for.
 pub(super) enum Job {
-    /// Make a table.
-    Table(Buffer),
+    /// Make a table, which is expected to have so many times fewer rows than those that follow.
+    Table(Buffer, u64),
     /// Keep an auxiliary table of this epoch.
     Auxiliary(Vec<u8>),
     /// Make the epoch durable.
@@ -44,8 +46,8 @@ pub(super) struct Flusher {
     pub(super) setup: Setup,
     pub(super) geometry: Geometry,
     pub(super) pool: Arc<Pool>,
-    pub(super) data: Log,
-    pub(super) index: Log,
+    data: Data,
+    index: Log,
     /// Of auxiliary tables, if the format has any.
     auxiliary: Option<Log>,
     auxiliary_places: Vec<Range<u64>>,
@@ -67,9 +69,23 @@ pub(super) struct Logs {
 }
 
 /// An append log and how long it is.
-pub(super) struct Log {
-    pub(super) log: Box<dyn AppendLog>,
-    pub(super) bytes: u64,
+struct Log {
+    log: Box<dyn AppendLog>,
+    bytes: u64,
+}
+
+/// The data log, how long it will be when all pieces are in it, and what writes them.
+struct Data {
+    log: Arc<dyn AppendLog>,
+    bytes: u64,
+    pieces: PieceWriter,
+}
+
+impl Data {
+    fn sync(&mut self) -> Result<()> {
+        self.pieces.drain()?;
+        self.log.sync()
+    }
 }
 
 impl Log {
@@ -90,17 +106,27 @@ struct Staging {
     /// How many of them are whole blocks.
     at: usize,
     piece_bytes: usize,
+    /// How many bytes to keep ready behind each other, for blocks of one size.
+    ready_bytes: usize,
 }
 
 impl Flusher {
-    pub(super) fn new(setup: Setup, geometry: Geometry, pool: Arc<Pool>, logs: Logs) -> Self {
-        let share = usize::try_from(setup.memory_bytes / 16).unwrap_or(PIECE_BYTES);
+    pub(super) fn new(
+        setup: Setup,
+        geometry: Geometry,
+        pool: Arc<Pool>,
+        logs: Logs,
+    ) -> Result<Self> {
+        // With those that are being written a sixteenth of the memory.
+        let share = usize::try_from(setup.memory_bytes / 64).unwrap_or(PIECE_BYTES);
         let piece_bytes = share.clamp(BLOCK_BYTES, PIECE_BYTES);
-        Self {
+        let data: Arc<dyn AppendLog> = Arc::from(logs.data);
+        let pieces = PieceWriter::start(Arc::clone(&data), setup.partition)?;
+        Ok(Self {
             setup,
             geometry,
             pool,
-            data: Log { log: logs.data, bytes: 0 },
+            data: Data { log: data, bytes: 0, pieces },
             index: Log { log: logs.index, bytes: 0 },
             auxiliary: logs.auxiliary.map(|log| Log { log, bytes: 0 }),
             auxiliary_places: Vec::new(),
@@ -112,7 +138,7 @@ impl Flusher {
             record_bytes: 0,
             root: Root::default(),
             written: Written::default(),
-        }
+        })
     }
 
     /// Writes the magic and the head. Not durable before the first epoch.
@@ -129,14 +155,14 @@ impl Flusher {
         let mut failed = false;
         while let Ok(job) = jobs.recv() {
             match job {
-                Job::Table(buffer) if !failed => {
-                    if let Err(error) = self.write_table(buffer) {
+                Job::Table(buffer, scale) if !failed => {
+                    if let Err(error) = self.write_table(buffer, scale) {
                         failed = true;
                         self.pool.fail(error);
                     }
                     self.pool.set_writing(false);
                 }
-                Job::Table(_) => self.pool.set_writing(false),
+                Job::Table(..) => self.pool.set_writing(false),
                 Job::Auxiliary(bytes) if !failed => {
                     if let Err(error) = self.keep_auxiliary(&bytes) {
                         failed = true;
@@ -159,13 +185,13 @@ impl Flusher {
         }
     }
 
-    fn write_table(&mut self, buffer: Buffer) -> Result<()> {
+    fn write_table(&mut self, buffer: Buffer, scale: u64) -> Result<()> {
         let rows = buffer.rows();
         if rows == 0 {
             return Ok(());
         }
         let table = Table { offset: self.data.bytes, ..Table::default() };
-        let mut slots = self.builder.begin(rows, self.tables, self.setup.order);
+        let mut slots = self.builder.begin(rows * scale, self.tables, self.setup.order);
         let spans = match self.geometry.shape {
             Shape::Fixed { key_bytes, value_bytes } => {
                 let widths = (usize::from(key_bytes), value_bytes as usize);
@@ -200,7 +226,8 @@ impl Flusher {
         let full_rows = rows_of_block(stride) as usize;
         let block_bytes = full_rows * stride + CHECKSUM_BYTES;
         let staging = &mut self.staging;
-        staging.bytes.resize(staging.piece_bytes + block_bytes, 0);
+        staging.ready_bytes = staging.piece_bytes + block_bytes;
+        staging.bytes.resize(staging.ready_bytes, 0);
         let mut left = usize::try_from(rows).expect("a buffer's rows fit memory");
         let mut block_rows = full_rows.min(left);
         let mut row = 0;
@@ -288,7 +315,7 @@ impl Flusher {
 
     fn end_epoch(&mut self) -> Result<()> {
         self.pool.check()?;
-        self.data.log.sync()?;
+        self.data.sync()?;
         if let Some(auxiliary) = &self.auxiliary {
             auxiliary.log.sync()?;
         }
@@ -325,13 +352,13 @@ impl Flusher {
         encode_footer(&(start..end), end, &mut out);
         self.index.append(&out)?;
         self.index.log.sync()?;
-        self.data.log.sync()?;
+        self.data.sync()?;
         self.written.index_bytes = self.index.bytes;
         self.written.data_bytes = self.data.bytes;
         self.written.auxiliary_bytes = self.auxiliary.as_ref().map_or(0, |log| log.bytes);
         self.written.memory_peak = self.pool.bytes_peak()
             + self.sorter.memory_bytes()
-            + self.staging.bytes.capacity() as u64
+            + (self.staging.bytes.capacity() * (1 + PIECES_MAX)) as u64
             + self.written.index_memory_peak;
         Ok(self.written)
     }
@@ -341,7 +368,7 @@ impl Staging {
     /// Puts the checksum behind the block of `body` bytes that starts at `at`; returns where in
     /// the data log the block ends.
     #[inline]
-    fn seal(&mut self, body: usize, data: &mut Log) -> Result<u64> {
+    fn seal(&mut self, body: usize, data: &mut Data) -> Result<u64> {
         let (start, end) = (self.at, self.at + body);
         let offset = data.bytes + start as u64;
         let sum = block::checksum(&self.bytes[start..end], offset);
@@ -354,7 +381,7 @@ impl Staging {
         Ok(end)
     }
 
-    fn seal_variable(&mut self, block: &mut VariableBlock, data: &mut Log) -> Result<u64> {
+    fn seal_variable(&mut self, block: &mut VariableBlock, data: &mut Data) -> Result<u64> {
         self.bytes.truncate(self.at);
         block.encode(&mut self.bytes);
         let body = self.bytes.len() - self.at;
@@ -363,9 +390,14 @@ impl Staging {
     }
 
     /// Hands whole blocks to the store.
-    fn flush(&mut self, data: &mut Log) -> Result<()> {
+    fn flush(&mut self, data: &mut Data) -> Result<()> {
         let at = std::mem::take(&mut self.at);
-        data.append(&self.bytes[..at])
+        if at > 0 {
+            self.bytes = data.pieces.submit(std::mem::take(&mut self.bytes), at)?;
+            data.bytes += at as u64;
+            self.bytes.resize(self.ready_bytes, 0);
+        }
+        Ok(())
     }
 }
 

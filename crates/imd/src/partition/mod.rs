@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! caller:      append → buckets of chunks ─┐ full, or end of epoch
-//! background:                 sort a bucket → blocks → data log
+//! background:                 sort a bucket → blocks → piece ─→ another thread → data log
 //!                                           → slots ┐ end of epoch
 //!                                                   └→ index log
 //! ```
@@ -14,6 +14,7 @@
 
 mod buffer;
 mod flusher;
+mod pieces;
 mod pool;
 mod segment;
 mod sort;

@@ -44,17 +44,18 @@ impl Pool {
         Self { chunk_bytes, bytes_max, state: Mutex::default(), freed: Condvar::new() }
     }
 
-    /// A chunk of at least `bytes`, for a buffer that holds `held` bytes of chunks. Waits while
-    /// all memory is taken and a table is being written.
+    /// A chunk of at least `bytes`, for a buffer that holds `held` bytes of chunks and makes a table
+    /// of `table_bytes` as soon as nothing is written. Waits while all memory is taken and a table
+    /// is being written.
     ///
     /// # Errors
     /// What the background thread failed with.
-    pub(super) fn take(&self, bytes: usize, held: u64) -> Result<Grant> {
+    pub(super) fn take(&self, bytes: usize, held: u64, table_bytes: u64) -> Result<Grant> {
         let bytes = bytes.max(self.chunk_bytes);
         let mut state = self.state.lock();
         loop {
             state.check()?;
-            if !state.writing && held >= self.bytes_max / 2 {
+            if !state.writing && held >= table_bytes {
                 return Ok(Grant::HandOver);
             }
             if bytes == self.chunk_bytes

@@ -19,6 +19,9 @@ use crate::shape::Shape;
 /// The least memory that a partition can be given.
 pub const MEMORY_BYTES_MIN: u64 = 256 << 10;
 
+/// The first table of an epoch is so many times smaller than the others at least are.
+const FIRST_TABLE_SHARE: u64 = 4;
+
 /// Takes the records of one partition.
 ///
 /// Dropping it unfinished leaves the epochs that were flushed, and a log without an end, which
@@ -29,6 +32,10 @@ pub struct PartitionWriter {
     geometry: Geometry,
     pool: Arc<Pool>,
     buffer: Buffer,
+    /// Memory for records.
+    record_bytes: u64,
+    /// Whether a table was made in this epoch.
+    has_table: bool,
     jobs: Option<Sender<Job>>,
     background: Option<JoinHandle<()>>,
     poisoned: bool,
@@ -92,7 +99,7 @@ impl PartitionWriter {
         let auxiliary = setup.has_auxiliary.then(|| names::auxiliary(prefix, setup.partition));
         let auxiliary = auxiliary.map(|name| store.append_log(&name)).transpose()?;
         let logs = Logs { data, index, auxiliary };
-        let mut flusher = Flusher::new(setup, geometry, Arc::clone(&pool), logs);
+        let mut flusher = Flusher::new(setup, geometry, Arc::clone(&pool), logs)?;
         flusher.begin(head)?;
         let (jobs, inbox) = channel();
         let background = std::thread::Builder::new()
@@ -101,7 +108,18 @@ impl PartitionWriter {
             .map_err(|error| Error::io(error, "start a partition's thread"))?;
         let (jobs, background) = (Some(jobs), Some(background));
         let buffer = Buffer::new(geometry);
-        Ok(Self { setup, geometry, pool, buffer, jobs, background, poisoned: false })
+        let (has_table, poisoned) = (false, false);
+        Ok(Self {
+            setup,
+            geometry,
+            pool,
+            buffer,
+            record_bytes,
+            has_table,
+            jobs,
+            background,
+            poisoned,
+        })
     }
 
     /// Adds a record. `hash` is that of its key ([`crate::hash::key_hash`]).
@@ -130,17 +148,17 @@ impl PartitionWriter {
         }
         loop {
             if self.buffer.is_full(place) {
-                self.hand_over();
+                self.hand_over(true);
             }
             let bytes = self.geometry.bytes_of(key, value);
-            match self.pool.take(bytes, self.buffer.held) {
+            match self.pool.take(bytes, self.buffer.held, self.table_bytes()) {
                 Ok(Grant::Chunk(chunk)) => {
                     self.buffer.add_chunk(place, chunk);
                     let pushed = self.buffer.push(place, key, value);
                     assert!(pushed, "a new chunk has room for a record");
                     return Ok(());
                 }
-                Ok(Grant::HandOver) => self.hand_over(),
+                Ok(Grant::HandOver) => self.hand_over(true),
                 Err(error) => {
                     self.poisoned = true;
                     return Err(error);
@@ -149,11 +167,19 @@ impl PartitionWriter {
         }
     }
 
+    /// Memory that a table's records take, if nothing is written meanwhile. The first of an epoch is
+    /// small, so that the store has something to do soon.
+    fn table_bytes(&self) -> u64 {
+        self.record_bytes / if self.has_table { 2 } else { 2 * FIRST_TABLE_SHARE }
+    }
+
     /// Hands the buffer to the background thread and begins another.
-    fn hand_over(&mut self) {
+    fn hand_over(&mut self, more_come: bool) {
         let full = std::mem::replace(&mut self.buffer, Buffer::new(self.geometry));
         self.pool.set_writing(true);
-        self.send(Job::Table(full));
+        let scale = if more_come && !self.has_table { FIRST_TABLE_SHARE } else { 1 };
+        self.has_table = more_come;
+        self.send(Job::Table(full, scale));
     }
 
     fn send(&self, job: Job) {
@@ -169,8 +195,9 @@ impl PartitionWriter {
         }
         let (answer, answered): (_, Receiver<Result<T>>) = sync_channel(1);
         if self.buffer.held > 0 {
-            self.hand_over();
+            self.hand_over(false);
         }
+        self.has_table = false;
         self.send(job(answer));
         let done = answered.recv().unwrap_or_else(|_| Err(closed()));
         // What the background thread failed with first says more than that it is closed.

@@ -184,3 +184,34 @@ pub(crate) fn merge(
     }
     Ok(())
 }
+
+impl PartitionReader {
+    /// Hands the rows of each of `blocks` of `table`, verified, to `visit`; reads them in pieces.
+    pub(crate) fn each_block(
+        &self,
+        table: &Table,
+        mut blocks: std::ops::Range<u32>,
+        counts: &mut Counts,
+        visit: &(impl Fn(&block::Rows<'_>) + ?Sized),
+    ) -> Result<()> {
+        let shape = self.head().row_shape();
+        while !blocks.is_empty() {
+            let start = table.place(blocks.start, shape).bytes.start;
+            let fits = |block: u32| table.place(block, shape).bytes.end - start <= PIECE_BYTES;
+            let mut end = blocks.start + 1;
+            while end < blocks.end && fits(end) {
+                end += 1;
+            }
+            let bytes = self.read_data(start..table.place(end - 1, shape).bytes.end, counts)?;
+            for block in blocks.start..end {
+                let place = table.place(block, shape);
+                let (from, to) = (place.bytes.start - start, place.bytes.end - start);
+                let piece = &bytes[from as usize..to as usize];
+                let body = block::open(piece, place.bytes.start, &self.data);
+                visit(&self.rows(body.map_err(|error| self.named(error))?, &place)?);
+            }
+            blocks.start = end;
+        }
+        Ok(())
+    }
+}

@@ -110,6 +110,8 @@ pub struct Imd<T> {
     me: u32,
     format: Format,
     shape: Shape,
+    /// Bytes of key and value that can be sent, if they may have to be.
+    record_bytes_max: usize,
     /// What is sent, built in place.
     message: Vec<u8>,
     balancer: Option<Balancer>,
@@ -129,6 +131,8 @@ struct Local {
     values: Option<ValueLog>,
     sources: Option<Builder>,
     pairs_max: usize,
+    /// The most that a table ever had.
+    pairs_peak: usize,
     key_bytes: Option<usize>,
     format: Format,
     /// Records that came in this epoch, to find skew.
@@ -163,6 +167,7 @@ impl Local {
 
     fn end_sources(&mut self) -> Result<()> {
         if let Some(sources) = self.sources.as_mut().filter(|sources| !sources.is_empty()) {
+            self.pairs_peak = self.pairs_peak.max(sources.len());
             let table = sources.finish()?;
             self.writer.add_auxiliary(table);
         }
@@ -217,6 +222,7 @@ impl<T: Transport> Imd<T> {
             values,
             sources: encoding.map(Builder::new),
             pairs_max: usize::try_from(pairs_memory / PAIR_MEMORY_BYTES).unwrap_or(usize::MAX),
+            pairs_peak: 0,
             key_bytes,
             format,
             received: 0,
@@ -226,6 +232,7 @@ impl<T: Transport> Imd<T> {
         routing.batch_bytes = batch_bytes;
         routing.record_bytes = message_bytes(&head);
         let by_key = format == Format::Ordered;
+        let moves = partitions > 1 && matches!(format, Format::Base | Format::Ordered);
         let balancer = by_key.then(|| Balancer::new(partitions, me, setup.memory_bytes / 16));
         Ok(Self {
             router: Router::new(transport, routing)?,
@@ -234,6 +241,7 @@ impl<T: Transport> Imd<T> {
             me,
             format,
             shape,
+            record_bytes_max: if moves { router::RECORD_BYTES_MAX - 1 } else { usize::MAX },
             message: Vec::new(),
             balancer,
             is_dirty: false,
@@ -256,6 +264,9 @@ impl<T: Transport> Imd<T> {
     #[inline]
     pub fn append(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.shape.check_record(key, value)?;
+        if key.len() + value.len() > self.record_bytes_max {
+            return Err(too_large(value, self.record_bytes_max));
+        }
         if self.has_failed {
             return Err(closed());
         }
@@ -440,7 +451,9 @@ impl<T: Transport> Imd<T> {
             self.store.put_if_absent(&names::root(&self.prefix), &root.encode())?;
         }
         transport.barrier()?;
-        let memory_peak = written.memory_peak + self.batch_memory.min(router.memory_bytes_max);
+        let pairs = self.local.pairs_peak as u64 * PAIR_MEMORY_BYTES;
+        let batches = self.batch_memory.min(router.memory_bytes_max);
+        let memory_peak = written.memory_peak + batches + pairs;
         Ok(Summary { totals, epochs: written.epochs, memory_peak, router })
     }
 }
@@ -507,6 +520,16 @@ fn message_bytes(head: &Head) -> Option<u32> {
         }
         (_, Shape::Fixed { key_bytes, value_bytes }) => Some(u32::from(key_bytes) + value_bytes),
     }
+}
+
+#[cold]
+fn too_large(value: &[u8], bytes_max: usize) -> Error {
+    let what = format!(
+        "a value of {} bytes: records that move between ranks have {bytes_max} at most; format \
+         pointer leaves values where they are",
+        value.len()
+    );
+    Error::new(Kind::TooLarge, what)
 }
 
 #[cold]

@@ -1,0 +1,101 @@
+//! Speed-up: one core that gets a key by the index, against all threads that scan for it.
+//! Source: DeltaFS thesis §5.4.2, Figure 5.17a.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use esker_base::store::SharedStore;
+use esker_base::{Error, Kind, Random, Result};
+use esker_imd::Reader;
+use serde::Serialize;
+
+use crate::report::Meter;
+
+/// Keys that are got one after the other, each by a reader that was just opened.
+const GETS: usize = 100;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Speedup {
+    /// `imd_speedup`.
+    pub operation: &'static str,
+    /// Records in all epochs.
+    pub records: u64,
+    /// Threads that scanned.
+    pub threads: usize,
+    /// Seconds in which they read all records and compared the keys.
+    pub scan_seconds: f64,
+    /// Seconds in which one thread opened the directory and got all values of a key, on average.
+    pub get_seconds: f64,
+    /// Reads of such a get, and the bytes they brought.
+    pub store_reads_per_operation: f64,
+    /// The same in bytes.
+    pub store_bytes_read_per_operation: f64,
+    /// How many times faster that was.
+    pub speedup: f64,
+}
+
+impl fmt::Display for Speedup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} records: {} threads scan them in {:.3} s, a get from nothing takes {:.6} s with {:.1} \
+             reads of {:.0} B in all: {:.0} times faster",
+            self.records,
+            self.threads,
+            self.scan_seconds,
+            self.get_seconds,
+            self.store_reads_per_operation,
+            self.store_bytes_read_per_operation,
+            self.speedup,
+        )
+    }
+}
+
+/// Compares both for some keys of the directory below `prefix`.
+///
+/// # Errors
+/// `Corrupt` if they disagree; as reading.
+pub fn imd_speedup(store: &SharedStore, prefix: &str, threads: usize) -> Result<Speedup> {
+    let reader = Reader::open(store, prefix, 0)?;
+    let keys = reader.sample(GETS, &mut Random::from_seed(1))?;
+    let Some(wanted) = keys.first() else {
+        return Err(Error::new(Kind::NotFound, "a directory without records"));
+    };
+    let (records, found) = (AtomicU64::new(0), AtomicU64::new(0));
+    let meter = Meter::start();
+    reader.scan_all(threads, |rows| {
+        let hits = (0..rows.len()).filter(|&row| rows.key(row) == &wanted[..]).count();
+        records.fetch_add(u64::from(rows.len()), Ordering::Relaxed);
+        found.fetch_add(hits as u64, Ordering::Relaxed);
+    })?;
+    let scan_seconds = meter.seconds();
+    let meter = Meter::start();
+    let mut counts = esker_imd::Counts::default();
+    let mut first = 0;
+    for (at, key) in keys.iter().enumerate() {
+        let answer = Reader::open(store, prefix, 0)?.get(key)?;
+        counts += answer.counts;
+        if at == 0 {
+            first = answer.values.len() as u64;
+        }
+    }
+    let get_seconds = meter.seconds() / keys.len() as f64;
+    let scanned = found.into_inner();
+    if first != scanned {
+        let what = format!("a get found {first} values, the scan {scanned}");
+        return Err(Error::new(Kind::Corrupt, what));
+    }
+    let each = |count: u64| count as f64 / keys.len() as f64;
+    Ok(Speedup {
+        operation: "imd_speedup",
+        records: records.into_inner(),
+        threads,
+        scan_seconds,
+        get_seconds,
+        // And one of the root object.
+        store_reads_per_operation: each(counts.reads()) + 1.0,
+        store_bytes_read_per_operation: each(counts.bytes()),
+        speedup: scan_seconds / get_seconds,
+    })
+}

@@ -1,0 +1,94 @@
+//! Pieces: blocks on their way to a log, written by a thread of their own.
+//!
+//! Sorting and encoding go on while the store takes what came before, so that where the store is
+//! the bottleneck nothing is added to its time. One piece is written, one waits, one is filled.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+
+use esker_base::store::AppendLog;
+use esker_base::{Error, Result};
+
+use super::pool::closed;
+
+/// Pieces that are not written yet, at most.
+pub(super) const PIECES_MAX: usize = 2;
+
+/// A piece and how many of its bytes count.
+type Piece = (Vec<u8>, usize);
+
+/// Hands pieces to a log in order.
+#[derive(Debug)]
+pub(super) struct PieceWriter {
+    pieces: Option<SyncSender<Piece>>,
+    written: Receiver<Result<Vec<u8>>>,
+    thread: Option<JoinHandle<()>>,
+    waiting: usize,
+    spares: Vec<Vec<u8>>,
+}
+
+impl PieceWriter {
+    /// A writer to `log`; its thread is called after `partition`.
+    pub(super) fn start(log: Arc<dyn AppendLog>, partition: u32) -> Result<Self> {
+        let (pieces, inbox) = sync_channel(PIECES_MAX - 1);
+        let (outbox, written) = channel();
+        let thread = std::thread::Builder::new()
+            .name(format!("imd-{partition}-io"))
+            .spawn(move || run(&*log, &inbox, &outbox))
+            .map_err(|error| Error::io(error, "start a partition's writing thread"))?;
+        let (pieces, thread) = (Some(pieces), Some(thread));
+        Ok(Self { pieces, written, thread, waiting: 0, spares: Vec::new() })
+    }
+
+    /// Writes the first `count` bytes of `piece`, sooner or later; returns another to fill, empty or
+    /// with old bytes. Waits while there are [`PIECES_MAX`].
+    ///
+    /// # Errors
+    /// What an earlier write failed with.
+    pub(super) fn submit(&mut self, piece: Vec<u8>, count: usize) -> Result<Vec<u8>> {
+        while self.waiting >= PIECES_MAX {
+            self.take_back()?;
+        }
+        let pieces = self.pieces.as_ref().expect("pieces come before the writer goes");
+        pieces.send((piece, count)).map_err(|_| closed())?;
+        self.waiting += 1;
+        Ok(self.spares.pop().unwrap_or_default())
+    }
+
+    /// Returns once all pieces are handed to the log.
+    ///
+    /// # Errors
+    /// What writing them failed with.
+    pub(super) fn drain(&mut self) -> Result<()> {
+        while self.waiting > 0 {
+            self.take_back()?;
+        }
+        Ok(())
+    }
+
+    fn take_back(&mut self) -> Result<()> {
+        let piece = self.written.recv().map_err(|_| closed())?;
+        self.waiting -= 1;
+        self.spares.push(piece?);
+        Ok(())
+    }
+}
+
+fn run(log: &dyn AppendLog, inbox: &Receiver<Piece>, outbox: &Sender<Result<Vec<u8>>>) {
+    for (piece, count) in inbox {
+        let done = log.append(&piece[..count]).map(|_| piece);
+        // Nobody asks any more if the flusher has failed otherwise.
+        let _ = outbox.send(done);
+    }
+}
+
+impl Drop for PieceWriter {
+    fn drop(&mut self) {
+        self.pieces = None;
+        if let Some(thread) = self.thread.take() {
+            // What it failed with, if anything, was answered.
+            let _ = thread.join();
+        }
+    }
+}
