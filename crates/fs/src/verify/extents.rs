@@ -192,8 +192,8 @@ impl Verification<'_> {
             let mut findings = Vec::new();
             self.report.data_bytes += check(&store, &prefix, &mut |error| findings.push(error))?;
             for error in findings {
-                let finding = Finding::of_error(&prefix, error)?;
-                self.find(finding);
+                let expected = format!("records as they were written, for {whose}");
+                self.find(Finding::new(Severity::Error, &*prefix, expected, error.to_string()));
             }
         }
         Ok(())
