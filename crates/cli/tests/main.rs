@@ -4,6 +4,7 @@ mod arguments;
 mod esker;
 mod failures;
 mod imd;
+mod imd_import;
 mod json;
 mod round_trip;
 mod run;

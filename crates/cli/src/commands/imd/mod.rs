@@ -1,8 +1,10 @@
 //! `esker imd`: indexed directories, whose files are the records of a key.
 
 mod get;
+mod import;
 mod info;
 mod range;
+mod target;
 mod write;
 
 use clap::{Args, Subcommand};
@@ -32,6 +34,7 @@ pub struct Imd {
 #[derive(Subcommand)]
 enum ImdCommand {
     Write(write::Write),
+    Import(import::Import),
     Get(get::Get),
     Range(range::Range),
     Info(info::Info),
@@ -42,6 +45,7 @@ impl Imd {
     pub fn run(self, context: &Context) -> Result<()> {
         match self.command {
             ImdCommand::Write(command) => command.run(context),
+            ImdCommand::Import(command) => command.run(context),
             ImdCommand::Get(command) => command.run(context),
             ImdCommand::Range(command) => command.run(context),
             ImdCommand::Info(command) => command.run(context),

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use esker_base::store::url;
-use esker_base::{Error, Kind, Random, Result};
+use esker_base::{Error, Kind, Result};
 use esker_bench::particles::{KEY_BYTES, Particles};
 use esker_bench::report::Report;
 use esker_bench::{ImdWrite, imd_write, imd_write_as_first, write_rank};
@@ -14,9 +14,8 @@ use esker_imd::{Format, Options, Shape, Summary};
 use esker_table::manifest::SetId;
 use serde_json::json;
 
-use crate::change::{Change, SessionSettings};
+use super::target::{Published, Target, place_of};
 use crate::context::Context;
-use crate::location::{Location, Stack};
 use crate::output::notice;
 use crate::quantity;
 
@@ -95,9 +94,8 @@ Examples:
   esker imd write run:/p --ranks 64 --per-node 8 --routing 3hop --format static --keys 100000
   esker run -n 16 --per-node 4 -- esker imd write run:/p --transport tcp --routing 3hop")]
 pub struct Write {
-    /// Where the directory is made
-    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
-    target: Location,
+    #[command(flatten)]
+    target: Target,
     /// Ranks that write, of threads; processes know how many they are
     #[arg(long, default_value_t = 1, value_name = "R")]
     ranks: u32,
@@ -125,21 +123,18 @@ pub struct Write {
     /// Memory of each rank, as 64M
     #[arg(long, default_value = "256M", value_parser = quantity::bytes, value_name = "SIZE")]
     rank_memory: u64,
-    /// Publish as NEWNAME, on top of the target's name
-    #[arg(long = "as", value_name = "NEWNAME")]
-    new_name: Option<String>,
 }
 
 impl Write {
     /// Writes.
     pub fn run(self, context: &Context) -> Result<()> {
         match self.transport {
-            TransportName::Threads => self.lead(context, |session, target| {
+            TransportName::Threads => self.lead(context, |session| {
                 let (number, prefix) = place_of(session);
                 let work = self.work(session.set(), number, self.ranks);
                 let store = session.layers().source().store.clone();
                 let written = imd_write(&store, &prefix, &work)?;
-                place(session, target, number, &written.1)?;
+                self.target.place(session, number, &written.1.totals)?;
                 Ok(written)
             }),
             TransportName::Tcp => self.run_process(context),
@@ -150,27 +145,10 @@ impl Write {
     fn lead(
         &self,
         context: &Context,
-        write: impl FnOnce(&Session, &Location) -> Result<(Report, Summary)>,
+        write: impl FnOnce(&Session) -> Result<(Report, Summary)>,
     ) -> Result<()> {
-        if let Err(error) = context.store()
-            && error.kind() == Kind::NotFound
-        {
-            url::init(context.store_url())?;
-        }
-        let Stack::Name(name) = &self.target.stack else {
-            let what = "an open session: publish it first, and give --as with its name";
-            return Err(Error::new(Kind::Invalid, what));
-        };
-        let repository = context.repository()?;
-        let (bases, published) = match &self.new_name {
-            Some(new_name) => (vec![repository.resolve(name)?.set], new_name.as_str()),
-            None => (Vec::new(), name.as_str()),
-        };
-        let settings = SessionSettings::for_few();
-        let change = Change::begin(context, &bases, published, &settings)?;
-        let set = change.session.set();
-        let (report, summary) = change.run_silently(|session| write(session, &self.target))?;
-        show(context, &report, &summary, published, &set.to_string())
+        let ((report, summary), published) = self.target.publish(context, write)?;
+        show(context, &report, &summary, &published)
     }
 
     /// What this process does as one rank of a job. Rank 0 leads; the others are told where to write.
@@ -195,7 +173,7 @@ impl Write {
                 let prefix = indexed::prefix(set, number);
                 return write_rank(&store, &prefix, transport, &work).map(drop);
             }
-            self.lead(context, |session, target| {
+            self.lead(context, |session| {
                 let (number, prefix) = place_of(session);
                 let set = session.set();
                 let told = [&set.0.to_le_bytes()[..], &number.to_le_bytes()].concat();
@@ -204,7 +182,7 @@ impl Write {
                 }
                 let work = self.work(set, number, ranks);
                 let written = imd_write_as_first(&store, &prefix, transport, &work)?;
-                place(session, target, number, &written.1)?;
+                self.target.place(session, number, &written.1.totals)?;
                 Ok(written)
             })
         })
@@ -223,29 +201,14 @@ impl Write {
     }
 }
 
-/// A number for a new directory of this session, and what the names of its objects begin with.
-fn place_of(session: &Session) -> (u64, String) {
-    let number = Random::from_system().next_u64();
-    (number, indexed::prefix(session.set(), number))
-}
-
-/// Gives the finished directory its name.
-pub fn place(session: &Session, target: &Location, number: u64, summary: &Summary) -> Result<()> {
-    let (dir, name) = session.locate(&target.path)?;
-    let totals = &summary.totals;
-    let bytes = totals.data_bytes + totals.index_bytes;
-    let size = bytes + totals.value_bytes + totals.auxiliary_bytes;
-    session.create_indexed(&dir, name, 0o644, number, size).map(drop)
-}
-
 /// Prints what was written and published.
 fn show(
     context: &Context,
     report: &Report,
     summary: &Summary,
-    name: &str,
-    set: &str,
+    published: &Published,
 ) -> Result<()> {
+    let Published { name, set } = published;
     if !context.out.is_json() {
         context.out.line(report.to_string())?;
         return context.out.line(format!("published {name} @{set}, {} epochs", summary.epochs));
