@@ -19,18 +19,26 @@ use crate::namespace::Namespace;
 /// Rows of the active memtable that are looked at together.
 const PAGE_ROWS: usize = 8192;
 
-/// Where a listing goes on: after the entry of this name.
+/// Where a listing goes on: after the entry of this name, or at this hash of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DirCursor {
-    /// The last entry's name; empty at the start.
+    /// The last entry's name; empty if it goes on at a hash.
     name: Vec<u8>,
+    /// 0 at the start.
+    hash: u64,
 }
 
 impl DirCursor {
     /// After the entry `name`, which need not exist any more.
     #[must_use]
     pub fn after(name: &[u8]) -> Self {
-        Self { name: name.to_vec() }
+        Self { name: name.to_vec(), hash: 0 }
+    }
+
+    /// At the first entry whose name has the hash `hash` or a higher one.
+    #[must_use]
+    pub fn at_hash(hash: u64) -> Self {
+        Self { name: Vec::new(), hash }
     }
 }
 
@@ -57,6 +65,13 @@ impl<'a> EntryView<'a> {
     #[must_use]
     pub fn name(&self) -> &'a [u8] {
         self.block.string(column::NAME, self.row)
+    }
+
+    /// The hash of its name, by which entries are ordered.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.block.int(column::HASH, self.row)
     }
 
     /// The size that its record gives; of a file with several names, 0.
@@ -124,7 +139,7 @@ impl Namespace {
             false => key(dir.id(), &cursor.name).into(),
         };
         if cursor.name.is_empty() {
-            from.ints[2] = 0;
+            from.ints[2] = cursor.hash;
         }
         loop {
             let (cursors, end) = self.layers().cursors(&from.key(), PAGE_ROWS);

@@ -31,6 +31,7 @@ pub struct Namespace {
     nodes: Mutex<HashMap<DirId, Weak<DirNode>>>,
     touched: Arc<Touched>,
     files: OpenFiles,
+    links: Dir,
 }
 
 /// Whether a path's last component is followed if it is a symbolic link.
@@ -63,14 +64,12 @@ impl Namespace {
         };
         let touched = Arc::default();
         let root = DirNode::new(&inode, None, false, &touched);
-        Ok(Self {
-            layers,
-            identity,
-            root,
-            nodes: Mutex::default(),
-            touched,
-            files: OpenFiles::default(),
-        })
+        let nodes = Mutex::default();
+        let files = OpenFiles::default();
+        let mut inode = Inode::new(Entry::Is(FileKind::Directory), 0o700, 0);
+        inode.id = DirId::LINKS.0;
+        let links = DirNode::new(&inode, None, false, &touched);
+        Ok(Self { layers, identity, root, nodes, touched, files, links })
     }
 
     /// The change sets.
@@ -89,6 +88,14 @@ impl Namespace {
     #[must_use]
     pub fn root(&self) -> &Dir {
         &self.root
+    }
+
+    /// The directory of inodes with several names, where the name of each is its identity, 16 bytes
+    /// big endian: operations that take a directory and a name reach a file there whatever
+    /// becomes of its names. The superuser's only, and nobody can list it.
+    #[must_use]
+    pub fn links(&self) -> &Dir {
+        &self.links
     }
 
     /// The record of `name` in `dir` as it is, a link not followed to its inode; `None` for a
@@ -197,7 +204,10 @@ impl Namespace {
     }
 
     /// Opens the directory that `inode`, found as `name` in `parent`, is.
-    pub(crate) fn open_dir(&self, parent: &Dir, name: &[u8], inode: &Inode) -> Result<Dir> {
+    ///
+    /// # Errors
+    /// `NotADirectory`.
+    pub fn open_dir(&self, parent: &Dir, name: &[u8], inode: &Inode) -> Result<Dir> {
         if !inode.is_directory() {
             return Err(Error::new(
                 Kind::NotADirectory,

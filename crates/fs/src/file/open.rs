@@ -6,7 +6,7 @@ use esker_base::Result;
 
 use super::{OpenFile, Place};
 use crate::dir::Dir;
-use crate::inode::{Entry, FileKind, Inode};
+use crate::inode::{DirId, Entry, FileKind, Inode};
 use crate::ops::setattr::{Changes, check_file};
 use crate::path::check_name;
 use crate::session::Session;
@@ -83,6 +83,9 @@ impl Session {
         let entry = entry.ok_or_else(|| crate::session::not_found(name))?;
         if entry.entry == Entry::Link {
             return Ok((self.linked(entry.id, true)?, Place::Links));
+        }
+        if dir.id() == DirId::LINKS {
+            return Ok((entry, Place::Links));
         }
         Ok((entry, Place::Name(dir.clone(), name.to_vec())))
     }

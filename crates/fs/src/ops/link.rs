@@ -40,6 +40,9 @@ impl Session {
         (dir, name): (&Dir, &[u8]),
         id: u128,
     ) -> Result<Option<Inode>> {
+        if old_dir.id() == DirId::LINKS {
+            return self.link_again(id, dir, name).map(Some);
+        }
         let link_name = id.to_be_bytes();
         let keys =
             [key(old_dir.id(), old_name), key(dir.id(), name), key(DirId::LINKS, &link_name)];
@@ -65,23 +68,48 @@ impl Session {
                 }
                 _ => old.clone(),
             };
-            if inode.nlink >= LINKS_MAX {
-                return Err(Error::new(
-                    Kind::TooManyLinks,
-                    format!("a file has {LINKS_MAX} names"),
-                ));
-            }
-            inode.nlink += 1;
-            inode.ctime_ns = now_ns;
-            let link = |generation| {
-                let mut link = Inode::new(Entry::Link, 0, now_ns);
-                (link.id, link.generation) = (id, generation);
-                link
-            };
-            let old_link = link(old_state.next_generation);
-            let new_link = link(new.next_generation);
+            count_name(&mut inode, now_ns)?;
+            let old_link = link_to(id, old_state.next_generation, now_ns);
+            let new_link = link_to(id, new.next_generation, now_ns);
             draft.put(&mut [old_link.row(&keys[0]), new_link.row(&keys[1]), inode.row(&keys[2])]);
             Ok(Some(inode))
         })
     }
+    /// A further name of a file that is among the links already.
+    fn link_again(&self, id: u128, dir: &Dir, name: &[u8]) -> Result<Inode> {
+        let link_name = id.to_be_bytes();
+        let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
+        let below = [self.below(dir, &keys[0])?, self.layers().below(&keys[1], false)?];
+        let now_ns = self.now_ns();
+        self.tree().update(keys, |[new, shared], draft| {
+            let new = State::of(new, &below[0])?;
+            if new.inode.is_some() {
+                return Err(exists(name));
+            }
+            let shared = State::of(shared, &below[1])?.inode;
+            // Without names there is nothing to give another name to.
+            let mut inode = shared.filter(|inode| inode.nlink > 0).ok_or_else(|| not_found(name))?;
+            count_name(&mut inode, now_ns)?;
+            let link = link_to(id, new.next_generation, now_ns);
+            draft.put(&mut [link.row(&keys[0]), inode.row(&keys[1])]);
+            Ok(inode)
+        })
+    }
+}
+
+/// Counts one more name of `inode`.
+fn count_name(inode: &mut Inode, now_ns: u64) -> Result<()> {
+    if inode.nlink >= LINKS_MAX {
+        return Err(Error::new(Kind::TooManyLinks, format!("a file has {LINKS_MAX} names")));
+    }
+    inode.nlink += 1;
+    inode.ctime_ns = now_ns;
+    Ok(())
+}
+
+/// The record of a name of the file `id`.
+fn link_to(id: u128, generation: u64, now_ns: u64) -> Inode {
+    let mut link = Inode::new(Entry::Link, 0, now_ns);
+    (link.id, link.generation) = (id, generation);
+    link
 }

@@ -13,8 +13,17 @@ impl Session {
     /// # Errors
     /// `NotFound`, `Denied`; `IsADirectory` for a directory.
     pub fn unlink(&self, dir: &Dir, name: &[u8]) -> Result<()> {
+        self.take_name(dir, name).map(drop)
+    }
+
+    /// As [`Session::unlink`]; returns the inode with the links that it has left.
+    ///
+    /// # Errors
+    /// As [`Session::unlink`].
+    pub fn take_name(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
         let removed = self.remove_name(dir, name)?;
-        self.release_removed(&removed)
+        self.release_removed(&removed)?;
+        Ok(removed)
     }
 
     /// Sees to the content of `inode`, from which a name was taken, if that was the last.
