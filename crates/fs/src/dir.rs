@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::identity::{Identity, denied};
 use crate::inode::{DirId, Inode};
+use crate::path::check_name;
 
 /// An open directory.
 pub type Dir = Arc<DirNode>;
@@ -122,6 +123,12 @@ impl DirNode {
 
     pub(crate) fn is_removed(&self) -> bool {
         self.is_removed.load(Ordering::Relaxed)
+    }
+
+    /// Fails unless `name` can be in this directory. The links directory's own names are any bytes.
+    #[inline]
+    pub(crate) fn check_name(&self, name: &[u8]) -> Result<()> {
+        if self.id == DirId::LINKS { Ok(()) } else { check_name(name) }
     }
 
     /// Fails if the directory was removed.

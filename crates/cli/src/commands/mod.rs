@@ -18,6 +18,7 @@ mod init;
 mod log;
 mod ls;
 mod mkdir;
+mod mount;
 mod mv;
 mod names;
 mod publish;
@@ -30,6 +31,7 @@ mod squash;
 mod stat;
 mod transfer;
 mod tree;
+mod umount;
 mod verify;
 
 use std::process::ExitCode;
@@ -57,6 +59,9 @@ pub enum Command {
     Rm(rm::Rm),
     Mv(mv::Mv),
     Mkdir(mkdir::Mkdir),
+    Mount(mount::Mount),
+    Umount(umount::Umount),
+    Commit(umount::Commit),
     Session(session::SessionCommand),
     Publish(publish::Publish),
     Names(names::Names),
@@ -94,6 +99,9 @@ impl Command {
             Self::Rm(command) => command.run(context),
             Self::Mv(command) => command.run(context),
             Self::Mkdir(command) => command.run(context),
+            Self::Mount(command) => command.run(context),
+            Self::Umount(command) => command.run(context),
+            Self::Commit(command) => command.run(context),
             Self::Session(command) => command.run(context),
             Self::Publish(command) => command.run(context),
             Self::Names(command) => command.run(context),

@@ -88,7 +88,8 @@ impl Session {
             }
             let shared = State::of(shared, &below[1])?.inode;
             // Without names there is nothing to give another name to.
-            let mut inode = shared.filter(|inode| inode.nlink > 0).ok_or_else(|| not_found(name))?;
+            let mut inode =
+                shared.filter(|inode| inode.nlink > 0).ok_or_else(|| not_found(name))?;
             count_name(&mut inode, now_ns)?;
             let link = link_to(id, new.next_generation, now_ns);
             draft.put(&mut [link.row(&keys[0]), inode.row(&keys[1])]);

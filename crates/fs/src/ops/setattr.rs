@@ -5,7 +5,7 @@ use esker_base::{Error, Kind, Result};
 use crate::dir::Dir;
 use crate::identity::{Identity, WRITE, not_permitted};
 use crate::inode::{FileKind, Inode};
-use crate::path::{check_name, show};
+use crate::path::show;
 use crate::session::Session;
 use crate::xattr;
 
@@ -44,7 +44,7 @@ impl Session {
     /// # Errors
     /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for a size of what has none.
     pub fn setattr(&self, dir: &Dir, name: &[u8], changes: &Changes) -> Result<Inode> {
-        check_name(name)?;
+        dir.check_name(name)?;
         if let Some(file) = self.open_to_change(dir, name, changes)? {
             let changed = self.setattr_file(&file, changes);
             self.close_file(file)?;
@@ -135,18 +135,30 @@ impl Session {
         (attribute, value): (&[u8], &[u8]),
         how: XattrSet,
     ) -> Result<()> {
-        self.amend_xattrs(dir, name, attribute, |xattrs| {
-            let has = xattrs.contains_key(attribute);
-            match how {
-                XattrSet::Create if has => {
-                    Err(Error::new(Kind::Exists, format!("{}: attribute exists", show(attribute))))
-                }
-                XattrSet::Replace if !has => Err(no_attribute(attribute)),
-                _ => {
-                    xattrs.insert(attribute.to_vec(), value.to_vec());
-                    Ok(())
-                }
-            }
+        self.amend_xattrs(dir, name, attribute, |xattrs| set(xattrs, (attribute, value), how))
+    }
+
+    /// Sets an extended attribute of the root directory.
+    ///
+    /// # Errors
+    /// As [`Session::set_xattr`].
+    pub fn set_xattr_root(&self, (attribute, value): (&[u8], &[u8]), how: XattrSet) -> Result<()> {
+        let _shape = self.shape();
+        self.amend_root(|inode| {
+            self.change_xattrs(inode, b"/", attribute, |xattrs| {
+                set(xattrs, (attribute, value), how)
+            })
+        })
+    }
+
+    /// Removes an extended attribute of the root directory.
+    ///
+    /// # Errors
+    /// As [`Session::remove_xattr`].
+    pub fn remove_xattr_root(&self, attribute: &[u8]) -> Result<()> {
+        let _shape = self.shape();
+        self.amend_root(|inode| {
+            self.change_xattrs(inode, b"/", attribute, |xattrs| remove(xattrs, attribute))
         })
     }
 
@@ -155,9 +167,7 @@ impl Session {
     /// # Errors
     /// `NotFound`, `Denied`, `NoAttribute`.
     pub fn remove_xattr(&self, dir: &Dir, name: &[u8], attribute: &[u8]) -> Result<()> {
-        self.amend_xattrs(dir, name, attribute, |xattrs| {
-            xattrs.remove(attribute).map(drop).ok_or_else(|| no_attribute(attribute))
-        })
+        self.amend_xattrs(dir, name, attribute, |xattrs| remove(xattrs, attribute))
     }
 
     /// Who may change attributes for users: of files and directories, who may write to them; of
@@ -180,23 +190,52 @@ impl Session {
         mut change: impl FnMut(&mut xattr::Xattrs) -> Result<()>,
     ) -> Result<()> {
         let _shape = self.shape();
-        check_name(name)?;
+        dir.check_name(name)?;
         self.check_search(dir, name)?;
-        let user = attribute.starts_with(b"user.");
-        self.amend(dir, name, |inode| {
-            if user {
-                self.check_user_xattr(inode, name)?;
-            } else if !self.identity().is_root() {
-                return Err(not_permitted(attribute));
-            }
-            let mut xattrs = xattr::decode(&inode.xattrs)?;
-            change(&mut xattrs)?;
-            inode.xattrs = xattr::encode(&xattrs)?;
-            inode.ctime_ns = self.now_ns();
-            Ok(())
-        })?;
+        self.amend(dir, name, |inode| self.change_xattrs(inode, name, attribute, &mut change))?;
         Ok(())
     }
+
+    fn change_xattrs(
+        &self,
+        inode: &mut Inode,
+        name: &[u8],
+        attribute: &[u8],
+        mut change: impl FnMut(&mut xattr::Xattrs) -> Result<()>,
+    ) -> Result<()> {
+        if attribute.starts_with(b"user.") {
+            self.check_user_xattr(inode, name)?;
+        } else if !self.identity().is_root() {
+            return Err(not_permitted(attribute));
+        }
+        let mut xattrs = xattr::decode(&inode.xattrs)?;
+        change(&mut xattrs)?;
+        inode.xattrs = xattr::encode(&xattrs)?;
+        inode.ctime_ns = self.now_ns();
+        Ok(())
+    }
+}
+
+fn set(
+    xattrs: &mut xattr::Xattrs,
+    (attribute, value): (&[u8], &[u8]),
+    how: XattrSet,
+) -> Result<()> {
+    let has = xattrs.contains_key(attribute);
+    match how {
+        XattrSet::Create if has => {
+            Err(Error::new(Kind::Exists, format!("{}: attribute exists", show(attribute))))
+        }
+        XattrSet::Replace if !has => Err(no_attribute(attribute)),
+        _ => {
+            xattrs.insert(attribute.to_vec(), value.to_vec());
+            Ok(())
+        }
+    }
+}
+
+fn remove(xattrs: &mut xattr::Xattrs, attribute: &[u8]) -> Result<()> {
+    xattrs.remove(attribute).map(drop).ok_or_else(|| no_attribute(attribute))
 }
 
 /// Notes that the content of a file was changed at `now_ns`: what an ordinary user writes to does

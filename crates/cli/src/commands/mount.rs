@@ -1,0 +1,359 @@
+//! `esker mount`: a snapshot or a session as a directory of the machine.
+//!
+//! In the background it is this program started again: the child mounts, says on standard output
+//! that it has, and goes on without a terminal; the parent passes that on, or the child's error.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+
+use clap::Args;
+use esker_base::clock::SystemClock;
+use esker_base::{Clock, Error, Kind, Result};
+use esker_fs::identity::Identity;
+use esker_fs::marker::Holder;
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_fuse::{Mount as Mounted, MountOptions, View};
+use esker_table::manifest::{SetId, SetState};
+use serde_json::{Value, json};
+
+use crate::change::{SessionSettings, check_free};
+use crate::context::{Context, set_of, sets_of};
+use crate::location::Stack;
+use crate::output::notice;
+
+/// The property of a change set that says as which name its mount will publish it.
+const PROPERTY: &str = "mount";
+/// Set for the child that works in the background.
+const READY: &str = "ESKER_MOUNT_READY";
+
+/// Show a snapshot, or a session to write in, as a directory
+///
+/// Without --write the snapshot NAME is shown; nothing can change it. With --write a session begins
+/// on top of the bases, and any program then reads and writes files in it; when the mount ends, the
+/// result is published as NEWNAME, as one more snapshot. A mount ends by `esker umount`, which also
+/// says whether publishing went well, by `fusermount3 -u` or `umount`, and by SIGTERM or SIGINT.
+/// `esker commit` publishes what there is so far and goes on.
+///
+/// What a program has written survives the death of the mount up to a tenth of a second before;
+/// what it has synced with fsync survives power loss. The session of a mount that died is still
+/// open: --resume goes on with it.
+///
+/// Needs /dev/fuse and, unless you are root, the `fuse3` package.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker mount headers /mnt                            look at a snapshot
+  esker mount --write build-1 --base headers /mnt     change it; publish as build-1 at the end
+  make -C /mnt && esker commit /mnt build-1-compiled  publish in between
+  esker umount /mnt                                   publish as build-1 and end
+  esker mount --write build-1 --resume /mnt           go on after a crash")]
+pub struct Mount {
+    /// The snapshot, unless --write is given; then the directory at which it is shown
+    #[arg(required = true, num_args = 1..=2, value_names = ["NAME", "MOUNTPOINT"])]
+    what: Vec<String>,
+    /// Take changes, and publish them as NEWNAME at the end
+    #[arg(long, value_name = "NEWNAME")]
+    write: Option<String>,
+    /// Build on this snapshot; of several, earlier ones win
+    #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser(), requires = "write")]
+    bases: Vec<Stack>,
+    /// Go on with the session of a mount that died
+    #[arg(long, requires = "write", conflicts_with = "bases")]
+    resume: bool,
+    /// Let other users see it; always so for root, else /etc/fuse.conf must allow it
+    #[arg(long)]
+    allow_other: bool,
+    /// Let the kernel collect small writes and pass them on together: faster for programs that
+    /// write a few bytes or random pages at a time, slower for many small files
+    #[arg(long)]
+    write_back: bool,
+    /// Threads that answer the kernel
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    threads: usize,
+    /// Stay in the foreground, and say there what goes wrong
+    #[arg(long)]
+    foreground: bool,
+    /// Append to FILE what goes wrong in the background
+    #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
+    log: Option<PathBuf>,
+    #[command(flatten)]
+    settings: SessionSettings,
+}
+
+/// What is mounted, and what is to be done with it at the end.
+struct Subject {
+    view: View,
+    name: String,
+    session: Option<Arc<Session>>,
+}
+
+impl Mount {
+    /// Mounts, and serves the mount or leaves that to the background.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let mountpoint = self.mountpoint()?;
+        let is_background = std::env::var_os(READY).is_some();
+        if !self.foreground && !is_background {
+            return in_background(context);
+        }
+        if let (Some(log), true) = (&self.log, is_background) {
+            // An unwritable log is said while somebody listens.
+            open_log(log)?;
+        }
+        make_usable(&mountpoint)?;
+        let subject = self.subject(context)?;
+        let mounted =
+            Mounted::new(subject.view.clone(), &mountpoint, self.options(context, &subject))
+                .inspect_err(|_| subject.give_up(context, self.resume))?;
+        subject.announce(context, &mountpoint)?;
+        if is_background {
+            leave_terminal(self.log.as_deref())?;
+        }
+        let ending = mounted.run()?;
+        let finished = match &ending.closed {
+            Ok(()) => subject.finish(),
+            Err(error) => Err(Error::new(error.kind(), error.context())),
+        };
+        let told = finished.as_ref().map(Clone::clone);
+        let told = told.map_err(|error| Error::new(error.kind(), error.to_string()));
+        ending.tell(&told);
+        finished.map(drop)
+    }
+
+    fn mountpoint(&self) -> Result<PathBuf> {
+        match (&self.write, self.what.as_slice()) {
+            (Some(_), [mountpoint]) | (None, [_, mountpoint]) => Ok(mountpoint.into()),
+            (Some(_), _) => Err(Error::new(
+                Kind::Invalid,
+                "with --write NEWNAME only the directory follows; bases are given by --base",
+            )),
+            (None, _) => Err(Error::new(
+                Kind::Invalid,
+                "what is to be mounted where? `esker mount NAME DIRECTORY`",
+            )),
+        }
+    }
+
+    /// Opens what is to be mounted. Permissions are checked by the kernel for whoever asks, so the
+    /// session itself is the superuser's.
+    fn subject(&self, context: &Context) -> Result<Subject> {
+        let repository = context.repository()?;
+        let Some(name) = &self.write else {
+            let stack = Stack::parse(self.what[0].as_bytes())
+                .map_err(|error| Error::new(Kind::Invalid, error))?;
+            let set = set_of(&repository, &stack)?;
+            let namespace = Arc::new(repository.open(&[set], Identity::root())?);
+            return Ok(Subject {
+                view: View::Snapshot(namespace),
+                name: stack.to_string(),
+                session: None,
+            });
+        };
+        check_free(&repository, name)?;
+        let mut options = self.settings.options(context);
+        options.identity = Identity::root();
+        options.properties.insert(PROPERTY.to_owned(), name.clone());
+        let session = Arc::new(self.session(&repository, name, options)?);
+        Ok(Subject {
+            view: View::Session(session.clone()),
+            name: name.clone(),
+            session: Some(session),
+        })
+    }
+
+    fn session(
+        &self,
+        repository: &Repository,
+        name: &str,
+        options: SessionOptions,
+    ) -> Result<Session> {
+        let left = left_by_mounts(repository, name)?;
+        match (self.resume, left.as_slice()) {
+            (false, []) => repository.begin(&sets_of(repository, &self.bases)?, options),
+            (true, [set]) => repository.resume(*set, options),
+            (false, [set, ..]) => Err(Error::new(
+                Kind::Conflict,
+                format!(
+                    "@{set} is the session of a mount for {name} that runs or died: go on with it \
+                     by --resume, or give it up by `esker session drop @{set}`"
+                ),
+            )),
+            (true, []) => Err(Error::new(
+                Kind::NotFound,
+                format!("no mount for {name} was left; begin one without --resume"),
+            )),
+            (true, [one, two, ..]) => Err(Error::new(
+                Kind::Conflict,
+                format!(
+                    "@{one} and @{two} are both sessions of mounts for {name}: give one up by \
+                     `esker session drop`"
+                ),
+            )),
+        }
+    }
+
+    fn options(&self, context: &Context, subject: &Subject) -> MountOptions {
+        let store = context.store_url();
+        let is_root = rustix::process::geteuid().is_root();
+        MountOptions {
+            source: format!("esker:{}", subject.name),
+            name: subject.name.clone(),
+            threads: self.threads,
+            writes_back: self.write_back,
+            allows_others: self.allow_other || is_root,
+            store: Some(PathBuf::from(store.strip_prefix("file://").unwrap_or(store)))
+                .filter(|path| path.is_dir()),
+            clock: Arc::new(SystemClock),
+            report: Box::new(report),
+        }
+    }
+}
+
+impl Subject {
+    fn announce(&self, context: &Context, mountpoint: &Path) -> Result<()> {
+        let set = self.session.as_ref().map(|session| session.set().to_string());
+        if context.out.is_json() {
+            let pid = std::process::id();
+            let mountpoint = mountpoint.to_string_lossy();
+            let shown =
+                json!({"mountpoint": mountpoint, "name": self.name, "set": set, "pid": pid});
+            context.out.json(shown)?;
+        } else {
+            let at = mountpoint.display();
+            context.out.line(match set {
+                Some(set) => format!("session @{set} is at {at}; it will be {}", self.name),
+                None => format!("{} is at {at}", self.name),
+            })?;
+        }
+        context.out.flush()
+    }
+
+    /// Publishes the session, if there is one.
+    fn finish(&self) -> Result<Value> {
+        let Some(session) = &self.session else { return Ok(json!({})) };
+        let set = session.set();
+        session.publish(&self.name).map_err(|error| {
+            let name = &self.name;
+            error.within(format!(
+                "session @{set} stays open; publish it by `esker publish @{set} {name}`"
+            ))
+        })?;
+        Ok(json!({"published": self.name, "set": set.to_string()}))
+    }
+
+    /// What was begun for a mount that could not be made is not wanted any more.
+    fn give_up(&self, context: &Context, was_open: bool) {
+        if let (Some(session), false) = (&self.session, was_open)
+            && let Ok(repository) = context.repository()
+            && let Err(error) = repository.abandon(session.set())
+        {
+            notice(format!("could not give up session @{}: {error}", session.set()));
+        }
+    }
+}
+
+/// Open sessions of mounts for `name`.
+fn left_by_mounts(repository: &Repository, name: &str) -> Result<Vec<SetId>> {
+    let of_mount = |node: &esker_fs::graph::GraphNode| {
+        node.holders.contains(&Holder::Session)
+            && node.manifest.as_ref().is_ok_and(|manifest| {
+                manifest.state == SetState::Open
+                    && manifest.properties.get(PROPERTY).is_some_and(|of| of == name)
+            })
+    };
+    Ok(repository
+        .graph_of_all()?
+        .iter()
+        .filter(|node| of_mount(node))
+        .map(|node| node.set)
+        .collect())
+}
+
+/// Says what went wrong, once for each second: an unreachable store is asked again and again.
+fn report(error: &Error) {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static LAST_NS: AtomicU64 = AtomicU64::new(0);
+    let now_ns = SystemClock.monotonic_ns();
+    let last_ns = LAST_NS.load(Ordering::Relaxed);
+    let is_due = last_ns == 0 || now_ns.saturating_sub(last_ns) > 1_000_000_000;
+    if is_due
+        && LAST_NS.compare_exchange(last_ns, now_ns, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    {
+        notice(error.to_string());
+    }
+}
+
+/// Starts this program again in the background, and waits until it has mounted or failed.
+fn in_background(context: &Context) -> Result<()> {
+    let program = std::env::current_exe().map_err(|error| Error::io(error, "find esker"))?;
+    let mut child = std::process::Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .env(READY, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| Error::io(error, "start esker in the background"))?;
+    let said = child.stdout.take().expect("it was piped");
+    let mut line = String::new();
+    let read = BufReader::new(said).read_line(&mut line);
+    read.map_err(|error| Error::io(error, "wait for the mount"))?;
+    if line.is_empty() {
+        let status = child.wait().map_err(|error| Error::io(error, "wait for the mount"))?;
+        let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+        // It has said why.
+        std::process::exit(i32::from(code));
+    }
+    context.out.raw(line.as_bytes())
+}
+
+fn open_log(path: &Path) -> Result<std::fs::File> {
+    let log = std::fs::File::options().create(true).append(true).open(path);
+    log.map_err(|error| Error::io(error, format!("open {}", path.display())))
+}
+
+/// Goes on without the terminal and without whoever waits for the first line.
+fn leave_terminal(log: Option<&Path>) -> Result<()> {
+    let failed = |errno: rustix::io::Errno| Error::io(errno.into(), "leave the terminal");
+    // Fails only for the leader of a group, which a child is not.
+    let _ = rustix::process::setsid();
+    let to = match log {
+        Some(path) => open_log(path)?,
+        None => std::fs::File::options()
+            .write(true)
+            .open("/dev/null")
+            .map_err(|error| Error::io(error, "open /dev/null"))?,
+    };
+    let _ = std::io::stdout().flush();
+    rustix::stdio::dup2_stdout(&to).map_err(failed)?;
+    rustix::stdio::dup2_stderr(&to).map_err(failed)
+}
+
+/// Removes what a mount that died has left at `mountpoint`, which nobody can use.
+fn make_usable(mountpoint: &Path) -> Result<()> {
+    match std::fs::metadata(mountpoint) {
+        Err(error) if error.raw_os_error() == Some(107) => {
+            let detached = rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH);
+            if detached.is_ok() {
+                return Ok(());
+            }
+            let helper = std::process::Command::new("fusermount3");
+            let mut helper = helper;
+            let removed = helper.args(["-u", "-z", "--"]).arg(mountpoint).status();
+            match removed {
+                Ok(status) if status.success() => Ok(()),
+                _ => Err(Error::new(
+                    Kind::Denied,
+                    format!("{}: a mount that died is in the way", mountpoint.display()),
+                )),
+            }
+        }
+        Err(error) => Err(Error::io(error, format!("{}", mountpoint.display()))),
+        Ok(found) if !found.is_dir() => {
+            let context = format!("{}: not a directory", mountpoint.display());
+            Err(Error::new(Kind::NotADirectory, context))
+        }
+        Ok(_) => Ok(()),
+    }
+}

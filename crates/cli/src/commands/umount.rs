@@ -1,0 +1,57 @@
+//! `esker umount` and `esker commit`: what is asked of a running mount.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use esker_base::Result;
+use esker_fuse::{Request, ask};
+
+use crate::context::Context;
+
+/// End a mount, and publish what was written in it
+///
+/// Waits until everything is published, and says as what. It fails while somebody uses the mount.
+#[derive(Args)]
+#[command(after_help = "Example:\n  esker umount /mnt")]
+pub struct Umount {
+    /// The directory at which it is mounted
+    mountpoint: PathBuf,
+}
+
+/// Publish what a mount shows now, and go on
+///
+/// The snapshot is as of a moment during the call: all that was written before it is in it. The
+/// mount will be published under its own name at the end as before.
+#[derive(Args)]
+#[command(after_help = "Example:\n  esker commit /mnt build-1-compiled")]
+pub struct Commit {
+    /// The directory at which it is mounted
+    mountpoint: PathBuf,
+    /// The name of the snapshot
+    name: String,
+}
+
+impl Umount {
+    /// Ends it.
+    pub fn run(self, context: &Context) -> Result<()> {
+        tell(context, &ask(&self.mountpoint, &Request::End)?)
+    }
+}
+
+impl Commit {
+    /// Publishes it.
+    pub fn run(self, context: &Context) -> Result<()> {
+        tell(context, &ask(&self.mountpoint, &Request::Commit(self.name))?)
+    }
+}
+
+/// Prints what was published, if anything.
+fn tell(context: &Context, answer: &serde_json::Value) -> Result<()> {
+    if context.out.is_json() {
+        return context.out.json(answer.clone());
+    }
+    match (answer["published"].as_str(), answer["set"].as_str()) {
+        (Some(name), Some(set)) => context.out.line(format!("published {name} @{set}")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,230 @@
+//! Attributes: of inodes to what the kernel is told, and changing them.
+//!
+//! Times are nanoseconds since 1970 in 64 bits: what is before is kept as 1970, what is after 2554
+//! as 2554. Directories have one link whatever is in them, as on Btrfs: programs take that for
+//! "not counted". The kernel has applied the rules of who may change what; what it leaves to the
+//! file system is to take set-id bits away when content or owner changes (`HANDLE_KILLPRIV_V2`).
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use esker_fs::inode::{FileKind, Inode};
+use esker_fs::ops::Changes;
+use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
+
+use crate::front::Front;
+use crate::nodes::Node;
+use crate::place::Place;
+
+/// What reads are best made in, and what programs size their buffers by.
+const BLOCK_BYTES: u32 = 4096;
+
+/// What a listing keeps of an inode.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes {
+    pub(crate) id: u128,
+    pub(crate) kind: FileKind,
+    pub(crate) nlink: u32,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    rdev: u64,
+    size: u64,
+    mtime_ns: u64,
+    ctime_ns: u64,
+    atime_ns: u64,
+}
+
+impl From<&Inode> for Attributes {
+    fn from(inode: &Inode) -> Self {
+        Self {
+            id: inode.id,
+            kind: inode.kind().unwrap_or(FileKind::File),
+            nlink: inode.nlink,
+            mode: inode.mode,
+            uid: inode.uid,
+            gid: inode.gid,
+            rdev: inode.rdev,
+            size: inode.size,
+            mtime_ns: inode.mtime_ns,
+            ctime_ns: inode.ctime_ns,
+            atime_ns: inode.atime_ns,
+        }
+    }
+}
+
+impl Attributes {
+    /// What the kernel is told of the file with this inode number.
+    pub(crate) fn shown(&self, number: u64) -> FileAttr {
+        FileAttr {
+            ino: INodeNo(number),
+            size: self.size,
+            blocks: self.size.div_ceil(512),
+            atime: time_of(self.atime_ns),
+            mtime: time_of(self.mtime_ns),
+            ctime: time_of(self.ctime_ns),
+            crtime: UNIX_EPOCH,
+            kind: type_of(self.kind),
+            perm: (self.mode & 0o7777) as u16,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            // The protocol has 32 bits, in the kernel's own layout of 12 and 20.
+            rdev: shown_device(self.rdev),
+            blksize: BLOCK_BYTES,
+            flags: 0,
+        }
+    }
+}
+
+/// The kernel's type of a kind.
+pub(crate) fn type_of(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::File => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+/// A device's number as the protocol has it: the kernel's 32-bit form (`new_encode_dev`).
+fn shown_device(rdev: u64) -> u32 {
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xf_ff00) << 12)
+}
+
+/// The number of a device that the protocol shows as `rdev`.
+pub(crate) fn device_of(rdev: u32) -> u64 {
+    let (major, minor) = ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00));
+    rustix::fs::makedev(major, minor)
+}
+
+fn time_of(ns: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_nanos(ns)
+}
+
+/// Nanoseconds since 1970 of `time`, as near as they can be kept.
+fn ns_of(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What is to change, as the kernel says it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) mode: Option<u32>,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    pub(crate) size: Option<u64>,
+    pub(crate) atime: Option<TimeOrNow>,
+    pub(crate) mtime: Option<TimeOrNow>,
+    /// Whether who changes the size loses set-id bits by it.
+    pub(crate) drops_set_id: bool,
+}
+
+impl Front {
+    /// Attributes of `node` as they are now.
+    pub(crate) fn attributes(&self, node: &Node) -> Result<FileAttr, Errno> {
+        let inode = self.inode(node)?;
+        Ok(Attributes::from(&inode).shown(node.number))
+    }
+
+    /// The inode of `node`; content and extended attributes may be missing.
+    pub(crate) fn inode(&self, node: &Node) -> Result<Inode, Errno> {
+        if let Some(inode) = self.open_inode(node)? {
+            return Ok(inode);
+        }
+        let place = node.place.lock().clone();
+        let found = match &place {
+            Place::Dir(dir) => self.view.stat_dir(dir),
+            Place::Name(dir, name) => self.view.lookup(dir, name, false),
+            Place::Gone(inode) => return Ok((**inode).clone()),
+        };
+        found.map_err(|error| self.errno(&error))
+    }
+
+    /// Changes attributes of `node`; returns them all.
+    pub(crate) fn change(&self, node: &Node, wanted: &Wanted) -> Result<FileAttr, Errno> {
+        let session = self.session()?;
+        let now_ns = || self.now_ns();
+        let time = |time: Option<TimeOrNow>| {
+            time.map(|time| match time {
+                TimeOrNow::SpecificTime(time) => ns_of(time),
+                TimeOrNow::Now => now_ns(),
+            })
+        };
+        let mut changes = Changes {
+            mode: wanted.mode.map(|mode| mode & 0o7777),
+            uid: wanted.uid,
+            gid: wanted.gid,
+            size: wanted.size,
+            atime_ns: time(wanted.atime),
+            mtime_ns: time(wanted.mtime),
+        };
+        if wanted.size.is_some() && wanted.drops_set_id && changes.mode.is_none() {
+            changes.mode = self.mode_without_set_id(node)?;
+        }
+        let opened = self.open_for_change(node);
+        let place = node.place.lock().clone();
+        let changed = match (&opened, &place) {
+            (Some(file), _) => session.setattr_file(file, &changes),
+            (None, Place::Dir(dir)) => match dir.place() {
+                Some((parent, name)) => session.setattr(&parent, &name, &changes),
+                None => session.setattr_root(&changes).and_then(|()| session.stat_dir(dir)),
+            },
+            (None, Place::Name(dir, name)) => session.setattr(dir, name, &changes),
+            (None, Place::Gone(inode)) => {
+                let inode = changed_gone(inode, &changes, now_ns());
+                *node.place.lock() = Place::Gone(Box::new(inode.clone()));
+                Ok(inode)
+            }
+        };
+        self.note_change();
+        let inode = changed.map_err(|error| self.errno(&error))?;
+        Ok(Attributes::from(&inode).shown(node.number))
+    }
+
+    /// The mode that `node` has once somebody else has written to it, if that is another.
+    pub(crate) fn mode_without_set_id(&self, node: &Node) -> Result<Option<u32>, Errno> {
+        let mode = self.inode(node)?.mode;
+        // Without group execution, set-group-id means mandatory locking and stays.
+        let dropped = if mode & 0o010 != 0 { 0o6000 } else { 0o4000 };
+        Ok((mode & dropped != 0).then_some(mode & !dropped))
+    }
+}
+
+/// A file without names is changed where it is left: here.
+fn changed_gone(inode: &Inode, changes: &Changes, now_ns: u64) -> Inode {
+    let mut inode = inode.clone();
+    inode.mode = changes.mode.unwrap_or(inode.mode);
+    inode.uid = changes.uid.unwrap_or(inode.uid);
+    inode.gid = changes.gid.unwrap_or(inode.gid);
+    inode.atime_ns = changes.atime_ns.unwrap_or(inode.atime_ns);
+    inode.mtime_ns = changes.mtime_ns.unwrap_or(inode.mtime_ns);
+    inode.ctime_ns = now_ns;
+    inode
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_survive_the_protocol() {
+        for (major, minor) in [(1, 3), (8, 255), (8, 256), (0xfff, 0xf_ffff), (0, 0)] {
+            let rdev = rustix::fs::makedev(major, minor);
+            assert_eq!(device_of(shown_device(rdev)), rdev, "{major}:{minor}");
+        }
+    }
+
+    #[test]
+    fn times_out_of_range_are_kept_as_near_as_possible() {
+        let before = UNIX_EPOCH - Duration::from_secs(1);
+        let after = UNIX_EPOCH + Duration::from_secs(1 << 40);
+        assert_eq!((ns_of(before), ns_of(after)), (0, u64::MAX));
+        assert_eq!(ns_of(time_of(1_234_567_890_123_456_789)), 1_234_567_890_123_456_789);
+        assert_eq!(ns_of(time_of(u64::MAX)), u64::MAX);
+    }
+}

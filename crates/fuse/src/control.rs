@@ -1,0 +1,209 @@
+//! Control: how commands talk to a running mount.
+//!
+//! The root of a mount has an extended attribute, [`STATUS`], that nobody lists: it says which
+//! process serves it and at which socket it listens. A request is a line of JSON, as is its answer.
+//! Only whoever runs the mount and the superuser are listened to.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use esker_base::{Error, Kind, Random, Result};
+use serde_json::{Value, json};
+
+/// The attribute of a mount's root that says who serves it.
+pub const STATUS: &str = "user.esker.mount";
+/// A request is shorter than this.
+const REQUEST_BYTES_MAX: u64 = 64 << 10;
+/// How long whoever connects may take to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a command asks of a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Publish what it shows now as this name, and go on.
+    Commit(String),
+    /// Unmount, publish what is to be published, and end.
+    End,
+}
+
+/// Who serves a mount.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// The process.
+    pub pid: u32,
+    /// The change set that is being written, if any.
+    pub set: Option<String>,
+    /// The name as which it will be published, or that is shown.
+    pub name: String,
+    socket: String,
+}
+
+/// Who serves the mount at `mountpoint`.
+///
+/// # Errors
+/// `Invalid` if it is no mount of Esker.
+pub fn status_of(mountpoint: &Path) -> Result<Status> {
+    let none = |what: String| {
+        Error::new(Kind::Invalid, format!("{}: not a mount of esker{what}", mountpoint.display()))
+    };
+    let mut bytes = vec![0; 64 << 10];
+    let count = rustix::fs::getxattr(mountpoint, STATUS, &mut bytes).map_err(|errno| {
+        none(match errno {
+            rustix::io::Errno::NOTCONN => " that still runs; `fusermount3 -u` removes it".into(),
+            _ => format!(" ({errno})"),
+        })
+    })?;
+    let status: Value = serde_json::from_slice(&bytes[..count])
+        .map_err(|error| none(String::new()).with_source(error))?;
+    let text = |field: &str| status[field].as_str().map(str::to_owned);
+    let pid = status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    match (pid, text("name"), text("socket")) {
+        (Some(pid), Some(name), Some(socket)) => Ok(Status { pid, set: text("set"), name, socket }),
+        _ => Err(none(String::new())),
+    }
+}
+
+/// Asks the mount at `mountpoint` and waits for its answer; returns what it did, in its fields.
+///
+/// # Errors
+/// As [`status_of`]; what the mount answers; `Closed` if it ended without an answer.
+pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
+    let status = status_of(mountpoint)?;
+    let gone = |error: std::io::Error| {
+        let context = format!("{}: the mount ended", mountpoint.display());
+        Error::new(Kind::Closed, context).with_source(error)
+    };
+    let address = SocketAddr::from_abstract_name(&status.socket).map_err(gone)?;
+    let mut stream = UnixStream::connect_addr(&address).map_err(gone)?;
+    let line = match request {
+        Request::Commit(name) => json!({"commit": name}),
+        Request::End => json!({"end": true}),
+    };
+    writeln!(stream, "{line}").map_err(gone)?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).map_err(gone)?;
+    let answer: Value = serde_json::from_str(&answer).map_err(|_| {
+        let context = format!("{}: the mount ended without an answer", mountpoint.display());
+        Error::new(Kind::Closed, context)
+    })?;
+    match answer["error"].as_str() {
+        None => Ok(answer),
+        Some(what) => {
+            let kind = answer["errno"].as_i64().map_or(Kind::Unavailable, kind_of);
+            Err(Error::new(kind, what))
+        }
+    }
+}
+
+/// The kinds that a mount answers with.
+fn kind_of(errno: i64) -> Kind {
+    let kinds = [
+        Kind::Exists,
+        Kind::Invalid,
+        Kind::ReadOnly,
+        Kind::Fenced,
+        Kind::NoSpace,
+        Kind::Conflict,
+        Kind::Denied,
+        Kind::Closed,
+    ];
+    let found = kinds.into_iter().find(|kind| i64::from(kind.errno()) == errno);
+    found.unwrap_or(Kind::Unavailable)
+}
+
+/// Where a mount listens.
+pub(crate) struct Listener {
+    socket: UnixListener,
+    name: String,
+}
+
+/// Somebody who waits for an answer.
+#[derive(Debug)]
+pub(crate) struct Asker(UnixStream);
+
+impl Listener {
+    /// Listens at a new address.
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let name = format!("esker-{:032x}", Random::from_system().u128());
+        let socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        Ok(Self { socket, name })
+    }
+
+    /// What the root's attribute says.
+    pub(crate) fn status(&self, name: &str, set: Option<String>) -> Vec<u8> {
+        let pid = std::process::id();
+        let status = json!({"pid": pid, "name": name, "set": set, "socket": self.name});
+        status.to_string().into_bytes()
+    }
+
+    /// The next request, and who waits for its answer. Whoever may not ask, or says nothing that
+    /// makes sense, is answered here.
+    pub(crate) fn next(&self) -> std::io::Result<(Request, Asker)> {
+        loop {
+            let (stream, _) = self.socket.accept()?;
+            let mut asker = Asker(stream);
+            match asker.request() {
+                Ok(request) => return Ok((request, asker)),
+                Err(error) => asker.answer(&Err(error)),
+            }
+        }
+    }
+}
+
+impl Asker {
+    fn request(&mut self) -> Result<Request> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.0)
+            .map_err(|errno| Error::io(errno.into(), "who asks"))?;
+        let own = rustix::process::geteuid();
+        if !peer.uid.is_root() && peer.uid != own {
+            return Err(Error::new(Kind::Denied, "the mount belongs to somebody else"));
+        }
+        let unclear = |_| Error::new(Kind::Invalid, "the mount did not get a request");
+        self.0.set_read_timeout(Some(PATIENCE)).map_err(unclear)?;
+        let mut line = String::new();
+        let limited = std::io::Read::take(&self.0, REQUEST_BYTES_MAX);
+        BufReader::new(limited).read_line(&mut line).map_err(unclear)?;
+        let request: Value = serde_json::from_str(&line).unwrap_or_default();
+        match (request["commit"].as_str(), request["end"].as_bool()) {
+            (Some(name), _) => Ok(Request::Commit(name.to_owned())),
+            (None, Some(true)) => Ok(Request::End),
+            _ => Err(Error::new(Kind::Invalid, "the mount does not know this request")),
+        }
+    }
+
+    /// Answers; whoever asked may be gone by now.
+    pub(crate) fn answer(&mut self, answer: &Result<Value>) {
+        let line = match answer {
+            Ok(value) => value.clone(),
+            Err(error) => json!({"error": error.to_string(), "errno": error.kind().errno()}),
+        };
+        let _ = writeln!(self.0, "{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_understood_and_nonsense_is_answered() {
+        let listener = Listener::new().expect("a socket");
+        let say = |line: &'static str| {
+            let address = SocketAddr::from_abstract_name(&listener.name).expect("an address");
+            let mut stream = UnixStream::connect_addr(&address).expect("it listens");
+            writeln!(stream, "{line}").expect("it reads");
+            stream
+        };
+        let refused = say("{\"what\": 1}");
+        let _commit = say("{\"commit\": \"a\"}");
+        assert_eq!(listener.next().expect("a request").0, Request::Commit("a".into()));
+        let mut line = String::new();
+        BufReader::new(refused).read_line(&mut line).expect("an answer");
+        assert!(line.contains("does not know"), "{line}");
+        let _end = say("{\"end\": true}");
+        assert_eq!(listener.next().expect("a request").0, Request::End);
+    }
+}

@@ -1,0 +1,262 @@
+//! Content of files: opening, reading, writing, holes.
+//!
+//! A file that the kernel has open is opened once here, whoever opens it; the last release gives it
+//! back. It goes on working when its names are gone.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use esker_fs::file::OpenFile;
+use esker_fs::inode::Inode;
+use fuser::{Errno, FileAttr, Request};
+
+use crate::attributes::Attributes;
+use crate::front::Front;
+use crate::make::Asked;
+use crate::nodes::Node;
+use crate::place::Place;
+
+/// `fallocate`'s modes.
+const KEEP_SIZE: i32 = 1;
+const PUNCH_HOLE: i32 = 2;
+const ZERO_RANGE: i32 = 16;
+/// `lseek`'s that ask for holes.
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
+/// An open file, and how often it is open.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    content: Content,
+    count: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    /// Of a snapshot: the inode says it all.
+    Fixed(Arc<Inode>),
+    Changing(Arc<OpenFile>),
+}
+
+impl Front {
+    /// Opens the file `number`; cuts it off first if `truncates`, and then without set-id bits if
+    /// `drops_set_id`.
+    pub(crate) fn open(
+        &self,
+        number: u64,
+        truncates: bool,
+        drops_set_id: bool,
+    ) -> Result<(), Errno> {
+        let node = self.node(number)?;
+        {
+            let mut file = node.file.lock();
+            match &mut *file {
+                Some(opened) => opened.count += 1,
+                None => *file = Some(Opened { content: self.content(&node)?, count: 1 }),
+            }
+        }
+        if truncates {
+            let wanted =
+                crate::attributes::Wanted { size: Some(0), drops_set_id, ..Default::default() };
+            self.change(&node, &wanted).inspect_err(|_| {
+                // What went wrong first is what counts.
+                let _ = self.release(number);
+            })?;
+        }
+        Ok(())
+    }
+
+    fn content(&self, node: &Node) -> Result<Content, Errno> {
+        let place = node.place.lock().clone();
+        let Place::Name(dir, name) = &place else {
+            // The kernel opens what has a name or is open already.
+            return Err(Errno::ESTALE);
+        };
+        let opened = match self.view.session() {
+            Some(session) => session.open_file(dir, name).map(Content::Changing),
+            None => self.view.lookup(dir, name, true).map(|inode| Content::Fixed(Arc::new(inode))),
+        };
+        opened.map_err(|error| self.errno(&error))
+    }
+
+    /// Makes the regular file `name` in `parent` and opens it; the kernel is told of it.
+    pub(crate) fn create(
+        &self,
+        request: &Request,
+        parent: u64,
+        name: &[u8],
+        asked: &Asked,
+    ) -> Result<FileAttr, Errno> {
+        let session = self.session()?;
+        let dir = self.dir(&*self.node(parent)?)?;
+        let made = session.make(&dir, name, &asked.by(request));
+        self.note_change();
+        let inode = made.map_err(|error| self.errno(&error))?;
+        let node = self.remember(&dir, name, &inode)?;
+        node.is_bare.store(true, Ordering::Relaxed);
+        let shown = Attributes::from(&inode).shown(node.number);
+        let content = Content::Changing(session.open_created(&dir, name, inode));
+        *node.file.lock() = Some(Opened { content, count: 1 });
+        Ok(shown)
+    }
+
+    /// Closes the file `number` once.
+    pub(crate) fn release(&self, number: u64) -> Result<(), Errno> {
+        let node = self.node(number)?;
+        let closed = {
+            let mut file = node.file.lock();
+            let Some(opened) = &mut *file else { return Err(Errno::EBADF) };
+            opened.count -= 1;
+            if opened.count > 0 {
+                return Ok(());
+            }
+            file.take()
+        };
+        self.close(closed)
+    }
+
+    fn close(&self, closed: Option<Opened>) -> Result<(), Errno> {
+        if let Some(Opened { content: Content::Changing(file), .. }) = closed {
+            let closed = self.session()?.close_file(file);
+            self.note_change();
+            closed.map_err(|error| self.errno(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Closes everything that is still open, when the kernel is gone.
+    pub(crate) fn close_all(&self) -> Result<(), Errno> {
+        let mut first = Ok(());
+        for node in self.nodes.open() {
+            let closed = node.file.lock().take();
+            first = first.and(self.close(closed));
+        }
+        first
+    }
+
+    /// The file behind `number`, which the kernel has open.
+    fn changing(&self, number: u64) -> Result<Arc<OpenFile>, Errno> {
+        self.open_for_change(&*self.node(number)?).ok_or(Errno::EBADF)
+    }
+
+    /// The open file behind `node`, if it is open to be changed.
+    pub(crate) fn open_for_change(&self, node: &Node) -> Option<Arc<OpenFile>> {
+        match &*node.file.lock() {
+            Some(Opened { content: Content::Changing(file), .. }) => Some(file.clone()),
+            _ => None,
+        }
+    }
+
+    /// The inode behind `node`, if it is open.
+    pub(crate) fn open_inode(&self, node: &Node) -> Result<Option<Inode>, Errno> {
+        let Some(file) = self.open_for_change(node) else { return Ok(None) };
+        let inode = self.session()?.stat_file(&file).map_err(|error| self.errno(&error))?;
+        Ok(Some(inode))
+    }
+
+    /// Gives up to `bytes_max` bytes from `offset` on to `take`.
+    pub(crate) fn read(
+        &self,
+        number: u64,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<esker_base::Bytes, Errno> {
+        let node = self.node(number)?;
+        let content = match &*node.file.lock() {
+            Some(opened) => opened.content.clone(),
+            None => return Err(Errno::EBADF),
+        };
+        let read = match &content {
+            Content::Fixed(inode) => self.view.read(inode, offset, bytes_max),
+            Content::Changing(file) => self.session()?.read_file(file, offset, bytes_max),
+        };
+        read.map_err(|error| self.errno(&error))
+    }
+
+    /// Writes `bytes` at `offset`; takes set-id bits away if `drops_set_id`.
+    pub(crate) fn write(
+        &self,
+        number: u64,
+        offset: u64,
+        bytes: &[u8],
+        drops_set_id: bool,
+    ) -> Result<(), Errno> {
+        let node = self.node(number)?;
+        let file = self.open_for_change(&node).ok_or(Errno::EBADF)?;
+        let written = self.session()?.write_file(&file, offset, bytes);
+        self.note_change();
+        written.map_err(|error| self.errno(&error))?;
+        if drops_set_id && let Some(mode) = self.mode_without_set_id(&node)? {
+            let mode = Some(mode);
+            self.change(&node, &crate::attributes::Wanted { mode, ..Default::default() })?;
+        }
+        Ok(())
+    }
+
+    /// Returns once the file survives power loss.
+    pub(crate) fn fsync(&self, number: u64) -> Result<(), Errno> {
+        let Some(session) = self.view.session() else { return Ok(()) };
+        let synced = session.sync_file(&self.changing(number)?);
+        synced.map_err(|error| self.errno(&error))
+    }
+
+    pub(crate) fn fallocate(
+        &self,
+        number: u64,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    ) -> Result<(), Errno> {
+        let session = self.session()?;
+        let file = self.changing(number)?;
+        let end = offset.checked_add(length).ok_or(Errno::EFBIG)?;
+        let keeps_size = mode & KEEP_SIZE != 0;
+        let done = match mode & !KEEP_SIZE {
+            0 => session.allocate(&file, offset..end, keeps_size),
+            // The kernel asks for holes within the file's size only.
+            PUNCH_HOLE if keeps_size => session.punch(&file, offset..end, true),
+            ZERO_RANGE => session.punch(&file, offset..end, keeps_size),
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        self.note_change();
+        done.map_err(|error| self.errno(&error))
+    }
+
+    /// Where data or a hole begins at or after `offset`.
+    pub(crate) fn seek(&self, number: u64, offset: i64, whence: i32) -> Result<i64, Errno> {
+        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+        let Some(session) = self.view.session() else {
+            // The kernel then takes files of snapshots for data all over.
+            return Err(Errno::ENOSYS);
+        };
+        let file = self.changing(number)?;
+        let size = session.stat_file(&file).map_err(|error| self.errno(&error))?.size;
+        if offset >= size {
+            return Err(Errno::ENXIO);
+        }
+        let found = match whence {
+            SEEK_DATA => session.seek_data(&file, offset),
+            SEEK_HOLE => session.seek_hole(&file, offset).map(Some),
+            _ => return Err(Errno::EINVAL),
+        };
+        let at = found.map_err(|error| self.errno(&error))?.ok_or(Errno::ENXIO)?;
+        i64::try_from(at).map_err(|_| Errno::EOVERFLOW)
+    }
+
+    /// Copies by sharing extents; returns how many bytes.
+    pub(crate) fn copy(
+        &self,
+        (from, offset): (u64, u64),
+        (to, to_offset): (u64, u64),
+        length: u64,
+    ) -> Result<u64, Errno> {
+        let session = self.session()?;
+        let (from, to) = (self.changing(from)?, self.changing(to)?);
+        // A reply has 32 bits for the count; the caller asks again for the rest.
+        let length = length.min(1 << 30);
+        let end = offset.checked_add(length).ok_or(Errno::EOVERFLOW)?;
+        let copied = session.copy_range(&from, offset..end, &to, to_offset);
+        self.note_change();
+        copied.map_err(|error| self.errno(&error))
+    }
+}

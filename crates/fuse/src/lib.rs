@@ -1,0 +1,29 @@
+//! Esker in the kernel's tree of files.
+//!
+//! `mount` puts a snapshot or a session at a directory and takes it away; `front` answers the
+//! kernel's requests by what is in `lookup`, `make`, `remove`, `attributes`, `listing`, `file` and
+//! `xattr`; `nodes` knows what the kernel's inode numbers stand for; `control` is how commands talk
+//! to a running mount.
+//!
+//! The kernel checks permissions (`default_permissions`), resolves paths, keeps pages, names and
+//! attributes, and serializes changes of one directory. Since every change comes through this one
+//! kernel, what it keeps never gets stale. Nothing here decides what a file system does: that is
+//! `esker_fs`.
+
+mod attributes;
+mod control;
+mod file;
+mod front;
+mod listing;
+mod lookup;
+mod make;
+mod mount;
+mod nodes;
+mod place;
+mod remove;
+mod view;
+mod xattr;
+
+pub use control::{Request, Status, ask, status_of};
+pub use mount::{Ending, Mount, MountOptions, is_supported};
+pub use view::View;

@@ -1,0 +1,275 @@
+//! Listing: entries of a directory in pieces as the kernel asks for them, with cookies that mean
+//! the same however long it waits.
+//!
+//! A cookie names the place after an entry: the high 52 bits of the hash of its name, and which of
+//! the names with these bits it is (10 bits; nearly always the first). Entries come in order of the
+//! hash, so a cookie stays good while others come and go, and over `telldir` and `seekdir`. A
+//! handle also remembers the name behind its last cookie and goes on exactly there.
+//!
+//! A handle reads ahead a batch of entries. Attributes read ahead are passed on only while nothing
+//! in the mount has changed since; else each is looked up again, and what is gone is left out, so
+//! the kernel is never told of a file that it has just removed.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use esker_base::Kind;
+use esker_fs::dir::Dir;
+use esker_fs::inode::{FileKind, Inode};
+use esker_fs::list::DirCursor;
+use fuser::{Errno, FileAttr};
+use parking_lot::Mutex;
+
+use crate::attributes::Attributes;
+use crate::front::Front;
+use crate::nodes::{Node, ROOT};
+
+/// Entries of the first batch: a small directory costs little.
+const BATCH_FIRST: usize = 512;
+/// Entries of later batches: a page of the memtable is sorted anew for each.
+const BATCH_NEXT: usize = 16 << 10;
+
+/// Cookies of the two entries that every directory has; those of others follow.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+/// Bits of a cookie that tell names with the same hash bits apart.
+const TIE_BITS: u32 = 10;
+/// Bits of the hash that a cookie does not have; cookies must be positive as `off_t`.
+const DROPPED_BITS: u32 = 64 - 52;
+const _: () = assert!(52 + TIE_BITS < 63);
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct DirHandle {
+    node: Arc<Node>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: Vec<Listed>,
+    names: Vec<u8>,
+    /// Which of `entries` comes next.
+    next: usize,
+    /// Whether nothing follows `entries`.
+    is_end: bool,
+    /// The mount's count of changes when `entries` were read.
+    changes: u64,
+    /// The cookie that was given out last.
+    cookie: u64,
+    /// How many batches were read in a row.
+    batches: usize,
+}
+
+#[derive(Debug)]
+struct Listed {
+    cookie: u64,
+    name: Range<usize>,
+    attributes: Attributes,
+}
+
+/// Takes one entry: its cookie, name, number and kind, and for listings with attributes these.
+/// Returns false if it has no room.
+pub(crate) trait Sink {
+    /// Whether the kernel wants attributes, and is told of each entry.
+    const WITH_ATTRIBUTES: bool;
+
+    fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool;
+}
+
+/// What is shown of an entry.
+pub(crate) enum Shown {
+    /// Number and kind only.
+    Kind(u64, FileKind),
+    /// Everything.
+    All(FileAttr),
+}
+
+fn cookie_of(hash: u64, tie: u64) -> u64 {
+    let tie = tie.min((1 << TIE_BITS) - 1);
+    DOT_DOT + 1 + ((hash >> DROPPED_BITS) << TIE_BITS | tie)
+}
+
+/// The hash from which on to list for what comes after `cookie`, and how many entries with its
+/// leading bits to pass over.
+fn resume(cookie: u64) -> (u64, u64) {
+    let place = cookie - DOT_DOT - 1;
+    ((place >> TIE_BITS) << DROPPED_BITS, (place & ((1 << TIE_BITS) - 1)) + 1)
+}
+
+impl DirHandle {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        Self { node, state: Mutex::default() }
+    }
+}
+
+impl State {
+    fn name(&self, entry: &Listed) -> &[u8] {
+        &self.names[entry.name.clone()]
+    }
+}
+
+impl Front {
+    /// Passes entries after `cookie` to `sink` until it is full or they end.
+    pub(crate) fn list<S: Sink>(
+        &self,
+        handle: &DirHandle,
+        cookie: u64,
+        sink: &mut S,
+    ) -> Result<(), Errno> {
+        let dir = match self.dir(&handle.node) {
+            // A directory that was removed while it was open is empty, and has not even dots.
+            Err(Errno::ENOENT) => return Ok(()),
+            dir => dir?,
+        };
+        let state = &mut *handle.state.lock();
+        if cookie < DOT_DOT && !self.list_dots(&handle.node, &dir, cookie, sink) {
+            return Ok(());
+        }
+        if cookie <= DOT_DOT {
+            *state = State { cookie: DOT_DOT, ..State::default() };
+            self.fill(&dir, &DirCursor::default(), 0, state)?;
+        } else if cookie != state.cookie {
+            let (hash, passed_over) = resume(cookie);
+            *state = State { cookie, ..State::default() };
+            self.fill(&dir, &DirCursor::at_hash(hash), passed_over, state)?;
+        }
+        loop {
+            while state.next < state.entries.len() {
+                if !self.pass(&dir, state, sink)? {
+                    return Ok(());
+                }
+            }
+            let Some(last) = state.entries.last().filter(|_| !state.is_end) else {
+                return Ok(());
+            };
+            let cursor = DirCursor::after(state.name(last));
+            self.fill(&dir, &cursor, 0, state)?;
+        }
+    }
+
+    /// Passes `.` and `..` on, as far as they come after `cookie`; false if there is no room.
+    fn list_dots<S: Sink>(&self, node: &Node, dir: &Dir, cookie: u64, sink: &mut S) -> bool {
+        let parent = dir
+            .place()
+            .map_or(ROOT, |(parent, _)| self.nodes.number(parent.id().0, FileKind::Directory));
+        let dots = [(DOT, &b"."[..], node.number), (DOT_DOT, b"..", parent)];
+        dots.iter().filter(|dot| dot.0 > cookie).all(|(cookie, name, number)| {
+            sink.put(*cookie, name, Shown::Kind(*number, FileKind::Directory))
+        })
+    }
+
+    /// Passes the next entry on; false if there is no room.
+    fn pass<S: Sink>(&self, dir: &Dir, state: &mut State, sink: &mut S) -> Result<bool, Errno> {
+        let entry = &state.entries[state.next];
+        let name = state.name(entry);
+        if !S::WITH_ATTRIBUTES {
+            let number = self.nodes.number(entry.attributes.id, entry.attributes.kind);
+            if !sink.put(entry.cookie, name, Shown::Kind(number, entry.attributes.kind)) {
+                return Ok(false);
+            }
+        } else if let Some(current) = self.current(dir, name, entry, state.changes)? {
+            let (attributes, node) = current;
+            if !sink.put(entry.cookie, name, Shown::All(attributes.shown(node.number))) {
+                self.forget(node.number, 1);
+                return Ok(false);
+            }
+        }
+        state.cookie = entry.cookie;
+        state.next += 1;
+        Ok(true)
+    }
+
+    /// Attributes and node of an entry as they are now; none if it is gone.
+    fn current(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        entry: &Listed,
+        changes: u64,
+    ) -> Result<Option<(Attributes, Arc<Node>)>, Errno> {
+        let attributes = entry.attributes;
+        let is_plain = attributes.kind != FileKind::Directory && attributes.nlink <= 1;
+        if is_plain && changes == self.changes.load(Ordering::Acquire) {
+            let node = self.nodes.remember_plain(attributes.id, attributes.kind, dir, name);
+            return Ok(Some((attributes, node)));
+        }
+        let inode: Inode = match self.view.lookup(dir, name, false) {
+            Ok(inode) => inode,
+            Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+            Err(error) => return Err(self.errno(&error)),
+        };
+        let node = self.remember(dir, name, &inode)?;
+        Ok(Some((Attributes::from(&inode), node)))
+    }
+
+    /// Reads the next batch of entries, from `cursor` on without the first `passed_over` that have
+    /// the leading bits of the hash there.
+    fn fill(
+        &self,
+        dir: &Dir,
+        cursor: &DirCursor,
+        passed_over: u64,
+        state: &mut State,
+    ) -> Result<(), Errno> {
+        let size = if state.batches == 0 { BATCH_FIRST } else { BATCH_NEXT };
+        let mut tie = state.entries.last().map(|last| {
+            let (hash, ties) = resume(last.cookie);
+            (hash >> DROPPED_BITS, ties)
+        });
+        state.batches += 1;
+        // Before anything is read: what changes from here on is noticed.
+        state.changes = self.changes.load(Ordering::Acquire);
+        state.entries.clear();
+        state.names.clear();
+        (state.next, state.is_end) = (0, true);
+        let first = passed_over.checked_sub(1).map(|_| resume(state.cookie).0 >> DROPPED_BITS);
+        let listed = self.view.list(dir, cursor, &mut |entry| {
+            let bits = entry.hash() >> DROPPED_BITS;
+            let ties = match tie {
+                Some((same, ties)) if same == bits => ties,
+                _ => 0,
+            };
+            tie = Some((bits, ties + 1));
+            if first == Some(bits) && ties < passed_over {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let start = state.names.len();
+            state.names.extend_from_slice(entry.name());
+            state.entries.push(Listed {
+                cookie: cookie_of(entry.hash(), ties),
+                name: start..state.names.len(),
+                attributes: Attributes::from(&entry.attributes()?),
+            });
+            if state.entries.len() < size {
+                return Ok(ControlFlow::Continue(()));
+            }
+            state.is_end = false;
+            Ok(ControlFlow::Break(()))
+        });
+        match listed {
+            // It was removed a moment ago.
+            Err(error) if error.kind() == Kind::NotFound => Ok(()),
+            listed => listed.map_err(|error| self.errno(&error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_are_positive_and_ordered() {
+        let hashes = [0, 1, 1 << 12, u64::MAX >> 1, u64::MAX - (1 << 13), u64::MAX];
+        let cookies: Vec<u64> = hashes.iter().map(|hash| cookie_of(*hash, 0)).collect();
+        assert!(cookies.is_sorted() && cookies[0] > DOT_DOT);
+        assert!(i64::try_from(cookie_of(u64::MAX, u64::MAX)).is_ok());
+        for (hash, tie) in [(0, 0), (77 << 12, 3), (u64::MAX, 1_023), (5 << 40, 5_000)] {
+            let (from, passed_over) = resume(cookie_of(hash, tie));
+            assert_eq!(from, hash >> 12 << 12);
+            assert_eq!(passed_over, tie.min(1_023) + 1);
+        }
+    }
+}

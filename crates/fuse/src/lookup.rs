@@ -1,0 +1,83 @@
+//! Looking up names.
+
+use std::sync::Arc;
+
+use esker_base::Kind;
+use esker_fs::dir::Dir;
+use esker_fs::inode::Inode;
+use fuser::{Errno, FileAttr};
+
+use crate::attributes::Attributes;
+use crate::front::Front;
+use crate::nodes::Node;
+use crate::place::Place;
+
+impl Front {
+    /// What `name` in `parent` is, which the kernel is told; none if there is nothing.
+    pub(crate) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Option<FileAttr>, Errno> {
+        let dir = self.dir(&*self.node(parent)?)?;
+        match self.view.lookup(&dir, name, false) {
+            Ok(inode) => Ok(Some(self.tell(&dir, name, &inode)?)),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(self.errno(&error)),
+        }
+    }
+
+    /// Attributes of `inode`, found as `name` in `dir`, which the kernel is told of.
+    pub(crate) fn tell(&self, dir: &Dir, name: &[u8], inode: &Inode) -> Result<FileAttr, Errno> {
+        let node = self.remember(dir, name, inode)?;
+        Ok(Attributes::from(inode).shown(node.number))
+    }
+
+    /// The node of `inode`, found as `name` in `dir`, which the kernel is told of.
+    pub(crate) fn remember(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        inode: &Inode,
+    ) -> Result<Arc<Node>, Errno> {
+        if inode.is_directory() {
+            let opened =
+                self.view.open_dir(dir, name, inode).map_err(|error| self.errno(&error))?;
+            return Ok(self.nodes.remember(inode, || Place::Dir(opened)));
+        }
+        Ok(self.nodes.remember(inode, || match inode.nlink {
+            0 | 1 => Place::Name(dir.clone(), name.into()),
+            _ => self.link_place(inode),
+        }))
+    }
+
+    /// How a file with several names is reached.
+    pub(crate) fn link_place(&self, inode: &Inode) -> Place {
+        Place::Name(self.view.links().clone(), inode.id.to_be_bytes().into())
+    }
+
+    /// The file that the kernel calls `number`.
+    pub(crate) fn node(&self, number: u64) -> Result<Arc<Node>, Errno> {
+        self.nodes.get(number).ok_or(Errno::ESTALE)
+    }
+
+    /// The handle of a directory.
+    pub(crate) fn dir(&self, node: &Node) -> Result<Dir, Errno> {
+        match &*node.place.lock() {
+            Place::Dir(dir) => Ok(dir.clone()),
+            Place::Name(..) => Err(Errno::ENOTDIR),
+            Place::Gone(inode) if inode.is_directory() => Err(Errno::ENOENT),
+            Place::Gone(_) => Err(Errno::ENOTDIR),
+        }
+    }
+
+    /// The target of a symbolic link.
+    pub(crate) fn target(&self, number: u64) -> Result<Vec<u8>, Errno> {
+        let node = self.node(number)?;
+        let place = node.place.lock().clone();
+        match &place {
+            Place::Name(dir, name) => {
+                let found = self.view.lookup(dir, name, true);
+                found.map(|inode| inode.content).map_err(|error| self.errno(&error))
+            }
+            Place::Gone(inode) => Ok(inode.content.clone()),
+            Place::Dir(_) => Err(Errno::EINVAL),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Making files of every kind, and further names.
+
+use esker_fs::inode::FileKind;
+use esker_fs::ops::NewFile;
+use fuser::{Errno, FileAttr, Request};
+
+use crate::attributes::{Attributes, device_of};
+use crate::front::Front;
+use crate::place::Place;
+
+/// Bits of a mode that say what a file is.
+const TYPE_BITS: u32 = 0o170_000;
+
+/// A file to be made, as the kernel asks for it.
+pub(crate) struct Asked<'a> {
+    pub(crate) kind: FileKind,
+    pub(crate) mode: u32,
+    pub(crate) rdev: u32,
+    pub(crate) target: &'a [u8],
+}
+
+impl Asked<'_> {
+    pub(crate) fn new(kind: FileKind, mode: u32) -> Self {
+        Asked { kind, mode, rdev: 0, target: &[] }
+    }
+
+    /// As `mknod` asks for it, by the type bits of its mode.
+    pub(crate) fn node(mode: u32, rdev: u32) -> Result<Self, Errno> {
+        let kind = match mode & TYPE_BITS {
+            0o100_000 | 0 => FileKind::File,
+            0o010_000 => FileKind::Fifo,
+            0o140_000 => FileKind::Socket,
+            0o020_000 => FileKind::CharDevice,
+            0o060_000 => FileKind::BlockDevice,
+            _ => return Err(Errno::EINVAL),
+        };
+        Ok(Self { kind, mode, rdev, target: &[] })
+    }
+
+    /// On behalf of whoever sent `request`. The kernel has applied the umask.
+    pub(crate) fn by(&self, request: &Request) -> NewFile<'_> {
+        NewFile {
+            kind: self.kind,
+            mode: self.mode & 0o7777,
+            uid: request.uid(),
+            gid: request.gid(),
+            rdev: device_of(self.rdev),
+            target: self.target,
+        }
+    }
+}
+
+impl Front {
+    /// Makes `asked` at `name` in `parent`; the kernel is told of it.
+    pub(crate) fn make(
+        &self,
+        request: &Request,
+        parent: u64,
+        name: &[u8],
+        asked: &Asked,
+    ) -> Result<FileAttr, Errno> {
+        let session = self.session()?;
+        let dir = self.dir(&*self.node(parent)?)?;
+        let made = session.make(&dir, name, &asked.by(request));
+        self.note_change();
+        let inode = made.map_err(|error| self.errno(&error))?;
+        self.tell(&dir, name, &inode)
+    }
+
+    /// Makes `name` in `parent` a further name of the file `number`; the kernel is told of it.
+    pub(crate) fn link(&self, number: u64, parent: u64, name: &[u8]) -> Result<FileAttr, Errno> {
+        let session = self.session()?;
+        let node = self.node(number)?;
+        let dir = self.dir(&*self.node(parent)?)?;
+        let place = node.place.lock().clone();
+        let (old_dir, old_name) = match place {
+            // Among the links there are inodes, not names: any name that is left will do, and the
+            // file system finds it.
+            Place::Name(old_dir, old_name) => (old_dir, old_name),
+            Place::Gone(_) => return Err(Errno::ENOENT),
+            Place::Dir(_) => return Err(Errno::EPERM),
+        };
+        let linked = session.link(&old_dir, &old_name, &dir, name);
+        self.note_change();
+        let inode = linked.map_err(|error| self.errno(&error))?;
+        let node = self.nodes.remember(&inode, || self.link_place(&inode));
+        *node.place.lock() = self.link_place(&inode);
+        Ok(Attributes::from(&inode).shown(node.number))
+    }
+}

@@ -1,0 +1,298 @@
+//! Mount: a view at a directory, from the first request to the last.
+//!
+//! A mount ends by `umount`, `fusermount3 -u`, a request to end it (`control`) or a signal. The
+//! first three fail while somebody uses it; a signal takes it away from them. Once it has ended all
+//! files are closed, and whoever runs it publishes what is to be published.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_base::{Clock, Error, Kind, Result};
+use fuser::{Config, MountOption, SessionACL};
+use parking_lot::Mutex;
+use rustix::mount::UnmountFlags;
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::control::{Asker, Listener, Request};
+use crate::front::{Driver, Front, Setup};
+use crate::view::View;
+
+/// How to mount.
+pub struct MountOptions {
+    /// What is shown, for `mount` and `df`.
+    pub source: String,
+    /// The name as which a session will be published, or of the snapshot.
+    pub name: String,
+    /// Threads that answer the kernel; at least 1.
+    pub threads: usize,
+    /// Whether the kernel collects small writes before it passes them on.
+    pub writes_back: bool,
+    /// Whether other users see it.
+    pub allows_others: bool,
+    /// The directory of the store, whose room is the mount's.
+    pub store: Option<PathBuf>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Takes errors that users did not cause: a store that does not answer, bytes that are wrong.
+    pub report: Box<dyn Fn(&Error) + Send + Sync>,
+}
+
+/// A view that is mounted.
+pub struct Mount {
+    session: fuser::Session<Driver>,
+    shared: Arc<Shared>,
+}
+
+/// What the threads of a mount share.
+struct Shared {
+    front: Arc<Front>,
+    mountpoint: PathBuf,
+    listener: Listener,
+    /// Number of the kernel's connection, by which it can be cut.
+    connection: Option<u64>,
+    /// Who asked for the end and waits until everything is done.
+    asker: Mutex<Option<Asker>>,
+}
+
+/// A mount that has ended. Whoever asked for it waits until this is told how it went.
+#[must_use]
+pub struct Ending {
+    asker: Option<Asker>,
+    /// Whether everything that was open could be closed.
+    pub closed: Result<()>,
+}
+
+/// Whether this machine can mount anything of this kind.
+#[must_use]
+pub fn is_supported() -> bool {
+    std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok()
+}
+
+impl Mount {
+    /// Mounts `view` at `mountpoint`. Requests wait until [`Mount::run`].
+    ///
+    /// # Errors
+    /// `Invalid` if it is no directory; `Denied` or `Unavailable` as the kernel answers.
+    pub fn new(view: View, mountpoint: &Path, options: MountOptions) -> Result<Self> {
+        let failed = |what: &str, error: io::Error| {
+            let context = format!("{what} {}", mountpoint.display());
+            match error.raw_os_error() {
+                Some(2) if !Path::new("/dev/fuse").exists() => {
+                    let context = format!("{context}: this kernel has no /dev/fuse");
+                    Error::new(Kind::Unsupported, context)
+                }
+                _ => Error::io(error, context),
+            }
+        };
+        let mountpoint =
+            mountpoint.canonicalize().map_err(|error| failed("find the directory", error))?;
+        let listener = Listener::new().map_err(|error| failed("listen for", error))?;
+        let set = view.session().map(|session| session.set().to_string());
+        let status = listener.status(&options.name, set);
+        let config = config_of(&view, &options);
+        let setup = Setup {
+            clock: options.clock,
+            store: options.store,
+            writes_back: options.writes_back,
+            report: options.report,
+        };
+        let front = Arc::new(Front::new(view, setup));
+        front.status.set(status).expect("nobody else has the front yet");
+        let session = fuser::Session::new(Driver(front.clone()), &mountpoint, &config)
+            .map_err(|error| failed("mount at", error))?;
+        let connection = connection_of(&mountpoint);
+        let asker = Mutex::default();
+        let shared = Shared { front, mountpoint, listener, connection, asker };
+        Ok(Self { session, shared: Arc::new(shared) })
+    }
+
+    /// Answers the kernel until the mount ends.
+    ///
+    /// # Errors
+    /// What the kernel reports; the view is as it was left.
+    pub fn run(self) -> Result<Ending> {
+        let Self { session, shared } = self;
+        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+            .map_err(|error| Error::io(error, "wait for signals"))?;
+        let stop = signals.handle();
+        let on_signals = shared.clone();
+        let waiting = std::thread::spawn(move || on_signals.end_on(signals));
+        let on_requests = shared.clone();
+        // It ends with the process: nobody can ask a mount that is gone.
+        drop(std::thread::spawn(move || on_requests.answer_requests()));
+        let ran = session.run();
+        stop.close();
+        let _ = waiting.join();
+        let closed = shared.front.close_all();
+        let closed = closed.map_err(|errno| {
+            Error::new(Kind::DeviceFailed, format!("close what was open: {}", text_of(errno)))
+        });
+        ran.map_err(|error| Error::io(error, "answer the kernel"))?;
+        Ok(Ending { asker: shared.asker.lock().take(), closed })
+    }
+}
+
+impl Ending {
+    /// Tells whoever asked for the end how it went.
+    pub fn tell(mut self, how: &Result<Value>) {
+        if let Some(asker) = &mut self.asker {
+            asker.answer(how);
+        }
+    }
+}
+
+impl Shared {
+    /// Ends the mount at the first signal, whoever uses it.
+    fn end_on(&self, mut signals: Signals) {
+        if signals.forever().next().is_none() {
+            return;
+        }
+        if self.unmount(UnmountFlags::empty()).is_ok() {
+            return;
+        }
+        // Somebody uses it: they keep what they have written, and get errors from here on.
+        self.write_pages();
+        let _ = self.unmount(UnmountFlags::DETACH);
+        if let Some(connection) = self.connection {
+            let path = format!("/sys/fs/fuse/connections/{connection}/abort");
+            let _ = std::fs::write(path, "1");
+        }
+    }
+
+    /// Lets the kernel write what programs have put into its pages.
+    fn write_pages(&self) {
+        if let Ok(root) = std::fs::File::open(&self.mountpoint) {
+            let _ = rustix::fs::syncfs(root.as_fd());
+        }
+    }
+
+    fn unmount(&self, flags: UnmountFlags) -> Result<()> {
+        match rustix::mount::unmount(&self.mountpoint, flags) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::BUSY) => {
+                let context = "somebody uses the mount: leave it and close its files first";
+                Err(Error::new(Kind::Conflict, context))
+            }
+            // Only the superuser may; the helper of the FUSE package does it for its owner.
+            Err(rustix::io::Errno::PERM) => self.unmount_by_helper(flags),
+            Err(errno) => Err(Error::io(errno.into(), "unmount")),
+        }
+    }
+
+    fn unmount_by_helper(&self, flags: UnmountFlags) -> Result<()> {
+        let mut helper = std::process::Command::new("fusermount3");
+        helper.arg("-u");
+        if flags.contains(UnmountFlags::DETACH) {
+            helper.arg("-z");
+        }
+        let output = helper.arg("--").arg(&self.mountpoint).output();
+        let output = output.map_err(|error| Error::io(error, "run fusermount3"))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        Err(Error::new(Kind::Conflict, said))
+    }
+
+    fn answer_requests(&self) {
+        while let Ok((request, mut asker)) = self.listener.next() {
+            match request {
+                Request::Commit(name) => asker.answer(&self.commit(&name)),
+                Request::End => {
+                    // Before the end, which may come at once.
+                    *self.asker.lock() = Some(asker);
+                    if let Err(error) = self.unmount(UnmountFlags::empty())
+                        && let Some(mut asker) = self.asker.lock().take()
+                    {
+                        asker.answer(&Err(error));
+                    }
+                }
+            }
+        }
+    }
+
+    fn commit(&self, name: &str) -> Result<Value> {
+        let session = self.front.view.session().ok_or_else(|| {
+            Error::new(Kind::ReadOnly, "a mounted snapshot has nothing to publish")
+        })?;
+        self.write_pages();
+        let set = session.snapshot(name)?;
+        Ok(json!({"published": name, "set": set.to_string()}))
+    }
+}
+
+fn config_of(view: &View, options: &MountOptions) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(options.source.clone()),
+        MountOption::Subtype("esker".into()),
+        MountOption::DefaultPermissions,
+        // Times of access change when they are set and at no other time.
+        MountOption::NoAtime,
+    ];
+    if rustix::process::geteuid().is_root() {
+        config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
+    }
+    if view.session().is_none() {
+        config.mount_options.push(MountOption::RO);
+    }
+    config.acl = if options.allows_others { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = true;
+    config
+}
+
+/// The number of the kernel's connection behind `mountpoint`: the minor number of its device, which
+/// the kernel's table of mounts says without asking the mount.
+fn connection_of(mountpoint: &Path) -> Option<u64> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mut last = None;
+    for line in table.lines() {
+        let mut fields = line.split(' ').skip(2);
+        let (device, _, at) = (fields.next()?, fields.next()?, fields.next()?);
+        if unescaped(at) == mountpoint.as_os_str().as_encoded_bytes() {
+            last = device.split_once(':').and_then(|(_, minor)| minor.parse().ok());
+        }
+    }
+    last
+}
+
+/// A path of the table of mounts, which writes some bytes as a backslash and three octal digits.
+fn unescaped(path: &str) -> Vec<u8> {
+    let bytes = path.as_bytes();
+    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
+    while at < bytes.len() {
+        let code = bytes.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
+        let code = code.and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                at += 4;
+            }
+            None => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    out
+}
+
+fn text_of(errno: fuser::Errno) -> io::Error {
+    io::Error::from_raw_os_error(i32::from(errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_mount_table_are_unescaped() {
+        assert_eq!(unescaped("/a\\040b\\134c"), b"/a b\\c");
+        assert_eq!(unescaped("/end\\04"), b"/end\\04");
+    }
+}

@@ -1,0 +1,260 @@
+//! Nodes: what the kernel's inode numbers stand for, for as long as it remembers them.
+//!
+//! The number is made from the file's identity, so that it is the same at every mount: of a
+//! directory the low half of its id, of a file `FileId::number`. Identities are longer than
+//! numbers, so two may want one number; the later gets another, which `displaced` remembers, since
+//! the kernel must never take one file for another.
+//!
+//! Invariant: a number is in the table while the kernel's count of look-ups of it is above 0.
+//! Concurrency: sharded by number; a node's `place` and `file` are leaves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use esker_fs::dir::Dir;
+use esker_fs::inode::{DirId, FileId, FileKind, Inode};
+use hashbrown::HashMap;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::file::Opened;
+use crate::place::Place;
+
+/// The number of the root, which the protocol fixes.
+pub(crate) const ROOT: u64 = 1;
+/// Locks of the table: enough that a few threads seldom meet.
+const SHARDS: usize = 64;
+
+/// A file that the kernel knows.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// Its inode number.
+    pub(crate) number: u64,
+    /// Its identity.
+    pub(crate) id: u128,
+    pub(crate) place: Mutex<Place>,
+    /// Its content, while somebody has it open.
+    pub(crate) file: Mutex<Option<Opened>>,
+    /// Whether it certainly has no extended attributes.
+    pub(crate) is_bare: AtomicBool,
+}
+
+struct Known {
+    node: Arc<Node>,
+    /// How often the kernel was told of it, less what it has forgotten.
+    lookups: u64,
+}
+
+/// All files that the kernel knows.
+pub(crate) struct Nodes {
+    root: Arc<Node>,
+    shards: Vec<Mutex<HashMap<u64, Known>>>,
+    /// Numbers of files whose own number was taken.
+    displaced: Mutex<HashMap<u128, u64>>,
+    displaced_count: AtomicUsize,
+}
+
+impl Nodes {
+    pub(crate) fn new(root: Place) -> Self {
+        Self {
+            root: Arc::new(Node::new(ROOT, 0, root)),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            displaced: Mutex::default(),
+            displaced_count: AtomicUsize::new(0),
+        }
+    }
+
+    fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<u64, Known>> {
+        self.shards[(number % SHARDS as u64) as usize].lock()
+    }
+
+    /// The file with this number; none if the kernel was never told of it or forgot it.
+    #[inline]
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<Node>> {
+        if number == ROOT {
+            return Some(self.root.clone());
+        }
+        self.shard(number).get(&number).map(|known| known.node.clone())
+    }
+
+    /// The node of the file `id`, if the kernel knows it.
+    pub(crate) fn find(&self, id: u128, kind: FileKind) -> Option<Arc<Node>> {
+        self.get(self.number(id, kind)).filter(|node| node.id == id)
+    }
+
+    /// The number that the file has, or gets unless another has it by then.
+    #[inline]
+    pub(crate) fn number(&self, id: u128, kind: FileKind) -> u64 {
+        if self.displaced_count.load(Ordering::Acquire) > 0
+            && let Some(number) = self.displaced.lock().get(&id)
+        {
+            return *number;
+        }
+        number_of(id, kind)
+    }
+
+    /// The node of `inode`, which the kernel is told of once more; `place` says how it is reached
+    /// if it was not known.
+    #[inline]
+    pub(crate) fn remember(&self, inode: &Inode, place: impl FnOnce() -> Place) -> Arc<Node> {
+        self.remember_id(inode.id, inode.kind().unwrap_or(FileKind::File), place)
+    }
+
+    /// As [`Nodes::remember`] of a file that has one name, `name` in `dir`.
+    #[inline]
+    pub(crate) fn remember_plain(
+        &self,
+        id: u128,
+        kind: FileKind,
+        dir: &Dir,
+        name: &[u8],
+    ) -> Arc<Node> {
+        self.remember_id(id, kind, || Place::Name(dir.clone(), name.into()))
+    }
+
+    fn remember_id(&self, id: u128, kind: FileKind, place: impl FnOnce() -> Place) -> Arc<Node> {
+        if kind == FileKind::Directory && id == DirId::ROOT.0 {
+            return self.root.clone();
+        }
+        let mut number = self.number(id, kind);
+        let mut is_displaced = false;
+        loop {
+            let mut shard = self.shard(number);
+            match shard.get_mut(&number) {
+                None => {
+                    let node = Arc::new(Node::new(number, id, place()));
+                    shard.insert(number, Known { node: node.clone(), lookups: 1 });
+                    if is_displaced {
+                        self.displaced.lock().insert(id, number);
+                        self.displaced_count.fetch_add(1, Ordering::Release);
+                    }
+                    return node;
+                }
+                Some(known) if known.node.id == id => {
+                    known.lookups += 1;
+                    return known.node.clone();
+                }
+                Some(_) => {
+                    is_displaced = true;
+                    number = usable(number.wrapping_add(0x9e37_79b9_7f4a_7c15));
+                }
+            }
+        }
+    }
+
+    /// The kernel forgets `count` of the times that it was told of `number`. Returns the node if
+    /// it does not know it any more.
+    pub(crate) fn forget(&self, number: u64, count: u64) -> Option<Arc<Node>> {
+        if number == ROOT {
+            return None;
+        }
+        let mut shard = self.shard(number);
+        let known = shard.get_mut(&number)?;
+        known.lookups = known.lookups.saturating_sub(count);
+        if known.lookups > 0 {
+            return None;
+        }
+        let known = shard.remove(&number)?;
+        if self.displaced_count.load(Ordering::Acquire) > 0
+            && self.displaced.lock().remove(&known.node.id).is_some()
+        {
+            self.displaced_count.fetch_sub(1, Ordering::Release);
+        }
+        Some(known.node)
+    }
+
+    /// Every file that somebody has open.
+    pub(crate) fn open(&self) -> Vec<Arc<Node>> {
+        let of_shard = |shard: &Mutex<HashMap<u64, Known>>| -> Vec<Arc<Node>> {
+            let shard = shard.lock();
+            let is_open = |known: &&Known| known.node.file.lock().is_some();
+            shard.values().filter(is_open).map(|known| known.node.clone()).collect()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+}
+
+impl Node {
+    fn new(number: u64, id: u128, place: Place) -> Self {
+        Self {
+            number,
+            id,
+            place: Mutex::new(place),
+            file: Mutex::default(),
+            is_bare: AtomicBool::new(false),
+        }
+    }
+}
+
+/// The number that a file would like to have.
+fn number_of(id: u128, kind: FileKind) -> u64 {
+    match kind {
+        FileKind::Directory if id == DirId::ROOT.0 => ROOT,
+        FileKind::Directory => usable(id as u64),
+        _ => usable(FileId(id).number()),
+    }
+}
+
+/// Numbers that the protocol or programs give a meaning are not for files.
+fn usable(number: u64) -> u64 {
+    if number <= ROOT || number == u64::MAX { number ^ (1 << 63) ^ 2 } else { number }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_fs::inode::Entry;
+
+    use super::*;
+
+    fn file(id: u128) -> Inode {
+        let mut inode = Inode::new(Entry::Is(FileKind::Directory), 0o755, 0);
+        inode.id = id;
+        inode
+    }
+
+    fn nodes() -> Nodes {
+        Nodes::new(Place::Gone(Box::new(file(0))))
+    }
+
+    fn remember(nodes: &Nodes, id: u128) -> Arc<Node> {
+        let inode = file(id);
+        nodes.remember(&inode, || Place::Gone(Box::new(inode.clone())))
+    }
+
+    #[test]
+    fn numbers_stay_until_they_are_forgotten_as_often_as_told() {
+        let nodes = nodes();
+        let number = remember(&nodes, 77).number;
+        assert_eq!(remember(&nodes, 77).number, number);
+        assert!(nodes.forget(number, 1).is_none());
+        assert!(nodes.get(number).is_some());
+        assert!(nodes.forget(number, 1).is_some());
+        assert!(nodes.get(number).is_none());
+        assert!(nodes.forget(number, 1).is_none());
+    }
+
+    #[test]
+    fn two_files_never_share_a_number() {
+        let nodes = nodes();
+        // The low halves are equal, and 0 and 1 mean something to the kernel.
+        let ids = [5, 5 | 1 << 64, 5 | 1 << 65, 1, 1 << 70, u128::from(u64::MAX)];
+        let numbers: Vec<u64> = ids.iter().map(|id| remember(&nodes, *id).number).collect();
+        let distinct: std::collections::BTreeSet<u64> = numbers.iter().copied().collect();
+        assert_eq!(distinct.len(), ids.len());
+        assert!(distinct.iter().all(|number| *number > ROOT && *number < u64::MAX));
+        // Whoever was displaced keeps its number after the other is forgotten.
+        nodes.forget(numbers[0], 1);
+        assert_eq!(remember(&nodes, ids[1]).number, numbers[1]);
+        assert_eq!(nodes.find(ids[1], FileKind::Directory).expect("known").number, numbers[1]);
+        // And it goes like any other.
+        assert!(nodes.forget(numbers[1], 2).is_some());
+        assert_eq!(nodes.displaced_count.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn the_root_is_never_forgotten() {
+        let nodes = nodes();
+        assert_eq!(remember(&nodes, 0).number, ROOT);
+        assert!(nodes.forget(ROOT, u64::MAX).is_none());
+        assert!(nodes.get(ROOT).is_some());
+    }
+}

@@ -1,0 +1,95 @@
+//! Removing names and moving them, and what becomes of the files behind.
+
+use std::sync::Arc;
+
+use esker_base::Kind;
+use esker_fs::dir::Dir;
+use esker_fs::inode::{FileKind, Inode};
+use esker_fs::ops::RenameFlags;
+use fuser::Errno;
+
+use crate::front::Front;
+use crate::nodes::Node;
+use crate::place::Place;
+
+impl Front {
+    pub(crate) fn unlink(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        let session = self.session()?;
+        let dir = self.dir(&*self.node(parent)?)?;
+        let removed = session.take_name(&dir, name);
+        self.note_change();
+        let inode = removed.map_err(|error| self.errno(&error))?;
+        self.lost_name(&inode);
+        Ok(())
+    }
+
+    pub(crate) fn rmdir(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        let session = self.session()?;
+        let dir = self.dir(&*self.node(parent)?)?;
+        let inode = self.view.lookup(&dir, name, true).map_err(|error| self.errno(&error))?;
+        let removed = session.rmdir(&dir, name);
+        self.note_change();
+        removed.map_err(|error| self.errno(&error))?;
+        self.lost_name(&without_links(inode));
+        Ok(())
+    }
+
+    /// `inode` lost a name and has the links that it says; whoever still has it open keeps it.
+    fn lost_name(&self, inode: &Inode) {
+        if inode.nlink > 0 {
+            return;
+        }
+        if let Some(node) = self.nodes.find(inode.id, inode.kind().unwrap_or(FileKind::File)) {
+            *node.place.lock() = Place::Gone(Box::new(inode.clone()));
+        }
+    }
+
+    /// Renames `name` in `parent` to `new_name` in `new_parent`.
+    pub(crate) fn rename(
+        &self,
+        (parent, name): (u64, &[u8]),
+        (new_parent, new_name): (u64, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
+        let session = self.session()?;
+        let dir = self.dir(&*self.node(parent)?)?;
+        let new_dir = self.dir(&*self.node(new_parent)?)?;
+        let moved = self.view.lookup(&dir, name, false).map_err(|error| self.errno(&error))?;
+        let replaced = match self.view.lookup(&new_dir, new_name, true) {
+            Ok(inode) => Some(inode),
+            Err(error) if error.kind() == Kind::NotFound => None,
+            Err(error) => return Err(self.errno(&error)),
+        };
+        let renamed = session.rename((&dir, name), (&new_dir, new_name), flags);
+        self.note_change();
+        renamed.map_err(|error| self.errno(&error))?;
+        match replaced {
+            // Two names of one file: nothing happened.
+            Some(replaced) if replaced.id == moved.id => return Ok(()),
+            Some(replaced) if flags == RenameFlags::Exchange => self.moved(&replaced, &dir, name),
+            Some(replaced) => self.lost_name(&without_links(replaced)),
+            None => {}
+        }
+        self.moved(&moved, &new_dir, new_name);
+        Ok(())
+    }
+
+    /// The file `inode` is at `name` in `dir` now. Directories know by themselves.
+    fn moved(&self, inode: &Inode, dir: &Dir, name: &[u8]) {
+        let node: Option<Arc<Node>> =
+            self.nodes.find(inode.id, inode.kind().unwrap_or(FileKind::File));
+        let Some(node) = node else { return };
+        let mut place = node.place.lock();
+        if let Place::Name(at, _) = &*place
+            && at.id() != self.view.links().id()
+        {
+            *place = Place::Name(dir.clone(), name.into());
+        }
+    }
+}
+
+/// `inode` after a name was taken from it.
+fn without_links(mut inode: Inode) -> Inode {
+    inode.nlink = inode.nlink.saturating_sub(1);
+    inode
+}

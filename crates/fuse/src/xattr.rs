@@ -1,0 +1,118 @@
+//! Extended attributes: `user.*` for whoever may write, `trusted.*` and `security.*` for the
+//! superuser, as the kernel has checked; no others. Access control lists (`system.posix_acl_*`)
+//! are refused by the kernel, since nothing here would apply them.
+//!
+//! The root has one more that is not listed: [`STATUS`], by which commands find a running mount.
+
+use std::sync::atomic::Ordering;
+
+use esker_base::Kind;
+use esker_fs::dir::Dir;
+use esker_fs::ops::XattrSet;
+use fuser::Errno;
+
+use crate::control::STATUS;
+use crate::front::Front;
+use crate::nodes::{Node, ROOT};
+use crate::place::Place;
+
+/// `setxattr`'s flags.
+const CREATE: i32 = 1;
+const REPLACE: i32 = 2;
+
+impl Front {
+    /// All attributes of `node`.
+    fn xattrs(&self, node: &Node) -> Result<esker_fs::xattr::Xattrs, Errno> {
+        let place = node.place.lock().clone();
+        let inode = match &place {
+            Place::Dir(dir) => self.view.stat_dir(dir),
+            Place::Name(dir, name) => self.view.lookup(dir, name, true),
+            Place::Gone(inode) => Ok((**inode).clone()),
+        };
+        let xattrs = inode.and_then(|inode| self.view.xattrs(&inode));
+        xattrs.map_err(|error| self.errno(&error))
+    }
+
+    /// The value of an attribute.
+    pub(crate) fn xattr(&self, number: u64, attribute: &[u8]) -> Result<Vec<u8>, Errno> {
+        if number == ROOT && attribute == STATUS.as_bytes() {
+            return self.status.get().cloned().ok_or(Errno::ENODATA);
+        }
+        if !is_stored(attribute) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let node = self.node(number)?;
+        if self.has_no_xattrs(&node) {
+            return Err(Errno::ENODATA);
+        }
+        self.xattrs(&node)?.remove(attribute).ok_or(Errno::ENODATA)
+    }
+
+    /// The names of all attributes, each followed by a zero byte.
+    pub(crate) fn xattr_names(&self, number: u64) -> Result<Vec<u8>, Errno> {
+        let mut names = Vec::new();
+        for name in self.xattrs(&*self.node(number)?)?.keys() {
+            names.extend_from_slice(name);
+            names.push(0);
+        }
+        Ok(names)
+    }
+
+    pub(crate) fn set_xattr(
+        &self,
+        number: u64,
+        attribute: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<(), Errno> {
+        if !is_stored(attribute) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let how = match flags {
+            0 => XattrSet::Any,
+            CREATE => XattrSet::Create,
+            REPLACE => XattrSet::Replace,
+            _ => return Err(Errno::EINVAL),
+        };
+        let session = self.session()?;
+        let node = self.node(number)?;
+        node.is_bare.store(false, Ordering::Relaxed);
+        let set = match self.xattr_place(&node)? {
+            Some((dir, name)) => session.set_xattr(&dir, &name, (attribute, value), how),
+            None => session.set_xattr_root((attribute, value), how),
+        };
+        self.note_change();
+        set.map_err(|error| match error.kind() {
+            // What a file's attributes may take together: other file systems call it room.
+            Kind::TooLarge => Errno::ENOSPC,
+            _ => self.errno(&error),
+        })
+    }
+
+    pub(crate) fn remove_xattr(&self, number: u64, attribute: &[u8]) -> Result<(), Errno> {
+        if !is_stored(attribute) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let session = self.session()?;
+        let removed = match self.xattr_place(&*self.node(number)?)? {
+            Some((dir, name)) => session.remove_xattr(&dir, &name, attribute),
+            None => session.remove_xattr_root(attribute),
+        };
+        self.note_change();
+        removed.map_err(|error| self.errno(&error))
+    }
+
+    /// Where attributes of a file are changed; nowhere for the root.
+    fn xattr_place(&self, node: &Node) -> Result<Option<(Dir, Vec<u8>)>, Errno> {
+        let place = node.place.lock().clone();
+        match place {
+            Place::Dir(dir) => Ok(dir.place()),
+            Place::Name(dir, name) => Ok(Some((dir, name.into()))),
+            Place::Gone(_) => Err(Errno::ENOENT),
+        }
+    }
+}
+
+fn is_stored(attribute: &[u8]) -> bool {
+    [&b"user."[..], b"trusted.", b"security."].iter().any(|prefix| attribute.starts_with(prefix))
+}
