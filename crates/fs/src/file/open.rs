@@ -8,7 +8,6 @@ use super::{OpenFile, Place};
 use crate::dir::Dir;
 use crate::inode::{DirId, Entry, FileKind, Inode};
 use crate::ops::setattr::{Changes, check_file};
-use crate::path::check_name;
 use crate::session::Session;
 
 impl Session {
@@ -20,12 +19,17 @@ impl Session {
     /// # Errors
     /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for what is no regular file.
     pub fn open_file(&self, dir: &Dir, name: &[u8]) -> Result<Arc<OpenFile>> {
-        check_name(name)?;
+        dir.check_name(name)?;
         let _shape = self.shape();
         self.check_search(dir, name)?;
-        let (inode, place) = self.placed(dir, name)?;
-        check_file(&inode, name)?;
-        Ok(self.files().get_or_open(inode, place, false))
+        loop {
+            let flushes = self.files().flushes();
+            let (inode, place) = self.placed(dir, name)?;
+            check_file(&inode, name)?;
+            if let Some(file) = self.files().get_or_open(inode, place, flushes) {
+                return Ok(file);
+            }
+        }
     }
 
     /// Creates the regular file `name` in `dir` and opens it: as [`Session::create`].
@@ -42,7 +46,7 @@ impl Session {
     /// Opens `inode`, which this session has just put at `name` in `dir`.
     pub fn open_created(&self, dir: &Dir, name: &[u8], inode: Inode) -> Arc<OpenFile> {
         let place = Place::Name(dir.clone(), name.to_vec());
-        self.files().get_or_open(inode, place, true)
+        self.files().open_new(inode, place)
     }
 
     /// The file `name` in `dir`, to change it by `changes`, if that is more than a change of its
@@ -55,13 +59,19 @@ impl Session {
     ) -> Result<Option<Arc<OpenFile>>> {
         let _shape = self.shape();
         self.check_search(dir, name)?;
-        let (inode, place) = self.placed(dir, name)?;
-        if inode.kind() != Some(FileKind::File)
-            || (changes.size.is_none() && self.files().get(inode.id).is_none())
-        {
-            return Ok(None);
+        loop {
+            let flushes = self.files().flushes();
+            let (inode, place) = self.placed(dir, name)?;
+            if inode.kind() != Some(FileKind::File)
+                || (changes.size.is_none() && self.files().get(inode.id).is_none())
+            {
+                return Ok(None);
+            }
+            let file = self.files().get_or_open(inode, place, flushes);
+            if file.is_some() {
+                return Ok(file);
+            }
         }
-        Ok(Some(self.files().get_or_open(inode, place, false)))
     }
 
     /// Gives back a file: flushed, unless its last name is gone; then its bytes are, too.

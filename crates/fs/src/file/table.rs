@@ -1,6 +1,6 @@
 //! Open files of a session by identity, and which of them have unwritten changes.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
@@ -19,6 +19,9 @@ pub(crate) struct OpenFiles {
     count: AtomicUsize,
     /// Files whose record lacks something; kept, whoever else lets go of them.
     dirty: Mutex<HashMap<u128, Arc<OpenFile>>>,
+    /// How often what was open was written to its record: a record read before the last time may
+    /// be older than the file was.
+    flushes: AtomicU64,
     /// Bytes of all buffers.
     pub(super) buffered_bytes: AtomicUsize,
 }
@@ -39,12 +42,40 @@ impl OpenFiles {
         self.files.lock().get(&id).and_then(Weak::upgrade)
     }
 
-    /// The open file of `inode`, made if nobody has it.
-    pub(super) fn get_or_open(&self, inode: Inode, place: Place, is_new: bool) -> Arc<OpenFile> {
+    /// To be given to [`OpenFiles::get_or_open`] after a record was read.
+    pub(super) fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::SeqCst)
+    }
+
+    /// The open file of `inode`, made if nobody has it; `None` if the record, which was read when
+    /// `flushes` was said, may be older than what was written through a file that is closed by now.
+    pub(super) fn get_or_open(
+        &self,
+        inode: Inode,
+        place: Place,
+        flushes: u64,
+    ) -> Option<Arc<OpenFile>> {
         let mut files = self.files.lock();
         if let Some(file) = files.get(&inode.id).and_then(Weak::upgrade) {
-            return file;
+            return Some(file);
         }
+        (self.flushes() == flushes).then(|| self.open(&mut files, inode, place, false))
+    }
+
+    /// The open file of `inode`, which was just made.
+    pub(super) fn open_new(&self, inode: Inode, place: Place) -> Arc<OpenFile> {
+        let mut files = self.files.lock();
+        let open = files.get(&inode.id).and_then(Weak::upgrade);
+        open.unwrap_or_else(|| self.open(&mut files, inode, place, true))
+    }
+
+    fn open(
+        &self,
+        files: &mut HashMap<u128, Weak<OpenFile>>,
+        inode: Inode,
+        place: Place,
+        is_new: bool,
+    ) -> Arc<OpenFile> {
         let file = Arc::new(OpenFile::new(inode, place, is_new));
         let buffered = file.state.read().buffer.as_ref().map_or(0, Vec::len);
         self.buffered_bytes.fetch_add(buffered, Ordering::Relaxed);
@@ -75,7 +106,9 @@ impl OpenFiles {
         self.dirty.lock().insert(file.id, file.clone());
     }
 
+    /// The record of a file has all that was written. Before the file can be closed.
     pub(super) fn note_clean(&self, id: u128) {
+        self.flushes.fetch_add(1, Ordering::SeqCst);
         self.dirty.lock().remove(&id);
     }
 
