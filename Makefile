@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build test demo soak peers compare compare-imd compare-segments clean
+.PHONY: help setup build test demo soak peers compare compare-imd compare-segments compare-mount clean
 
 CARGO ?= cargo
 # Minutes that the long campaigns may take.
@@ -45,6 +45,11 @@ compare-imd: build peers ## The same for indexed directories
 compare-segments: build peers ## The same for segments of shared files
 	@scripts/setup.sh compare
 	python3 scripts/compare_segments.py
+
+compare-mount: build ## Run a null file system, ext4 and a mount in turn and print the ratios
+	@scripts/setup.sh compare
+	@$(MAKE) -C peers mounts
+	python3 scripts/compare_mount.py
 
 clean: ## Remove everything that was built
 	$(CARGO) clean

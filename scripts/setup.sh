@@ -3,9 +3,10 @@
 #
 # usage: scripts/setup.sh [build|test|mpi|compare]...      (default: build test)
 #   build     a C compiler and linker for the dependencies, git
-#   test      rustfmt, clippy, Go and the S3 server that the tests start
+#   test      rustfmt, clippy, what mounts need, suites and programs that are run in mounts, Go and
+#             the S3 server that the tests start
 #   mpi       Open MPI, MPICH, and libclang, which reads their headers
-#   compare   Python; peers/Makefile installs what the rival engines need
+#   compare   Python, fio, ext4 tools; peers/Makefile installs what the rival engines need
 #
 # Needs a Debian machine with a Rust toolchain. Installs Debian packages as root or through sudo.
 # Exits 1 when something is missing without which nothing builds; what is merely useful is reported.
@@ -80,11 +81,36 @@ setup_build() {
 setup_test() {
     need_rust_component rustfmt cargo-fmt
     need_rust_component clippy cargo-clippy
+    setup_mounts
     [ -f scripts/install-s3-server.sh ] || return 0
     need optional "builds the S3 server of the tests" golang-go go
     need_recent_go
     bash scripts/install-s3-server.sh </dev/null \
         || missing optional "the S3 server of the tests (scripts/install-s3-server.sh says why)"
+}
+
+# What the tests of mounts run. Without /dev/fuse they skip themselves, and need nothing of it.
+setup_mounts() {
+    [ -e /dev/fuse ] || return 0
+    need required "unmounts for ordinary users" fuse3 fusermount3
+    need required "is run in mounts by tests" fio fio
+    need required "is run in mounts by tests" rsync rsync
+    need required "is run in mounts by tests" sqlite3 sqlite3
+    need required "sets attributes in tests of mounts" attr setfattr
+    need required "changes users in tests of mounts" util-linux setpriv
+    need required "ends mounts in tests" procps kill
+    need_suite pjdfstest 0.2.2
+    need_suite fsx 0.3.0
+}
+
+# need_suite CRATE VERSION: installs a suite of crates.io where the tests look for it.
+need_suite() {
+    local root=${CARGO_TARGET_DIR:-target}/suites
+    [ -x "$root/bin/$1" ] && grep -qs "\"$1 $2 " "$root/.crates.toml" && return
+    say "installing $1 $2"
+    cargo install --quiet --locked --root "$root" --target-dir "$root/build" --version "$2" "$1" \
+        </dev/null && rm -rf "$root/build" && return
+    missing required "$1 $2 of crates.io"
 }
 
 # need_rust_component COMPONENT COMMAND
@@ -130,6 +156,8 @@ have_libclang() {
 
 setup_compare() {
     need required "runs the comparison" python3 python3
+    need required "measures mounts" fio fio
+    need required "makes the file system to compare mounts with" e2fsprogs mkfs.ext4
 }
 
 [ $# -gt 0 ] || set -- build test

@@ -80,7 +80,8 @@ impl Attributes {
 pub(crate) fn type_of(kind: FileKind) -> FileType {
     match kind {
         FileKind::File => FileType::RegularFile,
-        FileKind::Directory => FileType::Directory,
+        // Its keys are not names that can be listed; it shows itself as a directory and refuses.
+        FileKind::Directory | FileKind::Indexed => FileType::Directory,
         FileKind::Symlink => FileType::Symlink,
         FileKind::Fifo => FileType::NamedPipe,
         FileKind::Socket => FileType::Socket,

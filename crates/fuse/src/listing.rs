@@ -240,7 +240,7 @@ impl Front {
             state.entries.push(Listed {
                 cookie: cookie_of(entry.hash(), ties),
                 name: start..state.names.len(),
-                attributes: Attributes::from(&entry.attributes()?),
+                attributes: Attributes::from(&entry.inode()?),
             });
             if state.entries.len() < size {
                 return Ok(ControlFlow::Continue(()));

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use esker_base::{Clock, Error, Kind, Result};
 use fuser::{Config, MountOption, SessionACL};
@@ -52,8 +53,6 @@ struct Shared {
     front: Arc<Front>,
     mountpoint: PathBuf,
     listener: Listener,
-    /// Number of the kernel's connection, by which it can be cut.
-    connection: Option<u64>,
     /// Who asked for the end and waits until everything is done.
     asker: Mutex<Option<Asker>>,
 }
@@ -104,9 +103,7 @@ impl Mount {
         front.status.set(status).expect("nobody else has the front yet");
         let session = fuser::Session::new(Driver(front.clone()), &mountpoint, &config)
             .map_err(|error| failed("mount at", error))?;
-        let connection = connection_of(&mountpoint);
-        let asker = Mutex::default();
-        let shared = Shared { front, mountpoint, listener, connection, asker };
+        let shared = Shared { front, mountpoint, listener, asker: Mutex::default() };
         Ok(Self { session, shared: Arc::new(shared) })
     }
 
@@ -119,14 +116,16 @@ impl Mount {
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
             .map_err(|error| Error::io(error, "wait for signals"))?;
         let stop = signals.handle();
-        let on_signals = shared.clone();
-        let waiting = std::thread::spawn(move || on_signals.end_on(signals));
+        let (ends, end) = std::sync::mpsc::channel();
+        let (on_signals, taken) = (shared.clone(), ends.clone());
+        // These end with the process: nobody can ask a mount that is gone, and who has files open
+        // in one that was taken away is answered until then.
+        drop(std::thread::spawn(move || on_signals.end_on(signals, &taken)));
         let on_requests = shared.clone();
-        // It ends with the process: nobody can ask a mount that is gone.
         drop(std::thread::spawn(move || on_requests.answer_requests()));
-        let ran = session.run();
+        drop(std::thread::spawn(move || ends.send(session.run())));
+        let ran = end.recv().unwrap_or_else(|_| Err(io::Error::other("the mount's thread died")));
         stop.close();
-        let _ = waiting.join();
         let closed = shared.front.close_all();
         let closed = closed.map_err(|errno| {
             Error::new(Kind::DeviceFailed, format!("close what was open: {}", text_of(errno)))
@@ -147,20 +146,18 @@ impl Ending {
 
 impl Shared {
     /// Ends the mount at the first signal, whoever uses it.
-    fn end_on(&self, mut signals: Signals) {
+    fn end_on(&self, mut signals: Signals, ended: &Sender<io::Result<()>>) {
         if signals.forever().next().is_none() {
             return;
         }
         if self.unmount(UnmountFlags::empty()).is_ok() {
             return;
         }
-        // Somebody uses it: they keep what they have written, and get errors from here on.
+        // Somebody uses it: what they have written is kept. From the publishing on they get errors,
+        // and from the end of the process on nothing.
         self.write_pages();
         let _ = self.unmount(UnmountFlags::DETACH);
-        if let Some(connection) = self.connection {
-            let path = format!("/sys/fs/fuse/connections/{connection}/abort");
-            let _ = std::fs::write(path, "1");
-        }
+        let _ = ended.send(Ok(()));
     }
 
     /// Lets the kernel write what programs have put into its pages.
@@ -246,53 +243,6 @@ fn config_of(view: &View, options: &MountOptions) -> Config {
     config
 }
 
-/// The number of the kernel's connection behind `mountpoint`: the minor number of its device, which
-/// the kernel's table of mounts says without asking the mount.
-fn connection_of(mountpoint: &Path) -> Option<u64> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let mut last = None;
-    for line in table.lines() {
-        let mut fields = line.split(' ').skip(2);
-        let (device, _, at) = (fields.next()?, fields.next()?, fields.next()?);
-        if unescaped(at) == mountpoint.as_os_str().as_encoded_bytes() {
-            last = device.split_once(':').and_then(|(_, minor)| minor.parse().ok());
-        }
-    }
-    last
-}
-
-/// A path of the table of mounts, which writes some bytes as a backslash and three octal digits.
-fn unescaped(path: &str) -> Vec<u8> {
-    let bytes = path.as_bytes();
-    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
-    while at < bytes.len() {
-        let code = bytes.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
-        let code = code.and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                at += 4;
-            }
-            None => {
-                out.push(bytes[at]);
-                at += 1;
-            }
-        }
-    }
-    out
-}
-
 fn text_of(errno: fuser::Errno) -> io::Error {
     io::Error::from_raw_os_error(i32::from(errno))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_of_the_mount_table_are_unescaped() {
-        assert_eq!(unescaped("/a\\040b\\134c"), b"/a b\\c");
-        assert_eq!(unescaped("/end\\04"), b"/end\\04");
-    }
 }

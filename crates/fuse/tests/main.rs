@@ -1,1 +1,7 @@
-//! t
+//! Mounts in the process of the test, over stores that fail as they are told, and what programs
+//! may rely on whatever is mounted.
+
+mod faults;
+mod listings;
+mod mounted;
+mod semantics;

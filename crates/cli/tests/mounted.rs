@@ -1,0 +1,138 @@
+//! Mounts as users make them: in the background, ended by a command, a signal or a crash.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use crate::esker::Esker;
+
+/// A store and a directory at which something of it may be mounted.
+pub struct Mounted {
+    pub esker: Esker,
+    at: PathBuf,
+}
+
+/// Whether mounts can be made here; says so if not.
+pub fn can_mount() -> bool {
+    let can = esker_fuse::is_supported();
+    if !can {
+        println!("skipped: this machine has no /dev/fuse, or it may not be used");
+    }
+    can
+}
+
+impl Mounted {
+    /// An empty store, nothing mounted.
+    pub fn new() -> Self {
+        let esker = Esker::new();
+        let at = esker.path("at");
+        std::fs::create_dir(&at).expect("a new directory");
+        Self { esker, at }
+    }
+
+    /// A session on top of `bases` that is mounted and will be `name`.
+    pub fn writing(name: &str, bases: &[&str]) -> Self {
+        let mounted = Self::new();
+        mounted.write(name, bases);
+        mounted
+    }
+
+    /// Mounts a session on top of `bases`.
+    pub fn write(&self, name: &str, bases: &[&str]) {
+        let mut arguments = vec!["mount", "--write", name];
+        bases.iter().for_each(|base| arguments.extend(["--base", base]));
+        self.mount(&arguments);
+    }
+
+    /// Mounts as `arguments` say, in the directory.
+    pub fn mount(&self, arguments: &[&str]) {
+        let log = self.esker.path("log");
+        let mut all: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+        all.extend([OsStr::new("--log"), log.as_os_str(), self.at.as_os_str()]);
+        self.esker.ok(all);
+    }
+
+    /// What went wrong in the background.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.esker.path("log")).unwrap_or_default()
+    }
+
+    /// The place `name` in the mount.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.at.join(name)
+    }
+
+    /// The directory at which it is mounted.
+    pub fn root(&self) -> &Path {
+        &self.at
+    }
+
+    /// The process that serves the mount.
+    pub fn pid(&self) -> i32 {
+        let status = esker_fuse::status_of(&self.at).expect("it runs");
+        i32::try_from(status.pid).expect("a process id")
+    }
+
+    /// Ends the mount by command; returns what that prints. A program that has just ended may
+    /// still hold it for a moment.
+    pub fn end(&self) -> String {
+        for _ in 0..50 {
+            let output = self.esker.run([OsStr::new("umount"), self.at.as_os_str()]);
+            if output.status.success() {
+                return String::from_utf8(output.stdout).expect("UTF-8");
+            }
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(said.contains("somebody uses"), "{said}{}", self.log());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("somebody uses the mount, and goes on using it");
+    }
+
+    /// Kills the process that serves the mount, and removes what is left of it.
+    pub fn crash(&self) {
+        let pid = rustix::process::Pid::from_raw(self.pid()).expect("a process");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
+        while Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists() && !is_zombie(pid) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Mounts the session again that a crash has left.
+    pub fn resume(&self, name: &str) {
+        self.mount(&["mount", "--write", name, "--resume"]);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.at).output();
+    }
+}
+
+fn is_zombie(pid: rustix::process::Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
+}
+
+/// Runs a program, which succeeds; returns what it prints.
+pub fn run<A: AsRef<OsStr>>(directory: &Path, program: &str, arguments: &[A]) -> String {
+    let output = try_run(directory, program, arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let shown: Vec<_> = arguments.iter().map(|argument| argument.as_ref().to_owned()).collect();
+    assert!(output.status.success(), "{program} {shown:?}: {:?}\n{said}\n{told}", output.status);
+    told
+}
+
+/// Runs a program, whatever becomes of it.
+pub fn try_run<A: AsRef<OsStr>>(directory: &Path, program: &str, arguments: &[A]) -> Output {
+    let mut command = Command::new(program);
+    command.current_dir(directory).args(arguments).env("GIT_CONFIG_NOSYSTEM", "1");
+    // Nothing of whoever runs the tests decides what git does.
+    command.env("HOME", directory).env("GIT_AUTHOR_NAME", "a").env("GIT_AUTHOR_EMAIL", "a@a");
+    command.env("GIT_COMMITTER_NAME", "a").env("GIT_COMMITTER_EMAIL", "a@a");
+    command.output().unwrap_or_else(|error| {
+        panic!("{program}: {error}; run `scripts/setup.sh test`, which installs it")
+    })
+}

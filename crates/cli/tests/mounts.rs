@@ -1,0 +1,189 @@
+//! Mounts begin, end, commit, crash and go on, and do not disturb each other.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use crate::mounted::{Mounted, can_mount, run};
+
+#[test]
+fn what_is_written_is_published_at_the_end() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::writing("first", &[]);
+    fs::create_dir(mounted.path("d")).expect("mkdir");
+    fs::write(mounted.path("d/file"), "text").expect("write");
+    assert!(mounted.end().starts_with("published first @"));
+    assert_eq!(mounted.esker.ok(["cat", "first:/d/file"]), "text");
+    // And the next one builds on it.
+    mounted.write("second", &["first"]);
+    fs::write(mounted.path("d/file"), "other").expect("write");
+    fs::hard_link(mounted.path("d/file"), mounted.path("link")).expect("link");
+    mounted.end();
+    assert_eq!(mounted.esker.ok(["cat", "second:/link"]), "other");
+    assert_eq!(mounted.esker.ok(["cat", "first:/d/file"]), "text");
+    mounted.esker.ok(["verify"]);
+    assert_eq!(mounted.log(), "");
+}
+
+#[test]
+fn every_way_to_end_a_mount_publishes() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new();
+    for (name, end) in [("term", "-TERM"), ("int", "-INT"), ("helper", "-u")] {
+        mounted.write(name, &[]);
+        fs::write(mounted.path(name), name).expect("write");
+        let pid = mounted.pid();
+        match end {
+            "-u" => run(mounted.root().parent().expect("a parent"), "fusermount3", &[end, "at"]),
+            signal => run("/".as_ref(), "kill", &[signal, &pid.to_string()]),
+        };
+        // Published once the process is gone.
+        while fs::read_to_string(format!("/proc/{pid}/stat"))
+            .is_ok_and(|stat| !stat.contains(") Z"))
+        {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(mounted.esker.ok(["cat", &format!("{name}:/{name}")]), name);
+    }
+    assert_eq!(mounted.log(), "");
+}
+
+#[test]
+fn a_mount_in_use_ends_only_by_a_signal() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::writing("used", &[]);
+    let mut open = fs::File::create(mounted.path("open")).expect("create");
+    open.write_all(b"before").expect("write");
+    let at = mounted.root().as_os_str().to_owned();
+    let said = mounted.esker.fails(9, ["umount".as_ref(), at.as_os_str()]);
+    assert!(said.contains("somebody uses the mount"), "{said}");
+    open.write_all(b" after").expect("it goes on");
+    let pid = mounted.pid();
+    run("/".as_ref(), "kill", &["-TERM", &pid.to_string()]);
+    while fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z")) {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(mounted.esker.ok(["cat", "used:/open"]), "before after");
+    open.write_all(b"too late").expect_err("the mount is gone");
+}
+
+#[test]
+fn a_commit_is_a_snapshot_and_the_mount_goes_on() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::writing("last", &[]);
+    let open = fs::File::create(mounted.path("file")).expect("create");
+    open.write_all_at(b"one", 0).expect("write");
+    let at = mounted.root().to_str().expect("UTF-8").to_owned();
+    assert!(mounted.esker.ok(["commit", &at, "between"]).starts_with("published between @"));
+    open.write_all_at(b"two", 0).expect("an open file goes on");
+    let said = mounted.esker.fails(4, ["commit", &at, "between"]);
+    assert!(said.contains("between"), "{said}");
+    drop(open);
+    mounted.end();
+    assert_eq!(mounted.esker.ok(["cat", "between:/file"]), "one");
+    assert_eq!(mounted.esker.ok(["cat", "last:/file"]), "two");
+    mounted.esker.ok(["verify"]);
+}
+
+#[test]
+fn what_was_synced_survives_the_death_of_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::writing("after", &[]);
+    fs::create_dir(mounted.path("d")).expect("mkdir");
+    let content: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let file = fs::File::create(mounted.path("d/large")).expect("create");
+    file.write_all_at(&content, 0).expect("write");
+    file.sync_all().expect("sync");
+    let small = fs::File::create(mounted.path("d/small")).expect("create");
+    small.write_all_at(b"kept", 0).expect("write");
+    small.sync_all().expect("sync");
+    file.write_all_at(&[7; 5_000], 10_000).expect("write");
+    file.sync_data().expect("sync");
+    mounted.crash();
+    fs::metadata(mounted.path("d")).expect_err("nobody answers");
+    drop((file, small));
+    let at = mounted.root().to_str().expect("UTF-8").to_owned();
+    let said = mounted.esker.fails(9, ["mount", "--write", "after", &at]);
+    assert!(said.contains("--resume"), "{said}");
+    mounted.resume("after");
+    let mut expected = content;
+    expected[10_000..15_000].fill(7);
+    assert!(fs::read(mounted.path("d/large")).expect("read") == expected);
+    assert_eq!(fs::read(mounted.path("d/small")).expect("read"), b"kept");
+    mounted.end();
+    mounted.esker.ok(["verify"]);
+}
+
+#[test]
+fn two_mounts_of_a_snapshot_and_a_writer_on_it_do_not_disturb_each_other() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new();
+    let text: String = (0..20_000).map(|n| format!("{n}\n")).collect();
+    mounted.esker.publish("base", &[("d/f", &text), ("g", "small")]);
+    mounted.mount(&["mount", "base"]);
+    let other = mounted.esker.path("other");
+    let writer = mounted.esker.path("writer");
+    for place in [&other, &writer] {
+        fs::create_dir(place).expect("mkdir");
+    }
+    mounted.esker.ok(["mount".as_ref(), "base".as_ref(), other.as_os_str()]);
+    mounted.esker.ok(["mount", "--write", "next", "--base", "base"]
+        .map(AsRef::as_ref)
+        .into_iter()
+        .chain([writer.as_os_str()]));
+    let reading = fs::File::open(mounted.path("d/f")).expect("open");
+    let inode = reading.metadata().expect("stat").ino();
+    for round in 0..5 {
+        let file = fs::File::options().write(true).open(writer.join("d/f")).expect("open");
+        file.write_all_at(format!("round {round}").as_bytes(), 5_000 * round).expect("write");
+        fs::write(writer.join("g"), format!("{round}")).expect("write");
+        for root in [mounted.root(), &other] {
+            assert!(fs::read_to_string(root.join("d/f")).expect("read") == text);
+            assert_eq!(fs::read_to_string(root.join("g")).expect("read"), "small");
+        }
+    }
+    assert_eq!(fs::metadata(writer.join("d/f")).expect("stat").ino(), inode, "numbers are stable");
+    let error = fs::write(mounted.path("g"), "no").expect_err("it can only be read");
+    assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    fs::remove_file(writer.join("g")).expect("unlink");
+    assert!(mounted.path("g").exists());
+    drop(reading);
+    for place in [&other, &writer] {
+        mounted.esker.ok(["umount".as_ref(), place.as_os_str()]);
+    }
+    mounted.end();
+    assert_eq!(mounted.esker.ok(["cat", "base:/g"]), "small");
+    mounted.esker.ok(["verify"]);
+}
+
+#[test]
+fn mistakes_are_explained_before_the_command_returns() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new();
+    let at = mounted.root().to_str().expect("UTF-8").to_owned();
+    assert!(mounted.esker.fails(3, ["mount", "nothing", &at]).contains("nothing"));
+    mounted.esker.fails(3, ["mount", "--write", "x", "--resume", &at]);
+    mounted.esker.fails(3, ["mount", "--write", "x", "--base", "nothing", &at]);
+    mounted.esker.fails(3, ["mount", "--write", "x", "/nowhere/at/all"]);
+    mounted.esker.fails(13, ["mount", &at]);
+    mounted.esker.fails(13, ["umount", &at]);
+    mounted.esker.fails(13, ["commit", &at, "x"]);
+    mounted.esker.publish("taken", &[("f", "")]);
+    mounted.esker.fails(4, ["mount", "--write", "taken", &at]);
+    // Nothing was left behind by any of them.
+    assert_eq!(mounted.esker.ok(["session", "list"]), "");
+}

@@ -1,0 +1,83 @@
+//! Stores that fail: what programs are told, and that nothing acknowledged is lost.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use esker_base::Kind;
+use esker_base::store::{Effect, FaultStore, MemoryStore};
+use esker_fs::namespace::Follow;
+use esker_fuse::View;
+
+use crate::mounted::{Mounted, can_mount, options, repository};
+
+/// More than stays in memory.
+const LARGE: usize = 3 << 20;
+
+fn content(seed: usize) -> Vec<u8> {
+    (0..LARGE).map(|at| (at * 31 + seed + at / 4_096) as u8).collect()
+}
+
+#[test]
+fn failures_of_the_store_are_errors_of_calls_and_lose_nothing_acknowledged() {
+    if !can_mount() {
+        return;
+    }
+    for (kind, errno) in [
+        (Kind::NoSpace, rustix::io::Errno::NOSPC),
+        (Kind::DeviceFailed, rustix::io::Errno::IO),
+        (Kind::Unavailable, rustix::io::Errno::TIMEDOUT),
+    ] {
+        let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));
+        let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
+        let set = session.set();
+        let mounted = Mounted::new(View::Session(session.clone()));
+        let kept = File::create(mounted.path("kept")).expect("create");
+        kept.write_all_at(&content(1), 0).expect("write");
+        kept.sync_all().expect("sync");
+        store.fail_one_in(1, kind);
+        let failed = kept.write_all_at(&content(2), LARGE as u64);
+        let failed = failed.and_then(|()| kept.sync_all()).expect_err("the store fails");
+        assert_eq!(failed.raw_os_error(), Some(errno.raw_os_error()), "{kind:?}: {failed}");
+        // What needs no store goes on, and so does the end.
+        assert!(mounted.path("kept").exists());
+        drop(kept);
+        let _ = mounted.end();
+        let image = store.after_power_loss().expect("an image");
+        drop(session);
+        let resumed = repository(image).resume(set, options()).expect("resume");
+        let inode = resumed.stat("/kept", Follow::No).expect("stat");
+        let bytes = resumed.read(&inode, 0, LARGE).expect("read");
+        assert!(bytes == content(1), "{kind:?}: what was synced is there");
+    }
+}
+
+#[test]
+fn a_mount_whose_store_vanished_answers_errors_and_can_be_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));
+    let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
+    let mounted = Mounted::new(View::Session(session.clone()));
+    std::fs::write(mounted.path("before"), content(1)).expect("write");
+    store.stop_at(store.operations() + 1, Effect::None);
+    let file = File::create(mounted.path("after"));
+    let file = file.and_then(|file| {
+        file.write_all_at(&content(2), 0)?;
+        file.sync_all()
+    });
+    let error = file.expect_err("nothing can be written any more");
+    assert!(error.raw_os_error().is_some(), "{error}");
+    // No pages are kept of this range: it must be read.
+    rustix::fs::fadvise(
+        File::open(mounted.path("before")).expect("open"),
+        0,
+        None,
+        rustix::fs::Advice::DontNeed,
+    )
+    .expect("fadvise");
+    std::fs::read(mounted.path("before")).expect_err("nothing can be read any more");
+    std::fs::read_dir(mounted.root()).expect("names are in memory").count();
+    let _ = mounted.end();
+}

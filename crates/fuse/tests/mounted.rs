@@ -1,0 +1,93 @@
+//! A view mounted by a thread of the test.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use esker_base::Result;
+use esker_base::clock::SystemClock;
+use esker_base::store::{MemoryStore, SharedStore};
+use esker_fs::identity::Identity;
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_fuse::{Mount, MountOptions, View, is_supported};
+use rustix::mount::UnmountFlags;
+use tempfile::TempDir;
+
+/// A mount that ends with it.
+pub struct Mounted {
+    directory: TempDir,
+    serving: Option<JoinHandle<Result<()>>>,
+}
+
+/// Whether mounts can be made here; says so if not.
+pub fn can_mount() -> bool {
+    if !is_supported() {
+        println!("skipped: this machine has no /dev/fuse, or it may not be used");
+    }
+    is_supported()
+}
+
+/// The repository in `store`.
+pub fn repository(store: SharedStore) -> Repository {
+    Repository::with(store, 1 << 20, Arc::new(SystemClock))
+}
+
+/// The options of a session for a mount.
+pub fn options() -> SessionOptions {
+    SessionOptions { identity: Identity::root(), ..SessionOptions::default() }
+}
+
+/// A new session in memory.
+pub fn session() -> Arc<Session> {
+    let repository = repository(Arc::new(MemoryStore::new()));
+    Arc::new(repository.begin(&[], options()).expect("begin"))
+}
+
+impl Mounted {
+    /// Mounts `view`.
+    pub fn new(view: View) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = directory.path().join("at");
+        std::fs::create_dir(&at).expect("a new directory");
+        let options = MountOptions {
+            source: "test".into(),
+            name: "test".into(),
+            threads: 3,
+            writes_back: false,
+            allows_others: true,
+            store: None,
+            clock: Arc::new(SystemClock),
+            report: Box::new(|error| println!("reported: {error}")),
+        };
+        let mount = Mount::new(view, &at, options).expect("mount");
+        let serving = std::thread::spawn(move || mount.run().and_then(|ending| ending.closed));
+        Self { directory, serving: Some(serving) }
+    }
+
+    /// A session in memory, mounted.
+    pub fn session() -> (Self, Arc<Session>) {
+        let session = session();
+        (Self::new(View::Session(session.clone())), session)
+    }
+
+    pub fn root(&self) -> PathBuf {
+        self.directory.path().join("at")
+    }
+
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.root().join(name)
+    }
+
+    /// Unmounts; returns whether everything that was open could be closed.
+    pub fn end(mut self) -> Result<()> {
+        rustix::mount::unmount(self.root(), UnmountFlags::empty()).expect("nobody uses it");
+        self.serving.take().expect("it runs").join().expect("no panic")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.root(), UnmountFlags::DETACH);
+    }
+}
