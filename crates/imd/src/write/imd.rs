@@ -213,10 +213,7 @@ impl<T: Transport> Imd<T> {
         };
         let is_pointer = format == Format::Pointer;
         let values = is_pointer.then(|| ValueLog::create(store, prefix, me)).transpose()?;
-        let key_bytes = match shape {
-            Shape::Fixed { key_bytes, .. } => Some(usize::from(key_bytes)),
-            Shape::Variable => None,
-        };
+        let key_bytes = key_bytes_of(shape);
         let local = Local {
             writer,
             values,
@@ -475,6 +472,14 @@ fn gather<T: Transport>(
         directory.partitions[message.from.index()] = totals.map_err(|bad| bad.of(&name, 0))?;
     }
     Ok(directory)
+}
+
+/// Bytes of every key, if all have the same.
+fn key_bytes_of(shape: Shape) -> Option<usize> {
+    match shape {
+        Shape::Fixed { key_bytes, .. } => Some(usize::from(key_bytes)),
+        Shape::Variable => None,
+    }
 }
 
 /// Bytes of each batch, and of all that a rank may have open at once.
