@@ -175,6 +175,15 @@ impl Local {
     }
 }
 
+/// How the sources of keys are encoded, where records stay with their writers.
+fn encoding_of(options: &Options) -> Option<Encoding> {
+    match options.format {
+        Format::Lossy => Some(Encoding::Cuckoo { fingerprint_bits: options.fingerprint_bits }),
+        Format::Static => Some(Encoding::Ribbon),
+        _ => None,
+    }
+}
+
 impl<T: Transport> Imd<T> {
     /// Begins a directory below `prefix` (empty, or ending in `/`) of `store`; collective.
     ///
@@ -206,11 +215,7 @@ impl<T: Transport> Imd<T> {
         let mut head_bytes = Vec::new();
         head.encode(&mut head_bytes);
         let writer = PartitionWriter::create(store, prefix, setup, &head_bytes)?;
-        let encoding = match format {
-            Format::Lossy => Some(Encoding::Cuckoo { fingerprint_bits: options.fingerprint_bits }),
-            Format::Static => Some(Encoding::Ribbon),
-            _ => None,
-        };
+        let encoding = encoding_of(options);
         let is_pointer = format == Format::Pointer;
         let values = is_pointer.then(|| ValueLog::create(store, prefix, me)).transpose()?;
         let key_bytes = key_bytes_of(shape);
