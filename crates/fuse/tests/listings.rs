@@ -112,7 +112,6 @@ fn a_listing_goes_on_where_it_is_told_to() {
         let entry = entry.expect("entry");
         all.push((entry.next_entry_cookie(), entry.file_name().to_bytes().to_vec()));
     }
-    drop(raw);
     assert_eq!(all.len(), 3_002, "with the two dots");
     assert!(all.iter().is_sorted_by_key(|(cookie, _)| *cookie), "cookies ascend");
     // Another handle, which has seen nothing of it, goes on at any cookie; so it does after a
