@@ -409,6 +409,11 @@ struct Field {
 impl Image {
     /// The image of `decoded`; `None` if its records do not suit one.
     pub(super) fn of(schema: &Schema, decoded: &DecodedBlock) -> Option<Self> {
+        // Of a hostile block's keys that do not ascend a search finds some only: so must this.
+        let ascend = |row| decoded.key(schema, row - 1) < decoded.key(schema, row);
+        if !(1..decoded.rows()).all(ascend) {
+            return None;
+        }
         let rows = decoded.rows();
         let mut order: Vec<u64> = (0..rows)
             .map(|row| schema.digest(&decoded.key(schema, row)) >> 32 << 32 | row as u64)
