@@ -143,7 +143,7 @@ struct ThrottledStore {
     limit: Arc<Limit>,
 }
 
-/// When the next append may be done.
+/// Until when the store is busy.
 #[derive(Debug)]
 struct Limit {
     bytes_per_second: f64,
@@ -151,16 +151,18 @@ struct Limit {
 }
 
 impl Limit {
-    /// Waits as long as `bytes` take after those before.
-    fn wait(&self, bytes: usize) {
+    /// Does `append` of `bytes`, which takes as long as they take after those before.
+    fn pace<T>(&self, bytes: usize, append: impl FnOnce() -> T) -> T {
         let cost_ns = (bytes as f64 / self.bytes_per_second * 1e9) as u64;
-        let now_ns = SystemClock.monotonic_ns();
         let end_ns = {
             let mut free_ns = self.free_ns.lock();
-            *free_ns = now_ns.max(*free_ns) + cost_ns;
+            *free_ns = SystemClock.monotonic_ns().max(*free_ns) + cost_ns;
             *free_ns
         };
-        std::thread::sleep(Duration::from_nanos(end_ns.saturating_sub(now_ns)));
+        let done = append();
+        let left_ns = end_ns.saturating_sub(SystemClock.monotonic_ns());
+        std::thread::sleep(Duration::from_nanos(left_ns));
+        done
     }
 }
 
@@ -178,8 +180,7 @@ struct ThrottledLog {
 
 impl AppendLog for ThrottledLog {
     fn append(&self, bytes: &[u8]) -> Result<u64> {
-        self.limit.wait(bytes.len());
-        self.inner.append(bytes)
+        self.limit.pace(bytes.len(), || self.inner.append(bytes))
     }
 
     fn sync(&self) -> Result<()> {
@@ -197,8 +198,7 @@ impl Store for ThrottledStore {
     }
 
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.limit.wait(bytes.len());
-        self.inner.put_if_absent(name, bytes)
+        self.limit.pace(bytes.len(), || self.inner.put_if_absent(name, bytes))
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
