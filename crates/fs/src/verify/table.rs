@@ -7,7 +7,7 @@ use esker_base::{Bytes, Kind, Result};
 use esker_table::block::{Block, DecodedBlock};
 use esker_table::manifest::{SetId, TableRef};
 use esker_table::schema::{Key, KeyBuffer, Row, Schema};
-use esker_table::segment::{RUN, SEGMENT, Segment, SegmentRun};
+use esker_table::segment::{Nest, RUN, SEGMENT, Segment};
 use esker_table::table::Table;
 use esker_table::tables::TableSource;
 use hashbrown::HashMap;
@@ -273,9 +273,10 @@ impl Check<'_> {
 
     /// As [`Check::check_record`], of a run of segments.
     fn check_run(&mut self, row: &Row) -> Result<(), String> {
-        let run = SegmentRun::of_row(row).map_err(|error| error.context().to_owned())?;
-        if let Some((set, log, end)) = run.log_end() {
-            let whose = || format!("bytes {} on of file {:032x}", run.first.offset, run.first.file);
+        let nest = Nest::of_row(row).map_err(|error| error.context().to_owned())?;
+        let first = &nest.run.first;
+        if let Some((set, log, end)) = nest.log_end() {
+            let whose = || format!("bytes {} on of file {:032x}", first.offset, first.file);
             self.extents.reach_to((set, log), end, whose);
         }
         Ok(())

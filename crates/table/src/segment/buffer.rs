@@ -4,17 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use esker_base::Result;
 
+use super::written::Written;
 use super::{Lattice, Overlay, Segment, SegmentMap, SegmentRun};
 
 /// With more segments in no run than this a file is better off as rows than as runs.
 const SINGLES_MAX: usize = 1 << 16;
-/// Memory that is set aside for each segment of a run, should it have to be cut: so a memtable is
-/// full long before it has more than can be.
-const SEGMENT_BYTES: usize = 16;
 
 /// The segments of a memtable.
 #[derive(Debug, Default)]
@@ -22,27 +20,6 @@ pub struct SegmentBuffer {
     map: SegmentMap,
     runs: BTreeMap<u128, Written>,
     runs_bytes: usize,
-}
-
-/// Runs of one file, in the order in which they were written.
-#[derive(Debug, Default)]
-struct Written {
-    runs: Vec<SegmentRun>,
-    /// What they make together, once somebody has asked.
-    lattice: OnceLock<Arc<Lattice>>,
-}
-
-impl Written {
-    fn lattice(&self) -> Result<Arc<Lattice>> {
-        if let Some(lattice) = self.lattice.get() {
-            return Ok(lattice.clone());
-        }
-        let lattice = match Lattice::of_apart(&self.runs) {
-            Some(lattice) => lattice,
-            None => Lattice::cut(&self.runs)?,
-        };
-        Ok(self.lattice.get_or_init(|| Arc::new(lattice)).clone())
-    }
 }
 
 impl SegmentBuffer {
@@ -83,11 +60,10 @@ impl SegmentBuffer {
         if self.map.has(file) {
             return runs.iter().for_each(|run| self.insert_run(*run));
         }
-        let written = self.runs.entry(file).or_default();
-        written.runs.extend_from_slice(runs);
-        written.lattice.take();
-        let segments: u64 = runs.iter().map(|run| run.count).sum();
-        self.runs_bytes += size_of_val(runs) + segments as usize * SEGMENT_BYTES;
+        let written = self.runs.entry(file).or_insert_with(|| Written::new(file));
+        let before = written.bytes();
+        written.extend(runs);
+        self.runs_bytes += written.bytes() - before;
     }
 
     fn push(&mut self, run: SegmentRun) {

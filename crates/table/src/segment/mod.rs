@@ -9,23 +9,33 @@
 //! Source: DESIGN §1.5; MetaKV §II (locating segments of shared files).
 
 mod buffer;
+mod find_runs;
+mod group;
 mod lattice;
 mod log;
 mod map;
 mod merge;
+mod nest;
 mod overlay;
 mod run;
+mod singles;
+mod strand;
 mod tables;
+mod written;
 
 use esker_base::{Error, Kind, Result};
 
 pub use self::buffer::{ForTables, SegmentBuffer};
-pub use self::lattice::{Lattice, Piece, find_runs};
+pub use self::find_runs::{Piece, find_runs};
+pub use self::lattice::Lattice;
 pub use self::log::{OPERATION_SEGMENTS_MAX, SegmentLog};
 pub use self::map::SegmentMap;
 pub use self::merge::SegmentMerge;
+pub use self::nest::{Nest, RUN};
 pub use self::overlay::Overlay;
-pub use self::run::{RUN, SegmentRun};
+pub use self::run::SegmentRun;
+pub use self::singles::Singles;
+pub use self::strand::Strand;
 pub use self::tables::{RunTables, SegmentSource, SegmentTables};
 use crate::manifest::SetId;
 use crate::schema::{IntColumn, Key, Row, Schema};

@@ -9,7 +9,7 @@ use esker_base::{Error, Kind, Result};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use super::{Lattice, LogPlace, RUN, SEGMENT, Segment, SegmentRun, seek_key};
+use super::{Lattice, LogPlace, Nest, RUN, SEGMENT, Segment, SegmentRun, seek_key};
 use crate::manifest::TableRef;
 use crate::merge::Cursor;
 use crate::schema::{Key, RowBuffer, Schema};
@@ -58,16 +58,16 @@ impl RunTables {
         let from = seek_key(file, 0);
         let mut cursor = self.tables.cursor(&RUN, &from, &RUN.group_last(&from));
         cursor.start(&from)?;
-        let mut runs = Vec::new();
+        let mut nests = Vec::new();
         while cursor.is_valid() {
-            let run = SegmentRun::of_row(&cursor.row())?;
-            if run.first.file != file {
+            let nest = Nest::of_row(&cursor.row())?;
+            if nest.run.first.file != file {
                 break;
             }
-            runs.push(run);
+            nests.push(nest);
             cursor.advance()?;
         }
-        let lattice = Lattice::of_disjoint(&runs).ok_or_else(|| {
+        let lattice = Lattice::of_disjoint(&nests).ok_or_else(|| {
             let what = format!("runs of segments of file {file:032x} overlap; run `esker verify`");
             Error::new(Kind::Corrupt, what)
         })?;
@@ -94,7 +94,7 @@ impl RunTables {
             if !cursor.is_valid() {
                 return Ok(files);
             }
-            let file = SegmentRun::of_row(&cursor.row())?.first.file;
+            let file = Nest::of_row(&cursor.row())?.run.first.file;
             files.push(file);
             let Some(next) = file.checked_add(1) else { return Ok(files) };
             from = Key { ints: [(next >> 64) as u64, next as u64, 0], string: &[] };
@@ -182,7 +182,7 @@ impl SegmentSource {
             let row = cursor.row();
             let first = match self {
                 Self::Rows(_) => Segment::of_row(&row)?,
-                Self::Runs(_) => SegmentRun::of_row(&row)?.first,
+                Self::Runs(_) => Nest::of_row(&row)?.run.first,
             };
             first.place.into_iter().for_each(&mut *visit);
             cursor.advance()?;

@@ -207,7 +207,12 @@ fn check_lattice(written: &[SegmentRun], range: (u64, u64)) {
     for segment in written.iter().flat_map(SegmentRun::segments) {
         write(&mut bytes, &segment);
     }
-    let lattice = Lattice::of_apart(written).unwrap_or_else(|| Lattice::cut(written).expect("few"));
+    let mut buffer = SegmentBuffer::default();
+    buffer.insert_batch(FILE, written);
+    let lattice = buffer.lattice(FILE).expect("few").expect("runs");
+    if let Some(apart) = Lattice::of_apart(written) {
+        assert_eq!(content(&apart.overlapping(&(0..64))), bytes);
+    }
     let mut chunked = Vec::new();
     while let Some(chunk) = Some(lattice.chunk(chunked.last().map_or(0, Segment::end), 3))
         .filter(|chunk| !chunk.is_empty())
@@ -234,9 +239,8 @@ fn check_lattice(written: &[SegmentRun], range: (u64, u64)) {
         assert_eq!(at, bytes[offset as usize], "offset {offset}");
     }
     for run in written {
-        let row = run.row();
-        let read = SegmentRun::of_row(&row).expect("our own");
-        assert_eq!(read, SegmentRun { first: Segment { checksum: None, ..run.first }, ..*run });
+        let nest = Nest::one(*run);
+        assert_eq!(Nest::of_row(&nest.row()).expect("our own"), nest);
     }
 }
 
@@ -262,5 +266,111 @@ proptest! {
         let again: Vec<Segment> = found.iter().flat_map(SegmentRun::segments).collect();
         let again: Vec<Piece> = again.iter().map(piece).collect();
         prop_assert_eq!(again, pieces);
+    }
+}
+
+/// Lines of boxes of a file's cube, plane by plane, as ranks write them, in batches of `cut`.
+fn boxes(side: u64, across: u64, cut: usize) -> Vec<(u64, Vec<Piece>)> {
+    let bounds = |cell: u64| (cell * side / across, (cell + 1) * side / across);
+    let mut batches = Vec::new();
+    for rank in 0..across * across {
+        let ((x, x_end), (y, y_end)) = (bounds(rank % across), bounds(rank / across));
+        let (mut pieces, mut log_offset) = (Vec::new(), 0);
+        for (z, y) in (0..side).flat_map(|z| (y..y_end).map(move |y| (z, y))) {
+            let (offset, length) = ((z * side + y) * side + x, x_end - x);
+            pieces.push(Piece { offset, length, log_offset });
+            log_offset += length;
+        }
+        batches.extend(pieces.chunks(cut).map(|batch| (rank, batch.to_vec())));
+    }
+    batches
+}
+
+/// A few records however batches cut lines and planes, and every byte found.
+#[test]
+fn boxes_of_ranks_are_nests() {
+    for (side, across, cut) in [(24, 2, 7), (25, 3, 16), (20, 4, 1), (33, 2, 1_024), (32, 2, 5)] {
+        let mut batches = boxes(side, across, cut);
+        let mut random = esker_base::Random::from_seed(side);
+        // Each rank's in order, ranks at random.
+        batches.sort_by_cached_key(|_| random.below(1 << 30));
+        let place_of = |batch: &(u64, Vec<Piece>)| batch.1[0].log_offset;
+        let mut in_order = batches.clone();
+        in_order.sort_by_key(|batch| (batch.0, place_of(batch)));
+        let mut of_rank: Vec<_> = (0..across * across)
+            .map(|rank| in_order.iter().filter(move |batch| batch.0 == rank))
+            .collect();
+        let mut buffer = SegmentBuffer::default();
+        for (rank, _) in &batches {
+            let (_, pieces) = of_rank[*rank as usize].next().expect("as many");
+            let log = Segment { place: place(*rank, 0), ..Segment::hole(FILE, 0, 1) };
+            let mut runs = Vec::new();
+            find_runs(&log, pieces, &mut runs);
+            buffer.insert_batch(FILE, &runs);
+        }
+        let lattice = buffer.lattice(FILE).expect("few").expect("runs");
+        let context = format!("{side} {across} {cut}");
+        assert!(lattice.singles().is_empty(), "{context}: {}", lattice.singles().len());
+        // One for each rank, or two where a box begins in a batch's last line.
+        let nests: Vec<Nest> = lattice.nests().copied().collect();
+        assert!(nests.len() as u64 <= 2 * across * across, "{context}: {}", nests.len());
+        let again = Lattice::of_disjoint(&nests).expect("they are apart");
+        let mut end = 0;
+        let mut visit = |run: &SegmentRun, index| {
+            let segment = run.segment(index);
+            assert_eq!(segment.offset, end, "{context}");
+            end = segment.end();
+            Ok::<(), ()>(())
+        };
+        again.visit(&(0..u64::MAX), &mut visit).expect("all");
+        assert_eq!(end, side * side * side);
+        for (rank, pieces) in &batches {
+            let offsets: Vec<u64> = pieces.iter().map(|piece| piece.offset).collect();
+            let mut found = vec![None; offsets.len()];
+            again.find_batch(&offsets, &mut |at, run, index| found[at] = Some(run.segment(index)));
+            for (piece, found) in pieces.iter().zip(found) {
+                let found = found.expect("it is there");
+                assert_eq!(found.place, place(*rank, piece.log_offset), "{context}");
+                assert_eq!((found.offset, found.length), (piece.offset, piece.length));
+                assert_eq!(again.find(piece.offset + piece.length - 1), Some(found));
+            }
+        }
+        for nest in nests {
+            assert_eq!(Nest::of_row(&nest.row()).expect("our own"), nest);
+        }
+    }
+}
+
+proptest! {
+    /// Whatever comes in whatever order, a strand gives back the same in that order.
+    #[test]
+    fn strands_keep_the_order(
+        all in prop::collection::vec((0u64..30, 1u64..3, 1u64..7, 0u64..3, 0u64..40, 0u64..4), 1..30),
+        steps in prop::collection::vec((0u64..4, 1u64..5), 0..10),
+    ) {
+        let mut written = Vec::new();
+        let mut push = |offset, length, count, gap, at, log_gap, checksum| {
+            let count = if checksum { 1 } else { count };
+            let checksum = checksum.then_some(7);
+            let first = Segment { file: FILE, offset, length, place: place(1, at), checksum, seq: 0 };
+            written.push(SegmentRun {
+                first, count, stride: length + gap, log_stride: length + log_gap,
+            });
+        };
+        for (offset, length, count, gap, at, what) in all {
+            push(offset, length, count, gap, at, what / 2, what == 3);
+        }
+        // And some that go on.
+        let mut at = 100;
+        for (pause, count) in steps {
+            at += pause;
+            push(at * 4, 2, count, 2, at * 2, 0, false);
+            at += count;
+        }
+        let mut strand = Strand::new(FILE, Some((SetId(1), 1)));
+        written.iter().for_each(|run| strand.push(run));
+        let expected: Vec<Segment> = written.iter().flat_map(SegmentRun::segments).collect();
+        let kept: Vec<Segment> = strand.segments().collect();
+        prop_assert_eq!(kept, expected);
     }
 }

@@ -15,7 +15,7 @@ use crate::manifest::TableRef;
 use crate::memtable::FrozenMemtable;
 use crate::run_writer::RunWriter;
 use crate::segment::{
-    Lattice, OPERATION_SEGMENTS_MAX, Overlay, Piece, RUN, SEGMENT, Segment, SegmentMerge,
+    Lattice, Nest, OPERATION_SEGMENTS_MAX, Overlay, Piece, RUN, SEGMENT, Segment, SegmentMerge,
     SegmentRun, SegmentSource, SegmentTables, find_runs,
 };
 
@@ -280,35 +280,39 @@ impl Inner {
 /// Files of which all sources have runs and none rows, with what the runs are together, where that
 /// is worth runs.
 fn files_of_runs_alone(sources: &[SegmentSource]) -> Result<BTreeMap<u128, Lattice>> {
-    let mut written: BTreeMap<u128, Vec<SegmentRun>> = BTreeMap::new();
+    let mut written: BTreeMap<u128, Vec<Nest>> = BTreeMap::new();
     // The oldest first, as they were written.
     for source in sources.iter().rev() {
         if let SegmentSource::Runs(runs) = source {
             for file in runs.files()? {
                 let lattice = runs.lattice(file)?;
-                let singles = lattice.singles().iter().map(|single| SegmentRun::one(*single));
                 let all = written.entry(file).or_default();
-                all.extend(lattice.runs().copied().chain(singles));
+                all.extend(nests_of(&lattice));
             }
         }
     }
     let mut lattices = BTreeMap::new();
-    for (file, runs) in written {
+    for (file, nests) in written {
         let mut is_alone = true;
         for source in sources {
             is_alone &= source.schema().id == RUN.id || !source.has(file)?;
         }
-        if is_alone && let Some(lattice) = Lattice::of_apart(&runs) {
+        if is_alone && let Some(lattice) = Lattice::of_nests(&nests) {
             lattices.insert(file, lattice);
         }
     }
     Ok(lattices)
 }
 
+/// All of a lattice: what it has in no run as runs of one.
+fn nests_of(lattice: &Lattice) -> impl Iterator<Item = Nest> {
+    let singles = lattice.singles().iter().map(|single| Nest::one(SegmentRun::one(single)));
+    lattice.nests().copied().chain(singles)
+}
+
 /// Writes all of a lattice as records of runs, in order of keys.
 fn push_runs(lattice: &Lattice, writer: &mut RunWriter) -> Result<()> {
-    let singles = lattice.singles().iter().map(|single| SegmentRun::one(*single));
-    let mut runs: Vec<SegmentRun> = lattice.runs().copied().chain(singles).collect();
-    runs.sort_unstable_by_key(|run| run.first.end());
-    runs.iter().try_for_each(|run| writer.push(&run.row()))
+    let mut nests: Vec<Nest> = nests_of(lattice).collect();
+    nests.sort_unstable_by_key(|nest| nest.run.first.end());
+    nests.iter().try_for_each(|nest| writer.push(&nest.row()))
 }

@@ -1,0 +1,294 @@
+//! Group: runs of one stride that interleave, as those of ranks that take turns do.
+//!
+//! Runs are told apart by where in a period of the stride they start, their phase. For each phase
+//! its runs, here called lines, are listed by where they start. To find an offset takes a remainder,
+//! a search among phases, and a search by interpolation among lines, which lie evenly where
+//! somebody wrote a pattern. To list a range is to walk over bands: periods in which no line begins
+//! or ends. Lines of a nest are told by its number and theirs, in 16 bytes.
+//! Concurrency: immutable once built.
+
+use std::ops::Range;
+
+use super::{Nest, SegmentRun};
+
+/// Lines of one stride, none of whose segments overlap.
+#[derive(Debug)]
+pub(super) struct Group {
+    nests: Vec<Nest>,
+    stride: u64,
+    /// From the first byte to the last.
+    pub(super) range: Range<u64>,
+    phases: Vec<Phase>,
+    /// Phase after phase, in each by start.
+    lines: Vec<Line>,
+}
+
+/// Lines that start at the same place of a period.
+#[derive(Clone, Copy, Debug)]
+struct Phase {
+    /// Where that is.
+    start: u64,
+    /// The longest segments.
+    length: u64,
+    /// Its lines, as indices.
+    from: u32,
+    to: u32,
+}
+
+/// A run of a nest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    start: u64,
+    nest: u32,
+    index: u32,
+}
+
+impl Line {
+    #[inline]
+    fn run(&self, nests: &[Nest]) -> SegmentRun {
+        nests[self.nest as usize].run(self.index.into())
+    }
+
+    /// Where its last segment starts.
+    #[inline]
+    fn last_start(&self, nests: &[Nest]) -> u64 {
+        let run = &nests[self.nest as usize].run;
+        self.start + (run.count - 1) * run.stride
+    }
+}
+
+/// A line that goes on through a band, and the index of its segment there.
+type Active = (SegmentRun, u64);
+
+impl Group {
+    /// The lines of `nests`, all of one stride; gives them back if any two may overlap, or there are
+    /// too many.
+    pub(super) fn new(nests: Vec<Nest>) -> Result<Self, Vec<Nest>> {
+        match Self::sorted(&nests) {
+            Some(group) => Ok(Self { nests, ..group }),
+            None => Err(nests),
+        }
+    }
+
+    /// The group of `nests`, which is to get them.
+    fn sorted(nests: &[Nest]) -> Option<Self> {
+        let stride = nests.first()?.run.stride;
+        let lines_max = u64::from(u32::MAX);
+        let all = nests.iter().try_fold(0u64, |sum, nest| {
+            Some(sum.checked_add(nest.count)?).filter(|sum| *sum < lines_max)
+        })?;
+        let mut keyed: Vec<(u64, Line)> = Vec::with_capacity(all as usize);
+        for (number, nest) in (0u32..).zip(nests) {
+            let (mut start, mut phase) = (nest.run.first.offset, nest.run.first.offset % stride);
+            let step = nest.stride % stride;
+            for index in 0..nest.count as u32 {
+                keyed.push((phase, Line { start, nest: number, index }));
+                start = start.wrapping_add(nest.stride);
+                phase += step;
+                phase -= if phase >= stride { stride } else { 0 };
+            }
+        }
+        keyed.sort_unstable_by_key(|(phase, line)| (*phase, line.start));
+        let (mut end, mut start) = (0, u64::MAX);
+        let mut phases: Vec<Phase> = Vec::new();
+        for (at, (phase, line)) in keyed.iter().enumerate() {
+            let length = nests[line.nest as usize].run.first.length;
+            match phases.last_mut() {
+                Some(last) if last.start == *phase => {
+                    let before = &keyed[at - 1].1;
+                    let before_length = nests[before.nest as usize].run.first.length;
+                    if before.last_start(nests) + before_length > line.start {
+                        return None;
+                    }
+                    last.length = last.length.max(length);
+                    last.to += 1;
+                }
+                _ => {
+                    let at = at as u32;
+                    phases.push(Phase { start: *phase, length, from: at, to: at + 1 });
+                }
+            }
+            start = start.min(line.start);
+            end = end.max(line.last_start(nests) + length);
+        }
+        let apart = phases.windows(2).all(|pair| pair[0].start + pair[0].length <= pair[1].start);
+        let (first, last) = (phases.first()?, phases.last()?);
+        // The last may reach into the next period, up to the first.
+        if !apart || last.start + last.length > first.start.checked_add(stride)? {
+            return None;
+        }
+        let lines = keyed.into_iter().map(|(_, line)| line).collect();
+        Some(Self { nests: Vec::new(), stride, range: start..end, phases, lines })
+    }
+
+    /// Whether its bytes are before or behind those of each of `others`.
+    pub(super) fn is_apart(&self, others: &[Self]) -> bool {
+        let own = &self.range;
+        others.iter().all(|other| own.end <= other.range.start || other.range.end <= own.start)
+    }
+
+    /// What it is made of.
+    pub(super) fn nests(&self) -> &[Nest] {
+        &self.nests
+    }
+
+    /// Memory that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&self.lines[..]) + size_of_val(&self.phases[..]) + size_of_val(&self.nests[..])
+    }
+
+    /// The last line of `phase` that starts at `offset` or before.
+    #[inline]
+    fn line_at(&self, phase: &Phase, offset: u64) -> Option<usize> {
+        let lines = &self.lines[phase.from as usize..phase.to as usize];
+        let (first, last) = (lines.first()?.start, lines.last()?.start);
+        if offset < first {
+            return None;
+        }
+        let base = phase.from as usize;
+        if offset >= last {
+            return Some(base + lines.len() - 1);
+        }
+        let share = (offset - first) as f64 / (last - first) as f64;
+        let guess = ((share * (lines.len() - 1) as f64) as usize).min(lines.len() - 1);
+        // The one sought is in `low..high`.
+        let (mut low, mut high, mut step) = (guess, guess, 1);
+        if lines[guess].start <= offset {
+            high += 1;
+            while high < lines.len() && lines[high].start <= offset {
+                low = high;
+                high = (high + step).min(lines.len());
+                step *= 2;
+            }
+        } else {
+            while lines[low].start > offset {
+                high = low;
+                low = low.saturating_sub(step);
+                step *= 2;
+            }
+        }
+        Some(base + low + lines[low..high].partition_point(|line| line.start <= offset) - 1)
+    }
+
+    /// The line, its run, and the index in it of the segment that has the byte at `offset`.
+    #[inline]
+    pub(super) fn find(&self, offset: u64) -> Option<(Line, SegmentRun, u64)> {
+        if !self.range.contains(&offset) {
+            return None;
+        }
+        let remainder = offset % self.stride;
+        let after = self.phases.partition_point(|phase| phase.start <= remainder);
+        // Before the first phase of a period is what reaches over from the last.
+        let phase = match after.checked_sub(1) {
+            Some(before) => &self.phases[before],
+            None => self.phases.last()?,
+        };
+        let line = self.lines[self.line_at(phase, offset)?];
+        let run = line.run(&self.nests);
+        let index = (offset - line.start) / self.stride;
+        let within = offset - line.start - index * self.stride;
+        (index < run.count && within < run.first.length).then_some((line, run, index))
+    }
+
+    /// The line after `line` in its nest, if it starts at `offset`.
+    #[inline]
+    pub(super) fn follows(&self, line: &Line, offset: u64) -> Option<(Line, SegmentRun)> {
+        let nest = &self.nests[line.nest as usize];
+        let index = line.index + 1;
+        let start = line.start.checked_add(nest.stride)?;
+        (u64::from(index) < nest.count && start == offset).then(|| {
+            let line = Line { start, index, ..*line };
+            (line, line.run(&self.nests))
+        })
+    }
+
+    /// Visits, in order, the runs and indices of segments that overlap `range`.
+    pub(super) fn visit<E>(
+        &self,
+        range: &Range<u64>,
+        visit: &mut impl FnMut(&SegmentRun, u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let from = range.start.max(self.range.start);
+        let to = range.end.min(self.range.end);
+        if from >= to {
+            return Ok(());
+        }
+        if let Some((_, run, index)) = self.find(from)
+            && run.segment(index).offset < from
+        {
+            visit(&run, index)?;
+        }
+        let mut next: Vec<u32> = Vec::with_capacity(self.phases.len());
+        for phase in &self.phases {
+            let before = self.line_at(phase, from);
+            let ended = |line: &usize| self.lines[*line].last_start(&self.nests) < from;
+            next.push(match before {
+                Some(line) if ended(&line) => line as u32 + 1,
+                Some(line) => line as u32,
+                None => phase.from,
+            });
+        }
+        let mut active: Vec<Active> = Vec::with_capacity(self.phases.len());
+        let mut period = from - from % self.stride;
+        while period < to {
+            let band = self.band(&mut next, period, &mut active);
+            let last = active.last().map_or(period, |(run, index)| run.segment(*index).offset);
+            let whole =
+                if active.first().is_some_and(|(run, index)| run.segment(*index).offset < from)
+                    || last >= to
+                {
+                    0
+                } else {
+                    (to - 1 - last) / self.stride + 1
+                };
+            let periods = band.min(whole).max(1);
+            if whole == 0 {
+                for (run, index) in &active {
+                    if (from..to).contains(&run.segment(*index).offset) {
+                        visit(run, *index)?;
+                    }
+                }
+            } else if !active.is_empty() {
+                for period in 0..periods {
+                    for (run, index) in &active {
+                        visit(run, index + period)?;
+                    }
+                }
+            }
+            let Some(after) =
+                periods.checked_mul(self.stride).and_then(|by| period.checked_add(by))
+            else {
+                return Ok(());
+            };
+            period = after;
+        }
+        Ok(())
+    }
+
+    /// Notes which lines have a segment in the period at `period`, and returns for how many periods
+    /// that stays so; `next` are the lines of each phase that have not ended.
+    fn band(&self, next: &mut [u32], period: u64, active: &mut Vec<Active>) -> u64 {
+        let nests = &self.nests[..];
+        active.clear();
+        let mut band = u64::MAX;
+        for (phase, next) in self.phases.iter().zip(next) {
+            let Some(start) = period.checked_add(phase.start) else { break };
+            while *next < phase.to && self.lines[*next as usize].last_start(nests) < start {
+                *next += 1;
+            }
+            if *next == phase.to {
+                continue;
+            }
+            let line = &self.lines[*next as usize];
+            if line.start <= start {
+                let run = line.run(nests);
+                let index = (start - line.start) / self.stride;
+                band = band.min(run.count - index);
+                active.push((run, index));
+            } else {
+                band = band.min((line.start - start) / self.stride);
+            }
+        }
+        band
+    }
+}

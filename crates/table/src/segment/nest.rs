@@ -1,0 +1,251 @@
+//! Nest: runs of segments at one distance from each other; the record of runs.
+//!
+//! Ranks that have boxes of an array of several dimensions write lines within planes: a run for each
+//! plane, all alike. A nest is all of them in one record, as the phrases of MetaKV §III-A that
+//! contain each other. A run alone is a nest of one, and a segment alone a run of one.
+
+use esker_base::{Error, Kind, Result};
+
+use super::{LogPlace, Segment, SegmentRun};
+use crate::manifest::SetId;
+use crate::schema::{IntColumn, Row, Schema};
+
+/// `count` runs like `run`, each `stride` behind the one before in the file, and `log_stride` in the
+/// log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nest {
+    /// The first of them.
+    pub run: SegmentRun,
+    /// How many there are, at least 1.
+    pub count: u64,
+    /// From the start of one to that of the next; at least what one spans, so that they do not
+    /// interleave. 0 if there is one.
+    pub stride: u64,
+    /// The same in the log.
+    pub log_stride: u64,
+}
+
+/// Columns of [`RUN`], in its order.
+mod column {
+    pub const END: usize = 2;
+    pub const SEQ: usize = 3;
+    pub const LENGTH: usize = 4;
+    pub const SET_HIGH: usize = 5;
+    pub const SET_LOW: usize = 6;
+    pub const LOG: usize = 7;
+    pub const LOG_OFFSET: usize = 8;
+    pub const COUNT: usize = 9;
+    pub const STRIDE: usize = 10;
+    pub const LOG_STRIDE: usize = 11;
+    pub const RUNS: usize = 12;
+    pub const RUN_STRIDE: usize = 13;
+    pub const RUN_LOG_STRIDE: usize = 14;
+}
+
+const fn plain(name: &'static str) -> IntColumn {
+    IntColumn { name, relative_to: None }
+}
+
+/// The schema of runs in the extent table; the key is that of the first segment.
+pub static RUN: Schema = Schema {
+    id: 4,
+    name: "run",
+    ints: &[
+        plain("file_high"),
+        plain("file_low"),
+        plain("end"),
+        plain("seq"),
+        plain("length"),
+        plain("set_high"),
+        plain("set_low"),
+        plain("log"),
+        plain("log_offset"),
+        plain("count"),
+        plain("stride"),
+        plain("log_stride"),
+        plain("runs"),
+        plain("run_stride"),
+        plain("run_log_stride"),
+    ],
+    strings: &["unused"],
+    key_ints: 3,
+    group_ints: 2,
+    hash_of: None,
+    has_filters: false,
+};
+
+impl Nest {
+    /// `run` alone.
+    #[must_use]
+    pub fn one(run: SegmentRun) -> Self {
+        Self { run, count: 1, stride: 0, log_stride: 0 }
+    }
+
+    /// Run `index` of it.
+    #[must_use]
+    #[inline]
+    pub fn run(&self, index: u64) -> SegmentRun {
+        debug_assert!(index < self.count);
+        let mut run = self.run;
+        run.first.offset += index * self.stride;
+        if let Some(place) = &mut run.first.place {
+            place.offset += index * self.log_stride;
+        }
+        run
+    }
+
+    /// All its runs, in order.
+    pub fn runs(&self) -> impl Iterator<Item = SegmentRun> + use<> {
+        let nest = *self;
+        (0..nest.count).map(move |index| nest.run(index))
+    }
+
+    /// How many segments it has.
+    #[must_use]
+    pub fn segments(&self) -> u64 {
+        self.count.saturating_mul(self.run.count)
+    }
+
+    /// Where in the file the last of them ends.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.run.end() + (self.count - 1) * self.stride
+    }
+
+    /// How far it reaches in its log.
+    #[must_use]
+    pub fn log_end(&self) -> Option<(SetId, u64, u64)> {
+        let (set, log, end) = self.run.log_end()?;
+        Some((set, log, end + (self.count - 1) * self.log_stride))
+    }
+
+    /// Whether its numbers make sense: those of its run do, runs do not interleave, and all of them
+    /// end within 64 bits, in the file and in the log.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        if !self.run.is_possible() {
+            return false;
+        }
+        let reach = |end: u64, stride: u64| end.checked_add((self.count - 1).checked_mul(stride)?);
+        let log_end = self.run.log_end().map_or(0, |(_, _, end)| end);
+        match self.count {
+            0 => false,
+            1 => (self.stride, self.log_stride) == (0, 0),
+            _ => {
+                self.run.count > 1
+                    && self.stride >= self.run.end() - self.run.first.offset
+                    && reach(self.run.end(), self.stride).is_some()
+                    && reach(log_end, self.log_stride).is_some()
+                    && self.count.checked_mul(self.run.count).is_some()
+            }
+        }
+    }
+
+    /// Adds `run` if it is the next, as far as can be told: two runs alike are a nest.
+    #[must_use]
+    pub fn takes(&mut self, run: &SegmentRun) -> bool {
+        let (own, next) = (&self.run, run);
+        let (Some(place), Some(next_place)) = (own.first.place, next.first.place) else {
+            return false;
+        };
+        let is_alike = (own.count, own.stride, own.log_stride, own.first.length)
+            == (next.count, next.stride, next.log_stride, next.first.length)
+            && (place.set, place.log) == (next_place.set, next_place.log);
+        if !is_alike {
+            return false;
+        }
+        let distance = |from: u64, to: u64| to.checked_sub(from);
+        let (Some(offset), Some(log_offset)) = (
+            distance(own.first.offset, next.first.offset),
+            distance(place.offset, next_place.offset),
+        ) else {
+            return false;
+        };
+        if self.count == 1 {
+            if offset < own.end() - own.first.offset {
+                return false;
+            }
+            (self.stride, self.log_stride) = (offset, log_offset);
+        } else if self.count.checked_mul(self.stride) != Some(offset)
+            || self.count.checked_mul(self.log_stride) != Some(log_offset)
+        {
+            return false;
+        }
+        self.count += 1;
+        self.run.first.seq = self.run.first.seq.max(run.first.seq);
+        true
+    }
+
+    /// Adds all runs of `nest` if they go on where its own end.
+    #[must_use]
+    pub fn takes_nest(&mut self, nest: &Self) -> bool {
+        let (before, strides) = (*self, (nest.stride, nest.log_stride));
+        if self.takes(&nest.run) && (nest.count == 1 || strides == (self.stride, self.log_stride)) {
+            self.count += nest.count - 1;
+            return true;
+        }
+        *self = before;
+        false
+    }
+
+    /// The record, in stored form, which is the readable one.
+    #[must_use]
+    pub fn row(&self) -> Row<'static> {
+        use column as c;
+        let mut row = Row::default();
+        let first = &self.run.first;
+        let place = first.place.unwrap_or_default();
+        row.ints[0] = (first.file >> 64) as u64;
+        row.ints[1] = first.file as u64;
+        row.ints[c::END] = first.end();
+        row.ints[c::SEQ] = first.seq;
+        row.ints[c::LENGTH] = first.length;
+        row.ints[c::SET_HIGH] = (place.set.0 >> 64) as u64;
+        row.ints[c::SET_LOW] = place.set.0 as u64;
+        row.ints[c::LOG] = place.log;
+        row.ints[c::LOG_OFFSET] = place.offset;
+        row.ints[c::COUNT] = self.run.count;
+        row.ints[c::STRIDE] = self.run.stride;
+        row.ints[c::LOG_STRIDE] = self.run.log_stride;
+        row.ints[c::RUNS] = self.count;
+        row.ints[c::RUN_STRIDE] = self.stride;
+        row.ints[c::RUN_LOG_STRIDE] = self.log_stride;
+        row
+    }
+
+    /// What a record says.
+    ///
+    /// # Errors
+    /// `Corrupt` if its numbers make no sense.
+    pub fn of_row(row: &Row) -> Result<Self> {
+        use column as c;
+        let ints = &row.ints;
+        let file = u128::from(ints[0]) << 64 | u128::from(ints[1]);
+        let (length, seq) = (ints[c::LENGTH], ints[c::SEQ]);
+        let place = LogPlace {
+            set: SetId(u128::from(ints[c::SET_HIGH]) << 64 | u128::from(ints[c::SET_LOW])),
+            log: ints[c::LOG],
+            offset: ints[c::LOG_OFFSET],
+        };
+        let wrong = || {
+            let what =
+                format!("run of segments of file {file:032x}, the first to {}", ints[c::END]);
+            Error::new(Kind::Corrupt, format!("{what}: impossible numbers; run `esker verify`"))
+        };
+        let offset = ints[c::END].checked_sub(length).ok_or_else(wrong)?;
+        let place = (place.set != SetId::default()).then_some(place);
+        let run = SegmentRun {
+            first: Segment { file, offset, length, place, checksum: None, seq },
+            count: ints[c::COUNT],
+            stride: ints[c::STRIDE],
+            log_stride: ints[c::LOG_STRIDE],
+        };
+        let nest = Self {
+            run,
+            count: ints[c::RUNS],
+            stride: ints[c::RUN_STRIDE],
+            log_stride: ints[c::RUN_LOG_STRIDE],
+        };
+        if nest.is_possible() { Ok(nest) } else { Err(wrong()) }
+    }
+}

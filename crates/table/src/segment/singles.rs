@@ -1,0 +1,140 @@
+//! Singles: segments of one file that are in no run, by offset; 40 bytes each.
+
+use super::{LogPlace, Segment};
+use crate::manifest::SetId;
+
+/// With more than this, segments are sorted in parts that fit a core's cache.
+const SORT_MAX: usize = 1 << 14;
+/// So many parts; more streams of writes at once are slower.
+const BUCKETS: usize = 1 << 12;
+
+/// Segments of one file, none of which overlap once they have been checked.
+#[derive(Debug, Default)]
+pub struct Singles {
+    file: u128,
+    all: Vec<Single>,
+    origins: Vec<Origin>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Single {
+    offset: u64,
+    length: u64,
+    log_offset: u64,
+    seq: u64,
+    origin: u32,
+}
+
+/// What many have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Origin {
+    log: Option<(SetId, u64)>,
+    checksum: Option<u32>,
+}
+
+impl Single {
+    #[inline]
+    fn end(&self) -> u64 {
+        self.offset + self.length
+    }
+}
+
+impl Singles {
+    /// None yet, of `file`.
+    pub(super) fn new(file: u128) -> Self {
+        Self { file, ..Self::default() }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Memory that they take.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&self.all[..]) + size_of_val(&self.origins[..])
+    }
+
+    /// Segment `index`.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, index: usize) -> Segment {
+        let Single { offset, length, log_offset, seq, origin } = self.all[index];
+        let Origin { log, checksum } = self.origins[origin as usize];
+        let place = log.map(|(set, log)| LogPlace { set, log, offset: log_offset });
+        Segment { file: self.file, offset, length, place, checksum, seq }
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Segment> {
+        (0..self.len()).map(|index| self.get(index))
+    }
+
+    /// Those that end after `offset`, as indices from there on.
+    #[inline]
+    pub(super) fn after(&self, offset: u64) -> usize {
+        self.all.partition_point(|single| single.end() <= offset)
+    }
+
+    /// Makes room for as many more.
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.all.reserve_exact(count);
+    }
+
+    /// Adds one.
+    #[inline]
+    pub(super) fn push(&mut self, segment: &Segment) {
+        let log = segment.place.map(|place| (place.set, place.log));
+        let origin = Origin { log, checksum: segment.checksum };
+        if self.origins.last() != Some(&origin) {
+            self.origins.push(origin);
+        }
+        self.all.push(Single {
+            offset: segment.offset,
+            length: segment.length,
+            log_offset: segment.place.map_or(0, |place| place.offset),
+            seq: segment.seq,
+            origin: (self.origins.len() - 1) as u32,
+        });
+    }
+
+    /// Puts them in order; whether none overlap.
+    pub(super) fn sort(&mut self) -> bool {
+        sort(&mut self.all);
+        self.all.windows(2).all(|pair| pair[0].end() <= pair[1].offset)
+    }
+}
+
+/// Sorts by offset: first by the high bits, into parts, then each part.
+fn sort(all: &mut Vec<Single>) {
+    let (Some(low), Some(high)) =
+        (all.iter().map(|one| one.offset).min(), all.iter().map(|one| one.offset).max())
+    else {
+        return;
+    };
+    if all.len() <= SORT_MAX || all.is_sorted_by_key(|one| one.offset) {
+        return all.sort_unstable_by_key(|one| one.offset);
+    }
+    let bits = u64::BITS - (high - low).leading_zeros();
+    let shift = bits.saturating_sub(BUCKETS.ilog2());
+    let bucket = |one: &Single| ((one.offset - low) >> shift) as usize;
+    let mut counts = vec![0usize; BUCKETS];
+    all.iter().for_each(|one| counts[bucket(one)] += 1);
+    let mut parts: Vec<Vec<Single>> = counts.into_iter().map(Vec::with_capacity).collect();
+    all.iter().for_each(|one| parts[bucket(one)].push(*one));
+    all.clear();
+    for mut part in parts {
+        part.sort_unstable_by_key(|one| one.offset);
+        all.extend_from_slice(&part);
+    }
+}

@@ -1,0 +1,256 @@
+//! Strand: the segments of one file in one log, in the order in which they were written.
+//!
+//! What a writer hands over comes in batches, which cut its runs anywhere. A strand puts them
+//! together again as they come, and runs that are alike to nests: so what a rank wrote in a pattern
+//! is a few dozen bytes however long it goes on. Segments in no pattern take 24 bytes each.
+//! Nothing is reordered, so that segments that overlap those of other strands can be told apart
+//! later by the order in which the strands grew.
+//! Source: MetaKV §III-A (phrases).
+
+use super::find_runs::RUN_MIN;
+use super::{LogPlace, Nest, Piece, Segment, SegmentRun};
+use crate::manifest::SetId;
+
+/// Segments of one file in one log; those in none, which are holes, are a strand too.
+#[derive(Debug, Default)]
+pub struct Strand {
+    file: u128,
+    log: Option<(SetId, u64)>,
+    parts: Vec<Part>,
+    singles: Vec<Piece>,
+    /// The last run, which may go on.
+    open: Option<SegmentRun>,
+    seq_max: u64,
+}
+
+/// What comes next in a strand.
+#[derive(Debug)]
+pub(super) enum Part {
+    Nest(Nest),
+    /// As many of the single ones.
+    Singles(usize),
+    /// A segment with a checksum, or a hole.
+    Other(Segment),
+}
+
+impl Strand {
+    /// Nothing yet of `file` in `log`.
+    #[must_use]
+    pub fn new(file: u128, log: Option<(SetId, u64)>) -> Self {
+        Self { file, log, ..Self::default() }
+    }
+
+    /// The log, unless these are holes.
+    #[must_use]
+    pub fn log(&self) -> Option<(SetId, u64)> {
+        self.log
+    }
+
+    /// The newest operation that wrote any.
+    pub(super) fn seq_max(&self) -> u64 {
+        self.seq_max
+    }
+
+    /// Single segments, in order.
+    #[must_use]
+    pub fn singles(&self) -> &[Piece] {
+        &self.singles
+    }
+
+    /// Everything but the single segments, which are counted, in order.
+    pub(super) fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter()
+    }
+
+    /// The run that may go on: no part yet.
+    #[must_use]
+    pub fn open(&self) -> Option<&SegmentRun> {
+        self.open.as_ref()
+    }
+
+    /// Single segment `piece` as one of its file and log.
+    #[must_use]
+    #[inline]
+    pub fn segment(&self, piece: &Piece, seq: u64) -> Segment {
+        let Piece { offset, length, log_offset } = *piece;
+        let place = self.log.map(|(set, log)| LogPlace { set, log, offset: log_offset });
+        Segment { file: self.file, offset, length, place, checksum: None, seq }
+    }
+
+    /// All its segments, in the order in which they were written.
+    pub fn segments(&self) -> impl Iterator<Item = Segment> {
+        let mut singles = self.singles.iter();
+        let of_parts = self.parts.iter().flat_map(move |part| {
+            let (nest, count, other) = match part {
+                Part::Nest(nest) => (Some(nest), 0, None),
+                Part::Singles(count) => (None, *count, None),
+                Part::Other(segment) => (None, 0, Some(*segment)),
+            };
+            let of_nest = nest.into_iter().flat_map(Nest::runs);
+            let of_nest = of_nest.flat_map(|run| run.segments().collect::<Vec<_>>());
+            let own: Vec<Segment> =
+                singles.by_ref().take(count).map(|piece| self.segment(piece, 0)).collect();
+            of_nest.chain(own).chain(other)
+        });
+        of_parts.chain(self.open.iter().flat_map(SegmentRun::segments))
+    }
+
+    /// Adds `run`, written after all that is here.
+    pub fn push(&mut self, run: &SegmentRun) {
+        self.seq_max = self.seq_max.max(run.first.seq);
+        if run.first.checksum.is_some() || run.first.place.is_none() {
+            self.close();
+            debug_assert!(run.count == 1, "neither holes nor segments with checksums are runs");
+            return self.parts.push(Part::Other(run.first));
+        }
+        let Some(open) = &mut self.open else {
+            self.open = Some(*run);
+            return;
+        };
+        let seq = open.first.seq.max(run.first.seq);
+        if goes_on(open, run) {
+            open.count += run.count;
+            open.first.seq = seq;
+        } else if open.count == 1 && precedes(&piece_of(open), run) {
+            *open = SegmentRun { first: open.first, count: run.count + 1, ..*run };
+            open.first.seq = seq;
+            self.absorb_singles();
+        } else if open.count == 1 && run.count == 1 {
+            self.close();
+            self.open = Some(*run);
+            self.find_run();
+        } else {
+            self.close();
+            self.open = Some(*run);
+        }
+    }
+
+    /// As [`Strand::push`], of all runs of `nest`.
+    pub(super) fn push_nest(&mut self, nest: &Nest) {
+        self.seq_max = self.seq_max.max(nest.run.first.seq);
+        if nest.count == 1 {
+            return self.push(&nest.run);
+        }
+        self.close();
+        if let Some(Part::Nest(last)) = self.parts.last_mut()
+            && last.takes_nest(nest)
+        {
+            return;
+        }
+        self.parts.push(Part::Nest(*nest));
+    }
+
+    /// Takes the last single segment out, if nothing came between it and the open run.
+    fn pop_single(&mut self) -> Option<Piece> {
+        let Some(Part::Singles(count)) = self.parts.last_mut() else { return None };
+        *count -= 1;
+        if *count == 0 {
+            self.parts.pop();
+        }
+        self.singles.pop()
+    }
+
+    fn last_singles(&self) -> &[Piece] {
+        match self.parts.last() {
+            Some(Part::Singles(count)) => &self.singles[self.singles.len() - count..],
+            _ => &[],
+        }
+    }
+
+    /// Puts single segments before the open run, whose first segments they are, into it.
+    fn absorb_singles(&mut self) {
+        while let (Some(last), Some(open)) = (self.last_singles().last(), &self.open)
+            && precedes(last, open)
+        {
+            let piece = self.pop_single().expect("it was there");
+            let open = self.open.as_mut().expect("it was there");
+            let first = open.first;
+            open.first.offset = piece.offset;
+            if let (Some(place), Some(_)) = (&mut open.first.place, first.place) {
+                place.offset = piece.log_offset;
+            }
+            open.count += 1;
+        }
+    }
+
+    /// Makes a run of the last single segments and the open one, if they are.
+    #[inline]
+    fn find_run(&mut self) {
+        let singles = self.last_singles();
+        let Some(open) = self.open.as_ref().filter(|_| singles.len() >= RUN_MIN - 1) else {
+            return;
+        };
+        let last = piece_of(open);
+        let tail = &singles[singles.len() - (RUN_MIN - 1)..];
+        let before = tail[RUN_MIN - 2];
+        let stride = last.offset.wrapping_sub(before.offset);
+        let log_stride = last.log_offset.wrapping_sub(before.log_offset);
+        if last.offset < before.offset
+            || stride < last.length
+            || last.log_offset < before.log_offset
+        {
+            return;
+        }
+        let mut expected = last;
+        let is_run = tail.iter().rev().all(|piece| {
+            expected.offset = expected.offset.wrapping_sub(stride);
+            expected.log_offset = expected.log_offset.wrapping_sub(log_stride);
+            *piece == expected
+        });
+        if is_run {
+            let seq = open.first.seq;
+            let first = self.segment(&tail[0], seq);
+            let count = RUN_MIN as u64;
+            for _ in 1..RUN_MIN {
+                let _ = self.pop_single();
+            }
+            self.open = Some(SegmentRun { first, count, stride, log_stride });
+        }
+    }
+
+    /// Makes the open run a part.
+    pub(super) fn close(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let count = open.count as usize;
+        match self.parts.last_mut() {
+            Some(Part::Nest(nest)) if count >= RUN_MIN => {
+                if !nest.takes(&open) {
+                    self.parts.push(Part::Nest(Nest::one(open)));
+                }
+                return;
+            }
+            _ if count >= RUN_MIN => return self.parts.push(Part::Nest(Nest::one(open))),
+            Some(Part::Singles(singles)) => *singles += count,
+            _ => self.parts.push(Part::Singles(count)),
+        }
+        self.singles.extend(open.segments().map(|one| piece_of(&SegmentRun::one(one))));
+    }
+}
+
+#[inline]
+fn piece_of(run: &SegmentRun) -> Piece {
+    let Segment { offset, length, place, .. } = run.first;
+    Piece { offset, length, log_offset: place.map_or(0, |place| place.offset) }
+}
+
+/// Whether `next` goes on where `run` ends.
+#[inline]
+fn goes_on(run: &SegmentRun, next: &SegmentRun) -> bool {
+    let (own, other) = (piece_of(run), piece_of(next));
+    run.count > 1
+        && own.length == other.length
+        && other.offset == own.offset.wrapping_add(run.count.wrapping_mul(run.stride))
+        && other.log_offset == own.log_offset.wrapping_add(run.count.wrapping_mul(run.log_stride))
+        && (next.count == 1 || (next.stride, next.log_stride) == (run.stride, run.log_stride))
+        && run.count.checked_add(next.count).is_some()
+}
+
+/// Whether `piece` is what would come before the first of `run`.
+#[inline]
+fn precedes(piece: &Piece, run: &SegmentRun) -> bool {
+    let first = piece_of(run);
+    run.count > 1
+        && piece.length == first.length
+        && piece.offset.checked_add(run.stride) == Some(first.offset)
+        && piece.log_offset.checked_add(run.log_stride) == Some(first.log_offset)
+}

@@ -1,0 +1,189 @@
+//! Written: the segments of one file as a memtable has them: a strand for each log, and in which
+//! order the strands grew.
+
+use std::sync::{Arc, OnceLock};
+
+use esker_base::Result;
+use hashbrown::HashMap;
+
+use super::strand::Part;
+use super::{Lattice, Nest, Segment, SegmentRun, Singles, Strand};
+use crate::manifest::SetId;
+
+/// Memory that is set aside for each segment of a run, should it have to be cut: so a memtable is
+/// full long before it has more than can be.
+const RUN_SEGMENT_BYTES: usize = 16;
+/// What a single one takes, and again, in order of offsets, when it is looked at.
+const SINGLE_BYTES: usize = 24 + 40;
+
+/// Segments of one file.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    file: u128,
+    strands: Vec<Strand>,
+    of_log: HashMap<Option<(SetId, u64)>, u32>,
+    /// Which strands grew, in order.
+    growth: Vec<Growth>,
+    bytes: usize,
+    segments: u64,
+    /// What they make together, once somebody has asked.
+    lattice: OnceLock<Arc<Lattice>>,
+}
+
+/// So many segments more of one strand, by one operation.
+#[derive(Clone, Copy, Debug)]
+struct Growth {
+    seq: u64,
+    strand: u32,
+    segments: u32,
+}
+
+/// Tells which operation wrote each segment of a strand.
+struct Seqs<'a> {
+    growth: std::slice::Iter<'a, (u64, u32)>,
+    now: (u64, u32),
+}
+
+impl Seqs<'_> {
+    #[inline]
+    fn next(&mut self) -> u64 {
+        while self.now.1 == 0 {
+            self.now = *self.growth.next().expect("every segment grew");
+        }
+        self.now.1 -= 1;
+        self.now.0
+    }
+
+    fn skip(&mut self, mut segments: u64) {
+        while segments > 0 {
+            if self.now.1 == 0 {
+                self.now = *self.growth.next().expect("every segment grew");
+            }
+            let skipped = segments.min(self.now.1.into());
+            self.now.1 -= skipped as u32;
+            segments -= skipped;
+        }
+    }
+}
+
+impl Written {
+    pub(super) fn new(file: u128) -> Self {
+        Self { file, ..Self::default() }
+    }
+
+    /// Memory that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds `runs`, newer than all that is here.
+    pub(super) fn extend(&mut self, runs: &[SegmentRun]) {
+        self.lattice.take();
+        let mut last: Option<(Option<(SetId, u64)>, u32)> = None;
+        for run in runs {
+            let log = run.first.place.map(|place| (place.set, place.log));
+            let strand = match last {
+                Some((of_log, strand)) if of_log == log => strand,
+                _ => self.strand(log),
+            };
+            last = Some((log, strand));
+            self.strands[strand as usize].push(run);
+            self.bytes += match run.count {
+                1 => SINGLE_BYTES,
+                count => count as usize * RUN_SEGMENT_BYTES,
+            };
+            self.segments += run.count;
+            self.grow(strand, run);
+        }
+    }
+
+    fn strand(&mut self, log: Option<(SetId, u64)>) -> u32 {
+        *self.of_log.entry(log).or_insert_with(|| {
+            self.strands.push(Strand::new(self.file, log));
+            self.bytes += size_of::<Strand>();
+            self.strands.len() as u32 - 1
+        })
+    }
+
+    #[inline]
+    fn grow(&mut self, strand: u32, run: &SegmentRun) {
+        let seq = run.first.seq;
+        let mut count = run.count;
+        if let Some(last) = self.growth.last_mut()
+            && (last.strand, last.seq) == (strand, seq)
+            && let Some(segments) =
+                u32::try_from(count).ok().and_then(|count| last.segments.checked_add(count))
+        {
+            last.segments = segments;
+            return;
+        }
+        while count > 0 {
+            let segments = u32::try_from(count).unwrap_or(u32::MAX);
+            self.growth.push(Growth { seq, strand, segments });
+            self.bytes += size_of::<Growth>();
+            count -= u64::from(segments);
+        }
+    }
+
+    /// The segments together.
+    ///
+    /// # Errors
+    /// `TooLarge` if too many overlap.
+    pub(super) fn lattice(&self) -> Result<Arc<Lattice>> {
+        if let Some(lattice) = self.lattice.get() {
+            return Ok(lattice.clone());
+        }
+        let (nests, singles) = self.parts();
+        let lattice = match Lattice::of_parts(nests, singles) {
+            Some(lattice) => lattice,
+            None => Lattice::cut(self.segments, self.in_order())?,
+        };
+        Ok(self.lattice.get_or_init(|| Arc::new(lattice)).clone())
+    }
+
+    /// What all strands are made of.
+    fn parts(&self) -> (Vec<Nest>, Singles) {
+        let (mut nests, mut singles) = (Vec::new(), Singles::new(self.file));
+        let mut growth: Vec<Vec<(u64, u32)>> = vec![Vec::new(); self.strands.len()];
+        for Growth { seq, strand, segments } in &self.growth {
+            growth[*strand as usize].push((*seq, *segments));
+        }
+        singles.reserve(self.strands.iter().map(|strand| strand.singles().len()).sum());
+        for (strand, growth) in self.strands.iter().zip(&growth) {
+            let mut seqs = Seqs { growth: growth.iter(), now: (0, 0) };
+            let mut pieces = strand.singles().iter();
+            for part in strand.parts() {
+                match part {
+                    Part::Nest(nest) => {
+                        seqs.skip(nest.segments());
+                        nests.push(*nest);
+                    }
+                    Part::Singles(count) => {
+                        for piece in pieces.by_ref().take(*count) {
+                            singles.push(&strand.segment(piece, seqs.next()));
+                        }
+                    }
+                    Part::Other(segment) => {
+                        seqs.skip(1);
+                        singles.push(segment);
+                    }
+                }
+            }
+            match strand.open() {
+                Some(open) if open.count == 1 => singles.push(&open.first),
+                Some(open) => nests.push(Nest::one(*open)),
+                None => {}
+            }
+        }
+        (nests, singles)
+    }
+
+    /// All segments in the order in which they were written.
+    fn in_order(&self) -> impl Iterator<Item = Segment> {
+        let mut strands: Vec<_> = self.strands.iter().map(Strand::segments).collect();
+        self.growth.iter().flat_map(move |growth| {
+            let own = strands[growth.strand as usize].by_ref().take(growth.segments as usize);
+            own.map(|segment| Segment { seq: growth.seq, ..segment }).collect::<Vec<_>>()
+        })
+    }
+}
