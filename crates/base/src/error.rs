@@ -56,6 +56,32 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them, in the order of their exit codes.
+    pub const ALL: [Self; 22] = [
+        Self::NotFound,
+        Self::Exists,
+        Self::NotADirectory,
+        Self::IsADirectory,
+        Self::NotEmpty,
+        Self::Denied,
+        Self::Conflict,
+        Self::Fenced,
+        Self::Unavailable,
+        Self::Corrupt,
+        Self::Invalid,
+        Self::TooLarge,
+        Self::Closed,
+        Self::NoSpace,
+        Self::ReadOnly,
+        Self::NotPermitted,
+        Self::Loop,
+        Self::NoAttribute,
+        Self::TooManyLinks,
+        Self::FileTooLarge,
+        Self::Unsupported,
+        Self::DeviceFailed,
+    ];
+
     /// The errno a POSIX front end returns.
     #[must_use]
     pub const fn errno(self) -> i32 {

@@ -15,17 +15,34 @@ use crate::{Channel, Rank};
 
 const MESSAGE_BYTES: usize = 9;
 
-/// The state of a rank's barriers.
-#[derive(Debug, Default)]
-pub(crate) struct Barrier {
+/// The state of a rank's barriers on one channel, for transports and for those who wrap one and have
+/// more to do while they wait.
+#[derive(Debug)]
+pub struct Barrier {
+    channel: Channel,
     number: u64,
     /// Number and step of what has come before its time.
     early: Vec<(u64, u8)>,
 }
 
+impl Default for Barrier {
+    fn default() -> Self {
+        Self::new(Channel::BARRIER)
+    }
+}
+
 impl Barrier {
+    /// No barrier was yet on `channel`, which all ranks give and nobody else uses.
+    #[must_use]
+    pub fn new(channel: Channel) -> Self {
+        Self { channel, number: 0, early: Vec::new() }
+    }
+
     /// Returns once every rank has called it as often as this one. `is_gone` says whether a rank has
     /// left the job.
+    ///
+    /// # Errors
+    /// As [`Transport::barrier`].
     pub fn wait<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -54,12 +71,12 @@ impl Barrier {
         (number, step): (u64, u8),
     ) -> Result<()> {
         let deadline = Deadline::start(transport);
-        let mut sent = transport.try_send(above, Channel::BARRIER, encode(number, step))?;
+        let mut sent = transport.try_send(above, self.channel, encode(number, step))?;
         while let Sent::Full(bytes) = sent {
-            if let Some(message) = transport.receive(&[Channel::BARRIER], LOOK)? {
+            if let Some(message) = transport.receive(&[self.channel], LOOK)? {
                 self.note(message.from, &message.bytes, number)?;
             }
-            sent = transport.try_send(above, Channel::BARRIER, bytes)?;
+            sent = transport.try_send(above, self.channel, bytes)?;
             deadline.check(transport, || format!("{above} takes no barrier messages"))?;
         }
         Ok(())
@@ -80,7 +97,7 @@ impl Barrier {
             }
             // Asked before receiving, since who leaves has sent before.
             let gone = is_gone(transport, below);
-            match transport.receive(&[Channel::BARRIER], LOOK)? {
+            match transport.receive(&[self.channel], LOOK)? {
                 Some(message) => self.note(message.from, &message.bytes, awaited.0)?,
                 None if gone => {
                     let what = format!("{below} has left the job: it will come to no barrier");

@@ -25,6 +25,7 @@ pub mod tcp;
 pub mod threads;
 pub mod transport;
 
+pub use barrier::Barrier;
 pub use node_map::NodeMap;
 pub use rank::{Channel, Rank};
 pub use router::{Router, RouterOptions, Routing};

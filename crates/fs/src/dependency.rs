@@ -33,6 +33,20 @@ pub(crate) fn keep_data_of_tables(set: SetId, manifest: &mut Manifest) {
     sets.sort_unstable();
     sets.dedup();
     sets.retain(|other| *other != set && !manifest.bases.contains(other));
+    write_kept(manifest, &sets);
+}
+
+/// Notes in `manifest` those of `sets` of which it shows no table: it needs their data.
+pub(crate) fn keep_data_of(manifest: &mut Manifest, sets: &[SetId]) {
+    let is_shown = |set: &SetId| manifest.tables.iter().any(|table| table.set == *set);
+    let mut kept: Vec<SetId> = kept(manifest).collect();
+    kept.extend(sets.iter().filter(|set| !is_shown(set)));
+    kept.sort_unstable();
+    kept.dedup();
+    write_kept(manifest, &kept);
+}
+
+fn write_kept(manifest: &mut Manifest, sets: &[SetId]) {
     if sets.is_empty() {
         return;
     }

@@ -232,6 +232,8 @@ impl Repository {
         let moved = if moves_of_several { found.moved_ids() } else { Vec::new() };
         let resolved = Resolved::of(found, parts, &below)?;
         manifest.tables = stack_runs(&manifests);
+        // Of some parts there may be nothing but data.
+        dependency::keep_data_of(&mut manifest, parts);
         let runs = manifest.tables.first().map_or(0, |table| table.run);
         let shown = manifest.tables.len();
         self.begin_joined(set, &mut manifest)?;

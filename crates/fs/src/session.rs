@@ -96,6 +96,12 @@ impl Session {
         self.clock.now_ns()
     }
 
+    /// Now, by the clock that gives files their times: nanoseconds since 1970.
+    #[must_use]
+    pub fn clock_ns(&self) -> u64 {
+        self.now_ns()
+    }
+
     /// The change set that takes the changes.
     #[must_use]
     pub fn set(&self) -> SetId {

@@ -69,6 +69,13 @@ fn check(tree: &Tree, model: &Model, context: &str) {
         let mut read: Model = vec![vec![None; FILE_BYTES]; FILES];
         overlay.pieces().iter().for_each(|piece| note(&mut read, piece));
         assert!(read[file] == *bytes, "{context}: file {file}");
+        let mut listed: Model = vec![vec![None; FILE_BYTES]; FILES];
+        let runs = tree.segment_runs(file_id(file)).expect("runs");
+        runs.iter().flat_map(SegmentRun::segments).for_each(|one| note(&mut listed, &one));
+        assert!(listed[file] == *bytes, "{context}: runs of file {file}");
+        let has_bytes = bytes.iter().any(Option::is_some);
+        let files = tree.segment_files().expect("files");
+        assert!(!has_bytes || files.contains(&file_id(file)), "{context}: file {file}");
         let offsets: Vec<u64> = (0..FILE_BYTES as u64).step_by(7).collect();
         let mut found = vec![None; offsets.len()];
         let mut take = |at: usize, run: &SegmentRun, index| {
@@ -86,7 +93,7 @@ fn check(tree: &Tree, model: &Model, context: &str) {
 
 fn step(tree: &Tree, random: &mut Random, model: &mut Model) {
     let file = random.below(FILES as u64) as usize;
-    match random.below(12) {
+    match random.below(13) {
         0..6 => {
             let mut runs = vec![random_run(random, file)];
             // Some files are written by ranks that take turns, so that nothing overlaps.
@@ -112,7 +119,23 @@ fn step(tree: &Tree, random: &mut Random, model: &mut Model) {
         9 => tree.flush().expect("flush"),
         10 => tree.sync().expect("sync"),
         11 => tree.compact().expect("compact"),
+        12 if random.below(4) == 0 => give_up(tree, file, model),
         _ => {}
+    }
+}
+
+/// Gives up what of `file` begins in its second half.
+fn give_up(tree: &Tree, file: usize, model: &mut Model) {
+    let kept = |one: &Segment| one.file != file_id(file) || one.offset < FILE_BYTES as u64 / 2;
+    let given_up = tree.segments_within(file_id(file), 0..u64::MAX).expect("segments");
+    let retained =
+        tree.retain_segments(&mut |run, out| match run.segments().all(|one| kept(&one)) {
+            true => out.push(*run),
+            false => out.extend(run.segments().filter(kept).map(SegmentRun::one)),
+        });
+    retained.expect("retain");
+    for gone in given_up.iter().filter(|one| !kept(one)) {
+        note(model, &Segment::hole(gone.file, gone.offset, gone.length));
     }
 }
 

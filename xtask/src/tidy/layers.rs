@@ -13,10 +13,19 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("esker-comm", &["esker-base"]),
     ("esker-fs", &["esker-table", "esker-base"]),
     ("esker-imd", &["esker-comm", "esker-fs", "esker-table", "esker-base"]),
+    ("esker-shared", &["esker-comm", "esker-fs", "esker-table", "esker-base"]),
     ("esker-fuse", &["esker-fs", "esker-table", "esker-base"]),
     (
         "esker-bench",
-        &["esker-fuse", "esker-imd", "esker-fs", "esker-comm", "esker-table", "esker-base"],
+        &[
+            "esker-fuse",
+            "esker-imd",
+            "esker-shared",
+            "esker-fs",
+            "esker-comm",
+            "esker-table",
+            "esker-base",
+        ],
     ),
     (
         "esker-cli",
@@ -24,6 +33,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "esker-bench",
             "esker-fuse",
             "esker-imd",
+            "esker-shared",
             "esker-fs",
             "esker-comm",
             "esker-table",

@@ -7,8 +7,8 @@
 mod read;
 mod write;
 
-pub(crate) use read::{PIECE_BYTES, read_mapped};
-pub use read::{read, read_all};
+pub(crate) use read::PIECE_BYTES;
+pub use read::{read, read_all, read_mapped};
 pub(crate) use write::FileLog;
 pub use write::{DataLogs, LARGE_FILE_BYTES, LOG_BYTES};
 

@@ -43,11 +43,13 @@ pub fn read(store: &dyn Store, inode: &Inode, offset: u64, bytes_max: usize) -> 
 
 /// The bytes of `range` that `pieces`, in order, say where they are; the others are zeros. A store
 /// request for each log, or more where the pieces in one are far from each other.
-pub(crate) fn read_mapped(
-    store: &dyn Store,
-    range: Range<u64>,
-    pieces: &[Segment],
-) -> Result<Bytes> {
+///
+/// # Errors
+/// `NotFound` if a log is gone; what else the store reports.
+///
+/// # Panics
+/// If a piece is not within the range.
+pub fn read_mapped(store: &dyn Store, range: Range<u64>, pieces: &[Segment]) -> Result<Bytes> {
     let stored = |piece: &Segment| piece.place.map(|place| (place.set, place.log));
     let span = |piece: &Segment| {
         let start = piece.place.map_or(0, |place| place.offset);

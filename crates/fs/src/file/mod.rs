@@ -13,12 +13,14 @@ mod attributes;
 mod open;
 mod read;
 mod reclaim;
+mod shared;
 mod space;
 mod table;
 mod write;
 
 use parking_lot::{Mutex, RwLock};
 
+pub use self::shared::HandedOver;
 pub(crate) use self::table::OpenFiles;
 use crate::data::FileLog;
 use crate::dir::Dir;

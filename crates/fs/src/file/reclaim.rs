@@ -16,6 +16,7 @@ use hashbrown::HashMap;
 use crate::data::{PIECE_BYTES, folder, log_name, read_mapped};
 use crate::gc::Place;
 use crate::inode::{DirId, Extent, INODE, Inode};
+use crate::job::JOB;
 use crate::marker::{self, Holder};
 use crate::session::Session;
 
@@ -24,11 +25,15 @@ const LIVE_SHARE_MIN: u64 = 2;
 
 impl Session {
     /// Gives up data logs of this session of which less than half is shown; returns how many
-    /// bytes they took. Cost: a read of all tables of the session, and the bytes that move.
+    /// bytes they took: none of a part of a job. Cost: a read of all tables of the session, and the bytes that move.
     ///
     /// # Errors
     /// What the store reports.
     pub fn reclaim_data(&self) -> Result<u64> {
+        if self.tree().manifest().properties.contains_key(JOB) {
+            // Segments of other parts may show what is in the logs of this one.
+            return Ok(0);
+        }
         self.settle()?;
         let _alone = self.content_alone();
         self.tree().flush()?;

@@ -17,6 +17,7 @@ use hashbrown::HashSet;
 use super::{Collection, Known};
 use crate::condemn::{self, Phase};
 use crate::inode::{INODE, column};
+use crate::job::JOB;
 use crate::marker::{self, Holder};
 
 /// What the name of an object in a set's folder says.
@@ -202,6 +203,11 @@ impl Collection<'_> {
     fn sweep_data(&mut self, set: SetId, folder: &Folder) -> Result<()> {
         let manifest = &folder.manifest;
         if manifest.state != SetState::Published {
+            return Ok(());
+        }
+        // Before a part is published only other parts may know what is in its logs.
+        let is_part = manifest.properties.contains_key(JOB);
+        if is_part && marker::is_held(self.store(), set, &Holder::Session)? {
             return Ok(());
         }
         let logs: Vec<_> = folder

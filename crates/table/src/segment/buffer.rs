@@ -100,6 +100,11 @@ impl SegmentBuffer {
         self.runs.contains_key(&file) || self.map.has(file)
     }
 
+    /// The files that have any, some twice.
+    pub fn files(&self) -> impl Iterator<Item = u128> {
+        self.runs.keys().copied().chain(self.map.files())
+    }
+
     /// What goes to a table of rows and what to a table of runs, each in order of keys.
     ///
     /// # Errors

@@ -84,6 +84,38 @@ impl SegmentLog {
         self.place = LogPlace { offset: end, ..place };
     }
 
+    /// `runs` as one message.
+    #[must_use]
+    pub fn encode_batch(runs: &[SegmentRun]) -> Vec<u8> {
+        let mut log = Self::default();
+        let max = OPERATION_SEGMENTS_MAX as u64;
+        let cut = |run: &SegmentRun| {
+            let run = *run;
+            (0..run.count.div_ceil(max)).map(move |piece| SegmentRun {
+                first: if run.count == 1 { run.first } else { run.segment(piece * max) },
+                count: max.min(run.count - piece * max),
+                ..run
+            })
+        };
+        let cut: Vec<SegmentRun> = runs.iter().flat_map(cut).collect();
+        cut.chunks(OPERATION_SEGMENTS_MAX).for_each(|operation| log.add(0, operation));
+        log.pending
+    }
+
+    /// The runs of a message that [`SegmentLog::encode_batch`] made, whose numbers make sense.
+    ///
+    /// # Errors
+    /// Where something else is.
+    pub fn decode_batch(bytes: &[u8]) -> Result<Vec<SegmentRun>, Damage> {
+        let (mut input, mut all, mut runs) = (Input::new(bytes), Vec::new(), Vec::new());
+        let mut log = Self::default();
+        while input.left() > 0 {
+            log.decode(&mut input, &mut runs)?;
+            all.append(&mut runs);
+        }
+        Ok(all)
+    }
+
     /// Decodes the next operation of `input`: its number, and its runs into `runs`.
     pub(crate) fn decode(
         &mut self,

@@ -40,6 +40,12 @@ impl SegmentMap {
         self.entries.range((file, 0)..=(file, u64::MAX)).next().is_some()
     }
 
+    /// The files that have any, in order.
+    pub fn files(&self) -> impl Iterator<Item = u128> {
+        let next = |file: u128| self.entries.range((file, 0)..).next().map(|(key, _)| key.0);
+        std::iter::successors(next(0), move |file| next(file.checked_add(1)?))
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -86,19 +86,24 @@ impl RunTables {
     /// # Errors
     /// What the store reports.
     pub fn files(&self) -> Result<Vec<u128>> {
-        let mut files = Vec::new();
-        let mut from = Key::FIRST;
-        loop {
-            let mut cursor = self.tables.cursor(&RUN, &from, &Key::LAST);
-            cursor.start(&from)?;
-            if !cursor.is_valid() {
-                return Ok(files);
-            }
-            let file = Nest::of_row(&cursor.row())?.run.first.file;
-            files.push(file);
-            let Some(next) = file.checked_add(1) else { return Ok(files) };
-            from = Key { ints: [(next >> 64) as u64, next as u64, 0], string: &[] };
+        files(&self.tables, &RUN)
+    }
+}
+
+fn files(tables: &SortedRun, schema: &'static Schema) -> Result<Vec<u128>> {
+    let mut files = Vec::new();
+    let mut from = Key::FIRST;
+    loop {
+        let mut cursor = tables.cursor(schema, &from, &Key::LAST);
+        cursor.start(&from)?;
+        if !cursor.is_valid() {
+            return Ok(files);
         }
+        let ints = cursor.key().ints;
+        let file = u128::from(ints[0]) << 64 | u128::from(ints[1]);
+        files.push(file);
+        let Some(next) = file.checked_add(1) else { return Ok(files) };
+        from = Key { ints: [(next >> 64) as u64, next as u64, 0], string: &[] };
     }
 }
 
@@ -116,6 +121,14 @@ impl SegmentSource {
             Self::Rows(_) => &SEGMENT,
             Self::Runs(_) => &RUN,
         }
+    }
+
+    /// The files that have segments here, in order. A block read each.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn files(&self) -> Result<Vec<u128>> {
+        files(self.tables(), self.schema())
     }
 
     fn tables(&self) -> &SortedRun {

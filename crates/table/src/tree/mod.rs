@@ -17,6 +17,7 @@ mod log;
 mod open;
 mod options;
 mod read;
+mod segment_files;
 mod segments;
 mod update;
 mod version;
@@ -36,6 +37,7 @@ pub use options::{
     Compaction, Durability, LOG_BYTES, LOG_INTERVAL, TIER_RATIO, TIER_RUNS_MAX, TreeOptions,
 };
 pub use read::GroupCursors;
+pub use segment_files::runs_among;
 pub use update::{Draft, Slot, check_text_bytes};
 
 use crate::manifest::{Manifest, SetId};

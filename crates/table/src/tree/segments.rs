@@ -176,7 +176,7 @@ impl Tree {
     }
 
     /// The one source that has segments of `file`, if there is just one.
-    fn only_source(&self, file: u128) -> Result<Only> {
+    pub(super) fn only_source(&self, file: u128) -> Result<Only> {
         let inner = &*self.inner;
         let mut only = Only::None;
         {
@@ -221,7 +221,7 @@ impl Tree {
 }
 
 /// Where all segments of a file are.
-enum Only {
+pub(super) enum Only {
     None,
     Lattice(Arc<Lattice>),
     Source(SegmentSource),
@@ -311,7 +311,7 @@ fn nests_of(lattice: &Lattice) -> impl Iterator<Item = Nest> {
 }
 
 /// Writes all of a lattice as records of runs, in order of keys.
-fn push_runs(lattice: &Lattice, writer: &mut RunWriter) -> Result<()> {
+pub(super) fn push_runs(lattice: &Lattice, writer: &mut RunWriter) -> Result<()> {
     let mut nests: Vec<Nest> = nests_of(lattice).collect();
     nests.sort_unstable_by_key(|nest| nest.run.first.end());
     nests.iter().try_for_each(|nest| writer.push(&nest.row()))

@@ -1,0 +1,107 @@
+//! Files of which the segments are kept elsewhere: by the ranks of a job, each a share of them.
+//!
+//! Here such a file has its name, its size and times, and maybe the bytes of this rank. Who keeps
+//! the segments overlays them over those of the layers below, and puts them into the trees of parts
+//! that are published together; so afterwards it is a file like any other.
+//! Invariant: bytes are synced before a segment that outlives the writer refers to them, which is
+//! for those who keep segments to see to ([`Session::sync_content`]).
+
+use std::sync::Arc;
+
+use esker_base::Result;
+use esker_table::segment::{LogPlace, Overlay, Segment};
+
+use super::OpenFile;
+use crate::session::Session;
+
+/// What a file was when its segments went elsewhere.
+#[derive(Debug)]
+pub struct HandedOver {
+    /// Segments of content that was none before.
+    pub segments: Vec<Segment>,
+    /// Whether layers may have segments that its content did not show.
+    pub hides_older: bool,
+    /// Its size in bytes.
+    pub size: u64,
+    /// When it was written last.
+    pub mtime_ns: u64,
+}
+
+impl Session {
+    /// Appends bytes of a file that segments elsewhere will refer to; where, and their CRC-32C.
+    /// They survive power loss after [`Session::sync_content`]. One store write.
+    ///
+    /// # Errors
+    /// `NoSpace` and what else the store reports; `Closed` after such a failure.
+    pub fn append_content(&self, bytes: &[u8]) -> Result<(LogPlace, u32)> {
+        let _content = self.content();
+        let extent = self.data().append(bytes)?;
+        let place = LogPlace { set: extent.set, log: extent.log, offset: extent.offset };
+        Ok((place, extent.checksum))
+    }
+
+    /// Returns once all bytes that were appended to data logs survive power loss.
+    ///
+    /// # Errors
+    /// What the store reports; then the session is closed for writing.
+    pub fn sync_content(&self) -> Result<()> {
+        self.data().sync()
+    }
+
+    /// Takes the content of `file` out of its record: from now on only segments say where it is,
+    /// and the caller keeps those that are returned.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn hand_over_content(&self, file: &Arc<OpenFile>) -> Result<HandedOver> {
+        let _content = self.content();
+        let mut state = file.state.write();
+        let (size, mtime_ns) = (state.inode.size, state.inode.mtime_ns);
+        let mut handed = HandedOver { segments: Vec::new(), hides_older: false, size, mtime_ns };
+        if state.inode.mapped {
+            return Ok(handed);
+        }
+        handed.hides_older = state.may_have_segments;
+        let id = file.id;
+        let segment = |length, place, checksum| {
+            let (offset, place) = (0, Some(place));
+            Segment { file: id, offset, length, place, checksum, seq: 0 }
+        };
+        let buffered = self.take_buffer(&mut state);
+        if let Some(extent) = state.inode.extent.filter(|extent| extent.length > 0) {
+            let place = LogPlace { set: extent.set, log: extent.log, offset: extent.offset };
+            let checksum = (extent.length == extent.written).then_some(extent.checksum);
+            handed.segments.push(segment(extent.length, place, checksum));
+        } else {
+            let bytes = buffered.unwrap_or_else(|| std::mem::take(&mut state.inode.content));
+            if !bytes.is_empty() {
+                let extent = self.data().append(&bytes)?;
+                let place = LogPlace { set: extent.set, log: extent.log, offset: extent.offset };
+                handed.segments.push(segment(extent.length, place, Some(extent.checksum)));
+            }
+        }
+        state.inode.content.clear();
+        (state.inode.mapped, state.inode.extent) = (true, None);
+        state.may_have_segments = true;
+        self.content_was_placed(file, &mut state);
+        Ok(handed)
+    }
+
+    /// Notes the size and the time of the last write of a file whose segments are elsewhere.
+    pub fn note_shared(&self, file: &Arc<OpenFile>, size: u64, mtime_ns: u64) {
+        let mut state = file.state.write();
+        state.inode.size = size;
+        state.inode.mtime_ns = mtime_ns;
+        state.inode.ctime_ns = state.inode.ctime_ns.max(mtime_ns);
+        self.content_was_placed(file, &mut state);
+    }
+
+    /// Fills the gaps of `overlay` with what the layers below this session's own say. Cost: about a
+    /// block read for each run of segments.
+    ///
+    /// # Errors
+    /// `Corrupt`, and what the store reports.
+    pub fn add_below(&self, overlay: &mut Overlay) -> Result<()> {
+        self.layers().bases().iter().try_for_each(|base| overlay.add_tables(&base.segments))
+    }
+}

@@ -1,0 +1,382 @@
+//! Shared files: every rank writes anywhere, and reads what any has synced.
+//!
+//! A write appends to a data log of this rank, and its segment stays here until it is sent: after so
+//! many, or by [`SharedJob::sync`]. Bytes are synced before segments are sent, so what a segment says
+//! is there survives as long as it. A read overlays the rank's unsent segments over what the owners
+//! have, and that over the layers below the job, and takes the bytes from the logs.
+//! Size and time of the last write are each rank's own knowledge until all reduce them, along the
+//! log-ring, in [`SharedJob::stat`] and [`SharedJob::close`]; then rank 0 writes them to the name.
+//! Source: MetaKV §II-A, §III-C; DESIGN §1.5.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_base::{Bytes, Error, Kind, Result};
+use esker_comm::{Rank, Transport};
+use esker_fs::data::read_mapped;
+use esker_fs::file::{FILE_BYTES_MAX, OpenFile};
+use esker_fs::identity::{READ, WRITE};
+use esker_table::segment::{Overlay, Segment, SegmentMap};
+use esker_table::tree::runs_among;
+
+use crate::gather;
+use crate::job::{Reads, SharedJob};
+use crate::message::{FETCH_BYTES_MAX, Reply, Request, ones};
+use crate::service::{Snapshot, no_answer};
+use crate::settle::tree;
+
+/// Segments of one file that wait to be sent.
+const UNSENT_MAX: usize = 1 << 16;
+/// Writes after which others are answered.
+const WRITES_PER_LOOK: u64 = 64;
+
+/// A shared file that this rank has open. Its methods are those of [`SharedJob`] that take one.
+#[derive(Debug)]
+pub struct SharedFile {
+    id: u128,
+    /// As far as this rank knows.
+    size: u64,
+    mtime_ns: u64,
+    /// Segments that no owner has yet.
+    unsent: SegmentMap,
+    writes: u64,
+    /// All segments, once the file is laminated.
+    sealed: Option<Snapshot>,
+    /// Where rank 0 keeps its attributes.
+    home: Option<Arc<OpenFile>>,
+}
+
+/// Attributes that all ranks agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Bytes up to the end of the last write.
+    pub size: u64,
+    /// When it was, in nanoseconds since 1970.
+    pub mtime_ns: u64,
+}
+
+impl SharedFile {
+    /// Identity of the file.
+    #[must_use]
+    pub fn id(&self) -> u128 {
+        self.id
+    }
+}
+
+impl<T: Transport> SharedJob<T> {
+    /// Opens the file at `path`, or creates it with `mode` if there is none and a mode is given, for
+    /// all ranks; rank 0 does it and tells the others. Collective. Once it returns the name survives power loss, at durability
+    /// `async` or `always`. Cost: as [`esker_fs::session::Session::open_file`] on one rank, a sync of
+    /// its log, and a broadcast.
+    ///
+    /// # Errors
+    /// As [`esker_fs::session::Session::open_file`], for all ranks; `Denied` unless it may be read
+    /// and written.
+    pub fn open(&mut self, path: &str, mode: Option<u32>) -> Result<SharedFile> {
+        let mut home = None;
+        let mut told = Ok(Vec::new());
+        if self.segments.rank() == Rank(0) {
+            told = self.open_home(path, mode).map(|(file, attributes)| {
+                let id = file.id().to_le_bytes();
+                home = Some(file);
+                [&id[..], &attributes.encode()].concat()
+            });
+        }
+        let told = gather::broadcast_result(self.segments.collectives(), Rank(0), told)?;
+        let (id, attributes) = told.split_first_chunk::<16>().ok_or_else(no_answer)?;
+        let Attributes { size, mtime_ns } = Attributes::decode(attributes)?;
+        Ok(SharedFile {
+            id: u128::from_le_bytes(*id),
+            size,
+            mtime_ns,
+            unsent: SegmentMap::default(),
+            writes: 0,
+            sealed: None,
+            home,
+        })
+    }
+
+    /// Opens the file on the rank that has its name, whose content goes to the owners.
+    fn open_home(&mut self, path: &str, mode: Option<u32>) -> Result<(Arc<OpenFile>, Attributes)> {
+        let session = self.session.clone();
+        let (dir, name) = session.locate(path)?;
+        let file = match (session.open_file(&dir, name), mode) {
+            (Err(error), Some(mode)) if error.kind() == Kind::NotFound => {
+                session.create_file(&dir, name, mode)?
+            }
+            (opened, _) => opened?,
+        };
+        session.identity().check(READ | WRITE, &session.stat_file(&file)?, name)?;
+        let handed = session.hand_over_content(&file)?;
+        if handed.hides_older {
+            self.segments.remove(file.id())?;
+        }
+        let id = file.id();
+        // What this rank wrote of it before it was shared.
+        let (holes, placed): (Vec<_>, Vec<_>) = tree(&session)
+            .segments_within(id, 0..u64::MAX)?
+            .into_iter()
+            .partition(|piece| piece.place.is_none());
+        for hole in &holes {
+            self.segments.punch(id, hole.offset..hole.end())?;
+        }
+        if !handed.segments.is_empty() || !placed.is_empty() || !holes.is_empty() {
+            session.sync_content()?;
+            let all = [&handed.segments[..], &placed].concat();
+            let ticket = self.segments.put_segments(&all)?;
+            self.segments.wait(ticket)?;
+            self.segments.sync()?;
+            session.flush_file(&file)?;
+            tree(&session).retain_segments(&mut |run, kept| {
+                kept.extend((run.first.file != id).then_some(*run));
+            })?;
+        }
+        // What a rank syncs later is of no use without a name.
+        session.flush_file(&file)?;
+        if self.is_durable {
+            session.sync()?;
+        }
+        let size = handed.size.max(self.segments.end(id)?);
+        // A writer that died may have left segments behind the end.
+        self.segments.truncate(id, size)?;
+        Ok((file, Attributes { size, mtime_ns: handed.mtime_ns }))
+    }
+
+    /// Writes `bytes` at `offset`. This rank reads them from now on, others after
+    /// [`SharedJob::sync`]. Cost: an append to a data log; now and then the sending of what has
+    /// gathered.
+    ///
+    /// # Errors
+    /// `Denied` if the file is laminated; `FileTooLarge`; what the store reports; `Unavailable`
+    /// names a rank that is lost.
+    pub fn write(&mut self, file: &mut SharedFile, offset: u64, bytes: &[u8]) -> Result<()> {
+        if file.sealed.is_some() {
+            return Err(Error::new(Kind::Denied, "a laminated file is not written"));
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        let end =
+            end.ok_or_else(|| Error::new(Kind::FileTooLarge, "a write beyond any file's end"))?;
+        let (place, _) = self.session.append_content(bytes)?;
+        // Not the checksum: with one, segments are no runs.
+        let (length, place) = (bytes.len() as u64, Some(place));
+        let segment = Segment { file: file.id, offset, length, place, checksum: None, seq: 0 };
+        file.unsent.insert(segment);
+        file.size = file.size.max(end);
+        file.mtime_ns = file.mtime_ns.max(self.session.clock_ns());
+        file.writes += 1;
+        if file.unsent.len() >= UNSENT_MAX {
+            self.send(file)?;
+        }
+        if file.writes.is_multiple_of(WRITES_PER_LOOK) {
+            self.segments.serve(Duration::ZERO)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the segments that no owner has.
+    fn send(&mut self, file: &mut SharedFile) -> Result<()> {
+        if file.unsent.is_empty() {
+            return Ok(());
+        }
+        if self.is_durable {
+            self.session.sync_content()?;
+        }
+        let unsent: Vec<Segment> = std::mem::take(&mut file.unsent).iter().collect();
+        // Whether it succeeds is told by the next sync, before which nothing is promised.
+        let _ = self.segments.put_runs(&runs_among(&unsent))?;
+        Ok(())
+    }
+
+    /// Returns once others read what this rank wrote, and it survives: power loss, at durability
+    /// `async` or `always`. Cost: a sync of the data log, a message to each owner, a sync of its log.
+    ///
+    /// # Errors
+    /// As [`SharedJob::write`].
+    pub fn sync(&mut self, file: &mut SharedFile) -> Result<()> {
+        self.send(file)?;
+        if self.is_durable { self.segments.sync() } else { self.segments.drain() }
+    }
+
+    /// Up to `bytes_max` bytes from `offset` on; fewer only at the end of the file as this rank,
+    /// or what it reads, knows it. Cost: a message to each owner of some of the range, none of a
+    /// laminated file; a store request for each log, or a message to its writer ([`Reads`]).
+    ///
+    /// # Errors
+    /// `Corrupt`; what stores and owners report; `Unavailable` names a rank that is lost.
+    pub fn read(&mut self, file: &mut SharedFile, offset: u64, bytes_max: usize) -> Result<Bytes> {
+        let end = offset.saturating_add(bytes_max as u64).min(FILE_BYTES_MAX);
+        if offset >= end {
+            return Ok(Bytes::new());
+        }
+        let mut overlay = Overlay::new(file.id, offset..end);
+        overlay.add(file.unsent.overlapping(file.id, offset, end));
+        match &file.sealed {
+            Some(index) => index.fill(&mut overlay)?,
+            None => self.segments.fill(&mut overlay)?,
+        }
+        self.session.add_below(&mut overlay)?;
+        let placed = overlay.pieces().iter().filter(|piece| piece.place.is_some());
+        file.size = file.size.max(placed.map(Segment::end).max().unwrap_or(0));
+        if file.size < end && file.sealed.is_none() {
+            file.size = file.size.max(self.segments.end(file.id)?);
+        }
+        let end = end.min(file.size);
+        if offset >= end {
+            return Ok(Bytes::new());
+        }
+        let within = overlay.pieces().iter().filter(|piece| piece.offset < end);
+        let pieces: Vec<Segment> =
+            within.map(|piece| piece.part(piece.offset, piece.end().min(end))).collect();
+        self.read_pieces(offset..end, pieces)
+    }
+
+    fn read_pieces(&mut self, range: Range<u64>, pieces: Vec<Segment>) -> Result<Bytes> {
+        let store = self.session.layers().source().store.clone();
+        if self.reads == Reads::Store {
+            return read_mapped(&*store, range, &pieces);
+        }
+        let me = self.segments.rank();
+        let reader = |piece: &Segment| {
+            let reader = piece.place.and_then(|place| self.readers.get(&place.set));
+            reader.copied().filter(|reader| *reader != me)
+        };
+        let (of_others, own): (Vec<Segment>, Vec<Segment>) =
+            pieces.into_iter().partition(|piece| reader(piece).is_some());
+        let mut batches: Vec<(Rank, u64, Vec<Segment>)> = Vec::new();
+        for piece in of_others {
+            let Some(from) = reader(&piece) else { continue };
+            let mut at = piece.offset;
+            while at < piece.end() {
+                let part = piece.part(at, piece.end().min(at + FETCH_BYTES_MAX));
+                at = part.end();
+                let room = FETCH_BYTES_MAX - part.length;
+                match batches.iter_mut().find(|batch| batch.0 == from && batch.1 <= room) {
+                    Some(batch) => {
+                        batch.1 += part.length;
+                        batch.2.push(part);
+                    }
+                    None => batches.push((from, part.length, vec![part])),
+                }
+            }
+        }
+        let mut bytes = read_mapped(&*store, range.clone(), &own)?.to_vec();
+        let mut asked = Vec::new();
+        for (from, _, parts) in batches {
+            let request = Request::Fetch(ones(&parts));
+            asked.push((self.segments.exchange().ask(from, request)?, parts));
+        }
+        let index =
+            |at: u64| usize::try_from(at - range.start).expect("a range that was asked for");
+        for (id, parts) in asked {
+            let Reply::Bytes(read) = self.segments.exchange().answer(id)? else {
+                return Err(no_answer());
+            };
+            let mut rest = &read[..];
+            for part in parts {
+                let length = usize::try_from(part.length).unwrap_or(usize::MAX);
+                let (own, behind) = rest.split_at_checked(length).ok_or_else(no_answer)?;
+                bytes[index(part.offset)..index(part.end())].copy_from_slice(own);
+                rest = behind;
+            }
+        }
+        Ok(bytes.into())
+    }
+
+    /// Size and time of the last write, of all ranks; what they wrote need not be synced.
+    /// Collective. Cost: a message up and down the log-ring a rank, at most ⌈log2 n⌉ at any.
+    ///
+    /// # Errors
+    /// `Unavailable` names a rank that is lost.
+    pub fn stat(&mut self, file: &mut SharedFile) -> Result<Attributes> {
+        let own = Attributes { size: file.size, mtime_ns: file.mtime_ns }.encode().to_vec();
+        let mut join = |into: &mut Vec<u8>, other: &[u8]| {
+            if let (Ok(a), Ok(b)) = (Attributes::decode(into), Attributes::decode(other)) {
+                let (size, mtime_ns) = (a.size.max(b.size), a.mtime_ns.max(b.mtime_ns));
+                *into = Attributes { size, mtime_ns }.encode().to_vec();
+            }
+        };
+        let all = self.segments.collectives().all_reduce(Rank(0), own, &mut join)?;
+        let all = Attributes::decode(&all)?;
+        (file.size, file.mtime_ns) = (all.size, all.mtime_ns);
+        if let Some(home) = &file.home {
+            self.session.note_shared(home, all.size, all.mtime_ns);
+        }
+        Ok(all)
+    }
+
+    /// Cuts the file to `size`, or lets it end there; returns the bytes of logs that are free with
+    /// that, on rank 0. Collective: what ranks wrote before is cut. Cost: as
+    /// [`crate::Segments::truncate`], by rank 0, and two barriers.
+    ///
+    /// # Errors
+    /// As [`SharedJob::write`].
+    pub fn truncate(&mut self, file: &mut SharedFile, size: u64) -> Result<u64> {
+        if file.sealed.is_some() {
+            return Err(Error::new(Kind::Denied, "a laminated file is not cut"));
+        }
+        if size > FILE_BYTES_MAX {
+            return Err(Error::new(Kind::FileTooLarge, "a size beyond any file's"));
+        }
+        self.send(file)?;
+        self.segments.drain()?;
+        self.barrier()?;
+        let mut freed_bytes = 0;
+        if let Some(home) = &file.home {
+            let freed = self.segments.truncate(file.id, size)?;
+            freed_bytes = freed.iter().map(|segment| segment.length).sum();
+            let now_ns = self.session.clock_ns();
+            file.mtime_ns = file.mtime_ns.max(now_ns);
+            self.session.note_shared(home, size, file.mtime_ns);
+            self.session.flush_file(home)?;
+        }
+        file.size = size;
+        self.barrier()?;
+        Ok(freed_bytes)
+    }
+
+    /// Seals the file: nobody writes it any more while the job lasts, and every rank has its index,
+    /// so that reads ask nobody. Collective. Cost: as [`crate::Segments::laminate`].
+    ///
+    /// # Errors
+    /// As [`SharedJob::sync`].
+    pub fn laminate(&mut self, file: &mut SharedFile) -> Result<()> {
+        self.sync(file)?;
+        let index = self.segments.laminate(file.id)?;
+        self.stat(file)?;
+        file.sealed = Some(index);
+        Ok(())
+    }
+
+    /// Syncs the file, settles its size and time, and gives it back. Collective; returns what all
+    /// agree on.
+    ///
+    /// # Errors
+    /// As [`SharedJob::sync`].
+    pub fn close(&mut self, mut file: SharedFile) -> Result<Attributes> {
+        self.sync(&mut file)?;
+        let attributes = self.stat(&mut file)?;
+        if let Some(home) = file.home.take() {
+            self.session.close_file(home)?;
+        }
+        Ok(attributes)
+    }
+}
+
+impl Attributes {
+    fn encode(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.size.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.mtime_ns.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self> {
+        let (size, mtime_ns) = bytes.split_first_chunk::<8>().ok_or_else(no_answer)?;
+        let mtime_ns = mtime_ns.try_into().map_err(|_| no_answer())?;
+        Ok(Self { size: u64::from_le_bytes(*size), mtime_ns: u64::from_le_bytes(mtime_ns) })
+    }
+}

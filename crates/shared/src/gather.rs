@@ -1,0 +1,89 @@
+//! Gathering: values of all ranks to all ranks, of any length, along the log-ring.
+
+use esker_base::{Error, Kind, Result};
+use esker_comm::collective::{Collectives, Reduction, VALUE_BYTES_MAX};
+use esker_comm::{Rank, Transport};
+
+use crate::service::no_answer;
+
+/// Ranks whose values are joined by one reduction.
+const GROUP: u32 = 2048;
+/// A rank's number and its value.
+const ITEM_BYTES: usize = 4 + 20;
+
+const _: () = assert!(GROUP as usize * ITEM_BYTES <= VALUE_BYTES_MAX);
+
+/// Gives all ranks `bytes` of `root`.
+pub(crate) fn broadcast<T: Transport>(
+    collectives: &mut Collectives<T>,
+    root: Rank,
+    bytes: &[u8],
+) -> Result<Vec<u8>> {
+    let length = (bytes.len() as u64).to_le_bytes().to_vec();
+    let length = collectives.broadcast(root, length)?;
+    let length = length.try_into().map(u64::from_le_bytes).map_err(|_| no_answer())?;
+    let mut all = Vec::new();
+    while (all.len() as u64) < length {
+        let end = bytes.len().min(all.len() + VALUE_BYTES_MAX);
+        let part = bytes.get(all.len()..end).unwrap_or_default().to_vec();
+        let part = collectives.broadcast(root, part)?;
+        if part.is_empty() {
+            return Err(no_answer());
+        }
+        all.extend_from_slice(&part);
+    }
+    Ok(all)
+}
+
+/// Gives all ranks what `root` succeeded with, or its error.
+pub(crate) fn broadcast_result<T: Transport>(
+    collectives: &mut Collectives<T>,
+    root: Rank,
+    own: Result<Vec<u8>>,
+) -> Result<Vec<u8>> {
+    let message = match &own {
+        Ok(bytes) => [&[0], &bytes[..]].concat(),
+        Err(error) => [&[error.kind().exit_code()], error.to_string().as_bytes()].concat(),
+    };
+    let told = broadcast(collectives, root, &message)?;
+    // Who failed knows more than it told.
+    own?;
+    match told.split_first() {
+        Some((0, bytes)) => Ok(bytes.to_vec()),
+        Some((code, text)) => {
+            let kind = Kind::ALL.iter().find(|kind| kind.exit_code() == *code).copied();
+            let text = format!("{root}: {}", String::from_utf8_lossy(text));
+            Err(Error::new(kind.unwrap_or(Kind::Unavailable), text))
+        }
+        None => Err(no_answer()),
+    }
+}
+
+/// Gives all ranks the values of all, each with the rank that gave it.
+pub(crate) fn all_gather<T: Transport>(
+    collectives: &mut Collectives<T>,
+    own: &[[u8; 20]],
+) -> Result<Vec<(Rank, [u8; 20])>> {
+    let (me, size) = (collectives.transport().rank(), collectives.transport().size());
+    let rounds = collectives.all_reduce_u64(Rank(0), own.len() as u64, Reduction::Max)?;
+    let mut all = Vec::new();
+    let mut join = |into: &mut Vec<u8>, other: &[u8]| into.extend_from_slice(other);
+    for round in 0..rounds {
+        for group in (0..size).step_by(GROUP as usize) {
+            let is_in = me.0 >= group && me.0 - group < GROUP;
+            let value = usize::try_from(round).ok().and_then(|round| own.get(round));
+            let value = value.filter(|_| is_in);
+            let value = value.map(|value| [&me.0.to_le_bytes()[..], value].concat());
+            let root = Rank(group);
+            let joined = collectives.all_reduce(root, value.unwrap_or_default(), &mut join)?;
+            for item in joined.chunks(ITEM_BYTES) {
+                let parts = item.split_first_chunk::<4>();
+                let parts = parts.and_then(|(rank, value)| Some((rank, value.try_into().ok()?)));
+                let (rank, value) = parts.ok_or_else(no_answer)?;
+                all.push((Rank(u32::from_le_bytes(*rank)), value));
+            }
+        }
+    }
+    all.sort_unstable();
+    Ok(all)
+}

@@ -1,0 +1,280 @@
+//! Job: the parts that ranks write, shared files opened in them, and their publication.
+//!
+//! Every rank has a part of the job (`esker_fs::job`): a change set with its data logs, and names of
+//! its own. Rank 0's has the names of shared files. A server has a second part, of rank
+//! [`INDEX_RANK`] and its own, whose tree has the segments of its slices and nothing else; it points
+//! into data logs of other parts. Publishing joins all of them, and what was a shared file is a file.
+//! After a crash, ranks resume the parts of the ranks before them, however many there are now: a
+//! part whose rank is no more goes to the one with its number modulo theirs (`settle.rs`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use esker_base::{Error, Kind, Result};
+use esker_comm::collective::{CollectiveOptions, Collectives};
+use esker_comm::{Rank, Transport};
+use esker_fs::job::{JobId, JobReport};
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_table::manifest::SetId;
+use esker_table::tree::Durability;
+
+use crate::gather;
+use crate::service::{Segments, no_answer};
+use crate::slices::{SLICE_BYTES, SliceMap};
+
+/// Parts of the job from this rank on have segments of shared files.
+pub const INDEX_RANK: u32 = 1 << 31;
+
+/// How bytes that another rank wrote are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reads {
+    /// From the store: where all ranks reach all of it.
+    #[default]
+    Store,
+    /// By the rank that wrote them: where data logs are close to who writes them. It answers when
+    /// it waits in a call.
+    Ranks,
+}
+
+/// How a job shares files. All ranks give the same.
+#[derive(Clone, Debug)]
+pub struct SharedOptions {
+    /// Ranks on each node that serve segments; 1 leaves the others free of it.
+    pub servers_per_node: u32,
+    /// Bytes of a slice, [`SLICE_BYTES`].
+    pub slice_bytes: u64,
+    /// How bytes of other ranks are read.
+    pub reads: Reads,
+    /// Identity, durability and memory of the parts.
+    pub session: SessionOptions,
+}
+
+impl Default for SharedOptions {
+    fn default() -> Self {
+        let (servers_per_node, slice_bytes) = (1, SLICE_BYTES);
+        let (reads, session) = (Reads::default(), SessionOptions::default());
+        Self { servers_per_node, slice_bytes, reads, session }
+    }
+}
+
+/// A job whose ranks write files together. Calls that are said to be collective are made by every
+/// rank, in the same order; a rank answers others whenever it waits in a call.
+#[derive(Debug)]
+pub struct SharedJob<T> {
+    pub(crate) segments: Segments<T>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) index: Option<Arc<Session>>,
+    /// Parts of ranks that are no more: names and data, and segments.
+    inherited: Vec<(u32, Session)>,
+    /// Who reads the logs of each set.
+    pub(crate) readers: BTreeMap<SetId, Rank>,
+    pub(crate) reads: Reads,
+    pub(crate) is_durable: bool,
+    parts: Vec<(u32, SetId)>,
+    repository: Repository,
+}
+
+/// What a rank writes in a job: a part's rank and its session.
+struct Parts {
+    own: Session,
+    index: Option<Session>,
+    inherited: Vec<(u32, Session)>,
+}
+
+impl<T: Transport> SharedJob<T> {
+    /// Begins job `id` on top of `bases`, or goes on with it after its ranks ended without
+    /// publishing: with all that was synced, whatever number of ranks and servers there was.
+    /// Collective. Cost: a look at every change set of the store, by rank 0; two parts a server, one
+    /// any other rank; after a crash the recovery of all parts, and the moving of segments whose
+    /// owner is another.
+    ///
+    /// # Errors
+    /// `Invalid` if some parts are complete: publish those; `Unavailable` names a rank that is lost;
+    /// as [`Repository::begin_part`] and [`Repository::resume`].
+    pub fn begin(
+        mut transport: T,
+        repository: &Repository,
+        id: JobId,
+        bases: &[SetId],
+        options: &SharedOptions,
+    ) -> Result<Self> {
+        let map = SliceMap::new(transport.nodes(), options.servers_per_node, options.slice_bytes)?;
+        // Around collectives that are not those of later: see `Barrier`.
+        transport.barrier()?;
+        let left = left_parts(&mut transport, repository, id)?;
+        transport.barrier()?;
+        let (me, size) = (transport.rank(), transport.size());
+        let begin = Begin { repository, id, bases, options: &options.session };
+        let parts = begin.parts(&map, me, size, &left)?;
+        let (own, index) = (Arc::new(parts.own), parts.index.map(Arc::new));
+        let segments = Segments::new(transport, map, index.clone(), repository.store().clone());
+        let mut job = Self {
+            segments,
+            session: own,
+            index,
+            inherited: parts.inherited,
+            readers: BTreeMap::new(),
+            reads: options.reads,
+            is_durable: options.session.tree.durability != Durability::None,
+            parts: Vec::new(),
+            repository: repository.clone(),
+        };
+        job.tell_parts()?;
+        if !left.is_empty() {
+            job.settle()?;
+        }
+        Ok(job)
+    }
+
+    /// Lets all ranks know all parts.
+    fn tell_parts(&mut self) -> Result<()> {
+        let rank = self.segments.rank().0;
+        let mut own = vec![(rank, self.session.set())];
+        own.extend(self.index.iter().map(|index| (rank + INDEX_RANK, index.set())));
+        own.extend(self.inherited.iter().map(|(rank, session)| (*rank, session.set())));
+        for (_, set) in &own {
+            self.segments.exchange().server.add_set(*set);
+        }
+        let bytes = |(rank, set): &(u32, SetId)| {
+            let mut value = [0; 20];
+            value[..4].copy_from_slice(&rank.to_le_bytes());
+            value[4..].copy_from_slice(&set.0.to_le_bytes());
+            value
+        };
+        let own: Vec<[u8; 20]> = own.iter().map(bytes).collect();
+        for (reader, value) in gather::all_gather(self.segments.collectives(), &own)? {
+            let part = part_of(&value)?;
+            self.readers.insert(part.1, reader);
+            self.parts.push(part);
+        }
+        self.parts.sort_unstable();
+        Ok(())
+    }
+
+    /// The service of segments, for who keeps bytes elsewhere than in files.
+    pub fn segments(&mut self) -> &mut Segments<T> {
+        &mut self.segments
+    }
+
+    /// This rank's own part, for names and files that it does not share. A shared file must not be
+    /// written through it.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Inherited parts that have segments of shared files.
+    pub(crate) fn inherited_indexes(&self) -> impl Iterator<Item = &Session> {
+        let indexes = self.inherited.iter().filter(|(rank, _)| *rank >= INDEX_RANK);
+        indexes.map(|(_, session)| session)
+    }
+
+    /// Returns once every rank has called it; answers others meanwhile.
+    ///
+    /// # Errors
+    /// As [`Transport::barrier`].
+    pub fn barrier(&mut self) -> Result<()> {
+        self.segments.barrier()
+    }
+
+    /// Ends the job: all parts become one change set that is called `name`. Close shared files
+    /// before. Collective; rank 0 gets the report. Cost: a flush and a commit a part, and as
+    /// [`Repository::publish_job`].
+    ///
+    /// # Errors
+    /// As [`Repository::publish_job`], for all ranks.
+    pub fn publish(mut self, name: &str) -> Result<(SetId, Option<JobReport>)> {
+        self.segments.sync()?;
+        self.barrier()?;
+        self.session.complete()?;
+        let inherited = self.inherited.iter().map(|(_, session)| session);
+        for session in self.index.as_deref().into_iter().chain(inherited) {
+            session.complete()?;
+        }
+        self.barrier()?;
+        let sets: Vec<SetId> = self.parts.iter().map(|(_, set)| *set).collect();
+        let mut report = None;
+        let mut told = Ok(Vec::new());
+        if self.segments.rank() == Rank(0) {
+            told = self.repository.publish_job(&sets, name).map(|joined| {
+                let set = joined.set.0.to_le_bytes().to_vec();
+                report = Some(joined);
+                set
+            });
+        }
+        let told = gather::broadcast_result(self.segments.collectives(), Rank(0), told)?;
+        let set = told.try_into().map_err(|_| no_answer())?;
+        self.barrier()?;
+        Ok((SetId(u128::from_le_bytes(set)), report))
+    }
+}
+
+/// How parts are begun.
+struct Begin<'a> {
+    repository: &'a Repository,
+    id: JobId,
+    bases: &'a [SetId],
+    options: &'a SessionOptions,
+}
+
+impl Begin<'_> {
+    /// The parts of rank `me` of `size`, of which some are `left` of before.
+    fn parts(&self, map: &SliceMap, me: Rank, size: u32, left: &[(u32, SetId)]) -> Result<Parts> {
+        let is_server = map.servers().contains(&me);
+        let (mut own, mut index, mut inherited) = (None, None, Vec::new());
+        for (rank, set) in left.iter().filter(|(rank, _)| rank % INDEX_RANK % size == me.0) {
+            let session = self.repository.resume(*set, self.options.clone())?;
+            if *rank == me.0 && own.is_none() {
+                own = Some(session);
+            } else if *rank == me.0 + INDEX_RANK && index.is_none() && is_server {
+                index = Some(session);
+            } else {
+                inherited.push((*rank, session));
+            }
+        }
+        let own = own.map_or_else(|| self.begin(me.0), Ok)?;
+        if is_server && index.is_none() {
+            index = Some(self.begin(me.0 + INDEX_RANK)?);
+        }
+        Ok(Parts { own, index, inherited })
+    }
+
+    fn begin(&self, rank: u32) -> Result<Session> {
+        self.repository.begin_part(self.id, rank, self.bases, self.options.clone())
+    }
+}
+
+/// The parts that an earlier run of the job has left, as rank 0 finds them.
+fn left_parts<T: Transport>(
+    transport: &mut T,
+    repository: &Repository,
+    id: JobId,
+) -> Result<Vec<(u32, SetId)>> {
+    let is_first = transport.rank() == Rank(0);
+    let mut collectives = Collectives::new(transport, CollectiveOptions::default());
+    let mut told = Ok(Vec::new());
+    if is_first {
+        told = repository.parts(id).and_then(|parts| {
+            let mut bytes = vec![1];
+            for part in parts {
+                if part.is_complete {
+                    let what = format!("part {} of job {id} is complete: publish it", part.set);
+                    return Err(Error::new(Kind::Invalid, what));
+                }
+                bytes.extend_from_slice(&part.rank.to_le_bytes());
+                bytes.extend_from_slice(&part.set.0.to_le_bytes());
+            }
+            Ok(bytes)
+        });
+    }
+    let told = gather::broadcast_result(&mut collectives, Rank(0), told)?;
+    let (_, parts) = told.split_first().ok_or_else(no_answer)?;
+    parts.chunks(20).map(|part| part_of(part.try_into().map_err(|_| no_answer())?)).collect()
+}
+
+fn part_of(value: &[u8; 20]) -> Result<(u32, SetId)> {
+    let (rank, set) = value.split_first_chunk::<4>().ok_or_else(no_answer)?;
+    let set = set.try_into().map_err(|_| no_answer())?;
+    Ok((u32::from_le_bytes(*rank), SetId(u128::from_le_bytes(set))))
+}

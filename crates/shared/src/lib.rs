@@ -1,0 +1,27 @@
+//! Files that all ranks of a job write, and the index of their segments.
+//!
+//! - [`Segments`]: the service. Slices of files are shared out among servers (`slices`), which ranks
+//!   ask by messages (`message`) through one loop (`exchange`, `server`).
+//! - [`SharedJob`], [`SharedFile`]: the data path, from a job's beginning (`job`) over writing and
+//!   reading (`file`) to its publication; `settle` moves segments to other servers.
+//!
+//! Nothing here knows of the command or a kernel.
+
+mod exchange;
+mod file;
+mod gather;
+mod job;
+pub mod message;
+mod server;
+mod service;
+mod settle;
+mod slices;
+
+pub use file::{Attributes, SharedFile};
+pub use job::{INDEX_RANK, Reads, SharedJob, SharedOptions};
+pub use service::{Lookup, Segments, Snapshot, Ticket};
+pub use slices::{SLICE_BYTES, SLOTS, SliceMap};
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/shared-files.md")]
+struct Guide;

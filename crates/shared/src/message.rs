@@ -1,0 +1,379 @@
+//! Messages between those who ask for segments and those who have them.
+//!
+//! Layout: docs/format/message.md, "Segments". This file is their only encoder and decoder. What
+//! came from another rank is checked: it never panics, nor allocates more than a small multiple of
+//! the message.
+
+use std::ops::Range;
+
+use esker_base::{Error, Kind, Result};
+use esker_comm::{Channel, Rank};
+use esker_table::manifest::SetId;
+use esker_table::segment::{Segment, SegmentLog, SegmentRun};
+use esker_table::wire::{Damage, Input, put_varint};
+
+/// Requests.
+pub const REQUEST: Channel = Channel(0x30);
+/// Replies.
+pub const REPLY: Channel = Channel(0x31);
+
+/// Offsets that one request asks for.
+pub const OFFSETS_MAX: usize = 1 << 16;
+/// Bytes of file data that one request asks for.
+pub const FETCH_BYTES_MAX: u64 = 4 << 20;
+/// A reply longer than this comes in several messages.
+pub const PART_BYTES: usize = 1 << 20;
+/// The text of an error is cut to this.
+const TEXT_BYTES_MAX: usize = 1 << 10;
+
+const PUT: u8 = 1;
+const SYNC: u8 = 2;
+const RANGE: u8 = 3;
+const LOCATE: u8 = 4;
+const PUNCH: u8 = 5;
+const INDEX: u8 = 6;
+const END: u8 = 7;
+const HOLDERS: u8 = 8;
+const FETCH: u8 = 9;
+
+const DONE: u8 = 1;
+const MORE: u8 = 2;
+const FAILED: u8 = 3;
+
+/// What a rank asks of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Put these over what is there, in this order; all of one file.
+    Put(Vec<SegmentRun>),
+    /// Make what was put survive power loss.
+    Sync,
+    /// What a range of a file is.
+    Range(u128, Range<u64>),
+    /// The segments that have the bytes at these offsets.
+    Locate(u128, Vec<u64>),
+    /// Make a range a hole.
+    Punch(u128, Range<u64>),
+    /// All segments of a file, as runs.
+    Index(u128),
+    /// Where the last segment that is no hole ends.
+    End(u128),
+    /// The segments whose bytes are in this range of a log.
+    Holders(SetId, u64, Range<u64>),
+    /// The bytes of these segments, which are in the asked rank's logs, in their order.
+    Fetch(Vec<SegmentRun>),
+}
+
+/// What it is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Segments, as runs; empty where there is nothing to say.
+    Runs(Vec<SegmentRun>),
+    /// A number.
+    Number(u64),
+    /// Bytes.
+    Bytes(Vec<u8>),
+}
+
+impl Request {
+    /// The message for request `id`.
+    #[must_use]
+    pub fn encode(&self, id: u64) -> Vec<u8> {
+        let mut out = id.to_le_bytes().to_vec();
+        let file_range = |out: &mut Vec<u8>, file: &u128, range: &Range<u64>| {
+            out.extend_from_slice(&file.to_le_bytes());
+            put_varint(out, range.start);
+            put_varint(out, range.end);
+        };
+        match self {
+            Self::Put(runs) => {
+                out.push(PUT);
+                out.extend_from_slice(&SegmentLog::encode_batch(runs));
+            }
+            Self::Sync => out.push(SYNC),
+            Self::Range(file, range) => {
+                out.push(RANGE);
+                file_range(&mut out, file, range);
+            }
+            Self::Locate(file, offsets) => {
+                out.push(LOCATE);
+                out.extend_from_slice(&file.to_le_bytes());
+                put_varint(&mut out, offsets.len() as u64);
+                offsets.iter().for_each(|offset| put_varint(&mut out, *offset));
+            }
+            Self::Punch(file, range) => {
+                out.push(PUNCH);
+                file_range(&mut out, file, range);
+            }
+            Self::Index(file) => {
+                out.push(INDEX);
+                out.extend_from_slice(&file.to_le_bytes());
+            }
+            Self::End(file) => {
+                out.push(END);
+                out.extend_from_slice(&file.to_le_bytes());
+            }
+            Self::Holders(set, log, range) => {
+                out.push(HOLDERS);
+                out.extend_from_slice(&set.0.to_le_bytes());
+                put_varint(&mut out, *log);
+                put_varint(&mut out, range.start);
+                put_varint(&mut out, range.end);
+            }
+            Self::Fetch(runs) => {
+                out.push(FETCH);
+                out.extend_from_slice(&SegmentLog::encode_batch(runs));
+            }
+        }
+        out
+    }
+
+    /// The number and content of a request that `from` sent.
+    ///
+    /// # Errors
+    /// `Corrupt` names the sender.
+    pub fn decode(from: Rank, bytes: &[u8]) -> Result<(u64, Self)> {
+        decode_request(bytes).map_err(|damage| damage.of(&format!("a request of {from}"), 0))
+    }
+}
+
+fn decode_request(bytes: &[u8]) -> Result<(u64, Request), Damage> {
+    let mut input = Input::new(bytes);
+    let (id, kind) = (input.u64()?, input.u8()?);
+    let request = match kind {
+        PUT => Request::Put(take_runs(&mut input)?),
+        SYNC => Request::Sync,
+        RANGE => Request::Range(input.u128()?, take_range(&mut input)?),
+        LOCATE => {
+            let file = input.u128()?;
+            let count = input.varint_max(OFFSETS_MAX, "a number of offsets")?;
+            let offsets = (0..count).map(|_| input.varint()).collect::<Result<_, Damage>>()?;
+            Request::Locate(file, offsets)
+        }
+        PUNCH => Request::Punch(input.u128()?, take_range(&mut input)?),
+        INDEX => Request::Index(input.u128()?),
+        END => Request::End(input.u128()?),
+        HOLDERS => Request::Holders(SetId(input.u128()?), input.varint()?, take_range(&mut input)?),
+        FETCH => {
+            let runs = take_runs(&mut input)?;
+            let is_one = |run: &SegmentRun| run.count == 1 && run.first.place.is_some();
+            let lengths = runs.iter().map(|run| run.first.length);
+            let bytes = lengths.fold(0_u64, u64::saturating_add);
+            if !runs.iter().all(is_one) || bytes > FETCH_BYTES_MAX {
+                return Err(input.damage("segments of a bounded length"));
+            }
+            Request::Fetch(runs)
+        }
+        _ => return Err(input.damage("a known request")),
+    };
+    input.end()?;
+    Ok((id, request))
+}
+
+fn take_range(input: &mut Input) -> Result<Range<u64>, Damage> {
+    let range = input.varint()?..input.varint()?;
+    if range.start <= range.end { Ok(range) } else { Err(input.damage("a range")) }
+}
+
+fn take_runs(input: &mut Input) -> Result<Vec<SegmentRun>, Damage> {
+    SegmentLog::decode_batch(input.take(input.left())?)
+}
+
+/// The messages that answer request `id`: the last says so.
+pub fn encode_reply(id: u64, reply: &Result<Reply>) -> Vec<Vec<u8>> {
+    let body = match reply {
+        Ok(Reply::Runs(runs)) => [vec![0], SegmentLog::encode_batch(runs)].concat(),
+        Ok(Reply::Number(number)) => [&[1][..], &number.to_le_bytes()].concat(),
+        Ok(Reply::Bytes(bytes)) => [&[2][..], bytes].concat(),
+        Err(error) => {
+            let text = error.to_string();
+            let end = text.floor_char_boundary(TEXT_BYTES_MAX);
+            [&[error.kind().exit_code()][..], &text.as_bytes()[..end]].concat()
+        }
+    };
+    let mut parts: Vec<Vec<u8>> = Vec::new();
+    let last = if reply.is_ok() { DONE } else { FAILED };
+    for part in body.chunks(PART_BYTES) {
+        parts.push([&id.to_le_bytes()[..], &[MORE], part].concat());
+    }
+    parts.last_mut().expect("a body has a byte")[8] = last;
+    parts
+}
+
+/// One message of a reply.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// Which request it answers.
+    pub id: u64,
+    /// Whether it is the last, and then whether the request succeeded.
+    pub end: Option<bool>,
+    /// Some of the body.
+    pub body: &'a [u8],
+}
+
+/// Takes a message of a reply of `from` apart.
+///
+/// # Errors
+/// `Corrupt` names the sender.
+pub fn decode_part(from: Rank, bytes: &[u8]) -> Result<Part<'_>> {
+    let head = bytes.split_first_chunk::<8>();
+    let (id, end, body) = match head {
+        Some((id, [MORE, body @ ..])) => (id, None, body),
+        Some((id, [DONE, body @ ..])) => (id, Some(true), body),
+        Some((id, [FAILED, body @ ..])) => (id, Some(false), body),
+        _ => return Err(corrupt(from)),
+    };
+    Ok(Part { id: u64::from_le_bytes(*id), end, body })
+}
+
+/// What the whole `body` of a reply of `from` says, which is an answer if it `succeeded`.
+///
+/// # Errors
+/// The other's error, naming it; `Corrupt` for what is no reply.
+pub fn decode_body(from: Rank, succeeded: bool, body: &[u8]) -> Result<Reply> {
+    let Some((first, rest)) = body.split_first() else { return Err(corrupt(from)) };
+    if !succeeded {
+        let kind = Kind::ALL.iter().find(|kind| kind.exit_code() == *first);
+        let text = String::from_utf8_lossy(rest);
+        let kind = kind.copied().unwrap_or(Kind::Unavailable);
+        return Err(Error::new(kind, format!("{from}: {text}")));
+    }
+    match first {
+        0 => SegmentLog::decode_batch(rest)
+            .map(Reply::Runs)
+            .map_err(|damage| damage.of(&format!("a reply of {from}"), 0)),
+        1 => {
+            let number = rest.try_into().map_err(|_| corrupt(from))?;
+            Ok(Reply::Number(u64::from_le_bytes(number)))
+        }
+        2 => Ok(Reply::Bytes(rest.to_vec())),
+        _ => Err(corrupt(from)),
+    }
+}
+
+fn corrupt(from: Rank) -> Error {
+    Error::new(Kind::Corrupt, format!("a reply of {from} is none"))
+}
+
+/// `segments`, each on its own, as a message has them.
+#[must_use]
+pub fn ones(segments: &[Segment]) -> Vec<SegmentRun> {
+    segments.iter().map(|segment| SegmentRun::one(*segment)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_table::segment::LogPlace;
+
+    use super::*;
+
+    fn run(count: u64) -> SegmentRun {
+        let place = Some(LogPlace { set: SetId(2), log: 3, offset: 4 });
+        let first = Segment { file: 1, offset: 16, length: 8, place, checksum: None, seq: 0 };
+        let stride = if count == 1 { 8 } else { 32 };
+        SegmentRun { first, count, stride, log_stride: 8 }
+    }
+
+    fn requests() -> Vec<Request> {
+        vec![
+            Request::Put(vec![run(5), SegmentRun::one(Segment::hole(1, 3, 300)), run(1)]),
+            Request::Sync,
+            Request::Range(7, 3..u64::MAX),
+            Request::Locate(7, vec![0, 300, 1 << 50]),
+            Request::Punch(7, 0..1),
+            Request::Index(7),
+            Request::End(u128::MAX),
+            Request::Holders(SetId(9), 1 << 40, 5..6),
+            Request::Fetch(vec![run(1)]),
+        ]
+    }
+
+    #[test]
+    fn requests_come_back() {
+        for request in requests() {
+            let bytes = request.encode(77);
+            assert_eq!(Request::decode(Rank(3), &bytes).unwrap(), (77, request));
+        }
+    }
+
+    /// The bytes of docs/format/message.md.
+    #[test]
+    fn golden() {
+        let hex =
+            |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
+        let put = Request::Put(vec![run(5)]).encode(258);
+        let file = "01000000000000000000000000000000";
+        let set = "02000000000000000000000000000000";
+        let run = format!("10{file}2008052008{set}0308");
+        assert_eq!(hex(&put), format!("0201000000000000010001{run}"));
+        let reply = encode_reply(258, &Ok(Reply::Number(7)));
+        assert_eq!(reply.len(), 1);
+        assert_eq!(hex(&reply[0]), "020100000000000001010700000000000000");
+    }
+
+    #[test]
+    fn what_was_cut_off_or_changed_is_refused_or_another_request() {
+        for request in requests() {
+            let bytes = request.encode(77);
+            for length in 0..bytes.len() {
+                match Request::decode(Rank(3), &bytes[..length]) {
+                    // No segments at all are a request, too.
+                    Ok((_, other)) => {
+                        assert!(other == Request::Put(vec![]) || other == Request::Fetch(vec![]));
+                    }
+                    Err(error) => {
+                        assert_eq!(error.kind(), Kind::Corrupt);
+                        assert!(error.to_string().contains("rank 3"), "{error}");
+                    }
+                }
+            }
+            for bit in 0..bytes.len() * 8 {
+                let mut flipped = bytes.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                if let Ok((_, Request::Put(runs) | Request::Fetch(runs))) =
+                    Request::decode(Rank(3), &flipped)
+                {
+                    assert!(runs.iter().all(SegmentRun::is_possible));
+                }
+            }
+        }
+    }
+
+    fn answer(parts: &[Vec<u8>]) -> Result<Reply> {
+        let mut body = Vec::new();
+        for bytes in parts {
+            let part = decode_part(Rank(3), bytes)?;
+            body.extend_from_slice(part.body);
+            if let Some(succeeded) = part.end {
+                return decode_body(Rank(3), succeeded, &body);
+            }
+        }
+        Err(corrupt(Rank(3)))
+    }
+
+    #[test]
+    fn replies_come_back_in_parts() {
+        let long = vec![9; 3 * PART_BYTES + 5];
+        for reply in [Reply::Runs(vec![run(5)]), Reply::Number(5), Reply::Bytes(long)] {
+            let parts = encode_reply(5, &Ok(reply.clone()));
+            assert_eq!(parts.len(), if matches!(reply, Reply::Bytes(_)) { 4 } else { 1 });
+            assert_eq!(answer(&parts).unwrap(), reply);
+            assert!(answer(&parts[..parts.len() - 1]).is_err());
+        }
+        for kind in Kind::ALL {
+            let failed = encode_reply(5, &Err(Error::new(kind, "no room".repeat(900))));
+            let error = answer(&failed).unwrap_err();
+            assert_eq!(error.kind(), kind);
+            assert!(error.to_string().contains("rank 3"), "{error}");
+        }
+        assert_eq!(answer(&[vec![0; 12]]).unwrap_err().kind(), Kind::Corrupt);
+    }
+
+    #[test]
+    fn a_request_asks_for_bounded_bytes() {
+        let long = Segment { length: FETCH_BYTES_MAX + 1, ..run(1).first };
+        let bytes = Request::Fetch(vec![SegmentRun::one(long)]).encode(1);
+        assert_eq!(Request::decode(Rank(1), &bytes).unwrap_err().kind(), Kind::Corrupt);
+        let bytes = Request::Fetch(vec![run(5)]).encode(1);
+        assert_eq!(Request::decode(Rank(1), &bytes).unwrap_err().kind(), Kind::Corrupt);
+    }
+}

@@ -1,0 +1,187 @@
+//! Server: what a rank does with requests for the slices that it has.
+//!
+//! Its segments are in the tree of a part of the job that is for them alone, in the order in which they came: the order
+//! of a byte's writes is that of their arrival here, whoever sent them.
+//! Invariant: the tree has segments only of slices that this rank owns.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use esker_base::store::SharedStore;
+use esker_base::{Error, Kind, Result};
+use esker_comm::Rank;
+use esker_fs::data::read_mapped;
+use esker_fs::session::Session;
+use esker_table::manifest::SetId;
+use esker_table::segment::{LogPlace, OPERATION_SEGMENTS_MAX, Overlay, Segment, SegmentRun};
+use esker_table::tree::Tree;
+
+use crate::message::{Reply, Request, ones};
+use crate::slices::{SLOTS, SliceMap};
+
+/// The owner's side of the service.
+#[derive(Debug)]
+pub(crate) struct Server {
+    me: Rank,
+    /// Its tree has the segments; none of a rank that is no server.
+    index: Option<Arc<Session>>,
+    store: SharedStore,
+    map: Arc<SliceMap>,
+    /// Sets whose logs this rank reads for others.
+    sets: Vec<SetId>,
+    /// Segments that were put or asked for, by slot, since it was last taken.
+    load: Vec<u64>,
+}
+
+impl Server {
+    pub fn new(
+        me: Rank,
+        index: Option<Arc<Session>>,
+        store: SharedStore,
+        map: Arc<SliceMap>,
+    ) -> Self {
+        Self { me, index, store, map, sets: Vec::new(), load: vec![0; SLOTS] }
+    }
+
+    /// Slices are distributed anew.
+    pub fn set_map(&mut self, map: Arc<SliceMap>) {
+        self.map = map;
+    }
+
+    /// Reads the logs of `set` for others, too.
+    pub fn add_set(&mut self, set: SetId) {
+        self.sets.push(set);
+    }
+
+    /// The work since this was asked last, by slot.
+    pub fn take_load(&mut self) -> Vec<u64> {
+        std::mem::replace(&mut self.load, vec![0; SLOTS])
+    }
+
+    /// The session whose tree has this rank's slices.
+    fn index(&self) -> Result<&Session> {
+        let no_server = || Error::new(Kind::Invalid, format!("{} is no server", self.me));
+        self.index.as_deref().ok_or_else(no_server)
+    }
+
+    fn tree(&self) -> Result<&Tree> {
+        Ok(self.index()?.layers().writer().expect("a session writes"))
+    }
+
+    /// Does what `request` asks.
+    pub fn answer(&mut self, request: Request) -> Result<Reply> {
+        match request {
+            Request::Put(runs) => self.put(runs).map(|()| Reply::Runs(Vec::new())),
+            Request::Sync => self.tree()?.sync().map(|()| Reply::Runs(Vec::new())),
+            Request::Range(file, range) => {
+                let pieces = self.tree()?.segments_within(file, range)?;
+                pieces.iter().for_each(|piece| self.note(piece, 1));
+                Ok(Reply::Runs(ones(&pieces)))
+            }
+            Request::Locate(file, offsets) => self.locate(file, &offsets),
+            Request::Punch(file, range) => self.punch(file, range),
+            Request::Index(file) => Ok(Reply::Runs(self.tree()?.segment_runs(file)?)),
+            Request::End(file) => {
+                let runs = self.tree()?.segment_runs(file)?;
+                let placed = runs.iter().filter(|run| run.first.place.is_some());
+                Ok(Reply::Number(placed.map(SegmentRun::end).max().unwrap_or(0)))
+            }
+            Request::Holders(set, log, range) => self.holders(set, log, &range),
+            Request::Fetch(runs) => self.fetch(&runs),
+        }
+    }
+
+    fn note(&mut self, segment: &Segment, count: u64) {
+        let slot = self.map.slot(segment.file, segment.offset);
+        self.load[slot] = self.load[slot].saturating_add(count);
+    }
+
+    fn put(&mut self, mut runs: Vec<SegmentRun>) -> Result<()> {
+        let Some(first) = runs.first() else { return Ok(()) };
+        let file = first.first.file;
+        for run in &runs {
+            if run.first.file != file || !self.map.is_all_of(self.me, run) {
+                let what = format!("segments of file {file:032x} that are not {}'s", self.me);
+                return Err(Error::new(Kind::Invalid, what));
+            }
+            self.note(&run.first, run.count);
+        }
+        self.tree()?.put_runs(file, &mut runs).map(drop)
+    }
+
+    fn locate(&mut self, file: u128, offsets: &[u64]) -> Result<Reply> {
+        if offsets.contains(&u64::MAX) {
+            return Err(Error::new(Kind::Invalid, "an offset where no byte can be"));
+        }
+        // What is not there is a hole of one byte.
+        let absent = |offset: &u64| Segment::hole(file, *offset, 1);
+        let mut found: Vec<Segment> = offsets.iter().map(absent).collect();
+        self.tree()?.find_segments(file, offsets, &mut |at, run, index| {
+            found[at] = run.segment(index);
+        })?;
+        found.iter().for_each(|segment| self.note(segment, 1));
+        Ok(Reply::Runs(ones(&found)))
+    }
+
+    /// Puts holes where this rank, or a layer below, has bytes in `range`, and nowhere else: so what
+    /// a punch costs is bounded by what there is. What of its own it hides is the answer.
+    fn punch(&mut self, file: u128, range: Range<u64>) -> Result<Reply> {
+        let own = self.tree()?.segments_within(file, range.clone())?;
+        let mut below = Overlay::new(file, range);
+        self.index()?.add_below(&mut below)?;
+        let mut holes: Vec<Segment> = Vec::new();
+        for piece in own.iter().chain(below.pieces()).filter(|piece| piece.place.is_some()) {
+            for (owner, part) in self.map.pieces(file, piece.offset..piece.end()) {
+                let hole = Segment::hole(file, part.start, part.end - part.start);
+                match holes.last_mut().filter(|last| last.is_followed_by(&hole)) {
+                    _ if owner != self.me => {}
+                    Some(last) => *last = last.joined(&hole),
+                    None => holes.push(hole),
+                }
+            }
+        }
+        for batch in holes.chunks_mut(OPERATION_SEGMENTS_MAX) {
+            self.tree()?.put_segments(batch)?;
+        }
+        let freed: Vec<Segment> = own.into_iter().filter(|piece| piece.place.is_some()).collect();
+        Ok(Reply::Runs(ones(&freed)))
+    }
+
+    fn holders(&self, set: SetId, log: u64, range: &Range<u64>) -> Result<Reply> {
+        let mut found = Vec::new();
+        for file in self.tree()?.segment_files()? {
+            for run in self.tree()?.segment_runs(file)? {
+                let is_there = |place: &LogPlace| (place.set, place.log) == (set, log);
+                let Some(place) = run.first.place.filter(is_there) else { continue };
+                let reach = run.log_end().map_or(0, |(_, _, end)| end);
+                if place.offset >= range.end || reach <= range.start {
+                    continue;
+                }
+                for segment in run.segments() {
+                    let at = segment.place.map_or(0, |place| place.offset);
+                    let start = range.start.max(at);
+                    let end = range.end.min(at + segment.length);
+                    if start < end {
+                        let part = segment.offset + (start - at)..segment.offset + (end - at);
+                        found.push(SegmentRun::one(segment.part(part.start, part.end)));
+                    }
+                }
+            }
+        }
+        Ok(Reply::Runs(found))
+    }
+
+    fn fetch(&self, runs: &[SegmentRun]) -> Result<Reply> {
+        let mut pieces: Vec<Segment> = Vec::with_capacity(runs.len());
+        let mut end = 0;
+        for run in runs {
+            if run.first.place.is_none_or(|place| !self.sets.contains(&place.set)) {
+                let what = format!("bytes in logs that are not {}'s", self.me);
+                return Err(Error::new(Kind::Invalid, what));
+            }
+            pieces.push(Segment { offset: end, ..run.first });
+            end += run.first.length;
+        }
+        Ok(Reply::Bytes(read_mapped(&*self.store, 0..end, &pieces)?.to_vec()))
+    }
+}

@@ -1,0 +1,505 @@
+//! The segment service: every rank puts and finds segments of any file, and has those of its slices.
+//!
+//! Calls gather what they ask by owner, ask all owners, and then wait; puts need not be waited for.
+//! A rank answers others whenever it waits in a call, and in [`Segments::serve`]: one that computes
+//! for long keeps others waiting.
+//!
+//! Order of writes: an owner puts segments in the order in which they arrive, and what one rank sends
+//! arrives in order. So of two writes of a byte the later wins if they are of one rank, or if the
+//! first was waited for ([`Segments::wait`]) before the second began, by a message or a barrier. Of
+//! others either wins, the same for all readers; of two that overlap in several slices, each in
+//! some of them.
+//! Durability: that of the trees of the parts. Put segments survive what that promises once they
+//! were waited for, and power loss after [`Segments::sync`].
+//! Source: MetaKV §II (put, get, cursors), §III-C (collectives).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_base::store::SharedStore;
+use esker_base::{Error, Kind, Result};
+use esker_comm::collective::{CollectiveOptions, Collectives, VALUE_BYTES_MAX};
+use esker_comm::{Counters, Rank, Transport};
+use esker_fs::session::Session;
+use esker_table::manifest::SetId;
+use esker_table::segment::{Overlay, Segment, SegmentBuffer, SegmentLog, SegmentRun};
+
+use crate::exchange::Exchange;
+use crate::gather;
+use crate::message::{OFFSETS_MAX, Reply, Request};
+use crate::server::Server;
+use crate::slices::{SLOTS, SliceMap};
+
+/// Runs that one request puts.
+const BATCH_RUNS: usize = 1 << 13;
+
+/// A put that is on its way.
+#[derive(Clone, Debug)]
+#[must_use = "a put that nobody waits for may fail unseen until the next sync"]
+pub struct Ticket {
+    requests: Range<u64>,
+}
+
+/// Look-ups that are on their way.
+#[derive(Debug)]
+#[must_use = "look-ups are for their answers"]
+pub struct Lookup {
+    /// Requests, and whose answers they bring, as indices.
+    asked: Vec<(u64, Vec<usize>)>,
+    count: usize,
+}
+
+/// All segments of a file at one moment, which later puts do not change.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    buffer: SegmentBuffer,
+    file: u128,
+    end: u64,
+}
+
+/// A rank's access to the segments of all files, and its service of its share of them.
+#[derive(Debug)]
+pub struct Segments<T> {
+    collectives: Collectives<Exchange<T>>,
+    map: Arc<SliceMap>,
+    /// Owners with segments of this rank that may not survive power loss.
+    unsynced: BTreeSet<Rank>,
+    /// The first put that nobody has waited for.
+    first_put: u64,
+}
+
+impl<T: Transport> Segments<T> {
+    /// The service over `transport`. A rank that is a server by `map` gives a session whose tree takes
+    /// its segments and nothing else. Every rank makes one, with the same map. Nothing is sent yet.
+    pub fn new(
+        transport: T,
+        map: SliceMap,
+        index: Option<Arc<Session>>,
+        store: SharedStore,
+    ) -> Self {
+        let map = Arc::new(map);
+        let server = Server::new(transport.rank(), index, store, map.clone());
+        let exchange = Exchange::new(transport, server);
+        let collectives = Collectives::new(exchange, CollectiveOptions::default());
+        Self { collectives, map, unsynced: BTreeSet::new(), first_put: 0 }
+    }
+
+    /// Which rank this is.
+    #[must_use]
+    pub fn rank(&mut self) -> Rank {
+        self.exchange().rank()
+    }
+
+    /// What went through the transport so far.
+    pub fn counters(&mut self) -> Counters {
+        self.exchange().counters()
+    }
+
+    /// Who has which slices.
+    #[must_use]
+    pub fn map(&self) -> &SliceMap {
+        &self.map
+    }
+
+    pub(crate) fn exchange(&mut self) -> &mut Exchange<T> {
+        self.collectives.transport()
+    }
+
+    /// Collectives during which ranks answer each other.
+    pub(crate) fn collectives(&mut self) -> &mut Collectives<Exchange<T>> {
+        &mut self.collectives
+    }
+
+    /// Answers others for `wait`.
+    ///
+    /// # Errors
+    /// `Unavailable` names a rank that is lost.
+    pub fn serve(&mut self, wait: Duration) -> Result<()> {
+        self.exchange().serve(wait)
+    }
+
+    /// Returns once every rank has called it; answers others meanwhile.
+    ///
+    /// # Errors
+    /// As [`Transport::barrier`].
+    pub fn barrier(&mut self) -> Result<()> {
+        self.exchange().barrier()
+    }
+
+    /// Puts `segments`, of any files, in this order over what is there; holes too. Waits, answering
+    /// others, only while too much is on its way. Cost: a message for each owner and file.
+    ///
+    /// # Errors
+    /// `Invalid` for an empty segment; `Unavailable` names a rank that is lost.
+    pub fn put_segments(&mut self, segments: &[Segment]) -> Result<Ticket> {
+        let runs: Vec<SegmentRun> = segments.iter().map(|one| SegmentRun::one(*one)).collect();
+        self.put_runs(&runs)
+    }
+
+    /// As [`Segments::put_segments`], of runs: what a rank writes in a stride is one of them.
+    ///
+    /// # Errors
+    /// As [`Segments::put_segments`]; `Invalid` for runs whose numbers make no sense.
+    pub fn put_runs(&mut self, runs: &[SegmentRun]) -> Result<Ticket> {
+        let first = self.exchange().next_id();
+        let mut batches: BTreeMap<(Rank, u128), Vec<SegmentRun>> = BTreeMap::new();
+        let map = self.map.clone();
+        for run in runs {
+            if !run.is_possible() {
+                return Err(Error::new(Kind::Invalid, "a run of segments that is none"));
+            }
+            let mut full = Vec::new();
+            map.split(run, &mut |owner, part| {
+                let batch = batches.entry((owner, part.first.file)).or_default();
+                batch.push(part);
+                if batch.len() == BATCH_RUNS {
+                    full.push((owner, std::mem::take(batch)));
+                }
+            });
+            full.into_iter().try_for_each(|(owner, batch)| self.put_batch(owner, batch))?;
+        }
+        batches.into_iter().try_for_each(|((owner, _), batch)| self.put_batch(owner, batch))?;
+        Ok(Ticket { requests: first..self.exchange().next_id() })
+    }
+
+    fn put_batch(&mut self, owner: Rank, batch: Vec<SegmentRun>) -> Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.unsynced.insert(owner);
+        self.exchange().ask(owner, Request::Put(batch)).map(drop)
+    }
+
+    /// Returns once what was put is there for all: then, too, it survives what the durability of the
+    /// owners' trees promises.
+    ///
+    /// # Errors
+    /// What an owner reports, naming it; `Unavailable` names a rank that is lost.
+    pub fn wait(&mut self, ticket: Ticket) -> Result<()> {
+        self.exchange().settle_puts(ticket.requests.start, ticket.requests.end)
+    }
+
+    /// Waits for all puts.
+    ///
+    /// # Errors
+    /// As [`Segments::wait`], the first of them that nobody was told.
+    pub fn drain(&mut self) -> Result<()> {
+        let (first, next) = (self.first_put, self.exchange().next_id());
+        self.first_put = next;
+        self.exchange().settle_puts(first, next)
+    }
+
+    /// Returns once all segments that this rank put survive power loss; those of their bytes that
+    /// are in this rank's logs are to be synced before. Cost: a message and a sync for each owner.
+    ///
+    /// # Errors
+    /// As [`Segments::drain`].
+    pub fn sync(&mut self) -> Result<()> {
+        self.drain()?;
+        let owners = std::mem::take(&mut self.unsynced);
+        self.ask_all(owners, &Request::Sync).map(drop)
+    }
+
+    /// Asks every one of `ranks` the same; their answers, in their order.
+    fn ask_all(
+        &mut self,
+        ranks: impl IntoIterator<Item = Rank>,
+        request: &Request,
+    ) -> Result<Vec<Reply>> {
+        let mut asked = Vec::new();
+        for rank in ranks {
+            asked.push(self.exchange().ask(rank, request.clone())?);
+        }
+        asked.into_iter().map(|id| self.exchange().answer(id)).collect()
+    }
+
+    fn ask_for_runs(
+        &mut self,
+        ranks: impl IntoIterator<Item = Rank>,
+        request: &Request,
+    ) -> Result<Vec<SegmentRun>> {
+        let mut runs = Vec::new();
+        for reply in self.ask_all(ranks, request)? {
+            runs.append(&mut runs_in(reply)?);
+        }
+        Ok(runs)
+    }
+
+    /// Begins to look for the segments of `file` that have the bytes at `offsets`: a message for
+    /// each owner and [`OFFSETS_MAX`] of them.
+    ///
+    /// # Errors
+    /// `Invalid` for an offset where no byte can be; `Unavailable` names a rank that is lost.
+    pub fn start_get(&mut self, file: u128, offsets: &[u64]) -> Result<Lookup> {
+        let mut of_owners: BTreeMap<Rank, Vec<usize>> = BTreeMap::new();
+        for (index, offset) in offsets.iter().enumerate() {
+            of_owners.entry(self.map.owner(file, *offset)).or_default().push(index);
+        }
+        let mut asked = Vec::new();
+        for (owner, indices) in of_owners {
+            for indices in indices.chunks(OFFSETS_MAX) {
+                let wanted = indices.iter().map(|index| offsets[*index]).collect();
+                let id = self.exchange().ask(owner, Request::Locate(file, wanted))?;
+                asked.push((id, indices.to_vec()));
+            }
+        }
+        Ok(Lookup { asked, count: offsets.len() })
+    }
+
+    /// What was looked for, in its order: whole segments, as far as they are in one slice; `None`
+    /// where there is none, or a hole.
+    ///
+    /// # Errors
+    /// What an owner reports, naming it; `Corrupt` for an answer that is none.
+    pub fn finish_get(&mut self, lookup: Lookup) -> Result<Vec<Option<Segment>>> {
+        let mut found = vec![None; lookup.count];
+        for (id, indices) in lookup.asked {
+            let runs = runs_in(self.exchange().answer(id)?)?;
+            if runs.len() != indices.len() {
+                let what = "an owner answered another number of look-ups than it was asked";
+                return Err(Error::new(Kind::Corrupt, what));
+            }
+            for (index, run) in indices.into_iter().zip(runs) {
+                found[index] = Some(run.first).filter(|segment| segment.place.is_some());
+            }
+        }
+        Ok(found)
+    }
+
+    /// [`Segments::start_get`] and [`Segments::finish_get`].
+    ///
+    /// # Errors
+    /// Theirs.
+    pub fn get_segments(&mut self, file: u128, offsets: &[u64]) -> Result<Vec<Option<Segment>>> {
+        let lookup = self.start_get(file, offsets)?;
+        self.finish_get(lookup)
+    }
+
+    /// The segment that has the byte at `offset` of `file`, if one has.
+    ///
+    /// # Errors
+    /// As [`Segments::get_segments`].
+    pub fn locate(&mut self, file: u128, offset: u64) -> Result<Option<Segment>> {
+        Ok(self.get_segments(file, &[offset])?.pop().flatten())
+    }
+
+    /// What `range` of `file` is, in order and without gaps: segments cut to the range, and holes.
+    /// Cost: a message for each owner of some of it.
+    ///
+    /// # Errors
+    /// As [`Segments::get_segments`].
+    pub fn get_range(&mut self, file: u128, range: Range<u64>) -> Result<Vec<Segment>> {
+        let mut overlay = Overlay::new(file, range.clone());
+        self.fill(&mut overlay)?;
+        let gap = Segment::hole(file, range.start, range.end.saturating_sub(range.start));
+        overlay.add(Some(gap).filter(|gap| gap.length > 0).into_iter());
+        Ok(overlay.pieces().to_vec())
+    }
+
+    /// Fills the gaps of `overlay` with what the owners have.
+    pub(crate) fn fill(&mut self, overlay: &mut Overlay) -> Result<()> {
+        let (file, range) = (overlay.file(), overlay.range());
+        // Of each owner the part of the range from the first to the last of its slices; after so
+        // many pieces any server may have some.
+        let pieces: Vec<(Rank, Range<u64>)> =
+            self.map.pieces(file, range.clone()).take(2 * SLOTS + 1).collect();
+        let mut parts: BTreeMap<Rank, Range<u64>> = BTreeMap::new();
+        if pieces.len() > 2 * SLOTS {
+            let servers = self.map.servers().iter();
+            parts = servers.map(|server| (*server, range.clone())).collect();
+        } else {
+            for (owner, part) in pieces {
+                parts.entry(owner).or_insert(part.start..part.start).end = part.end;
+            }
+        }
+        let mut asked = Vec::new();
+        for (owner, part) in parts {
+            asked.push(self.exchange().ask(owner, Request::Range(file, part))?);
+        }
+        let mut pieces: Vec<Segment> = Vec::new();
+        for id in asked {
+            let runs = runs_in(self.exchange().answer(id)?)?;
+            pieces.extend(runs.iter().flat_map(SegmentRun::segments));
+        }
+        pieces.sort_unstable_by_key(|piece| piece.offset);
+        let is_apart = pieces.windows(2).all(|pair| pair[0].end() <= pair[1].offset);
+        if !is_apart || pieces.iter().any(|piece| piece.file != file) {
+            let what = format!("owners of file {file:032x} answered with overlapping segments");
+            return Err(Error::new(Kind::Corrupt, what));
+        }
+        overlay.add(pieces.into_iter());
+        Ok(())
+    }
+
+    /// All segments of `file` as they are now, to be listed or searched here. Cost: a message to
+    /// each server, and the index of the file: a few bytes a segment, less in runs.
+    ///
+    /// # Errors
+    /// As [`Segments::get_segments`].
+    pub fn snapshot(&mut self, file: u128) -> Result<Snapshot> {
+        let servers = self.map.servers().to_vec();
+        let runs = self.ask_for_runs(servers, &Request::Index(file))?;
+        Snapshot::of(file, runs)
+    }
+
+    /// Where the last segment of `file` ends.
+    ///
+    /// # Errors
+    /// As [`Segments::get_segments`].
+    pub fn end(&mut self, file: u128) -> Result<u64> {
+        let servers = self.map.servers().to_vec();
+        let replies = self.ask_all(servers, &Request::End(file))?;
+        replies.into_iter().try_fold(0_u64, |end, reply| match reply {
+            Reply::Number(number) => Ok(end.max(number)),
+            _ => Err(no_answer()),
+        })
+    }
+
+    /// Makes `range` of `file` a hole, also over what layers below the job have there; returns the
+    /// segments whose bytes are free with that. Cost: a message to each server, and what they have
+    /// of the range.
+    ///
+    /// # Errors
+    /// As [`Segments::get_segments`].
+    pub fn punch(&mut self, file: u128, range: Range<u64>) -> Result<Vec<Segment>> {
+        let servers = self.map.servers().to_vec();
+        self.unsynced.extend(&servers);
+        let runs = self.ask_for_runs(servers, &Request::Punch(file, range))?;
+        Ok(runs.iter().flat_map(SegmentRun::segments).collect())
+    }
+
+    /// Makes what is from `size` on a hole: as [`Segments::punch`].
+    ///
+    /// # Errors
+    /// As [`Segments::punch`].
+    pub fn truncate(&mut self, file: u128, size: u64) -> Result<Vec<Segment>> {
+        self.punch(file, size..u64::MAX)
+    }
+
+    /// Removes all of `file`: as [`Segments::punch`].
+    ///
+    /// # Errors
+    /// As [`Segments::punch`].
+    pub fn remove(&mut self, file: u128) -> Result<Vec<Segment>> {
+        self.truncate(file, 0)
+    }
+
+    /// The segments, of any file, whose bytes are in `range` of log `log` of `set`, cut to it: who
+    /// moves bytes asks whose they are. Cost: all servers read all they have.
+    ///
+    /// # Errors
+    /// As [`Segments::get_segments`].
+    pub fn holders(&mut self, set: SetId, log: u64, range: Range<u64>) -> Result<Vec<Segment>> {
+        let servers = self.map.servers().to_vec();
+        let runs = self.ask_for_runs(servers, &Request::Holders(set, log, range))?;
+        Ok(runs.into_iter().map(|run| run.first).collect())
+    }
+
+    /// Gives every rank all segments of `file`, so that none need be asked for any more; collective.
+    /// Nobody may put segments of the file afterwards. Cost: the file's index along the log-ring,
+    /// from each server.
+    ///
+    /// # Errors
+    /// As [`Segments::get_segments`], and those of collectives.
+    pub fn laminate(&mut self, file: u128) -> Result<Snapshot> {
+        self.drain()?;
+        self.barrier()?;
+        let me = self.rank();
+        let mut all = Vec::new();
+        for server in self.map.servers().to_vec() {
+            let index = if server == me {
+                let id = self.exchange().ask(me, Request::Index(file))?;
+                SegmentLog::encode_batch(&runs_in(self.exchange().answer(id)?)?)
+            } else {
+                Vec::new()
+            };
+            let bytes = gather::broadcast(&mut self.collectives, server, &index)?;
+            let runs = SegmentLog::decode_batch(&bytes);
+            all.extend(runs.map_err(|damage| damage.of(&format!("the index of {server}"), 0))?);
+        }
+        Snapshot::of(file, all)
+    }
+
+    /// How much each slot was used, over all ranks, since this was asked last; collective.
+    pub(crate) fn load(&mut self) -> Result<Vec<u64>> {
+        let own = self.exchange().server.take_load();
+        let bytes: Vec<u8> = own.iter().flat_map(|load| load.to_le_bytes()).collect();
+        let mut add = |into: &mut Vec<u8>, other: &[u8]| {
+            for (own, other) in into.chunks_exact_mut(8).zip(other.chunks_exact(8)) {
+                let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+                own.copy_from_slice(&number(own).saturating_add(number(other)).to_le_bytes());
+            }
+        };
+        let all = self.collectives.all_reduce(Rank(0), bytes, &mut add)?;
+        let load: Vec<u64> =
+            all.chunks_exact(8).map(|b| b.try_into().map_or(0, u64::from_le_bytes)).collect();
+        if load.len() == SLOTS { Ok(load) } else { Err(no_answer()) }
+    }
+
+    /// Goes on with another map, which all ranks take at the same time.
+    pub(crate) fn set_map(&mut self, map: SliceMap) {
+        self.map = Arc::new(map);
+        let map = self.map.clone();
+        self.exchange().server.set_map(map);
+    }
+}
+
+const _: () = assert!(SLOTS * 8 <= VALUE_BYTES_MAX);
+
+impl Snapshot {
+    fn of(file: u128, runs: Vec<SegmentRun>) -> Result<Self> {
+        if runs.iter().any(|run| run.first.file != file) {
+            return Err(no_answer());
+        }
+        let placed = runs.iter().filter(|run| run.first.place.is_some());
+        let end = placed.map(SegmentRun::end).max().unwrap_or(0);
+        let mut buffer = SegmentBuffer::default();
+        buffer.insert_batch(file, &runs);
+        Ok(Self { buffer, file, end })
+    }
+
+    /// Where the last segment ends.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Up to `limit` segments that end after `from`, in order, whole; holes are left out. To go on
+    /// give the end of the last.
+    ///
+    /// # Errors
+    /// `TooLarge` if there are too many that overlapped.
+    pub fn chunk(&self, from: u64, limit: usize) -> Result<Vec<Segment>> {
+        let Some(lattice) = self.buffer.lattice(self.file)? else { return Ok(Vec::new()) };
+        let (mut found, mut from) = (Vec::new(), from);
+        while found.len() < limit {
+            let chunk = lattice.chunk(from, limit);
+            let Some(last) = chunk.last() else { break };
+            from = last.end();
+            found.extend(chunk.into_iter().filter(|segment| segment.place.is_some()));
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// Fills the gaps of `overlay`, of the same file.
+    ///
+    /// # Errors
+    /// As [`Snapshot::chunk`].
+    pub fn fill(&self, overlay: &mut Overlay) -> Result<()> {
+        self.buffer.fill(overlay)
+    }
+}
+
+fn runs_in(reply: Reply) -> Result<Vec<SegmentRun>> {
+    match reply {
+        Reply::Runs(runs) => Ok(runs),
+        _ => Err(no_answer()),
+    }
+}
+
+pub(crate) fn no_answer() -> Error {
+    Error::new(Kind::Corrupt, "a rank answered something else than it was asked")
+}

@@ -1,0 +1,102 @@
+//! Settling: segments go to those who own their slices now, after load was evened out or a job went
+//! on with other servers. All ranks do it together, and nobody asks meanwhile.
+//!
+//! 1. Who has segments of slices that are another's makes them durable, and sends copies.
+//! 2. Who got some makes them durable.
+//! 3. The old ones are given up, in one commit each.
+//!
+//! A crash before the end leaves some segments in two parts, and both say the same, since nobody
+//! writes until all are through: settling once more puts that right.
+
+use esker_base::Result;
+use esker_comm::Rank;
+use esker_comm::Transport;
+use esker_comm::collective::Reduction;
+use esker_fs::session::Session;
+use esker_table::segment::SegmentRun;
+use esker_table::tree::Tree;
+
+use crate::job::SharedJob;
+use crate::slices::SliceMap;
+
+impl<T: Transport> SharedJob<T> {
+    /// Evens out the load of the servers by what was put and asked for since it was called last:
+    /// slices move. Whether any did. Collective. Cost: nothing but a reduction unless some server
+    /// had more than one and a half times the mean; else a flush of those who give and take, and
+    /// the segments that move.
+    ///
+    /// # Errors
+    /// `Unavailable` names a rank that is lost; what stores report.
+    pub fn balance(&mut self) -> Result<bool> {
+        self.segments.drain()?;
+        let load = self.segments.load()?;
+        let mut map = self.segments.map().clone();
+        if !map.balance(&load) {
+            return Ok(false);
+        }
+        // Nobody asks while some have the old map.
+        self.barrier()?;
+        self.segments.set_map(map);
+        self.settle()?;
+        Ok(true)
+    }
+
+    /// Moves segments to their owners; whether there were any to move. Collective.
+    pub(crate) fn settle(&mut self) -> Result<bool> {
+        let me = self.segments.rank();
+        let map = self.segments.map().clone();
+        let strays = match &self.index {
+            Some(index) => strays(tree(index), &map, Some(me))?,
+            None => Vec::new(),
+        };
+        let mut moving = strays.clone();
+        for session in self.inherited_indexes() {
+            moving.extend(self::strays(tree(session), &map, None)?);
+        }
+        let any = u64::from(!moving.is_empty());
+        let any = self.segments.collectives().all_reduce_u64(Rank(0), any, Reduction::Or)?;
+        if any == 0 {
+            return Ok(false);
+        }
+        let index = self.index.clone();
+        if let Some(index) = index.as_ref().filter(|_| !strays.is_empty()) {
+            tree(index).flush()?;
+        }
+        self.barrier()?;
+        // Later ones wait for earlier ones: nothing is put that is not on its way.
+        let _ = self.segments.put_runs(&moving)?;
+        self.segments.drain()?;
+        self.barrier()?;
+        if let Some(index) = &index {
+            tree(index).flush()?;
+        }
+        self.barrier()?;
+        if let Some(index) = index.as_ref().filter(|_| !strays.is_empty()) {
+            tree(index).retain_segments(&mut |run, kept| {
+                map.split(run, &mut |owner, part| kept.extend((owner == me).then_some(part)));
+            })?;
+        }
+        for session in self.inherited_indexes() {
+            if !tree(session).segment_files()?.is_empty() {
+                tree(session).retain_segments(&mut |_, _| {})?;
+            }
+        }
+        self.barrier()?;
+        Ok(true)
+    }
+}
+
+pub(crate) fn tree(session: &Session) -> &Tree {
+    session.layers().writer().expect("a session writes")
+}
+
+/// The segments in `tree` that are not `owner`'s.
+fn strays(tree: &Tree, map: &SliceMap, owner: Option<Rank>) -> Result<Vec<SegmentRun>> {
+    let mut strays = Vec::new();
+    for file in tree.segment_files()? {
+        for run in tree.segment_runs(file)? {
+            map.split(&run, &mut |rank, part| strays.extend((Some(rank) != owner).then_some(part)));
+        }
+    }
+    Ok(strays)
+}

@@ -1,0 +1,85 @@
+//! Jobs of threads in a store in memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_base::Result;
+use esker_base::clock::SystemClock;
+use esker_base::store::{MemoryStore, SharedStore};
+use esker_comm::threads::{self, ThreadTransport};
+use esker_fs::gc::GcOptions;
+use esker_fs::identity::Identity;
+use esker_fs::job::JobId;
+use esker_fs::namespace::Follow;
+use esker_fs::repository::Repository;
+use esker_fs::session::SessionOptions;
+use esker_fs::verify::VerifyOptions;
+use esker_shared::{SharedJob, SharedOptions};
+use esker_table::manifest::SetId;
+use esker_table::tree::TreeOptions;
+
+pub const JOB: JobId = JobId(7);
+
+pub type Job<'a> = SharedJob<&'a mut ThreadTransport>;
+
+pub fn repository(store: &SharedStore) -> Repository {
+    Repository::with(store.clone(), 1 << 20, Arc::new(SystemClock))
+}
+
+pub fn memory() -> SharedStore {
+    Arc::new(MemoryStore::new())
+}
+
+pub fn session() -> SessionOptions {
+    let tree = TreeOptions { background: false, memory_bytes: 1 << 22, ..TreeOptions::default() };
+    SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
+}
+
+pub fn options(servers_per_node: u32, slice_bytes: u64) -> SharedOptions {
+    let session = session();
+    SharedOptions { servers_per_node, slice_bytes, session, ..SharedOptions::default() }
+}
+
+/// Runs `work` as every rank of the job on top of `bases`.
+pub fn run<R: Send>(
+    store: &SharedStore,
+    (ranks, per_node): (u32, u32),
+    bases: &[SetId],
+    options: &SharedOptions,
+    work: impl Fn(Job) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let repository = repository(store);
+    threads::run(ranks, per_node, |transport| {
+        work(SharedJob::begin(transport, &repository, JOB, bases, options)?)
+    })
+}
+
+/// The whole content of a file of a published set.
+pub fn content(repository: &Repository, set: SetId, path: &str) -> Vec<u8> {
+    let namespace = repository.open(&[set], Identity::root()).expect("open");
+    let inode = namespace.stat(path, Follow::No).expect("stat");
+    let mut content = Vec::new();
+    let taken = namespace.read_all(&inode, &mut |bytes| {
+        content.extend_from_slice(bytes);
+        Ok(())
+    });
+    taken.expect("read");
+    content
+}
+
+/// Fails with what is wrong in the store, if anything is, also after all garbage is gone.
+pub fn assert_sound(repository: &Repository) {
+    for _ in 0..2 {
+        let report = repository.verify(&VerifyOptions::default()).expect("verify");
+        assert!(report.is_sound(), "{:#?}", report.findings);
+        let eager = GcOptions { grace: Duration::ZERO, dry_run: false, scan_data: true };
+        repository.gc(&eager).expect("gc");
+    }
+}
+
+pub fn same(got: &[u8], wanted: &[u8], what: &str) {
+    assert_eq!(got.len(), wanted.len(), "{what}");
+    if let Some(at) = (0..got.len()).find(|at| got[*at] != wanted[*at]) {
+        panic!("{what}: byte {at} is {}, not {}", got[at], wanted[at]);
+    }
+}
