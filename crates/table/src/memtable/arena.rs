@@ -1,12 +1,15 @@
 //! Arena: records of one shard, appended in compact form and never moved.
 //!
 //! A record holds what differs from a template, a recent record of the shard, so that uniform
-//! attributes cost nothing. Layout in memory only, never on disk:
+//! attributes cost nothing. Every byte counts: memory that is used for the first time is what
+//! creates wait for most. Layout in memory only, never on disk:
 //! ```text
-//! order u64 | group u32 | previous of the group u32 | template u16 | mask u32 | changes | strings
+//! shape u16 | order u64, unless it follows from the key's string | group | distance to the group's
+//! record before, or 0 | changes | strings
 //! ```
-//! Bit c of the mask says that integer column c follows as a zigzag varint of its difference to
-//! the template's, bit `INTS_MAX + s` that string s follows as a length and its bytes.
+//! A shape is a template and a mask. Bit c of the mask says that integer column c follows as the
+//! zigzag difference to the template's, bit `INTS_MAX + s` that string s follows as a length and
+//! its bytes. Numbers without a width are varints.
 //! Invariants: a position is `chunk << CHUNK_BITS | offset`, is never 0, and grows with time.
 
 use crate::memory::{ZeroedArray, prefetch};
@@ -24,12 +27,24 @@ const SECOND_CHUNK_BYTES: usize = 256 << 10;
 pub const ROW_TEXT_BYTES_MAX: usize = 512 << 10;
 /// A shard must be frozen before it takes more: positions have 32 bits.
 pub const SHARD_BYTES_MAX: usize = 3 << 30;
-const HEADER_BYTES: usize = 22;
+const SHAPE_BYTES: usize = 2;
+const ORDER_BYTES: usize = 8;
+/// The most that comes before a record's changes.
+const HEADER_BYTES_MAX: usize = SHAPE_BYTES + ORDER_BYTES + 2 * VARINT_BYTES_MAX;
 const _: () = assert!(
-    ROW_TEXT_BYTES_MAX + HEADER_BYTES + (INTS_MAX + STRINGS_MAX) * VARINT_BYTES_MAX < CHUNK_BYTES
+    ROW_TEXT_BYTES_MAX + HEADER_BYTES_MAX + (INTS_MAX + STRINGS_MAX) * VARINT_BYTES_MAX
+        < CHUNK_BYTES
 );
 /// A record with more changes than this becomes the next template.
 const CHANGES_MAX: u32 = 8;
+/// Templates that there may be: each has shapes of its own.
+const TEMPLATES_MAX: usize = 1 << 10;
+/// Shapes that there may be before a template's columns all count as changed.
+const SHAPES_MAX: usize = (1 << 16) - TEMPLATES_MAX * (1 << STRINGS_MAX);
+/// The shapes looked at before one is made; all of them once there are many.
+const SHAPES_RECENT: usize = 16;
+/// Bytes from a record's start to where most end.
+const TYPICAL_BYTES: usize = 40;
 
 /// The records of a shard.
 #[derive(Debug, Default)]
@@ -38,13 +53,21 @@ pub struct Arena {
     /// Bytes in use of the last chunk.
     used: usize,
     templates: Vec<[u64; INTS_MAX]>,
+    shapes: Vec<Shape>,
+    /// The shape of the last record.
+    last_shape: usize,
 }
 
-/// The fixed part of a record.
+/// What a record is the difference to, and in what it differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    template: usize,
+    mask: u32,
+}
+
+/// What ties a record to its group.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
-    /// The last integer of the key.
-    pub order: u64,
     /// Number of the group within the shard.
     pub group: u32,
     /// Position of the record that the group got before this one, or 0.
@@ -54,47 +77,76 @@ pub struct Header {
 impl Arena {
     /// Appends a record in stored form; returns its position and the bytes newly allocated.
     pub fn push(&mut self, schema: &Schema, header: Header, row: &Row) -> (u32, usize) {
-        let mut template_index = self.templates.len().wrapping_sub(1);
+        let mut template = self.templates.len().wrapping_sub(1);
         let mut mask = match self.templates.last() {
             Some(template) => changes(schema, &row.ints, template),
             None => u32::MAX,
         };
-        if mask.count_ones() > CHANGES_MAX && self.templates.len() < usize::from(u16::MAX) {
+        if mask.count_ones() > CHANGES_MAX && self.templates.len() < TEMPLATES_MAX {
             self.templates.push(row.ints);
-            template_index = self.templates.len() - 1;
-            mask = 0;
+            (template, mask) = (self.templates.len() - 1, 0);
         }
         for (column, string) in row.strings.iter().enumerate() {
             mask |= u32::from(!string.is_empty()) << (INTS_MAX + column);
         }
+        let (shape, mask) = self.shape_of(schema, Shape { template, mask });
         let text_bytes: usize = row.strings.iter().map(|string| string.len()).sum();
         assert!(text_bytes <= ROW_TEXT_BYTES_MAX, "the tree refuses larger records");
-        let bytes_max = HEADER_BYTES + mask.count_ones() as usize * VARINT_BYTES_MAX + text_bytes;
+        let bytes_max =
+            HEADER_BYTES_MAX + mask.count_ones() as usize * VARINT_BYTES_MAX + text_bytes;
         let allocated = self.reserve(bytes_max);
-        let template = &self.templates[template_index];
+        let template = &self.templates[template];
         let chunk_index = self.chunks.len() - 1;
         let position = (chunk_index << CHUNK_BITS | self.used) as u32;
-        let chunk = &mut self.chunks[chunk_index][self.used..];
-        let (fixed, rest) = chunk.split_at_mut(HEADER_BYTES);
-        fixed[..8].copy_from_slice(&header.order.to_le_bytes());
-        fixed[8..12].copy_from_slice(&header.group.to_le_bytes());
-        fixed[12..16].copy_from_slice(&header.previous.to_le_bytes());
-        fixed[16..18].copy_from_slice(&(template_index as u16).to_le_bytes());
-        fixed[18..22].copy_from_slice(&mask.to_le_bytes());
-        let mut at = 0;
+        let out = &mut self.chunks[chunk_index][self.used..];
+        out[..SHAPE_BYTES].copy_from_slice(&shape.to_le_bytes());
+        let mut at = SHAPE_BYTES;
+        if schema.hash_of.is_none() {
+            out[at..at + ORDER_BYTES].copy_from_slice(&schema.order(&row.ints).to_le_bytes());
+            at += ORDER_BYTES;
+        }
+        write_varint(out, &mut at, u64::from(header.group));
+        let distance = if header.previous == 0 { 0 } else { position - header.previous };
+        write_varint(out, &mut at, u64::from(distance));
         let mut changed = mask & ((1 << INTS_MAX) - 1);
         while changed != 0 {
             let column = changed.trailing_zeros() as usize;
             changed &= changed - 1;
-            write_varint(rest, &mut at, zigzag(row.ints[column].wrapping_sub(template[column])));
+            write_varint(out, &mut at, zigzag(row.ints[column].wrapping_sub(template[column])));
         }
         for string in row.strings.iter().filter(|string| !string.is_empty()) {
-            write_varint(rest, &mut at, string.len() as u64);
-            rest[at..at + string.len()].copy_from_slice(string);
+            write_varint(out, &mut at, string.len() as u64);
+            out[at..at + string.len()].copy_from_slice(string);
             at += string.len();
         }
-        self.used += HEADER_BYTES + at;
+        self.used += at;
         (position, allocated)
+    }
+
+    /// The number of `shape`, or of one with more changes, and the mask of that.
+    #[inline]
+    fn shape_of(&mut self, schema: &Schema, shape: Shape) -> (u16, u32) {
+        if self.shapes.get(self.last_shape) != Some(&shape) {
+            self.last_shape = self.find_shape(schema, shape);
+        }
+        (self.last_shape as u16, self.shapes[self.last_shape].mask)
+    }
+
+    #[cold]
+    fn find_shape(&mut self, schema: &Schema, mut shape: Shape) -> usize {
+        let recent = self.shapes.len().saturating_sub(SHAPES_RECENT);
+        if let Some(at) = self.shapes[recent..].iter().rposition(|own| *own == shape) {
+            return recent + at;
+        }
+        if self.shapes.len() >= SHAPES_MAX {
+            // A column may be written as changed by nothing.
+            shape.mask |= ((1 << INTS_MAX) - 1) & !((1 << schema.key_ints) - 1);
+            if let Some(at) = self.shapes.iter().rposition(|own| *own == shape) {
+                return at;
+            }
+        }
+        self.shapes.push(shape);
+        self.shapes.len() - 1
     }
 
     /// Takes back the record at `position`, the last one pushed.
@@ -129,42 +181,54 @@ impl Arena {
     /// Hints the processor that the record at `position` is read soon.
     #[inline]
     pub fn prefetch(&self, position: u32) {
-        // A record of typical size reaches into a second line.
+        // A record reaches into a second line as often as not.
         let start = self.at(position).as_ptr();
         prefetch(start);
-        prefetch(start.wrapping_add(64));
+        prefetch(start.wrapping_add(TYPICAL_BYTES));
     }
 
-    /// The fixed part of the record at `position`.
+    /// The shape of the record that `bytes` start with.
     #[inline]
-    pub fn header(&self, position: u32) -> Header {
-        let bytes: &[u8; 16] = self.at(position).first_chunk().expect("a record has a header");
-        Header {
-            order: u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")),
-            group: u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes")),
-            previous: u32::from_le_bytes(bytes[12..16].try_into().expect("four bytes")),
-        }
+    fn shape(&self, bytes: &[u8]) -> Shape {
+        self.shapes[usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))]
     }
 
-    /// Decodes the record at `position` but for the integers of its group.
+    /// Reads what comes before the changes of the record at `position` in `bytes`, up to `at`.
+    #[inline]
+    fn read_header(schema: &Schema, position: u32, bytes: &[u8], at: &mut usize) -> Header {
+        *at = SHAPE_BYTES + if schema.hash_of.is_none() { ORDER_BYTES } else { 0 };
+        let group = own_varint(bytes, at) as u32;
+        let distance = own_varint(bytes, at) as u32;
+        Header { group, previous: if distance == 0 { 0 } else { position - distance } }
+    }
+
+    /// What ties the record at `position` to its group.
+    #[inline]
+    pub fn header(&self, schema: &Schema, position: u32) -> Header {
+        Self::read_header(schema, position, self.at(position), &mut 0)
+    }
+
+    /// The last integer of the key of the record at `position`.
+    pub fn order(&self, schema: &Schema, position: u32) -> u64 {
+        schema.order(&self.row(schema, position).0.ints)
+    }
+
+    /// Decodes the record at `position` but for the integers of its group, whose number it returns.
     #[inline(always)]
-    pub fn row(&self, schema: &Schema, position: u32) -> Row<'_> {
+    pub fn row(&self, schema: &Schema, position: u32) -> (Row<'_>, u32) {
         let bytes = self.at(position);
-        let fixed: &[u8; HEADER_BYTES] = bytes.first_chunk().expect("a record has a header");
-        let template = u16::from_le_bytes([fixed[16], fixed[17]]);
-        let mask = u32::from_le_bytes([fixed[18], fixed[19], fixed[20], fixed[21]]);
-        let mut row = Row { ints: self.templates[usize::from(template)], ..Row::default() };
-        row.ints[schema.key_ints - 1] =
-            u64::from_le_bytes(fixed[..8].try_into().expect("eight bytes"));
-        let mut at = HEADER_BYTES;
-        let mut changed = mask & ((1 << INTS_MAX) - 1);
+        let shape = self.shape(bytes);
+        let mut row = Row { ints: self.templates[shape.template], ..Row::default() };
+        let mut at = 0;
+        let group = Self::read_header(schema, position, bytes, &mut at).group;
+        let mut changed = shape.mask & ((1 << INTS_MAX) - 1);
         while changed != 0 {
             let column = changed.trailing_zeros() as usize;
             changed &= changed - 1;
             let difference = unzigzag(own_varint(bytes, &mut at));
             row.ints[column] = row.ints[column].wrapping_add(difference);
         }
-        let mut present = mask >> INTS_MAX;
+        let mut present = shape.mask >> INTS_MAX;
         while present != 0 {
             let column = present.trailing_zeros() as usize;
             present &= present - 1;
@@ -172,12 +236,31 @@ impl Arena {
             row.strings[column] = &bytes[at..at + length];
             at += length;
         }
-        row
+        row.ints[schema.key_ints - 1] = match schema.hash_of {
+            Some(hash_of) => hash_of(row.strings[0]),
+            None => {
+                let order = bytes[SHAPE_BYTES..].first_chunk().expect("a record has an order");
+                u64::from_le_bytes(*order)
+            }
+        };
+        (row, group)
     }
 
     /// The first string of the record at `position`, without decoding the rest.
+    #[inline]
     pub fn key_string(&self, schema: &Schema, position: u32) -> &[u8] {
-        self.row(schema, position).strings[0]
+        let bytes = self.at(position);
+        let shape = self.shape(bytes);
+        if shape.mask >> INTS_MAX & 1 == 0 {
+            return &[];
+        }
+        let mut at = 0;
+        Self::read_header(schema, position, bytes, &mut at);
+        for _ in 0..(shape.mask & ((1 << INTS_MAX) - 1)).count_ones() {
+            own_varint(bytes, &mut at);
+        }
+        let length = own_varint(bytes, &mut at) as usize;
+        &bytes[at..at + length]
     }
 }
 
@@ -212,5 +295,68 @@ fn own_varint(bytes: &[u8], at: &mut usize) -> u64 {
             return value;
         }
         shift += 7;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{IntColumn, mix};
+
+    const COLUMN: IntColumn = IntColumn { name: "c", relative_to: None };
+
+    /// As many columns as may be, so that there can be more shapes than numbers for them.
+    static WIDE: Schema = Schema {
+        id: 9,
+        name: "wide",
+        ints: &[COLUMN; INTS_MAX],
+        strings: &["name", "content", "more"],
+        key_ints: 2,
+        group_ints: 1,
+        hash_of: None,
+        has_filters: true,
+    };
+    static NAMED: Schema = Schema { hash_of: Some(xxhash_rust::xxh3::xxh3_64), ..WIDE };
+
+    fn check(schema: &'static Schema, rows: u64, varying: u64) {
+        let mut arena = Arena::default();
+        let names: Vec<Vec<u8>> = (0..rows).map(|at| vec![b'n'; (mix(at) % 30) as usize]).collect();
+        let mut pushed: Vec<(u32, Header, Row)> = Vec::new();
+        for (at, name) in (0..rows).zip(&names) {
+            let mut row = Row::default();
+            for column in 1..INTS_MAX {
+                let changes = mix(at ^ (column as u64) << 32).is_multiple_of(varying);
+                row.ints[column] = if changes { mix(at + column as u64) } else { 7 };
+            }
+            row.strings = [name, &name[name.len() / 2..], if at % 5 == 0 { b"x" } else { b"" }];
+            if let Some(hash_of) = schema.hash_of {
+                row.ints[1] = hash_of(name);
+            }
+            let previous = pushed.get(at as usize / 2).map_or(0, |(position, ..)| *position);
+            let header = Header { group: (mix(at) % 300) as u32, previous };
+            let (dropped, _) = arena.push(schema, header, &row);
+            arena.pop(dropped);
+            pushed.push((arena.push(schema, header, &row).0, header, row));
+        }
+        for (position, header, row) in pushed {
+            let (found, group) = arena.row(schema, position);
+            assert_eq!(found.ints[1..], row.ints[1..]);
+            assert_eq!(found.strings, row.strings);
+            assert_eq!(group, header.group);
+            assert_eq!(arena.header(schema, position).previous, header.previous);
+            assert_eq!(arena.order(schema, position), row.ints[1]);
+            assert_eq!(arena.key_string(schema, position), row.strings[0]);
+        }
+    }
+
+    #[test]
+    fn records_are_read_as_they_were_written() {
+        check(&WIDE, 20_000, 5);
+        check(&NAMED, 20_000, 20);
+    }
+
+    #[test]
+    fn shapes_beyond_their_numbers_are_written_in_full() {
+        check(&WIDE, 100_000, 3);
     }
 }

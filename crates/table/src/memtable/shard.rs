@@ -135,7 +135,7 @@ impl Shard {
         let (group_slot, group) = self.groups.add(&group_key);
         let order = self.schema.order(&key.ints);
         let previous = self.groups.at_mut(group_slot).newest;
-        let header = Header { order, group, previous };
+        let header = Header { group, previous };
         let (position, allocated) = self.arena.push(self.schema, header, row);
         self.bytes += allocated;
         let tag = self.tag(salt(&group_key), order, key.string);
@@ -189,9 +189,10 @@ impl Shard {
             }
             if (entry >> 32) as u32 == tag {
                 let position = entry as u32;
-                let header = self.arena.header(position);
-                if header.group == group
-                    && header.order == order
+                // Equal strings have equal hashes; other orders are compared.
+                if self.arena.header(self.schema, position).group == group
+                    && (self.schema.hash_of.is_some()
+                        || self.arena.order(self.schema, position) == order)
                     && self.arena.key_string(self.schema, position) == string
                 {
                     return (slot, position);
@@ -221,9 +222,8 @@ impl Shard {
 
     /// Puts a record in stored form at `place`, which was found for its key just before.
     pub fn put(&mut self, place: &Place, row: &Row) {
-        let order = self.schema.order(&row.ints);
         let group = self.groups.at_mut(place.group_slot);
-        let header = Header { order, group: place.group, previous: group.newest };
+        let header = Header { group: place.group, previous: group.newest };
         let (position, allocated) = self.arena.push(self.schema, header, row);
         group.newest = position;
         self.slots[place.slot] = u64::from(place.tag) << 32 | u64::from(position);
@@ -234,8 +234,8 @@ impl Shard {
     /// The record at `position`, in stored form.
     #[inline(always)]
     pub fn row(&self, position: u32) -> Row<'_> {
-        let mut row = self.arena.row(self.schema, position);
-        let group = self.groups.keys()[self.arena.header(position).group as usize];
+        let (mut row, group) = self.arena.row(self.schema, position);
+        let group = self.groups.keys()[group as usize];
         for (at, int) in group.iter().enumerate() {
             if at < self.schema.group_ints {
                 row.ints[at] = *int;
@@ -252,11 +252,11 @@ impl Shard {
         let mut keyed: Vec<(u64, u32)> = Vec::new();
         let mut position = group.newest;
         while position != 0 {
-            let header = self.arena.header(position);
-            if header.order >= from {
-                keyed.push((header.order, position));
+            let order = self.arena.order(self.schema, position);
+            if order >= from {
+                keyed.push((order, position));
             }
-            position = header.previous;
+            position = self.arena.header(self.schema, position).previous;
         }
         let string = |position| self.arena.key_string(self.schema, position);
         keyed.sort_unstable_by(|a, b| {

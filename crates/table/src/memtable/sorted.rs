@@ -28,7 +28,7 @@ impl SortedShard {
         let salts: Vec<u32> = keys.iter().map(salt).collect();
         // Two buckets a group: tags from the rotation point on, then those that wrapped.
         let bucket_of = |entry: u64| {
-            let group = shard.arena.header(entry as u32).group as usize;
+            let group = shard.arena.header(schema, entry as u32).group as usize;
             let tag = (entry >> 32) as u32;
             group * 2 + usize::from(hashed && tag < salts[group])
         };
@@ -95,7 +95,7 @@ fn put_right(schema: &Schema, shard: &Shard, salt: u32, entries: &mut [u64]) {
     let by_record =
         |a: &u64, b: &u64| {
             let (a, b) = (*a as u32, *b as u32);
-            shard.arena.header(a).order.cmp(&shard.arena.header(b).order).then_with(|| {
+            shard.arena.order(schema, a).cmp(&shard.arena.order(schema, b)).then_with(|| {
                 shard.arena.key_string(schema, a).cmp(shard.arena.key_string(schema, b))
             })
         };
