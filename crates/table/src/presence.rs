@@ -67,11 +67,16 @@ impl Presence {
         }
     }
 
-    /// Where the newest lines are and how many.
+    /// Where the lines of the two newest generations are and how many, the newest first. Older ones
+    /// are small.
     #[must_use]
-    pub fn lines_place(&self) -> (*const u8, usize) {
-        let newest = self.generations.last();
-        newest.map_or((std::ptr::null(), 0), |lines| (lines.as_ptr().cast(), lines.len()))
+    pub fn lines_places(&self) -> [(*const u8, usize); 2] {
+        let mut newest = self.generations.iter().rev();
+        std::array::from_fn(|_| {
+            newest
+                .next()
+                .map_or((std::ptr::null(), 0), |lines| (lines.as_ptr().cast(), lines.len()))
+        })
     }
 
     /// Whether `digest` may have been inserted; never a wrong "no".

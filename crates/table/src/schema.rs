@@ -258,13 +258,9 @@ impl Schema {
 #[inline]
 #[must_use]
 pub fn differences(a: &[u64; INTS_MAX], b: &[u64; INTS_MAX]) -> u32 {
-    // One byte a column, which several are computed of at once; then the bytes' lowest bits.
-    let differ: [u8; INTS_MAX] = std::array::from_fn(|column| u8::from(a[column] != b[column]));
-    let (words, _) = differ.as_chunks::<8>();
-    words.iter().rev().fold(0, |bits, word| {
-        let gathered = u64::from_le_bytes(*word).wrapping_mul(0x0102_0408_1020_4080) >> 56;
-        bits << 8 | gathered as u32
-    })
+    // One column at a time: rows were written so just before, and what is read wider than it was
+    // written waits for the cache.
+    (0..INTS_MAX).rev().fold(0, |bits, column| bits << 1 | u32::from(a[column] != b[column]))
 }
 
 /// A hash of 64-bit words in which every input bit reaches every output bit. On disk in filters.

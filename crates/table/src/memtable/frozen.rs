@@ -155,6 +155,12 @@ impl<'a> SortedMemtable<'a> {
         Self { memtable, sorted, spans }
     }
 
+    /// How many records there are.
+    #[must_use]
+    pub fn row_count(&self) -> usize {
+        self.memtable.rows()
+    }
+
     /// All records.
     #[must_use]
     pub fn rows(&self) -> FrozenRows<'_> {

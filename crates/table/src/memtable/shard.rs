@@ -48,15 +48,16 @@ impl Place {
 }
 
 impl Shard {
-    /// An empty shard.
-    pub fn new(schema: &'static Schema) -> Self {
+    /// An empty shard with `slots` to begin with: 0, or as many as another has.
+    pub fn new(schema: &'static Schema, slots: usize) -> Self {
+        assert!(slots == 0 || slots.is_power_of_two() && slots >= SLOTS_MIN);
         Self {
             schema,
-            slots: ZeroedArray::default(),
+            slots: ZeroedArray::new(slots),
             rows: 0,
             arena: Arena::default(),
             groups: Groups::default(),
-            bytes: 0,
+            bytes: slots * 8,
         }
     }
 
@@ -111,9 +112,9 @@ impl Shard {
         }
     }
 
-    /// Where the slots are and the logarithm of their number.
-    pub fn slots_place(&self) -> (*const u64, u32) {
-        (self.slots.as_ptr(), self.slots.len().checked_ilog2().unwrap_or(0))
+    /// Where the slots are and how many.
+    pub fn slots_place(&self) -> (*const u64, usize) {
+        (self.slots.as_ptr(), self.slots.len())
     }
 
     /// Where the groups are, and how many there is room for: [`GROUP_BYTES`] each.

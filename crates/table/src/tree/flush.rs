@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::available_parallelism;
 
 use esker_base::{Bytes, Kind, Result};
 
 use super::{FlushState, Frozen, Inner, LiveSegments, LiveShard, LogState, Mark, Tree, Version};
 use crate::block::{Block, BlockBuilder};
 use crate::manifest::{Manifest, TableRef};
-use crate::memtable::{FrozenMemtable, FrozenRows, SortedMemtable};
+use crate::memtable::{FrozenMemtable, FrozenRows, Shard, SortedMemtable};
 use crate::merge::{Cursor, Merge};
 use crate::run::{CompressedRun, SAMPLE_BLOCKS, SHRINK_MIN};
 use crate::run_writer::RunWriter;
@@ -16,6 +17,7 @@ use crate::schema::{Key, KeyBuffer, Row, Schema};
 use crate::segment::SegmentTables;
 use crate::table::TABLE_BYTES;
 use crate::tables::Tables;
+use crate::wal::ShardLog;
 
 /// Compressed runs take at most this share of a tree's memory.
 const COMPRESSED_SHARE: usize = 4;
@@ -26,6 +28,8 @@ const PART_ROWS_MIN: usize = 1 << 16;
 /// Numbers set aside for the tables of one part.
 const PART_TABLES_MAX: u64 = 1 << 10;
 const _: () = assert!(crate::memtable::SHARD_BYTES_MAX as u64 / TABLE_BYTES < PART_TABLES_MAX);
+/// Slots of a shard that are worth making at once for the next memtable.
+const KEPT_SLOTS_MIN: usize = 1 << 14;
 /// Frozen memtables that may wait for the thread before writers wait with them.
 const FROZEN_MAX: usize = 1;
 
@@ -34,8 +38,10 @@ impl Tree {
     /// this returns. Cost: the tables' bytes, one commit, a deletion for each log.
     pub fn flush(&self) -> Result<()> {
         let inner = &*self.inner;
-        inner.freeze(true)?;
-        inner.flush_frozen()?;
+        inner.pending.lock().callers += 1;
+        let flushed = inner.freeze(true).and_then(|()| inner.flush_frozen());
+        inner.pending.lock().callers -= 1;
+        flushed?;
         inner.check_failure()?;
         let mut state = inner.flush.lock();
         inner.drain_compressed(&mut state)
@@ -93,10 +99,16 @@ impl Inner {
         }
         let last_seq = self.next_seq.load(Ordering::Acquire) - 1;
         let mut taken = Vec::with_capacity(shards.len());
+        let mut fresh_bytes = 0;
         for (number, shard) in shards.iter_mut().enumerate() {
             log.chunk.take(number, &mut shard.log);
             let presence = std::mem::take(&mut shard.presence);
-            let fresh = LiveShard { presence, ..LiveShard::new(self.schema) };
+            // The next memtable will be as full when it is frozen, unless this was asked for.
+            let slots = shard.rows.slots_place().1;
+            let keeps_size = !all && slots >= KEPT_SLOTS_MIN;
+            let rows = Shard::new(self.schema, if keeps_size { slots } else { 0 });
+            let fresh = LiveShard { rows, presence, log: ShardLog::default() };
+            fresh_bytes += fresh.rows.bytes();
             taken.push(std::mem::replace(&mut **shard, fresh).rows);
             self.hints[number].set(shard);
         }
@@ -109,7 +121,7 @@ impl Inner {
             version
         });
         self.freezes.fetch_add(1, Ordering::Relaxed);
-        self.active_bytes.store(0, Ordering::Relaxed);
+        self.active_bytes.store(fresh_bytes, Ordering::Relaxed);
         drop(segments);
         drop(shards);
         let handed_over = self.hand_over(&mut log, memtable, last_seq);
@@ -142,10 +154,16 @@ impl Inner {
     pub(super) fn flush_frozen(&self) -> Result<()> {
         let mut state = self.flush.lock();
         loop {
-            let Some(frozen) = self.pending.lock().frozen.front().cloned() else {
+            let pending = self.pending.lock();
+            let Some(frozen) = pending.frozen.front().cloned() else {
                 return Ok(());
             };
-            let written = self.flush_one(&mut state, &frozen);
+            // Callers who wait for a flush leave their cores to it.
+            let is_awaited = pending.callers > 0 && self.options.background;
+            drop(pending);
+            let cores = if is_awaited { available_parallelism().map_or(1, usize::from) } else { 1 };
+            let threads = self.options.flush_threads.max(cores);
+            let written = self.flush_one(&mut state, &frozen, threads);
             if let Err(error) = &written {
                 self.fail(error);
             } else {
@@ -156,8 +174,8 @@ impl Inner {
         }
     }
 
-    fn flush_one(&self, state: &mut FlushState, frozen: &Frozen) -> Result<()> {
-        let sorted = frozen.memtable.sorted(self.options.flush_threads);
+    fn flush_one(&self, state: &mut FlushState, frozen: &Frozen, threads: usize) -> Result<()> {
+        let sorted = frozen.memtable.sorted(threads);
         // Segments go to tables at once, and with them all that the same mark covers.
         if frozen.memtable.segments().is_empty()
             && self.is_structured(&frozen.memtable, &mut sorted.rows())
@@ -178,7 +196,7 @@ impl Inner {
         }
         // Older records in memory must not come after newer ones on the store.
         self.drain_compressed(state)?;
-        let mut tables = self.write_sorted(state, &sorted, frozen.memtable.rows())?;
+        let mut tables = self.write_sorted(state, &sorted, threads)?;
         for segments in self.write_segments(state, &frozen.memtable)? {
             tables.splice(0..0, segments);
         }
@@ -193,13 +211,13 @@ impl Inner {
         &self,
         state: &mut FlushState,
         sorted: &SortedMemtable,
-        rows: usize,
+        threads: usize,
     ) -> Result<Vec<TableRef>> {
         let copy = |mut rows: FrozenRows, writer: &mut RunWriter| {
             while rows.next_span(&mut |row: &Row| writer.push(row))? {}
             Ok(())
         };
-        let threads = self.options.flush_threads.min(rows / PART_ROWS_MIN);
+        let threads = threads.min(sorted.row_count() / PART_ROWS_MIN);
         if threads < 2 {
             return self.write_run(state, self.schema, |writer| copy(sorted.rows(), writer));
         }

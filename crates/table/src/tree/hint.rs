@@ -19,8 +19,7 @@ const LINE_BYTES: usize = 64;
 pub(super) struct Hint {
     slots: AtomicPtr<u64>,
     slots_log: AtomicU32,
-    lines: AtomicPtr<u8>,
-    line_count: AtomicUsize,
+    lines: [(AtomicPtr<u8>, AtomicUsize); 2],
     groups: AtomicPtr<u8>,
     group_count: AtomicUsize,
 }
@@ -28,19 +27,22 @@ pub(super) struct Hint {
 impl Hint {
     /// Points to where the tables of `shard` are now.
     pub(super) fn set(&self, shard: &LiveShard) {
-        let (slots, log) = shard.rows.slots_place();
+        let (slots, count) = shard.rows.slots_place();
         self.slots.store(slots.cast_mut(), Ordering::Relaxed);
-        self.slots_log.store(log, Ordering::Relaxed);
-        let (lines, count) = shard.presence.lines_place();
-        self.lines.store(lines.cast_mut(), Ordering::Relaxed);
-        self.line_count.store(count, Ordering::Relaxed);
+        self.slots_log.store(count.checked_ilog2().unwrap_or(0), Ordering::Relaxed);
+        for ((own, own_count), (lines, count)) in
+            self.lines.iter().zip(shard.presence.lines_places())
+        {
+            own.store(lines.cast_mut(), Ordering::Relaxed);
+            own_count.store(count, Ordering::Relaxed);
+        }
         let (groups, count) = shard.rows.groups_place();
         self.groups.store(groups.cast_mut(), Ordering::Relaxed);
         self.group_count.store(count, Ordering::Relaxed);
     }
 
     /// Starts fetching the slot of a key with hash `order` in a group of hash `group`, the group, and
-    /// the line of the key's digest.
+    /// the lines of the key's digest.
     #[inline]
     pub(super) fn prefetch(&self, order: u64, group: u64, digest: u64) {
         let count = self.group_count.load(Ordering::Relaxed);
@@ -50,8 +52,10 @@ impl Hint {
         let log = self.slots_log.load(Ordering::Relaxed);
         let slot = tag.checked_shr(32 - log).unwrap_or(0) as usize;
         prefetch(self.slots.load(Ordering::Relaxed).wrapping_add(slot));
-        let count = self.line_count.load(Ordering::Relaxed);
-        let line = ((u128::from(digest) * count as u128) >> 64) as usize;
-        prefetch(self.lines.load(Ordering::Relaxed).wrapping_add(line * LINE_BYTES));
+        for (lines, count) in &self.lines {
+            let count = count.load(Ordering::Relaxed);
+            let line = ((u128::from(digest) * count as u128) >> 64) as usize;
+            prefetch(lines.load(Ordering::Relaxed).wrapping_add(line * LINE_BYTES));
+        }
     }
 }

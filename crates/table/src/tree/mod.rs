@@ -125,7 +125,8 @@ struct LiveShard {
 
 impl LiveShard {
     fn new(schema: &'static Schema) -> Self {
-        Self { rows: Shard::new(schema), presence: Presence::default(), log: ShardLog::default() }
+        let rows = Shard::new(schema, 0);
+        Self { rows, presence: Presence::default(), log: ShardLog::default() }
     }
 }
 
@@ -152,6 +153,8 @@ struct FlushState {
 struct Pending {
     /// Frozen memtables, the oldest first.
     frozen: VecDeque<Frozen>,
+    /// How many callers wait for a flush.
+    callers: usize,
     stopping: bool,
 }
 

@@ -48,7 +48,8 @@ pub struct TreeOptions {
     /// Whether frozen memtables are written by a thread of the tree, which spares the caller the
     /// wait where a core is idle, or by the caller, which wins where every core has a rank.
     pub background: bool,
-    /// How many threads write one frozen memtable together, each a range of its keys.
+    /// How many threads write one frozen memtable together, each a range of its keys. With
+    /// `background`, a flush that a caller waits for has all cores.
     pub flush_threads: usize,
 }
 
@@ -57,7 +58,8 @@ impl Default for TreeOptions {
         Self {
             durability: Durability::default(),
             compaction: Compaction::default(),
-            memory_bytes: 1 << 30,
+            // The less, the less is left to be written at the end; the more, the fewer runs.
+            memory_bytes: 512 << 20,
             background: true,
             flush_threads: 1,
         }
