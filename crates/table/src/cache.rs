@@ -18,6 +18,9 @@ use crate::table::Wanted;
 /// Average memory of a parsed block; only sizes the cache's own tables.
 const BLOCK_BYTES_TYPICAL: u64 = 8 << 10;
 
+/// The cache's capacity follows what tables hold in steps of this many bytes.
+const HELD_STEP_BYTES: u64 = 1 << 20;
+
 #[derive(Clone, Debug)]
 struct MemoryBytes;
 
@@ -33,6 +36,8 @@ pub struct BlockCache {
     budget_bytes: u64,
     blocks: Option<Cache<(u64, u32), Arc<Block>, MemoryBytes>>,
     hot: Option<HotRecords>,
+    /// What tables hold on to besides.
+    held_bytes: AtomicU64,
     tables: AtomicU64,
 }
 
@@ -60,7 +65,8 @@ impl BlockCache {
         let blocks =
             (budget_bytes > 0).then(|| Cache::with_weighter(items, budget_bytes, MemoryBytes));
         let hot = HotRecords::new(budget_bytes / 2);
-        Arc::new(Self { budget_bytes, blocks, hot, tables: AtomicU64::new(0) })
+        let held_bytes = AtomicU64::new(0);
+        Arc::new(Self { budget_bytes, blocks, hot, held_bytes, tables: AtomicU64::new(0) })
     }
 
     /// A place for a table of blocks of which each key's last integer begins as `firsts` say.
@@ -117,7 +123,34 @@ impl BlockCache {
     /// Leaves to blocks what images do not take.
     fn make_room(&self, hot: &HotRecords) {
         if let Some(blocks) = &self.blocks {
-            blocks.set_capacity(self.budget_bytes.saturating_sub(hot.memory_bytes()));
+            let held = self.held_bytes.load(Ordering::Relaxed);
+            blocks.set_capacity(self.budget_bytes.saturating_sub(hot.memory_bytes() + held));
+        }
+    }
+
+    /// Sets `bytes` of the budget aside for a table to hold on to; false if there is no room. Up to
+    /// half of the budget goes so.
+    pub(crate) fn reserve(&self, bytes: u64) -> bool {
+        let add = |held: u64| Some(held + bytes).filter(|held| *held <= self.budget_bytes / 2);
+        let order = Ordering::Relaxed;
+        let Ok(before) = self.held_bytes.fetch_update(order, order, add) else { return false };
+        self.settle(before, before + bytes);
+        true
+    }
+
+    /// Gives back what was reserved.
+    pub(crate) fn release(&self, bytes: u64) {
+        let before = self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.settle(before, before - bytes);
+    }
+
+    /// Leaves to blocks what is not held, in steps: it locks the cache.
+    fn settle(&self, before: u64, now: u64) {
+        if let Some(blocks) = &self.blocks
+            && before / HELD_STEP_BYTES != now / HELD_STEP_BYTES
+        {
+            let images = self.hot.as_ref().map_or(0, HotRecords::memory_bytes);
+            blocks.set_capacity(self.budget_bytes.saturating_sub(now + images));
         }
     }
 

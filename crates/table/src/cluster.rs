@@ -7,7 +7,8 @@
 
 use std::ops::Range;
 
-/// The share of a region's blocks that must have been asked for, in percent. The paper's default.
+/// The share of a region's blocks that must have been asked for, in percent: the paper's default, for
+/// stores whose [`Pace`](crate::pace::Pace) is not known.
 pub const LOCALITY_PERCENT_MIN: usize = 80;
 
 /// A block that gets asked for, and by how many of them.

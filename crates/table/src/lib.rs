@@ -13,6 +13,7 @@ pub mod manifest;
 mod memory;
 pub mod memtable;
 pub mod merge;
+pub mod pace;
 pub mod presence;
 pub mod run;
 pub mod run_writer;

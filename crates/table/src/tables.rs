@@ -149,6 +149,41 @@ impl SortedRun {
         Ok(false)
     }
 
+    /// As [`SortedRun::seek`] for each of `keys`, which ascend: passes the index of each, and the
+    /// record if there is one, to `found`. Cost: blocks that are not in memory, by regions.
+    pub fn seek_batch(
+        &self,
+        keys: &[Key],
+        found: &mut dyn FnMut(usize, &RowBuffer) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = 0;
+        while let Some(key) = keys.get(at)
+            && let Some(handle) = self.tables.get(self.table_of(key))
+        {
+            let (first, last) = (handle.reference.first.key(), handle.reference.last.key());
+            let end = at + keys[at..].partition_point(|key| *key <= last);
+            let from = keys[at..end].iter().map(|key| first.max(*key));
+            let from: Vec<Key> = from.collect();
+            let mut beyond = Vec::new();
+            handle.open()?.seek_batch(&from, &mut |index, row| match row {
+                Some(row) if row.ints[..last.ints.len()] <= last.ints[..] => found(at + index, row),
+                _ => {
+                    beyond.push(at + index);
+                    Ok(())
+                }
+            })?;
+            // What the block of a key does not have is in the next, or in the next table.
+            let (mut place, mut row) = (None, RowBuffer::default());
+            for index in beyond {
+                if self.seek(&keys[index], &mut place, &mut row)? {
+                    found(index, &row)?;
+                }
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
     /// A cursor over records from `from` on; it need not go beyond `to`.
     #[must_use]
     pub fn cursor(&self, schema: &'static Schema, from: &Key, to: &Key) -> Cursor {

@@ -2,10 +2,11 @@
 //! flushes, compactions, power loss and resumption between.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use esker_base::Random;
 use esker_base::clock::SystemClock;
-use esker_base::store::{FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{CountedStore, FaultStore, MemoryStore, SharedStore};
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::schema::Row;
 use esker_table::schema::record::RECORD;
@@ -207,4 +208,69 @@ fn ranks_that_take_turns_stay_runs() {
     tree.read_segments(&mut overlay).expect("read");
     assert!(overlay.is_covered());
     assert_eq!(overlay.pieces().len() as u64, batches * 32 * ranks);
+}
+
+/// Segments in no pattern are found in batches whatever is in memory: blocks that are not are read
+/// by regions, in fewer requests than there are blocks where many are asked for.
+#[test]
+fn batches_find_single_segments_by_regions() {
+    const SEGMENTS: u64 = 30_000;
+    for (cache_bytes, sparse) in [(0, 1), (64 << 10, 1), (64 << 20, 1), (64 << 20, 97)] {
+        let store = Arc::new(CountedStore::new(Arc::new(MemoryStore::new())));
+        let shared: SharedStore = store.clone();
+        let mut random = Random::from_seed(cache_bytes + sparse);
+        // Distinct places of 8 bytes, each with 1 to 8 bytes.
+        let mut places: Vec<u64> = (0..SEGMENTS * 3).collect();
+        for at in (1..places.len()).rev() {
+            places.swap(at, random.below(at as u64 + 1) as usize);
+        }
+        let tree = Tree::create(setup(&shared, Durability::None), SET, Manifest::new(vec![], 0))
+            .expect("create");
+        let mut written = Vec::new();
+        for (batch, places) in places[..SEGMENTS as usize].chunks(500).enumerate() {
+            let log = batch as u64 % 7;
+            let mut segments: Vec<Segment> = places
+                .iter()
+                .map(|place| {
+                    let own = LogPlace { set: SET, log, offset: random.below(1 << 40) };
+                    let length = 1 + random.below(8);
+                    Segment { place: Some(own), ..Segment::hole(7, place * 8, length) }
+                })
+                .collect();
+            tree.put_segments(&mut segments).expect("put");
+            written.extend(segments);
+        }
+        tree.compact().expect("compact");
+        drop(tree);
+        let mut setup = setup(&shared, Durability::None);
+        setup.source = TableSource::new(shared.clone(), cache_bytes);
+        let counters = setup.source.counters.clone();
+        let tree = Tree::resume(setup, SET, &mut |_| Ok(true)).expect("resume");
+        for round in 0..2 {
+            let blocks_before = counters.block_reads.load(Ordering::Relaxed);
+            let reads_before = store.counts().reads;
+            for asked in written.chunks(1_000) {
+                let asked: Vec<_> = asked.iter().step_by(sparse as usize).collect();
+                let mut offsets: Vec<u64> = asked.iter().map(|one| one.end() - 1).collect();
+                offsets.push(SEGMENTS * 3 * 8 + 5);
+                let mut found = vec![None; offsets.len()];
+                tree.find_segments(7, &offsets, &mut |at, run, index| {
+                    found[at] = Some(run.segment(index));
+                })
+                .expect("find");
+                assert_eq!(found.pop(), Some(None), "nothing is behind the end");
+                for (asked, found) in asked.into_iter().zip(found) {
+                    assert_eq!(found, Some(*asked));
+                }
+            }
+            let blocks = counters.block_reads.load(Ordering::Relaxed) - blocks_before;
+            let reads = store.counts().reads - reads_before;
+            match (cache_bytes, round) {
+                // Every batch needs about every block.
+                (0, _) if sparse == 1 => assert!(reads * 4 < blocks, "{reads} of {blocks} blocks"),
+                (0x400_0000, 1) => assert_eq!((reads, blocks), (0, 0), "all is in memory"),
+                _ => {}
+            }
+        }
+    }
 }

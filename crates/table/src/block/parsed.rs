@@ -131,6 +131,10 @@ impl Block {
     /// The first row whose key is at least `key`.
     #[must_use]
     pub fn lower_bound(&self, key: &Key) -> usize {
+        let last = self.schema.key_ints - 1;
+        if key.string.is_empty() && self.is_group(key) {
+            return self.hash_lower_bound(last, key.ints[last]);
+        }
         let (mut low, mut high) = (0, self.rows);
         while low < high {
             let middle = (low + high) / 2;
@@ -143,12 +147,33 @@ impl Block {
         low
     }
 
+    /// Whether all rows agree with `key` in all but the last integer of keys.
+    fn is_group(&self, key: &Key) -> bool {
+        let last = self.schema.key_ints - 1;
+        (0..last).all(|column| self.constant(column) == Some(key.ints[column]))
+    }
+
+    /// Begins to fetch what says how columns are stored, of a block about to be searched.
+    #[inline]
+    pub(crate) fn prefetch_columns(&self) {
+        prefetch(self.ints.as_ptr());
+        prefetch(self.ints.as_ptr().wrapping_add(1));
+    }
+
+    /// Begins to fetch the records near which `key` should be.
+    #[inline]
+    pub(crate) fn prefetch_near(&self, key: &Key) {
+        let (below, above) = self.order_bounds;
+        let order = key.ints[self.schema.key_ints - 1];
+        let share = order.saturating_sub(below) as f64 / above.saturating_sub(below).max(1) as f64;
+        self.prefetch(((share * (self.rows - 1) as f64) as usize).min(self.rows - 1));
+    }
+
     /// The row with exactly `key`.
     #[must_use]
     pub fn find(&self, key: &Key) -> Option<usize> {
         let last = self.schema.key_ints - 1;
-        let grouped = (0..last).all(|column| self.constant(column) == Some(key.ints[column]));
-        if self.schema.hash_of.is_none() || !grouped {
+        if self.schema.hash_of.is_none() || !self.is_group(key) {
             let row = self.lower_bound(key);
             return (row < self.rows && self.compare(row, key) == Ordering::Equal).then_some(row);
         }
@@ -162,7 +187,7 @@ impl Block {
         None
     }
 
-    /// The first row whose `column`, evenly spread hashes, is at least `hash`. Where it should be
+    /// The first row whose `column`, evenly spread if that is to be fast, is at least `hash`. Where it should be
     /// follows from the bounds; the search goes on from there in growing steps.
     fn hash_lower_bound(&self, column: usize, hash: u64) -> usize {
         let (below, above) = self.order_bounds;

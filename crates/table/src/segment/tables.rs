@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::{Lattice, LogPlace, Nest, RUN, SEGMENT, Segment, SegmentRun, seek_key};
 use crate::manifest::TableRef;
 use crate::merge::Cursor;
-use crate::schema::{Key, RowBuffer, Schema};
+use crate::schema::{Key, Schema};
 use crate::tables::{SortedRun, TableSource, Tables};
 
 /// Lattices that a table keeps take about this much memory.
@@ -159,16 +159,15 @@ impl SegmentSource {
         };
         let mut order: Vec<(u64, usize)> = offsets.iter().copied().zip(0..).collect();
         order.sort_unstable();
-        let (mut last, mut row) = (None, RowBuffer::default());
-        for (offset, at) in order {
-            if tables.seek(&seek_key(file, offset), &mut last, &mut row)? {
-                let segment = Segment::of_row(&row.row())?;
-                if segment.file == file && segment.offset <= offset && segment.place.is_some() {
-                    found(at, &SegmentRun::one(segment), 0);
-                }
+        let keys: Vec<Key> = order.iter().map(|(offset, _)| seek_key(file, *offset)).collect();
+        tables.seek_batch(&keys, &mut |index, row| {
+            let segment = Segment::of_row(&row.row())?;
+            let (offset, at) = order[index];
+            if segment.file == file && segment.offset <= offset && segment.place.is_some() {
+                found(at, &SegmentRun::one(segment), 0);
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Whether it has segments of `file`. About a block read.

@@ -4,6 +4,7 @@
 //! manifest knows the sizes of table and tail, so a cold point read takes two requests (tail,
 //! block) and one once the tail is in memory.
 
+mod batch;
 mod footer;
 mod index;
 mod reader;

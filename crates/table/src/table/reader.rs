@@ -4,16 +4,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use esker_base::clock::SystemClock;
 use esker_base::store::SharedStore;
-use esker_base::{Bytes, Error, Result};
+use esker_base::{Bytes, Clock, Error, Result};
 
+use super::batch::Kept;
 use super::footer::{FOOTER_BYTES, Footer};
 use super::index::Index;
 use super::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::block::{BLOCK_BYTES_MAX, Block};
 use crate::cache::{BlockCache, Shelf};
-use crate::cluster::{LOCALITY_PERCENT_MIN, Requested, cluster};
 use crate::filter;
+use crate::pace::Pace;
 use crate::schema::{Key, RowBuffer, Schema};
 use crate::wire::Damage;
 
@@ -27,6 +29,8 @@ pub struct ReadCounters {
     pub block_reads: AtomicU64,
     /// Tails fetched from the store.
     pub tail_reads: AtomicU64,
+    /// How long requests for blocks take.
+    pub pace: Pace,
 }
 
 /// An open table. Its tail is in memory, its blocks in a shared cache.
@@ -41,7 +45,14 @@ pub struct Table {
     footer: Footer,
     cache: Arc<BlockCache>,
     shelf: Shelf,
+    kept: Kept,
     counters: Arc<ReadCounters>,
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        self.cache.release(self.kept.bytes());
+    }
 }
 
 /// One key of a batch.
@@ -125,7 +136,8 @@ impl Table {
         let (footer, index) =
             Self::parse_tail(schema, &tail, base).map_err(|damage| damage.of(&name, base))?;
         let shelf = cache.shelf(schema, index.first_orders(schema));
-        Ok(Self { store, name, schema, tail, index, footer, cache, shelf, counters })
+        let kept = Kept::default();
+        Ok(Self { store, name, schema, tail, index, footer, cache, shelf, kept, counters })
     }
 
     fn parse_tail(
@@ -228,60 +240,41 @@ impl Table {
         Ok(true)
     }
 
-    /// Finds every key of `batch` that is here; neighbouring blocks are read in one request, those
-    /// regions first that serve most keys a block. Calls `found` for each, in no set order.
-    ///
-    /// Source: MetaKV §III-B.
-    pub fn get_batch(&self, batch: &[(usize, Wanted)], found: &mut dyn FnMut(Got)) -> Result<()> {
-        let mut needs: Vec<(usize, usize)> = batch
-            .iter()
-            .enumerate()
-            .map(|(at, (_, wanted))| (self.index.block_of(&wanted.key), at))
-            .filter(|&(block, at)| self.may_contain(block, batch[at].1.digest))
-            .collect();
-        needs.sort_unstable();
-        let mut missing: Vec<Requested> = Vec::new();
-        let mut start = 0;
-        while start < needs.len() {
-            let number = needs[start].0;
-            let end = start + needs[start..].partition_point(|need| need.0 == number);
-            match self.cache.get(&self.shelf, number) {
-                Some(block) => Self::answer(&block, batch, &needs[start..end], found),
-                None => missing.push(Requested { block: number, count: end - start }),
-            }
-            start = end;
-        }
-        for region in cluster(&missing, LOCALITY_PERCENT_MIN) {
-            let blocks = region.blocks;
-            let place = self.index.place(blocks.start).start..self.index.place(blocks.end - 1).end;
-            let bytes = self.store.get_range(&self.name, place.clone())?;
-            for number in blocks {
-                let from = needs.partition_point(|need| need.0 < number);
-                let to = needs.partition_point(|need| need.0 <= number);
-                if from < to {
-                    let own = self.index.place(number);
-                    let own = (own.start - place.start) as usize..(own.end - place.start) as usize;
-                    let block = self.parse_block(number, bytes.slice(own))?;
-                    self.cache.insert(&self.shelf, number, &block);
-                    Self::answer(&block, batch, &needs[from..to], found);
-                }
-            }
-        }
-        Ok(())
+    /// Block `number`, if it is in the cache.
+    pub(super) fn cached(&self, number: usize) -> Option<Arc<Block>> {
+        self.cache.get(&self.shelf, number)
     }
 
-    fn answer(
-        block: &Arc<Block>,
-        batch: &[(usize, Wanted)],
-        needs: &[(usize, usize)],
-        found: &mut dyn FnMut(Got),
-    ) {
-        for &(_, at) in needs {
-            let (index, wanted) = &batch[at];
-            if let Some(row) = block.find(&wanted.key) {
-                found(Got { index: *index, block: block.clone(), row });
-            }
-        }
+    /// The cache that it shares.
+    pub(super) fn cache(&self) -> &BlockCache {
+        &self.cache
+    }
+
+    /// Blocks for batches.
+    pub(super) fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    /// α of this table's blocks on its store.
+    pub(super) fn percent_min(&self) -> usize {
+        let blocks = self.index.blocks();
+        let bytes = blocks.checked_sub(1).map_or(0, |last| self.index.place(last).end);
+        self.counters.pace.percent_min(bytes as f64 / blocks.max(1) as f64)
+    }
+
+    /// One store request, whose time is noted.
+    pub(super) fn read(&self, place: Range<u64>) -> Result<Bytes> {
+        let start_ns = SystemClock.monotonic_ns();
+        let bytes = self.store.get_range(&self.name, place)?;
+        self.counters.pace.note(bytes.len() as u64, SystemClock.monotonic_ns() - start_ns);
+        Ok(bytes)
+    }
+
+    /// Parses block `number`, just read, and puts it into the cache.
+    pub(super) fn keep_in_cache(&self, number: usize, bytes: Bytes) -> Result<Arc<Block>> {
+        let block = self.parse_block(number, bytes)?;
+        self.cache.insert(&self.shelf, number, &block);
+        Ok(block)
     }
 
     fn parse_block(&self, number: usize, bytes: Bytes) -> Result<Arc<Block>> {
@@ -301,10 +294,8 @@ impl Table {
         if place.end - place.start > BLOCK_BYTES_MAX as u64 {
             return Err(Error::corrupt(&self.name, place.start, "a block over the limit"));
         }
-        let bytes = self.store.get_range(&self.name, place)?;
-        let block = self.parse_block(number, bytes)?;
-        self.cache.insert(&self.shelf, number, &block);
-        Ok(block)
+        let bytes = self.read(place)?;
+        self.keep_in_cache(number, bytes)
     }
 
     /// Encoded bytes of a span of blocks from `number` on, at most `READ_AHEAD_BLOCKS` and those
@@ -313,7 +304,7 @@ impl Table {
         let end = end.min(self.index.blocks()).min(number + READ_AHEAD_BLOCKS);
         let base = self.index.place(number).start;
         let stop = self.index.place(end - 1).end;
-        let bytes = self.store.get_range(&self.name, base..stop)?;
+        let bytes = self.read(base..stop)?;
         Ok((number..end)
             .map(|block| {
                 let place = self.index.place(block);

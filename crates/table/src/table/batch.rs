@@ -1,0 +1,193 @@
+//! Batches: many keys of one table at once. Blocks that are nowhere in memory are read by regions
+//! (MetaKV §III-B); with blocks in memory, several keys wait for memory together.
+
+use std::sync::{Arc, OnceLock};
+
+use arrayvec::ArrayVec;
+use esker_base::Result;
+
+use super::reader::{Got, Table, Wanted};
+use crate::block::Block;
+use crate::cluster::{Requested, cluster};
+use crate::memory::prefetch;
+use crate::schema::{Key, RowBuffer};
+
+/// Bytes of a line of the processor's cache.
+const LINE_BYTES: usize = 64;
+/// Keys that wait for memory together.
+const TOGETHER: usize = 16;
+
+/// Blocks that a table holds on to for batches: found by their number, with no lock.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    blocks: OnceLock<Box<[OnceLock<Arc<Block>>]>>,
+}
+
+impl Kept {
+    fn get(&self, number: usize) -> Option<&Arc<Block>> {
+        self.blocks.get()?.get(number)?.get()
+    }
+
+    /// What they take, for the cache's budget.
+    pub(super) fn bytes(&self) -> u64 {
+        let all = self.blocks.get().into_iter().flat_map(|blocks| blocks.iter());
+        all.filter_map(OnceLock::get).map(|block| block.memory_bytes() as u64).sum()
+    }
+}
+
+/// A block of a batch.
+enum Held<'a> {
+    Kept(&'a Arc<Block>),
+    Own(Arc<Block>),
+}
+
+impl Held<'_> {
+    #[inline]
+    fn block(&self) -> &Arc<Block> {
+        match self {
+            Self::Kept(block) => block,
+            Self::Own(block) => block,
+        }
+    }
+}
+
+impl Table {
+    /// Finds every key of `batch` that is here; neighbouring blocks are read in one request, those
+    /// regions first that serve most keys a block. Calls `found` for each, in no set order.
+    pub fn get_batch(&self, batch: &[(usize, Wanted)], found: &mut dyn FnMut(Got)) -> Result<()> {
+        let mut needs: Vec<(usize, usize)> = batch
+            .iter()
+            .enumerate()
+            .map(|(at, (_, wanted))| (self.index().block_of(&wanted.key), at))
+            .filter(|&(block, at)| self.may_contain(block, batch[at].1.digest))
+            .collect();
+        needs.sort_unstable();
+        let mut missing: Vec<Requested> = Vec::new();
+        for same in needs.chunk_by(|a, b| a.0 == b.0) {
+            match self.cached(same[0].0) {
+                Some(block) => answer(&block, batch, same, found),
+                None => missing.push(Requested { block: same[0].0, count: same.len() }),
+            }
+        }
+        self.read_regions(&missing, &mut |number, block| {
+            let from = needs.partition_point(|need| need.0 < number);
+            let to = needs.partition_point(|need| need.0 <= number);
+            answer(block, batch, &needs[from..to], found);
+        })
+    }
+
+    /// Reads `missing`, in ascending order, region by region, the densest first, and passes each
+    /// block to `take`; blocks that nobody asked for are dropped.
+    fn read_regions(
+        &self,
+        missing: &[Requested],
+        take: &mut dyn FnMut(usize, &Arc<Block>),
+    ) -> Result<()> {
+        if missing.is_empty() {
+            return Ok(());
+        }
+        for region in cluster(missing, self.percent_min()) {
+            let blocks = region.blocks;
+            let place =
+                self.index().place(blocks.start).start..self.index().place(blocks.end - 1).end;
+            let bytes = self.read(place.clone())?;
+            let from = missing.partition_point(|one| one.block < blocks.start);
+            for number in missing[from..].iter().map(|one| one.block) {
+                if number >= blocks.end {
+                    break;
+                }
+                let own = self.index().place(number);
+                let own = (own.start - place.start) as usize..(own.end - place.start) as usize;
+                let block = self.keep_in_cache(number, bytes.slice(own))?;
+                take(number, &block);
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds on to `block` if the cache's budget has room for it.
+    fn keep(&self, number: usize, block: &Arc<Block>) {
+        let all = || (0..self.index().blocks()).map(|_| OnceLock::new()).collect();
+        let blocks = self.kept().blocks.get_or_init(all);
+        if let Some(slot) = blocks.get(number)
+            && slot.get().is_none()
+            && self.cache().reserve(block.memory_bytes() as u64)
+            && slot.set(block.clone()).is_err()
+        {
+            self.cache().release(block.memory_bytes() as u64);
+        }
+    }
+
+    /// Reads the first record at or after each of `keys`, which ascend, in readable form and without
+    /// strings, and passes its index and it to `found`; nothing for keys whose block has no such
+    /// record. Cost: the blocks that are not in memory, by regions.
+    pub fn seek_batch(
+        &self,
+        keys: &[Key],
+        found: &mut dyn FnMut(usize, Option<&RowBuffer>) -> Result<()>,
+    ) -> Result<()> {
+        let numbers: Vec<usize> = keys.iter().map(|key| self.index().block_of(key)).collect();
+        let (mut missing, mut own) = (Vec::new(), Vec::new());
+        for same in numbers.chunk_by(|a, b| a == b) {
+            let number = same[0];
+            if self.kept().get(number).is_some() {
+                continue;
+            }
+            match self.cached(number) {
+                Some(block) => own.push((number, block)),
+                None => missing.push(Requested { block: number, count: same.len() }),
+            }
+        }
+        self.read_regions(&missing, &mut |number, block| own.push((number, block.clone())))?;
+        own.sort_unstable_by_key(|(number, _)| *number);
+        own.iter().for_each(|(number, block)| self.keep(*number, block));
+        let mut row = RowBuffer::default();
+        for (part, numbers) in numbers.chunks(TOGETHER).enumerate() {
+            let held: ArrayVec<Held, TOGETHER> = numbers
+                .iter()
+                .map(|number| match self.kept().get(*number) {
+                    Some(block) => Held::Kept(block),
+                    None => {
+                        let at = own.partition_point(|(own, _)| own < number);
+                        Held::Own(own[at].1.clone())
+                    }
+                })
+                .collect();
+            let keys = &keys[part * TOGETHER..][..held.len()];
+            held.iter().for_each(|held| prefetch_value(&**held.block()));
+            held.iter().for_each(|held| held.block().prefetch_columns());
+            held.iter().zip(keys).for_each(|(held, key)| held.block().prefetch_near(key));
+            for (at, (held, key)) in held.iter().zip(keys).enumerate() {
+                let block = held.block();
+                let place = block.lower_bound(key);
+                let is_here = place < block.rows();
+                if is_here {
+                    block.read(place, false, &mut row);
+                }
+                found(part * TOGETHER + at, is_here.then_some(&row))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Begins to fetch all of a value's own bytes.
+#[inline]
+fn prefetch_value<T>(value: &T) {
+    let start = std::ptr::from_ref(value).cast::<u8>();
+    (0..size_of::<T>()).step_by(LINE_BYTES).for_each(|at| prefetch(start.wrapping_add(at)));
+}
+
+fn answer(
+    block: &Arc<Block>,
+    batch: &[(usize, Wanted)],
+    needs: &[(usize, usize)],
+    found: &mut dyn FnMut(Got),
+) {
+    for &(_, at) in needs {
+        let (index, wanted) = &batch[at];
+        if let Some(row) = block.find(&wanted.key) {
+            found(Got { index: *index, block: block.clone(), row });
+        }
+    }
+}
