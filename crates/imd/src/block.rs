@@ -18,6 +18,9 @@ use crate::shape::{Shape, VALUE_BYTES_MAX};
 /// larger ones save nothing that shows: nothing is stored of blocks of one shape.
 pub const BLOCK_BYTES: usize = 8 << 10;
 
+/// Bytes of a varint of 32 bits, at most.
+const VARINT_BYTES_MAX: usize = 5;
+
 /// Bytes of a block's checksum.
 pub const CHECKSUM_BYTES: usize = 4;
 
@@ -68,6 +71,10 @@ pub struct VariableBlock {
 impl VariableBlock {
     /// Adds a row whose lengths were checked.
     pub fn push(&mut self, key: &[u8], value: &[u8]) {
+        if value.len() > BLOCK_BYTES {
+            // Of a long value no spare memory is wanted.
+            self.values.reserve_exact(value.len());
+        }
         self.key_lengths.push(u8::try_from(key.len()).expect("keys are checked on append"));
         self.value_lengths.push(u32::try_from(value.len()).expect("values are checked on append"));
         self.keys.extend_from_slice(key);
@@ -84,6 +91,14 @@ impl VariableBlock {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.keys.len() + self.values.len()
+    }
+
+    /// Bytes that [`VariableBlock::encode`] appends, at most.
+    #[must_use]
+    pub fn encoded_bytes_max(&self) -> usize {
+        1 + VARINT_BYTES_MAX * (1 + self.value_lengths.len())
+            + self.key_lengths.len()
+            + self.bytes()
     }
 
     /// Appends the rows, if there are any, to `out` and forgets them; adds no checksum.

@@ -5,5 +5,6 @@ mod crash;
 mod damage;
 mod golden;
 mod model;
+mod slots;
 mod vpic;
 mod written;

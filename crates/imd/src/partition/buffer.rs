@@ -7,6 +7,7 @@
 //! ```
 //! Invariants: (1) a record lies in one chunk; (2) records of a bucket are in order of arrival.
 
+use super::share::Share;
 use crate::hash::PLACE_BITS;
 use crate::shape::Shape;
 
@@ -62,6 +63,8 @@ pub(super) struct Buffer {
     pub(super) buckets: Vec<Bucket>,
     /// Bytes of all chunks.
     pub(super) held: u64,
+    /// Bytes of records in chunks that are not filled any more.
+    filled: u64,
 }
 
 /// Records whose places agree in the high bits.
@@ -77,7 +80,7 @@ pub(super) struct Bucket {
 impl Buffer {
     pub(super) fn new(geometry: Geometry) -> Self {
         let buckets = (0..1 << geometry.bucket_bits).map(|_| Bucket::default()).collect();
-        Self { geometry, buckets, held: 0 }
+        Self { geometry, buckets, held: 0, filled: 0 }
     }
 
     /// Adds a record that fits the shape; false if its bucket needs a chunk first.
@@ -103,10 +106,15 @@ impl Buffer {
         true
     }
 
-    /// Whether the bucket of `place` may have no further chunk: its rows could not be numbered.
-    pub(super) fn is_full(&self, place: u64) -> bool {
+    /// Whether the bucket of `place` may have no further chunk: its rows could not be numbered, or
+    /// sorting or indexing them takes more memory than there is for it.
+    pub(super) fn is_full(&self, place: u64, share: &Share) -> bool {
         let bucket = &self.buckets[(place >> (PLACE_BITS - self.geometry.bucket_bits)) as usize];
-        (bucket.rows as usize + self.geometry.chunk_bytes) >> ROW_BITS != 0
+        let chunk_rows = (self.geometry.chunk_bytes / self.geometry.stride.max(1)) as u64;
+        let rows = u64::from(bucket.rows);
+        // A bucket without rows gets a chunk, however little memory there is.
+        rows > 0 && rows + chunk_rows > share.bucket_rows_max.min(1 << ROW_BITS)
+            || self.rows() >= share.table_rows_max
     }
 
     /// Gives the bucket of `place` a chunk to fill.
@@ -115,9 +123,15 @@ impl Buffer {
         let bucket = &mut self.buckets[index];
         self.held += chunk.capacity() as u64;
         let full = std::mem::replace(&mut bucket.tail, chunk);
+        self.filled += full.len() as u64;
         if full.capacity() > 0 {
             bucket.chunks.push(full);
         }
+    }
+
+    /// Bytes of all records.
+    pub(super) fn filled(&self) -> u64 {
+        self.filled + self.buckets.iter().map(|bucket| bucket.tail.len() as u64).sum::<u64>()
     }
 
     /// How many records there are.
@@ -143,7 +157,7 @@ impl Bucket {
     pub(super) fn records(&self, geometry: Geometry) -> Records<'_> {
         let mut starts = Vec::new();
         if geometry.stride == 0 {
-            starts.reserve(self.rows as usize);
+            starts.reserve_exact(self.rows as usize);
             for (index, chunk) in self.chunks.iter().enumerate() {
                 let mut at = 0;
                 while at < chunk.len() {

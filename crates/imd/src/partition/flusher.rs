@@ -16,6 +16,7 @@ use super::buffer::{Bucket, Buffer, Geometry, Records};
 use super::pieces::{PIECES_MAX, PieceWriter};
 use super::pool::{Pool, closed};
 use super::segment::{SegmentBuilder, TableIndex};
+use super::share::Share;
 use super::sort::{Sorter, number_of};
 use super::writer::Written;
 use super::{Order, Setup};
@@ -25,9 +26,6 @@ use crate::index::frame::{self, FrameKind, Header};
 use crate::index::head::INDEX_MAGIC;
 use crate::index::root::{Root, encode_footer};
 use crate::shape::Shape;
-
-/// Blocks are handed to the store in pieces of this size, if memory permits.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// What the caller asks for.
 pub(super) enum Job {
@@ -45,6 +43,7 @@ pub(super) enum Job {
 pub(super) struct Flusher {
     pub(super) setup: Setup,
     pub(super) geometry: Geometry,
+    share: Share,
     pub(super) pool: Arc<Pool>,
     data: Data,
     index: Log,
@@ -114,24 +113,23 @@ impl Flusher {
     pub(super) fn new(
         setup: Setup,
         geometry: Geometry,
+        share: Share,
         pool: Arc<Pool>,
         logs: Logs,
     ) -> Result<Self> {
-        // With those that are being written a sixteenth of the memory.
-        let share = usize::try_from(setup.memory_bytes / 64).unwrap_or(PIECE_BYTES);
-        let piece_bytes = share.clamp(BLOCK_BYTES, PIECE_BYTES);
         let data: Arc<dyn AppendLog> = Arc::from(logs.data);
         let pieces = PieceWriter::start(Arc::clone(&data), setup.partition)?;
         Ok(Self {
             setup,
             geometry,
+            share,
             pool,
             data: Data { log: data, bytes: 0, pieces },
             index: Log { log: logs.index, bytes: 0 },
             auxiliary: logs.auxiliary.map(|log| Log { log, bytes: 0 }),
             auxiliary_places: Vec::new(),
             sorter: Sorter::default(),
-            staging: Staging { piece_bytes, ..Staging::default() },
+            staging: Staging { piece_bytes: share.piece_bytes, ..Staging::default() },
             builder: SegmentBuilder::default(),
             segments: Vec::new(),
             tables: 0,
@@ -160,9 +158,9 @@ impl Flusher {
                         failed = true;
                         self.pool.fail(error);
                     }
-                    self.pool.set_writing(false);
+                    self.pool.end_writing();
                 }
-                Job::Table(..) => self.pool.set_writing(false),
+                Job::Table(..) => self.pool.end_writing(),
                 Job::Auxiliary(bytes) if !failed => {
                     if let Err(error) = self.keep_auxiliary(&bytes) {
                         failed = true;
@@ -190,8 +188,11 @@ impl Flusher {
         if rows == 0 {
             return Ok(());
         }
+        if self.builder.is_too_coarse(rows) {
+            self.write_segment()?;
+        }
         let table = Table { offset: self.data.bytes, ..Table::default() };
-        let mut slots = self.builder.begin(rows * scale, self.tables, self.setup.order);
+        let mut slots = self.builder.begin(rows, scale, self.tables, self.setup.order);
         let spans = match self.geometry.shape {
             Shape::Fixed { key_bytes, value_bytes } => {
                 let widths = (usize::from(key_bytes), value_bytes as usize);
@@ -207,7 +208,7 @@ impl Flusher {
         self.written.index_memory_peak =
             self.written.index_memory_peak.max(self.builder.memory_bytes());
         let by_key = self.setup.order == Order::Key;
-        if by_key || self.builder.memory_bytes() > self.setup.memory_bytes / 8 {
+        if by_key || self.builder.memory_bytes() > self.share.index_bytes {
             self.write_segment()?;
         }
         Ok(())
@@ -383,6 +384,9 @@ impl Staging {
 
     fn seal_variable(&mut self, block: &mut VariableBlock, data: &mut Data) -> Result<u64> {
         self.bytes.truncate(self.at);
+        // All at once: growing by and by would leave some spare.
+        let needed = self.at.max(self.piece_bytes) + BLOCK_BYTES + block.encoded_bytes_max();
+        self.bytes.reserve_exact(needed - self.at);
         block.encode(&mut self.bytes);
         let body = self.bytes.len() - self.at;
         self.bytes.resize(self.bytes.len() + CHECKSUM_BYTES, 0);

@@ -17,12 +17,14 @@ mod flusher;
 mod pieces;
 mod pool;
 mod segment;
+mod share;
 mod sort;
 mod writer;
 
 pub(crate) use segment::SLOT_HEADER_BYTES;
+pub use share::MEMORY_BYTES_MIN;
 pub(crate) use sort::prefix as key_prefix;
-pub use writer::{MEMORY_BYTES_MIN, PartitionWriter, Written};
+pub use writer::{PartitionWriter, Written};
 
 use crate::shape::Shape;
 

@@ -8,6 +8,7 @@ use esker_base::{Error, Kind, Result};
 use parking_lot::{Condvar, Mutex};
 
 use super::buffer::Chunk;
+use super::share::LONG_COPIES;
 
 /// What one partition may allocate for records.
 #[derive(Debug)]
@@ -24,11 +25,24 @@ struct State {
     free: Vec<Chunk>,
     /// Bytes of all chunks, the free ones included.
     bytes: u64,
-    /// Whether a table is being written.
-    writing: bool,
+    /// Tables that are being written or are about to be.
+    writing: usize,
     failure: Option<Error>,
     failed: bool,
     bytes_peak: u64,
+    /// Bytes of the longest record, if any was longer than a chunk.
+    long_bytes: u64,
+}
+
+/// What a buffer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ready {
+    /// No record.
+    Nothing,
+    /// Some records.
+    Some,
+    /// Enough for a table.
+    Table,
 }
 
 /// What the caller gets when it asks for memory.
@@ -44,18 +58,21 @@ impl Pool {
         Self { chunk_bytes, bytes_max, state: Mutex::default(), freed: Condvar::new() }
     }
 
-    /// A chunk of at least `bytes`, for a buffer that holds `held` bytes of chunks and makes a table
-    /// of `table_bytes` as soon as nothing is written. Waits while all memory is taken and a table
-    /// is being written.
+    /// A chunk of at least `bytes`, for a buffer that is `ready` to become a table, as soon as nothing
+    /// is written, or at least has something. Waits while all memory is taken and a table is being
+    /// written.
     ///
     /// # Errors
     /// What the background thread failed with.
-    pub(super) fn take(&self, bytes: usize, held: u64, table_bytes: u64) -> Result<Grant> {
+    pub(super) fn take(&self, bytes: usize, ready: Ready) -> Result<Grant> {
         let bytes = bytes.max(self.chunk_bytes);
         let mut state = self.state.lock();
+        if bytes > self.chunk_bytes {
+            state.long_bytes = state.long_bytes.max(bytes as u64);
+        }
         loop {
             state.check()?;
-            if !state.writing && held >= table_bytes {
+            if state.writing == 0 && ready == Ready::Table {
                 return Ok(Grant::HandOver);
             }
             if bytes == self.chunk_bytes
@@ -63,13 +80,15 @@ impl Pool {
             {
                 return Ok(Grant::Chunk(chunk));
             }
-            if state.make_room(bytes as u64, self.bytes_max) || (held == 0 && !state.writing) {
+            let bytes_max = self.bytes_max.saturating_sub(LONG_COPIES * state.long_bytes);
+            let nothing_else = ready == Ready::Nothing && state.writing == 0;
+            if state.make_room(bytes as u64, bytes_max) || nothing_else {
                 // One chunk must be had, however little memory there is.
                 state.bytes += bytes as u64;
                 state.bytes_peak = state.bytes_peak.max(state.bytes);
                 return Ok(Grant::Chunk(Vec::with_capacity(bytes)));
             }
-            if !state.writing {
+            if state.writing == 0 {
                 return Ok(Grant::HandOver);
             }
             self.freed.wait(&mut state);
@@ -91,9 +110,14 @@ impl Pool {
         self.freed.notify_one();
     }
 
-    /// Says whether a table is being written.
-    pub(super) fn set_writing(&self, writing: bool) {
-        self.state.lock().writing = writing;
+    /// A table is about to be written.
+    pub(super) fn begin_writing(&self) {
+        self.state.lock().writing += 1;
+    }
+
+    /// A table is written, or never will be.
+    pub(super) fn end_writing(&self) {
+        self.state.lock().writing -= 1;
         self.freed.notify_one();
     }
 
@@ -114,9 +138,10 @@ impl Pool {
         self.state.lock().check()
     }
 
-    /// The most that chunks took at any moment.
+    /// The most that chunks, and copies of long records, took at any moment.
     pub(super) fn bytes_peak(&self) -> u64 {
-        self.state.lock().bytes_peak
+        let state = self.state.lock();
+        state.bytes_peak + LONG_COPIES * state.long_bytes
     }
 }
 

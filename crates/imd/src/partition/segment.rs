@@ -29,6 +29,9 @@ use crate::slot::{self, SLOT_BITS_MAX};
 /// verified for each key that is looked for, and costs a dozen bytes.
 const SLOT_ROWS: u64 = 2 << 10;
 
+/// Rows of a table's slot, at most on average: some four times what they are as a rule.
+const SLOT_ROWS_MAX: u64 = 16 << 10;
+
 /// Bytes in front of a table's slot: its first row and its rows.
 pub(crate) const SLOT_HEADER_BYTES: usize = 8;
 
@@ -170,18 +173,37 @@ impl KeySlots {
 }
 
 impl SegmentBuilder {
-    /// Begins the index of a table of `rows` rows, which is the `number`-th of the epoch.
-    pub(super) fn begin(&mut self, rows: u64, number: usize, order: Order) -> TableIndex {
-        let slots = Slots { first_rows: vec![0], ..Slots::default() };
+    /// Whether a table of `rows` rows would have slots so large, for the slots that there are, that
+    /// a reader is better off with another segment. That happens where the first table of an epoch
+    /// had very long records, or one key over and over.
+    pub(super) fn is_too_coarse(&self, rows: u64) -> bool {
+        !self.tables.is_empty() && rows >> self.slot_bits > SLOT_ROWS_MAX
+    }
+
+    /// Begins the index of a table of `rows` rows, which is the `number`-th of the epoch; others are
+    /// expected to have `scale` times as many.
+    pub(super) fn begin(
+        &mut self,
+        rows: u64,
+        scale: u64,
+        number: usize,
+        order: Order,
+    ) -> TableIndex {
+        let mut slots = Slots { first_rows: vec![0], ..Slots::default() };
         if order == Order::Key {
             return TableIndex::Keys(KeySlots { slots, ..KeySlots::default() });
         }
         if self.tables.is_empty() {
-            self.slot_bits = (rows / SLOT_ROWS).max(1).ilog2().min(SLOT_BITS_MAX);
+            self.slot_bits = (rows * scale / SLOT_ROWS).max(1).ilog2().min(SLOT_BITS_MAX);
         }
         let end = 1 << (PLACE_BITS - self.slot_bits);
         let (slot_bits, low_bits) = (self.slot_bits, low_bits(number));
         let places = Vec::new();
+        let bits = rows * (5 + 2 * u64::from(low_bits)) / 2;
+        let spare = (3 << slot_bits) + 64;
+        slots.bytes.reserve_exact(usize::try_from(bits / 8 + spare).expect("an index fits memory"));
+        slots.first_rows.reserve_exact(1 << slot_bits);
+        slots.ends.reserve_exact(1 << slot_bits);
         TableIndex::Places(PlaceSlots { slot_bits, low_bits, slot: 0, end, places, rows: 0, slots })
     }
 
@@ -199,7 +221,9 @@ impl SegmentBuilder {
                 index.slots
             }
         };
-        slots.bytes.shrink_to_fit();
+        if slots.bytes.capacity() > 2 * slots.bytes.len() {
+            slots.bytes.shrink_to_fit();
+        }
         self.tables.push((table, slots));
     }
 
@@ -212,7 +236,7 @@ impl SegmentBuilder {
     pub(super) fn memory_bytes(&self) -> u64 {
         let bytes = |(table, slots): &(Table, Slots)| {
             table.spans.len() * size_of::<Span>()
-                + slots.bytes.len()
+                + slots.bytes.capacity()
                 + slots.ends.len() * 12
                 + slots.keys.len() * 8
         };

@@ -13,7 +13,7 @@ const COUNT_BITS_MAX: u32 = 12;
 /// Groups of more rows, which only repeated or made-up keys have, are sorted by the library.
 const INSERTION_MAX: usize = 32;
 
-/// Memory that sorting by key takes for each row.
+/// Memory that sorting takes for each row, at most: by key, of any shape.
 pub(super) const ROW_SORT_BYTES: u64 = 32;
 
 /// Sorts buckets, one after another, with memory that it keeps.
@@ -45,7 +45,15 @@ impl Sorter {
         geometry: Geometry,
         partitions: u32,
     ) -> &[u64] {
-        self.rows.clear();
+        let rows = bucket.rows() as usize;
+        for kept in [&mut self.rows, &mut self.sorted] {
+            kept.clear();
+            if kept.capacity() < rows {
+                // Nothing old is copied, and nothing spare allocated.
+                *kept = Vec::new();
+                kept.reserve_exact(rows);
+            }
+        }
         let place = |key: &[u8]| home(key_hash(key), partitions).1;
         if geometry.stride > 0 {
             let key_bytes = records.key_bytes();

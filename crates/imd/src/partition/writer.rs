@@ -5,19 +5,15 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use esker_base::store::SharedStore;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Result};
 
-use super::buffer::{Buffer, Geometry, LENGTHS_BYTES};
+use super::buffer::{Buffer, Geometry};
 use super::flusher::{Flusher, Job, Logs};
-use super::pool::{Grant, Pool, closed};
-use super::sort::ROW_SORT_BYTES;
+use super::pool::{Grant, Pool, Ready, closed};
+use super::share::Share;
 use super::{Order, Setup};
 use crate::hash::home;
 use crate::names;
-use crate::shape::Shape;
-
-/// The least memory that a partition can be given.
-pub const MEMORY_BYTES_MIN: u64 = 256 << 10;
 
 /// The first table of an epoch is so many times smaller than the others at least are.
 const FIRST_TABLE_SHARE: u64 = 4;
@@ -32,8 +28,7 @@ pub struct PartitionWriter {
     geometry: Geometry,
     pool: Arc<Pool>,
     buffer: Buffer,
-    /// Memory for records.
-    record_bytes: u64,
+    share: Share,
     /// Whether a table was made in this epoch.
     has_table: bool,
     jobs: Option<Sender<Job>>,
@@ -70,36 +65,18 @@ impl PartitionWriter {
     /// store answers.
     pub fn create(store: &SharedStore, prefix: &str, setup: Setup, head: &[u8]) -> Result<Self> {
         setup.shape.check()?;
-        if setup.memory_bytes < MEMORY_BYTES_MIN {
-            let what = format!(
-                "{} bytes of memory for a partition: at least {MEMORY_BYTES_MIN} are needed",
-                setup.memory_bytes
-            );
-            return Err(Error::new(Kind::Invalid, what));
-        }
-        // Three quarters hold records; the index of an epoch gets an eighth, writing the rest.
-        let mut record_bytes = setup.memory_bytes / 4 * 3;
-        if setup.order == Order::Key {
-            // A whole table is sorted at once.
-            let stride = match setup.shape {
-                Shape::Fixed { key_bytes, value_bytes } => {
-                    u64::from(key_bytes) + u64::from(value_bytes)
-                }
-                Shape::Variable => LENGTHS_BYTES as u64 + 1,
-            };
-            record_bytes = record_bytes / (stride + ROW_SORT_BYTES) * stride;
-        }
-        let mut geometry = Geometry::of(setup.shape, record_bytes);
+        let share = Share::of(&setup)?;
+        let mut geometry = Geometry::of(setup.shape, share.record_bytes);
         if setup.order == Order::Key {
             geometry.bucket_bits = 0;
         }
         let index = store.append_log(&names::index(prefix, setup.partition))?;
         let data = store.append_log(&names::data(prefix, setup.partition))?;
-        let pool = Arc::new(Pool::new(geometry.chunk_bytes, record_bytes));
+        let pool = Arc::new(Pool::new(geometry.chunk_bytes, share.record_bytes));
         let auxiliary = setup.has_auxiliary.then(|| names::auxiliary(prefix, setup.partition));
         let auxiliary = auxiliary.map(|name| store.append_log(&name)).transpose()?;
         let logs = Logs { data, index, auxiliary };
-        let mut flusher = Flusher::new(setup, geometry, Arc::clone(&pool), logs)?;
+        let mut flusher = Flusher::new(setup, geometry, share, Arc::clone(&pool), logs)?;
         flusher.begin(head)?;
         let (jobs, inbox) = channel();
         let background = std::thread::Builder::new()
@@ -109,17 +86,7 @@ impl PartitionWriter {
         let (jobs, background) = (Some(jobs), Some(background));
         let buffer = Buffer::new(geometry);
         let (has_table, poisoned) = (false, false);
-        Ok(Self {
-            setup,
-            geometry,
-            pool,
-            buffer,
-            record_bytes,
-            has_table,
-            jobs,
-            background,
-            poisoned,
-        })
+        Ok(Self { setup, geometry, pool, buffer, share, has_table, jobs, background, poisoned })
     }
 
     /// Adds a record. `hash` is that of its key ([`crate::hash::key_hash`]).
@@ -147,11 +114,11 @@ impl PartitionWriter {
             return Err(closed());
         }
         loop {
-            if self.buffer.is_full(place) {
+            if self.buffer.is_full(place, &self.share) {
                 self.hand_over(true);
             }
             let bytes = self.geometry.bytes_of(key, value);
-            match self.pool.take(bytes, self.buffer.held, self.table_bytes()) {
+            match self.pool.take(bytes, self.ready()) {
                 Ok(Grant::Chunk(chunk)) => {
                     self.buffer.add_chunk(place, chunk);
                     let pushed = self.buffer.push(place, key, value);
@@ -167,16 +134,25 @@ impl PartitionWriter {
         }
     }
 
-    /// Memory that a table's records take, if nothing is written meanwhile. The first of an epoch is
-    /// small, so that the store has something to do soon.
-    fn table_bytes(&self) -> u64 {
-        self.record_bytes / if self.has_table { 2 } else { 2 * FIRST_TABLE_SHARE }
+    /// What the buffer has. It makes a table, if nothing is written meanwhile, once half of the
+    /// memory is filled; the first of an epoch is small, so that the store has something to do soon.
+    fn ready(&self) -> Ready {
+        if self.buffer.held == 0 {
+            return Ready::Nothing;
+        }
+        let part = if self.has_table { 2 } else { 2 * FIRST_TABLE_SHARE };
+        // Chunks that are hardly filled make no table: the next would have very many more rows.
+        if self.buffer.filled() >= self.share.record_bytes / part {
+            Ready::Table
+        } else {
+            Ready::Some
+        }
     }
 
     /// Hands the buffer to the background thread and begins another.
     fn hand_over(&mut self, more_come: bool) {
         let full = std::mem::replace(&mut self.buffer, Buffer::new(self.geometry));
-        self.pool.set_writing(true);
+        self.pool.begin_writing();
         let scale = if more_come && !self.has_table { FIRST_TABLE_SHARE } else { 1 };
         self.has_table = more_come;
         self.send(Job::Table(full, scale));
@@ -228,6 +204,12 @@ impl PartitionWriter {
     pub fn finish(mut self) -> Result<Written> {
         assert!(self.buffer.held == 0, "records are flushed before the logs end");
         self.ask(Job::Finish)
+    }
+
+    /// Bytes that key and value of a record may have: longer ones do not fit the memory.
+    #[must_use]
+    pub fn record_bytes_max(&self) -> u64 {
+        self.share.record_bytes_max()
     }
 
     /// How many bytes of records wait in the buffer, as chunks.

@@ -23,12 +23,15 @@ const SAMPLES: Channel = Channel(0x11);
 /// Bounds from rank 0.
 const BOUNDS: Channel = Channel(0x12);
 
-/// Keys that all ranks sample together, as long as each samples [`SAMPLE_MIN`].
-const SAMPLES_IN_ALL: u32 = 64 << 10;
+/// Keys that all ranks sample together if memory permits: so many, or [`SAMPLES_EACH`] a rank.
+const SAMPLES_IN_ALL: u64 = 64 << 10;
+const SAMPLES_EACH: u64 = 64;
 
-/// Keys that a rank samples, at least and at most.
-const SAMPLE_MIN: u32 = 64;
-const SAMPLE_MAX: u32 = 4 << 10;
+/// Keys that a rank samples, at most.
+const SAMPLE_MAX: u64 = 4 << 10;
+
+/// What a sampled key takes of rank 0, which gathers them.
+const SAMPLE_BYTES: u64 = size_of::<(u64, f64)>() as u64;
 
 /// New cuts are made if the fullest partition has so many hundredths of its share.
 const SKEW_PERCENT_MAX: u64 = 125;
@@ -156,15 +159,18 @@ impl Census {
 }
 
 impl Balancer {
-    /// That of rank `me`, which may keep `memory_bytes` of records waiting.
+    /// That of rank `me`. Half of `memory_bytes` is for samples, a quarter for records that wait,
+    /// whose buffers grow to twice that.
     pub(super) fn new(partitions: u32, me: u32, memory_bytes: u64) -> Self {
-        let max = (SAMPLES_IN_ALL / partitions).clamp(SAMPLE_MIN, SAMPLE_MAX) as usize;
+        let ranks = u64::from(partitions);
+        let all = SAMPLES_IN_ALL.max(SAMPLES_EACH * ranks).min(memory_bytes / 2 / SAMPLE_BYTES);
+        let max = (all / ranks).clamp(1, SAMPLE_MAX) as usize;
         Self {
             partitions,
             me,
             bounds: (partitions == 1).then(Bounds::default),
             waiting: Waiting::default(),
-            waiting_bytes_max: usize::try_from(memory_bytes).unwrap_or(usize::MAX),
+            waiting_bytes_max: usize::try_from(memory_bytes / 4).unwrap_or(usize::MAX),
             sample: Sample { max, state: u64::from(me) + 1, ..Sample::default() },
             history: Vec::new(),
         }

@@ -23,6 +23,9 @@ const TOTALS: Channel = Channel(0x10);
 /// Memory of a pair in an auxiliary table that is being built, its encoding included.
 const PAIR_MEMORY_BYTES: u64 = 48;
 
+/// Bytes of key and value of a record that can be sent.
+const MOVES_BYTES_MAX: u64 = router::RECORD_BYTES_MAX as u64 - 1;
+
 /// The least batch that records travel in.
 const BATCH_BYTES_MIN: u64 = 1 << 10;
 
@@ -38,8 +41,9 @@ pub struct Options {
     /// How records travel.
     pub routing: Routing,
     /// What each rank may allocate in all: for records that wait, tables that are written, the
-    /// index of the running epoch, and batches on their way. The transport's own buffers come on
-    /// top; its counters tell them.
+    /// index of the running epoch, and batches on their way. One record may take a twentieth of it.
+    /// On top come some 200 kB that depend on nothing, and the transport's own buffers, which its
+    /// counters tell.
     pub memory_bytes: u64,
     /// Bits of a fingerprint, for format lossy.
     pub fingerprint_bits: u32,
@@ -110,8 +114,8 @@ pub struct Imd<T> {
     me: u32,
     format: Format,
     shape: Shape,
-    /// Bytes of key and value that can be sent, if they may have to be.
-    record_bytes_max: usize,
+    /// Bytes of key and value that fit memory, and can be sent if they may have to be.
+    record_bytes_max: u64,
     /// What is sent, built in place.
     message: Vec<u8>,
     balancer: Option<Balancer>,
@@ -122,6 +126,8 @@ pub struct Imd<T> {
     prefix: String,
     head: Head,
     batch_memory: u64,
+    /// Memory for values, or for agreeing on bounds.
+    besides_memory: u64,
 }
 
 /// What of a rank takes in what others send.
@@ -204,20 +210,25 @@ impl<T: Transport> Imd<T> {
         let has_auxiliary = matches!(format, Format::Lossy | Format::Static);
         let left = options.memory_bytes - batch_memory;
         let pairs_memory = if has_auxiliary { left / 4 } else { 0 };
+        let is_pointer = format == Format::Pointer;
+        let value_memory = if is_pointer { ValueLog::memory_bytes(left) } else { 0 };
+        let by_key = format == Format::Ordered;
+        let bounds_memory = if by_key { left / 8 } else { 0 };
         let setup = Setup {
             partition: me,
             partitions: head.hash_partitions(),
             shape: head.row_shape(),
             order: head.order(),
             has_auxiliary,
-            memory_bytes: left - pairs_memory,
+            memory_bytes: left - pairs_memory - value_memory - bounds_memory,
         };
         let mut head_bytes = Vec::new();
         head.encode(&mut head_bytes);
         let writer = PartitionWriter::create(store, prefix, setup, &head_bytes)?;
         let encoding = encoding_of(options);
-        let is_pointer = format == Format::Pointer;
-        let values = is_pointer.then(|| ValueLog::create(store, prefix, me)).transpose()?;
+        let values = || ValueLog::create(store, prefix, me, value_memory);
+        let values = is_pointer.then(values).transpose()?;
+        let fits_memory = if is_pointer { u64::MAX } else { writer.record_bytes_max() };
         let key_bytes = key_bytes_of(shape);
         let local = Local {
             writer,
@@ -233,9 +244,8 @@ impl<T: Transport> Imd<T> {
         let mut routing = RouterOptions::new(options.routing);
         routing.batch_bytes = batch_bytes;
         routing.record_bytes = message_bytes(&head);
-        let by_key = format == Format::Ordered;
         let moves = partitions > 1 && matches!(format, Format::Base | Format::Ordered);
-        let balancer = by_key.then(|| Balancer::new(partitions, me, setup.memory_bytes / 16));
+        let balancer = by_key.then(|| Balancer::new(partitions, me, bounds_memory));
         Ok(Self {
             router: Router::new(transport, routing)?,
             local,
@@ -243,7 +253,7 @@ impl<T: Transport> Imd<T> {
             me,
             format,
             shape,
-            record_bytes_max: if moves { router::RECORD_BYTES_MAX - 1 } else { usize::MAX },
+            record_bytes_max: fits_memory.min(if moves { MOVES_BYTES_MAX } else { u64::MAX }),
             message: Vec::new(),
             balancer,
             is_dirty: false,
@@ -252,6 +262,7 @@ impl<T: Transport> Imd<T> {
             prefix: prefix.to_owned(),
             head,
             batch_memory,
+            besides_memory: value_memory + bounds_memory,
         })
     }
 
@@ -261,12 +272,12 @@ impl<T: Transport> Imd<T> {
     /// the order in which a rank appended them. Waits only while all memory is taken.
     ///
     /// # Errors
-    /// `Invalid` or `TooLarge` for a record that does not fit, which changes nothing; what writing
-    /// and sending failed with, and `Closed` afterwards.
+    /// `Invalid` or `TooLarge` for a record that does not fit shape, messages or memory, which changes
+    /// nothing; what writing and sending failed with, and `Closed` afterwards.
     #[inline]
     pub fn append(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.shape.check_record(key, value)?;
-        if key.len() + value.len() > self.record_bytes_max {
+        if (key.len() + value.len()) as u64 > self.record_bytes_max {
             return Err(too_large(value, self.record_bytes_max));
         }
         if self.has_failed {
@@ -455,7 +466,7 @@ impl<T: Transport> Imd<T> {
         transport.barrier()?;
         let pairs = self.local.pairs_peak as u64 * PAIR_MEMORY_BYTES;
         let batches = self.batch_memory.min(router.memory_bytes_max);
-        let memory_peak = written.memory_peak + batches + pairs;
+        let memory_peak = written.memory_peak + batches + pairs + self.besides_memory;
         Ok(Summary { totals, epochs: written.epochs, memory_peak, router })
     }
 }
@@ -533,10 +544,11 @@ fn message_bytes(head: &Head) -> Option<u32> {
 }
 
 #[cold]
-fn too_large(value: &[u8], bytes_max: usize) -> Error {
+fn too_large(value: &[u8], bytes_max: u64) -> Error {
+    let why = if bytes_max == MOVES_BYTES_MAX { "move between ranks" } else { "fit this memory" };
     let what = format!(
-        "a value of {} bytes: records that move between ranks have {bytes_max} at most; format \
-         pointer leaves values where they are",
+        "a value of {} bytes: records that {why} have {bytes_max} at most; format pointer leaves \
+         values where they are",
         value.len()
     );
     Error::new(Kind::TooLarge, what)

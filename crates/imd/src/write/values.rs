@@ -19,14 +19,16 @@ pub const PAGE_BYTES: usize = 8 << 10;
 /// Bytes of values in a page.
 pub const PAGE_VALUE_BYTES: usize = PAGE_BYTES - CHECKSUM_BYTES;
 
-/// Pages are handed to the store this many at once.
-const PAGES_MAX: usize = 64;
+/// Pages are handed to the store this many at once, if memory permits.
+const PAGES_MAX: u64 = 64;
 
 /// Takes values.
 pub(crate) struct ValueLog {
     log: Box<dyn AppendLog>,
     /// Pages that wait, the last one unfinished.
     pages: Vec<u8>,
+    /// Bytes that are handed to the store at once.
+    piece_bytes: usize,
     /// Bytes of the log so far.
     written: u64,
     poisoned: bool,
@@ -39,10 +41,23 @@ impl std::fmt::Debug for ValueLog {
 }
 
 impl ValueLog {
-    pub(crate) fn create(store: &SharedStore, prefix: &str, rank: u32) -> Result<Self> {
+    /// That of `rank`, which keeps `memory_bytes` of values, as [`ValueLog::memory_bytes`] says.
+    pub(crate) fn create(
+        store: &SharedStore,
+        prefix: &str,
+        rank: u32,
+        memory_bytes: u64,
+    ) -> Result<Self> {
         let log = store.append_log(&names::values(prefix, rank))?;
-        let pages = Vec::with_capacity(PAGES_MAX * PAGE_BYTES);
-        Ok(Self { log, pages, written: 0, poisoned: false })
+        let piece_bytes = usize::try_from(memory_bytes).expect("few pages");
+        let pages = Vec::with_capacity(piece_bytes);
+        Ok(Self { log, pages, piece_bytes, written: 0, poisoned: false })
+    }
+
+    /// Memory for values that wait, of all that a rank has.
+    pub(crate) fn memory_bytes(rank_bytes: u64) -> u64 {
+        let page = PAGE_BYTES as u64;
+        (rank_bytes / 16 / page).clamp(1, PAGES_MAX) * page
     }
 
     /// Adds a value; returns its offset among the bytes of values.
@@ -69,7 +84,7 @@ impl ValueLog {
     fn seal(&mut self) -> Result<()> {
         let start = self.pages.len() - PAGE_VALUE_BYTES;
         block::seal(&mut self.pages, start, self.written + start as u64);
-        if self.pages.len() >= PAGES_MAX * PAGE_BYTES { self.hand_over() } else { Ok(()) }
+        if self.pages.len() >= self.piece_bytes { self.hand_over() } else { Ok(()) }
     }
 
     fn hand_over(&mut self) -> Result<()> {
@@ -164,7 +179,7 @@ mod tests {
     #[test]
     fn values_lie_where_their_pointers_say() {
         let store: SharedStore = Arc::new(MemoryStore::new());
-        let mut log = ValueLog::create(&store, "d/", 3).expect("log");
+        let mut log = ValueLog::create(&store, "d/", 3, 2 * PAGE_BYTES as u64).expect("log");
         let lengths = [5, 0, 8000, 200, 20_000, 1, PAGE_VALUE_BYTES, 3];
         let values: Vec<Vec<u8>> = (1..).zip(lengths).map(|(i, n)| vec![i; n]).collect();
         let mut offsets = Vec::new();

@@ -1,0 +1,105 @@
+//! Slots: however records and memory are, a key is found without reading much of the index.
+
+use std::sync::Arc;
+
+use esker_base::Random;
+use esker_base::store::{MemoryStore, SharedStore};
+use esker_comm::threads;
+use esker_imd::index::epoch::Segment;
+use esker_imd::{Counts, Format, Imd, Options, Reader, Shape};
+
+/// Appends a record.
+type Append<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
+
+/// A directory of one rank, into which `append` appends as it likes, and the bytes of a table's slot
+/// in its segment with the largest slots.
+fn largest_slot(
+    shape: Shape,
+    memory_bytes: u64,
+    append: impl Fn(&mut Append<'_>) + Sync,
+) -> (SharedStore, u64) {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let mut options = Options::new(1, Format::Base, shape);
+    options.memory_bytes = memory_bytes;
+    threads::run(1, 1, |transport| {
+        let mut imd = Imd::create(&store, "d/", transport, &options)?;
+        append(&mut |key, value| imd.append(key, value).expect("appended"));
+        imd.epoch_flush()?;
+        imd.finish()
+    })
+    .expect("written");
+    let reader = Reader::open(&store, "d/", 0).expect("open");
+    let mut counts = Counts::default();
+    let partition = reader.partition(0, &mut counts).expect("partition");
+    let epoch = partition.epoch(0, &mut counts).expect("epoch");
+    let of_segment = |segment: &Segment| {
+        let slots = 0..segment.slot_ends.len();
+        let bytes = slots.map(|slot| segment.slot_place(slot)).map(|at| at.end - at.start);
+        bytes.max().unwrap_or(0) / segment.tables.len() as u64
+    };
+    let most = epoch.segments.iter().map(of_segment).max().expect("a segment");
+    (store, most)
+}
+
+/// Bytes of one table's slot: 16 Ki rows of 15 bits, and the spread of hashes.
+const SLOT_BYTES_MAX: u64 = 34 << 10;
+
+#[test]
+fn slots_are_small_whatever_the_memory_and_the_records() {
+    for memory_kib in [512, 1 << 10, 3 << 10, 16 << 10, 40 << 10] {
+        for value_bytes in [0, 8, 40, 1000, 3000] {
+            let shape = Shape::Fixed { key_bytes: 8, value_bytes };
+            let memory = memory_kib << 10;
+            let rows = (2 * memory / (8 + u64::from(value_bytes))).min(400_000);
+            let (_, most) = largest_slot(shape, memory, |append| {
+                let mut random = Random::from_seed(memory);
+                let value = vec![3; value_bytes as usize];
+                (0..rows).for_each(|_| append(&random.next_u64().to_be_bytes(), &value));
+            });
+            assert!(most <= SLOT_BYTES_MAX, "{memory_kib} KiB, {value_bytes}: {most} bytes");
+        }
+    }
+}
+
+/// The first table of the epoch has few rows, and the others very many.
+#[test]
+fn long_records_before_short_ones_do_not_make_slots_large() {
+    const SHORT: u64 = 1_200_000;
+    let key = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+    let (store, most) = largest_slot(Shape::Variable, 24 << 20, |append| {
+        let long = vec![1; 900_000];
+        (SHORT..SHORT + 30).for_each(|number| append(&key(number), &long));
+        (0..SHORT).for_each(|number| append(&key(number), &[2]));
+    });
+    assert!(most <= SLOT_BYTES_MAX, "{most} bytes");
+    let reader = Reader::open(&store, "d/", 0).expect("open");
+    let opened = reader.get(&key(7)).expect("get").counts;
+    assert!(opened.index_reads > 1, "the index log is too large to be read as a whole: {opened:?}");
+    // The partition is open now.
+    for number in (0..SHORT).step_by(100_003) {
+        let answer = reader.get(&key(number)).expect("get");
+        assert_eq!(answer.values.len(), 1);
+        let counts = answer.counts;
+        assert!(counts.index_bytes <= 400 << 10 && counts.data_bytes <= 64 << 10, "{counts:?}");
+    }
+}
+
+#[test]
+fn one_key_over_and_over_does_not_spoil_the_others() {
+    let (store, _) =
+        largest_slot(Shape::Fixed { key_bytes: 8, value_bytes: 8 }, 8 << 20, |append| {
+            (0..150_000_u64).for_each(|number| append(&[7; 8], &number.to_be_bytes()));
+            (0..400_000_u64).for_each(|number| append(&(number << 9).to_be_bytes(), &[1; 8]));
+        });
+    let reader = Reader::open(&store, "d/", 0).expect("open");
+    let all = reader.get(&[7; 8]).expect("get").values;
+    assert!(all.iter().map(|value| &value.bytes[..]).eq((0..150_000_u64).map(u64::to_be_bytes)));
+    let mut bytes = Vec::new();
+    for number in (0..400_000_u64).step_by(10_007) {
+        let answer = reader.get(&(number << 9).to_be_bytes()).expect("get");
+        assert_eq!(answer.values.len(), 1);
+        bytes.push(answer.counts.index_bytes);
+    }
+    bytes.sort_unstable();
+    assert!(bytes[bytes.len() / 2] <= 128 << 10, "{bytes:?}");
+}
