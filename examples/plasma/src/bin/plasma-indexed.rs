@@ -66,7 +66,12 @@ fn write(store: &str, options: &Options, transport: &mut dyn Transport) -> Resul
 /// Looks one key up.
 fn trace(store: &SharedStore, id: u64) -> Result<Vec<(u32, Electron)>> {
     let key = id.to_be_bytes();
-    let answer = Reader::open(store, DIRECTORY, 0)?.get(&key)?;
+    let reader = Reader::open(store, DIRECTORY, 0)?;
+    if reader.directory().is_none() {
+        let complete = reader.epochs_complete()?;
+        eprintln!("plasma: the job did not end: its first {complete} epochs are complete");
+    }
+    let answer = reader.get(&key)?;
     let electrons = answer.values.iter().map(|value| {
         let electron = Electron::parse(&key, &value.bytes);
         Ok((value.epoch, electron.ok_or_else(|| program::no_electron(DIRECTORY))?))

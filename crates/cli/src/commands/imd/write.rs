@@ -7,6 +7,8 @@ use esker_bench::particles::{KEY_BYTES, Particles};
 use esker_bench::report::Report;
 use esker_bench::{ImdWrite, imd_write, imd_write_as_first, write_rank};
 use esker_comm::job::Job;
+#[cfg(feature = "mpi")]
+use esker_comm::mpi;
 use esker_comm::{Channel, Rank, Routing, Transport, tcp};
 use esker_fs::indexed;
 use esker_fs::session::Session;
@@ -80,6 +82,8 @@ enum TransportName {
     Threads,
     /// Processes, started by `esker run`, srun or mpirun
     Tcp,
+    /// Processes that mpirun or srun started and that MPI connects, where it was built in
+    Mpi,
 }
 
 /// Write an indexed directory of synthetic particles
@@ -92,7 +96,8 @@ enum TransportName {
 Examples:
   esker imd write run:/particles --store /dev/shm/store --keys 16000000
   esker imd write run:/p --ranks 64 --per-node 8 --routing 3hop --format static --keys 100000
-  esker run -n 16 --per-node 4 -- esker imd write run:/p --transport tcp --routing 3hop")]
+  esker run -n 16 --per-node 4 -- esker imd write run:/p --transport tcp --routing 3hop
+  mpirun -n 16 esker imd write run:/p --transport mpi --routing 3hop")]
 pub struct Write {
     #[command(flatten)]
     target: Target,
@@ -137,7 +142,8 @@ impl Write {
                 self.target.place(session, number, &written.1.totals)?;
                 Ok(written)
             }),
-            TransportName::Tcp => self.run_process(context),
+            TransportName::Tcp => self.run_over_tcp(context),
+            TransportName::Mpi => self.run_over_mpi(context),
         }
     }
 
@@ -151,40 +157,58 @@ impl Write {
         show(context, &report, &summary, &published)
     }
 
-    /// What this process does as one rank of a job. Rank 0 leads; the others are told where to write.
-    fn run_process(&self, context: &Context) -> Result<()> {
+    fn run_over_tcp(&self, context: &Context) -> Result<()> {
         let job = Job::from_env()?.ok_or_else(|| {
             let what = "no rank of a job: start it as `esker run -n 4 -- esker imd write …`";
             Error::new(Kind::Invalid, what)
         })?;
-        let store = context.store()?;
-        let meet = job.meet.as_deref().map_or_else(|| Ok(store.clone()), url::open)?;
-        tcp::run(&*meet, &job, &tcp::Options::default(), |transport| {
-            let ranks = transport.size();
-            if transport.rank() != Rank(0) {
-                let told = transport.receive_soon(&[PLACE], "where to write")?;
-                let place = told.bytes.split_first_chunk::<16>();
-                let place = place.and_then(|(set, rest)| Some((set, rest.first_chunk::<8>()?)));
-                let (set, number) = place
-                    .ok_or_else(|| Error::new(Kind::Corrupt, "rank 0 told no place to write"))?;
-                let set = SetId(u128::from_le_bytes(*set));
-                let number = u64::from_le_bytes(*number);
-                let work = self.work(set, number, ranks);
-                let prefix = indexed::prefix(set, number);
-                return write_rank(&store, &prefix, transport, &work).map(drop);
+        let meet = job.meet.as_deref().map_or_else(|| context.store(), url::open)?;
+        tcp::run(&*meet, &job, &tcp::Options::default(), |rank| self.run_rank(context, rank))
+    }
+
+    #[cfg(feature = "mpi")]
+    fn run_over_mpi(&self, context: &Context) -> Result<()> {
+        let options = mpi::Options { per_node: self.per_node, ..mpi::Options::default() };
+        let work = |rank: &mut mpi::MpiTransport| self.run_rank(context, rank);
+        mpi::run(&options, work, |error| notice(error.to_string()))
+    }
+
+    #[cfg(not(feature = "mpi"))]
+    #[expect(clippy::unused_self, reason = "with MPI it writes")]
+    fn run_over_mpi(&self, _: &Context) -> Result<()> {
+        let what = "this esker was built without MPI: build it with `cargo build --release -p \
+                    esker-cli --features mpi`, where MPICC names the MPI's compiler";
+        Err(Error::new(Kind::Invalid, what))
+    }
+
+    /// What this process does as one rank of a job. Rank 0 leads; the others are told where to write.
+    fn run_rank(&self, context: &Context, transport: &mut impl Transport) -> Result<()> {
+        let ranks = transport.size();
+        if transport.rank() != Rank(0) {
+            let told = transport.receive_soon(&[PLACE], "where to write")?;
+            let place = told.bytes.split_first_chunk::<16>();
+            let place = place.and_then(|(set, rest)| Some((set, rest.first_chunk::<8>()?)));
+            let (set, number) =
+                place.ok_or_else(|| Error::new(Kind::Corrupt, "rank 0 told no place to write"))?;
+            let set = SetId(u128::from_le_bytes(*set));
+            let number = u64::from_le_bytes(*number);
+            let work = self.work(set, number, ranks);
+            let prefix = indexed::prefix(set, number);
+            // Rank 0 made the store if there was none.
+            return write_rank(&context.store()?, &prefix, transport, &work).map(drop);
+        }
+        self.lead(context, |session| {
+            let (number, prefix) = place_of(session);
+            let set = session.set();
+            let told = [&set.0.to_le_bytes()[..], &number.to_le_bytes()].concat();
+            for rank in Rank::all(ranks).skip(1) {
+                transport.send(rank, PLACE, told.clone())?;
             }
-            self.lead(context, |session| {
-                let (number, prefix) = place_of(session);
-                let set = session.set();
-                let told = [&set.0.to_le_bytes()[..], &number.to_le_bytes()].concat();
-                for rank in Rank::all(ranks).skip(1) {
-                    transport.send(rank, PLACE, told.clone())?;
-                }
-                let work = self.work(set, number, ranks);
-                let written = imd_write_as_first(&store, &prefix, transport, &work)?;
-                self.target.place(session, number, &written.1.totals)?;
-                Ok(written)
-            })
+            let work = self.work(set, number, ranks);
+            let store = session.layers().source().store.clone();
+            let written = imd_write_as_first(&store, &prefix, transport, &work)?;
+            self.target.place(session, number, &written.1.totals)?;
+            Ok(written)
         })
     }
 
