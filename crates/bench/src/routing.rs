@@ -43,7 +43,8 @@ pub struct RoutingRow {
     /// The most bytes of messages that waited for any rank, measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_transport_bytes: Option<u64>,
-    /// Whether what was measured is no more than the model says.
+    /// Whether what was measured, of the router and with the messages that waited, is no more than
+    /// the model says, and the next hops are as many.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_within_model: Option<bool>,
 }
@@ -137,11 +138,15 @@ fn measure(
     let most = |part: fn(&(u64, u64, u64)) -> u64| held.iter().map(part).max();
     let router_bytes = most(|rank| rank.1).unwrap_or(0);
     let next_hops = most(|rank| rank.0).unwrap_or(0);
+    let waiting = most(|rank| rank.2).unwrap_or(0);
+    let is_within_model = router_bytes <= row.model_router_bytes
+        && router_bytes + waiting <= row.model_total_bytes
+        && next_hops == row.next_hops;
     Ok(RoutingRow {
         measured_next_hops: Some(next_hops),
         measured_router_bytes: Some(router_bytes),
-        measured_transport_bytes: most(|rank| rank.2),
-        is_within_model: Some(router_bytes <= row.model_router_bytes && next_hops == row.next_hops),
+        measured_transport_bytes: Some(waiting),
+        is_within_model: Some(is_within_model),
         ..row
     })
 }
@@ -207,6 +212,19 @@ impl fmt::Display for RoutingReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The promise of 16 MiB at 32 ranks a node, in the sizes that can be run.
+    #[test]
+    fn three_hops_of_64_to_256_ranks_need_what_the_model_says() {
+        let options = RouterOptions::new(Routing::ThreeHop);
+        for size in [64, 128, 256] {
+            let row = modelled(&options, size / 32, 32).unwrap();
+            let row = measure(row, &options, size, 20).unwrap();
+            assert_eq!(row.is_within_model, Some(true), "{row:?}");
+            let measured = row.measured_router_bytes.unwrap();
+            assert!(5 * measured > 2 * row.model_router_bytes, "{row:?}");
+        }
+    }
 
     /// Runs and model agree: as many next hops, and no more memory, nor much less.
     #[test]

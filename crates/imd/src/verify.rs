@@ -35,6 +35,10 @@ pub fn verify(store: &SharedStore, prefix: &str, tell: &mut dyn FnMut(Error)) ->
             let what = "no footer, though the directory was finished; its epochs are still read";
             tell(part.named(Error::corrupt(&name, end, what)));
         }
+        if part.is_finished() {
+            let checked = part.log.check_frames(&mut counts);
+            sort(checked.map_err(|error| part.named(error)), tell)?;
+        }
         for epoch in 0..part.epochs() {
             sort(check_slots(&part, epoch, &mut counts), tell)?;
             let scanned = part.scan(epoch, &mut counts);

@@ -8,7 +8,7 @@ use esker_base::Random;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_comm::{Routing, Transport, threads};
 use esker_imd::hash::key_hash;
-use esker_imd::{Format, Imd, Options, Reader, Shape};
+use esker_imd::{Counts, Format, Imd, Options, Reader, Shape};
 use parking_lot::Mutex;
 
 /// Values by epoch, rank by rank, of each key.
@@ -185,6 +185,51 @@ fn check_scans(reader: &Reader, case: &Case, model: &Model) {
             let count: usize = expected.range(low.clone()..=high.clone()).map(|e| e.1.len()).sum();
             assert_eq!(got.len(), count, "{case:?}");
         }
+    }
+}
+
+/// Each epoch's keys lie elsewhere than those of the last: its bounds fit them badly, and the next
+/// epoch's are cut anew.
+#[test]
+fn ordered_partitions_follow_keys_that_move() {
+    let shape = Shape::Fixed { key_bytes: 8, value_bytes: 8 };
+    let mut options = Options::new(1, Format::Ordered, shape);
+    options.memory_bytes = 1 << 20;
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    threads::run(4, 2, |transport| {
+        let mut random = Random::from_seed(transport.rank().0.into());
+        let mut imd = Imd::create(&store, "d/", transport, &options)?;
+        // Two epochs of each range: the second has bounds that know of it.
+        for epoch in 0..6_u64 {
+            for _ in 0..5_000 {
+                let key = (epoch / 2) << 40 | random.below(1 << 40);
+                imd.append(&key.to_be_bytes(), &epoch.to_be_bytes())?;
+            }
+            imd.epoch_flush()?;
+        }
+        imd.finish()
+    })
+    .expect("written");
+    let reader = Reader::open(&store, "d/", 0).expect("open");
+    let bounds = &reader.directory().expect("finished").bounds;
+    let rows = |epoch: u32| -> Vec<u32> {
+        let rows_of = |partition| {
+            let mut counts = Counts::default();
+            let partition = reader.partition(partition, &mut counts).expect("partition");
+            let epoch = partition.epoch(epoch, &mut counts).expect("epoch");
+            epoch.segments.iter().flat_map(|part| &part.tables).map(|table| table.rows).sum()
+        };
+        (0..4).map(rows_of).collect()
+    };
+    for epoch in 0..6 {
+        let rows = rows(epoch);
+        assert_eq!(rows.iter().sum::<u32>(), 20_000);
+        let most = rows.iter().max().expect("four");
+        let fits_well = epoch % 2 == 1 || epoch == 0;
+        assert!(fits_well == (*most < 6_500), "epoch {epoch}: {rows:?}");
+        // Negotiated again only where the load was skewed.
+        let is_new = epoch > 0 && bounds[epoch as usize] != bounds[epoch as usize - 1];
+        assert_eq!(is_new, epoch == 3 || epoch == 5, "epoch {epoch}");
     }
 }
 

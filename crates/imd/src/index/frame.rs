@@ -22,15 +22,18 @@ pub enum FrameKind {
     Segment,
     /// The end of an epoch.
     Epoch,
+    /// The frames of all epochs once more, side by side, so that a reader gets them together.
+    Copies,
     /// Where the epochs are.
     Root,
 }
 
 impl FrameKind {
-    const ALL: [(Self, [u8; 4]); 4] = [
+    const ALL: [(Self, [u8; 4]); 5] = [
         (Self::Head, *b"IHED"),
         (Self::Segment, *b"ISEG"),
         (Self::Epoch, *b"IEPO"),
+        (Self::Copies, *b"ICOP"),
         (Self::Root, *b"IROO"),
     ];
 

@@ -57,7 +57,31 @@ pub(super) struct Flusher {
     tables: usize,
     record_bytes: u64,
     root: Root,
+    copies: Copies,
     written: Written,
+}
+
+/// What the frames of epochs have, for [`FrameKind::Copies`].
+#[derive(Default)]
+struct Copies {
+    payloads: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Copies {
+    /// The frame that lies at `start` and has those of all epochs, and where in the log these are.
+    fn encode(self, start: u64) -> (Vec<u8>, Vec<Range<u64>>) {
+        let (mut frames, mut places) = (Vec::new(), Vec::new());
+        let at = |frames: &[u8]| start + (frame::HEADER_BYTES + frames.len()) as u64;
+        for payload in self.payloads {
+            let from = at(&frames);
+            frame::encode(FrameKind::Epoch, &payload, from, &mut frames);
+            places.push(from..at(&frames));
+        }
+        let mut out = Vec::with_capacity(frame::HEADER_BYTES + frames.len());
+        frame::encode(FrameKind::Copies, &frames, start, &mut out);
+        (out, places)
+    }
 }
 
 /// The logs of a partition.
@@ -135,6 +159,7 @@ impl Flusher {
             tables: 0,
             record_bytes: 0,
             root: Root::default(),
+            copies: Copies::default(),
             written: Written::default(),
         })
     }
@@ -336,6 +361,10 @@ impl Flusher {
         self.index.append(&out)?;
         self.index.log.sync()?;
         self.root.epochs.push(start..self.index.bytes);
+        self.copies.bytes += payload.len();
+        if self.copies.bytes <= self.share.piece_bytes {
+            self.copies.payloads.push(payload);
+        }
         self.tables = 0;
         self.written.epochs += 1;
         Ok(())
@@ -344,6 +373,13 @@ impl Flusher {
     fn finish(&mut self) -> Result<Written> {
         self.pool.check()?;
         self.root.data_bytes = self.data.bytes;
+        // That of a single epoch lies next to the root as it is.
+        let epochs = self.root.epochs.len();
+        if epochs > 1 && self.copies.payloads.len() == epochs {
+            let (frame, places) = std::mem::take(&mut self.copies).encode(self.index.bytes);
+            self.index.append(&frame)?;
+            self.root.epochs = places;
+        }
         let mut payload = Vec::new();
         self.root.encode(&mut payload);
         let start = self.index.bytes;

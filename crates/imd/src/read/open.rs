@@ -96,6 +96,40 @@ impl IndexLog {
         self.head = Head::decode(&root.head).map_err(|bad| bad.of(&self.name, at))?;
         self.epochs = root.epochs;
         self.is_finished = true;
+        self.keep_epochs(counts)
+    }
+
+    /// Reads the frames of all epochs that are not in memory at once, if they lie side by side.
+    fn keep_epochs(&mut self, counts: &mut Counts) -> Result<()> {
+        let Some(first) = self.epochs.first().map(|epoch| epoch.start) else { return Ok(()) };
+        let frames: u64 = self.epochs.iter().map(|epoch| epoch.end - epoch.start).sum();
+        let missing = first..self.tail_start;
+        // Between others lie the slots of epochs.
+        if missing.is_empty() || missing.end - missing.start > frames.min(WHOLE_BYTES_MAX) {
+            return Ok(());
+        }
+        let before = self.read(missing, counts)?;
+        self.tail = [&before[..], &self.tail[..]].concat().into();
+        self.tail_start = first;
+        Ok(())
+    }
+
+    /// Looks at every frame of a finished log from its start, those too that no query reads.
+    ///
+    /// # Errors
+    /// `Corrupt` if one is damaged.
+    pub(crate) fn check_frames(&self, counts: &mut Counts) -> Result<()> {
+        let mut at = INDEX_MAGIC.len() as u64;
+        if self.read(0..at, counts)?[..] != INDEX_MAGIC[..] {
+            return Err(Error::corrupt(&self.name, 0, "no index log: it begins otherwise"));
+        }
+        let end = self.bytes - FOOTER_BYTES;
+        while at < end {
+            let Some((_, payload)) = self.frame_at(at, counts)? else {
+                return Err(Error::corrupt(&self.name, at, "no whole frame"));
+            };
+            at = payload.end;
+        }
         Ok(())
     }
 
@@ -118,7 +152,7 @@ impl IndexLog {
                     last = Some(self.epochs.len());
                     self.epochs.push(at..payload.end);
                 }
-                FrameKind::Segment | FrameKind::Root => (),
+                FrameKind::Segment | FrameKind::Copies | FrameKind::Root => (),
             }
             at = payload.end;
         }
