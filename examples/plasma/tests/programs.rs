@@ -1,5 +1,5 @@
 //! Both programs write the same, whether their ranks are threads or processes, and an electron's
-//! trace is the same by a full scan and by its key. `scripts/test_mpi.sh` runs them over MPI.
+//! trace is the same by a full scan and by its key.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
