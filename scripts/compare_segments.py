@@ -49,6 +49,9 @@ WORKLOADS = [
     Workload("btio-e", ["--pattern", "btio", "--class", "e"]),
     Workload("random", ["--pattern", "random"]),
     Workload("strided shuffled", STRIDED + ["--shuffled"]),
+    Workload("tile shuffled", ["--pattern", "tile", "--shuffled"], [PUT]),
+    Workload("btio-d shuffled", ["--pattern", "btio", "--class", "d", "--shuffled"], [PUT]),
+    Workload("btio-e shuffled", ["--pattern", "btio", "--class", "e", "--shuffled"], [PUT]),
     Workload("strided by 1", STRIDED, [PUT], batch=1, dump="strided"),
     Workload("strided by 16", STRIDED, [PUT], batch=16, dump="strided"),
 ]

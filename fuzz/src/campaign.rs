@@ -110,3 +110,8 @@ fn manifest() {
 fn log() {
     run("log", crate::log::run);
 }
+
+#[test]
+fn segments() {
+    run("segments", crate::segments::run);
+}

@@ -12,6 +12,7 @@ mod choices;
 pub mod log;
 pub mod manifest;
 mod records;
+pub mod segments;
 pub mod table;
 
 #[cfg(test)]

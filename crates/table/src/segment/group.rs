@@ -11,6 +11,10 @@ use std::ops::Range;
 
 use super::{Nest, SegmentRun};
 
+/// A group has at most this many lines, so that a hostile table cannot ask for more memory than
+/// about half a gigabyte; files with more are kept as single segments.
+const LINES_MAX: u64 = 1 << 24;
+
 /// Lines of one stride, none of whose segments overlap.
 #[derive(Debug)]
 pub(super) struct Group {
@@ -73,9 +77,8 @@ impl Group {
     /// The group of `nests`, which is to get them.
     fn sorted(nests: &[Nest]) -> Option<Self> {
         let stride = nests.first()?.run.stride;
-        let lines_max = u64::from(u32::MAX);
         let all = nests.iter().try_fold(0u64, |sum, nest| {
-            Some(sum.checked_add(nest.count)?).filter(|sum| *sum < lines_max)
+            Some(sum.checked_add(nest.count)?).filter(|sum| *sum <= LINES_MAX)
         })?;
         let mut keyed: Vec<(u64, Line)> = Vec::with_capacity(all as usize);
         for (number, nest) in (0u32..).zip(nests) {
@@ -84,8 +87,8 @@ impl Group {
             for index in 0..nest.count as u32 {
                 keyed.push((phase, Line { start, nest: number, index }));
                 start = start.wrapping_add(nest.stride);
-                phase += step;
-                phase -= if phase >= stride { stride } else { 0 };
+                let until_next = stride - phase;
+                phase = if step >= until_next { step - until_next } else { phase + step };
             }
         }
         keyed.sort_unstable_by_key(|(phase, line)| (*phase, line.start));
@@ -111,10 +114,11 @@ impl Group {
             start = start.min(line.start);
             end = end.max(line.last_start(nests) + length);
         }
-        let apart = phases.windows(2).all(|pair| pair[0].start + pair[0].length <= pair[1].start);
+        let end_of = |phase: &Phase| phase.start.saturating_add(phase.length);
+        let apart = phases.windows(2).all(|pair| end_of(&pair[0]) <= pair[1].start);
         let (first, last) = (phases.first()?, phases.last()?);
         // The last may reach into the next period, up to the first.
-        if !apart || last.start + last.length > first.start.checked_add(stride)? {
+        if !apart || end_of(last) > first.start.checked_add(stride)? {
             return None;
         }
         let lines = keyed.into_iter().map(|(_, line)| line).collect();

@@ -292,7 +292,7 @@ impl Lattice {
             if let Some((group, line, run, index)) = &mut last {
                 if offset == expected && *index + 1 < run.count {
                     *index += 1;
-                    expected = offset + run.stride;
+                    expected = offset.wrapping_add(run.stride);
                     found(at, run, *index);
                     continue;
                 }
