@@ -163,23 +163,22 @@ impl SegmentMerge {
     }
 
     fn next_piece(&mut self) -> Result<Option<Segment>> {
-        let starts = self.sources.iter().filter_map(|source| source.rest.as_ref());
-        let Some((file, at)) = starts.map(|rest| (rest.file, rest.offset)).min() else {
-            return Ok(None);
-        };
-        let here =
-            |source: &Source| source.rest.filter(|rest| rest.file == file && rest.offset == at);
-        let winner = self.sources.iter().position(|source| here(source).is_some());
-        let winner = winner.expect("the least start is some source's");
-        let segment = here(&self.sources[winner]).expect("found just now");
+        let rests = || self.sources.iter().map(|source| source.rest.as_ref());
+        let starts = rests().enumerate().filter_map(|(number, rest)| {
+            let rest = rest?;
+            Some((rest.file, rest.offset, number))
+        });
+        // Of those that start first, the newest.
+        let Some((file, at, winner)) = starts.min() else { return Ok(None) };
+        let segment = self.sources[winner].rest.expect("it starts there");
         // A newer source that begins within cuts it.
-        let cut = self.sources[..winner]
-            .iter()
-            .filter_map(|source| source.rest.filter(|rest| rest.file == file))
-            .map(|rest| rest.offset)
-            .fold(segment.end(), u64::min);
+        let newer = rests().take(winner).flatten().filter(|rest| rest.file == file);
+        let cut = newer.map(|rest| rest.offset).fold(segment.end(), u64::min);
         for source in &mut self.sources {
-            source.pass(file, cut)?;
+            let is_before = |rest: &Segment| rest.file == file && rest.offset < cut;
+            if source.rest.as_ref().is_some_and(is_before) {
+                source.pass(file, cut)?;
+            }
         }
         Ok(Some(segment.part(at, cut)))
     }
