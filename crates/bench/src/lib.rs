@@ -10,6 +10,7 @@ pub mod particles;
 pub mod permutation;
 pub mod plot;
 mod query;
+pub mod replay;
 pub mod report;
 pub mod routing;
 pub mod segment;

@@ -11,5 +11,6 @@ mod mounts;
 mod round_trip;
 mod run;
 mod sessions;
+mod shared;
 mod stacks;
 mod suites;

@@ -73,11 +73,11 @@ impl<T: Transport> SharedJob<T> {
     /// # Errors
     /// As [`esker_fs::session::Session::open_file`], for all ranks; `Denied` unless it may be read
     /// and written.
-    pub fn open(&mut self, path: &str, mode: Option<u32>) -> Result<SharedFile> {
+    pub fn open(&mut self, path: impl AsRef<[u8]>, mode: Option<u32>) -> Result<SharedFile> {
         let mut home = None;
         let mut told = Ok(Vec::new());
         if self.segments.rank() == Rank(0) {
-            told = self.open_home(path, mode).map(|(file, attributes)| {
+            told = self.open_home(path.as_ref(), mode).map(|(file, attributes)| {
                 let id = file.id().to_le_bytes();
                 home = Some(file);
                 [&id[..], &attributes.encode()].concat()
@@ -98,9 +98,9 @@ impl<T: Transport> SharedJob<T> {
     }
 
     /// Opens the file on the rank that has its name, whose content goes to the owners.
-    fn open_home(&mut self, path: &str, mode: Option<u32>) -> Result<(Arc<OpenFile>, Attributes)> {
+    fn open_home(&mut self, path: &[u8], mode: Option<u32>) -> Result<(Arc<OpenFile>, Attributes)> {
         let session = self.session.clone();
-        let (dir, name) = session.locate(path)?;
+        let (dir, name) = session.locate(&path)?;
         let file = match (session.open_file(&dir, name), mode) {
             (Err(error), Some(mode)) if error.kind() == Kind::NotFound => {
                 session.create_file(&dir, name, mode)?

@@ -25,6 +25,7 @@ mod publish;
 mod put;
 mod rm;
 mod run;
+mod segment;
 mod session;
 mod show;
 mod squash;
@@ -73,6 +74,7 @@ pub enum Command {
     Gc(gc::Gc),
     Verify(verify::Verify),
     Imd(imd::Imd),
+    Segment(segment::Segment),
     Bench(bench::Bench),
     Run(run::Run),
     Completions(completions::Completions),
@@ -112,6 +114,7 @@ impl Command {
             Self::Compact(command) => command.run(context),
             Self::Gc(command) => command.run(context),
             Self::Imd(command) => command.run(context),
+            Self::Segment(command) => command.run(context),
             Self::Bench(command) => command.run(context),
             Self::Completions(command) => command.run(context),
             Self::ExitCodes(command) => command.run(context),

@@ -1,0 +1,208 @@
+//! `esker segment`: files that all ranks of a job write.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use esker_base::store::url;
+use esker_base::{Error, Kind, Result};
+use esker_bench::replay::{Replay, ReplayReport, Work, replay};
+use esker_comm::job::Job;
+use esker_comm::{tcp, threads};
+use esker_fs::names;
+use esker_shared::{Reads, SLICE_BYTES, SharedOptions};
+
+use crate::change::SessionSettings;
+use crate::context::Context;
+use crate::location::{Location, Stack};
+use crate::quantity;
+
+/// Write and read files that all ranks of a job share
+#[derive(Args)]
+pub struct Segment {
+    #[command(subcommand)]
+    command: SegmentCommand,
+}
+
+#[derive(Subcommand)]
+enum SegmentCommand {
+    Replay(Box<ReplayArguments>),
+}
+
+impl Segment {
+    /// Does it.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let SegmentCommand::Replay(arguments) = self.command;
+        arguments.run(context)
+    }
+}
+
+/// How transfers of the ranks lie in a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Order {
+    /// They take turns
+    #[default]
+    Strided,
+    /// Each rank has a block of its own
+    Segmented,
+}
+
+/// How bytes of other ranks are read.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum ReadsName {
+    /// From the store
+    #[default]
+    Store,
+    /// By messages to the rank that wrote them
+    Ranks,
+}
+
+/// Write a shared file as a program did, read it back, and compare every byte
+///
+/// Ranks are threads, or, started by `esker run`, srun or mpirun, processes. Each writes its
+/// transfers, syncs, and then reads those of the rank --shift above it; the file is published in the
+/// end. A trace has a line `rank offset length` for each write. Makes the store if there is none.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker segment replay run:/output --ranks 8 --transfer 32K --block 1M --segments 4
+  esker segment replay run:/output --trace writes.txt --check-published
+  esker run -n 16 --per-node 4 -- esker segment replay run:/output --reads ranks --json")]
+struct ReplayArguments {
+    /// Where the file is made; published as NAME
+    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
+    target: Location,
+    /// Publish as NEWNAME, on top of NAME
+    #[arg(long = "as", value_name = "NEWNAME")]
+    new_name: Option<String>,
+    /// Ranks, of threads; at least those of the trace
+    #[arg(long, default_value_t = 4, value_name = "R")]
+    ranks: u32,
+    /// Ranks on each simulated node, of threads; all on one unless given
+    #[arg(long, value_name = "C")]
+    per_node: Option<u32>,
+    /// Ranks on each node that serve segments
+    #[arg(long, default_value_t = 1, value_name = "S")]
+    servers: u32,
+    /// Bytes whose segments one server has
+    #[arg(long, value_parser = quantity::bytes, value_name = "SIZE")]
+    slice: Option<u64>,
+    /// Bytes of a write
+    #[arg(long, default_value = "64K", value_parser = quantity::bytes, value_name = "SIZE")]
+    transfer: u64,
+    /// Bytes of a rank in a segment
+    #[arg(long, default_value = "1M", value_parser = quantity::bytes, value_name = "SIZE")]
+    block: u64,
+    /// Segments, in each of which every rank has a block
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    segments: u64,
+    /// How transfers lie in a segment
+    #[arg(long, value_enum, default_value_t, value_name = "ORDER")]
+    order: Order,
+    /// Each rank writes a file of its own, the path and its number
+    #[arg(long)]
+    file_per_process: bool,
+    /// Write the lines of this file instead
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Each rank reads what the one so many above it wrote
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    shift: u32,
+    /// How bytes of other ranks are read
+    #[arg(long, value_enum, default_value_t, value_name = "WAY")]
+    reads: ReadsName,
+    /// Give all ranks the index before they read
+    #[arg(long)]
+    laminate: bool,
+    /// Read all once more as published
+    #[arg(long)]
+    check_published: bool,
+    #[command(flatten)]
+    settings: SessionSettings,
+}
+
+impl ReplayArguments {
+    fn run(self, context: &Context) -> Result<()> {
+        let job = Job::from_env()?;
+        if job.is_none()
+            && let Err(error) = context.store()
+            && error.kind() == Kind::NotFound
+        {
+            url::init(context.store_url())?;
+        }
+        let Stack::Name(name) = &self.target.stack else {
+            let what = "an open session: publish it first, and give --as with its name";
+            return Err(Error::new(Kind::Invalid, what));
+        };
+        let repository = context.repository()?;
+        let (bases, published) = match &self.new_name {
+            Some(new_name) => (vec![repository.resolve(name)?.set], new_name),
+            None => (Vec::new(), name),
+        };
+        names::check(published)?;
+        let work = self.work()?;
+        let ranks = self.ranks.max(work.ranks_min());
+        let replayed = Replay {
+            work,
+            file_per_process: self.file_per_process,
+            path: self.target.path.clone(),
+            shift: self.shift,
+            laminate: self.laminate,
+            check_published: self.check_published,
+            name: published.clone(),
+        };
+        let options = self.options(context);
+        let report = match job {
+            None => {
+                let per_node = self.per_node.unwrap_or(ranks);
+                let reports = threads::run(ranks, per_node, |transport| {
+                    replay(transport, &repository, &bases, &options, &replayed)
+                })?;
+                reports.into_iter().flatten().next()
+            }
+            Some(job) => {
+                let store = context.store()?;
+                let meet = job.meet.as_deref().map_or_else(|| Ok(store.clone()), url::open)?;
+                tcp::run(&*meet, &job, &tcp::Options::default(), |transport| {
+                    replay(transport, &repository, &bases, &options, &replayed)
+                })?
+            }
+        };
+        report.map_or(Ok(()), |report| show(context, &report))
+    }
+
+    fn work(&self) -> Result<Work> {
+        if let Some(path) = &self.trace {
+            let read = std::fs::read_to_string(path);
+            let text = read.map_err(|error| Error::io(error, path.display().to_string()))?;
+            return Work::parse_trace(&text);
+        }
+        Ok(Work::Blocks {
+            transfer_bytes: self.transfer,
+            block_bytes: self.block,
+            segments: self.segments,
+            is_strided: self.order == Order::Strided,
+        })
+    }
+
+    fn options(&self, context: &Context) -> SharedOptions {
+        SharedOptions {
+            servers_per_node: self.servers,
+            slice_bytes: self.slice.unwrap_or(SLICE_BYTES),
+            reads: match self.reads {
+                ReadsName::Store => Reads::Store,
+                ReadsName::Ranks => Reads::Ranks,
+            },
+            session: self.settings.options(context),
+        }
+    }
+}
+
+fn show(context: &Context, report: &ReplayReport) -> Result<()> {
+    if !context.out.is_json() {
+        context.out.line(report.to_string())?;
+        return context.out.line(format!("published {} @{}", report.published, report.set));
+    }
+    let value = serde_json::to_value(report)
+        .map_err(|error| Error::new(Kind::Invalid, format!("a report: {error}")))?;
+    context.out.json(value)
+}
