@@ -88,8 +88,13 @@ pub(crate) fn collect_group(
     let order = schema.order(&from.ints);
     for number in shard_of(order)..super::SHARDS {
         with_shard(number, &mut |shard| {
-            for position in shard.group_positions(group, order) {
-                let row = shard.row(position);
+            let positions = shard.group_positions(group, order);
+            for (at, position) in positions.iter().enumerate() {
+                // In the order of their keys they lie anywhere in the arena.
+                if let Some(soon) = positions.get(at + PREFETCH_ROWS) {
+                    shard.arena.prefetch(*soon);
+                }
+                let row = shard.row(*position);
                 if schema.key(&row) >= *from {
                     out.push(schema, &row);
                 }

@@ -6,6 +6,8 @@
 //! a shard takes little more than one pass (`sorted.rs`).
 //! Concurrency: one owner at a time; the tree keeps a mutex around each.
 
+use std::cmp::Reverse;
+
 use super::SHARD_BITS;
 use super::arena::{Arena, Header};
 use super::groups::{Group, Groups, hash, salt};
@@ -259,12 +261,31 @@ impl Shard {
             }
             position = self.arena.header(self.schema, position).previous;
         }
-        let string = |position| self.arena.key_string(self.schema, position);
-        keyed.sort_unstable_by(|a, b| {
-            // Equal keys: the newest, at the highest position, first.
-            a.0.cmp(&b.0).then_with(|| string(a.1).cmp(string(b.1))).then(b.1.cmp(&a.1))
-        });
-        keyed.dedup_by(|later, first| later.0 == first.0 && string(later.1) == string(first.1));
-        keyed.into_iter().map(|(_, position)| position).collect()
+        // By order alone, which rarely needs a key's string; the newest, at the highest position,
+        // first.
+        keyed.sort_unstable_by_key(|(order, position)| (*order, Reverse(*position)));
+        let mut positions = Vec::with_capacity(keyed.len());
+        for same in keyed.chunk_by(|a, b| a.0 == b.0) {
+            match same {
+                [(_, only)] => positions.push(*only),
+                several => self.push_newest(several, &mut positions),
+            }
+        }
+        positions
+    }
+
+    /// Adds the positions of the newest records, by key, among `several` of one order, of which the
+    /// newest comes first.
+    fn push_newest(&self, several: &[(u64, u32)], positions: &mut Vec<u32>) {
+        let string = |position: u32| self.arena.key_string(self.schema, position);
+        let first = string(several[0].1);
+        if several[1..].iter().all(|(_, position)| string(*position) == first) {
+            // One key that was changed, unless two hashes are equal.
+            return positions.push(several[0].1);
+        }
+        let mut several: Vec<u32> = several.iter().map(|(_, position)| *position).collect();
+        several.sort_by_key(|position| string(*position));
+        several.dedup_by(|later, first| string(*later) == string(*first));
+        positions.extend(several);
     }
 }
