@@ -81,6 +81,14 @@ impl<'a> EntryView<'a> {
         self.block.int(column::SIZE, self.row)
     }
 
+    /// Whether it is a directory, which never has several names.
+    fn is_directory(&self) -> bool {
+        let entry = self.block.int(column::ENTRY, self.row);
+        [FileKind::Directory, FileKind::Indexed]
+            .iter()
+            .any(|kind| Entry::Is(*kind).number() == entry)
+    }
+
     /// Its kind. One look-up if the file has several names.
     pub fn kind(&self) -> Result<FileKind> {
         match Entry::of_number(self.block.int(column::ENTRY, self.row)) {
@@ -189,6 +197,24 @@ impl Namespace {
             Ok(if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         Ok(entries)
+    }
+
+    /// How many directories are in `dir`; none if it has more than `entries_max` entries, which
+    /// are then not all looked at. Permission to read `dir` is not asked for, since its count of
+    /// links says as much. Cost: as [`Namespace::list`].
+    ///
+    /// # Errors
+    /// `NotFound` once it was removed; what the store reports.
+    pub fn count_directories(&self, dir: &Dir, entries_max: u32) -> Result<Option<u32>> {
+        dir.check_alive()?;
+        let (mut entries, mut directories) = (0, 0);
+        self.list_unchecked(dir, &DirCursor::default(), &mut |entry| {
+            entries += 1;
+            directories += u32::from(entry.is_directory());
+            let goes_on = entries <= entries_max;
+            Ok(if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        })?;
+        Ok((entries <= entries_max).then_some(directories))
     }
 
     /// Whether `dir` has no entries.

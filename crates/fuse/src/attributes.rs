@@ -1,9 +1,8 @@
 //! Attributes: of inodes to what the kernel is told, and changing them.
 //!
 //! Times are nanoseconds since 1970 in 64 bits: what is before is kept as 1970, what is after 2554
-//! as 2554. Directories have one link whatever is in them, as on Btrfs: programs take that for
-//! "not counted". The kernel has applied the rules of who may change what; what it leaves to the
-//! file system is to take set-id bits away when content or owner changes (`HANDLE_KILLPRIV_V2`).
+//! as 2554. The kernel has applied the rules of who may change what; what it leaves to the file
+//! system is to take set-id bits away when content or owner changes (`HANDLE_KILLPRIV_V2`).
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -129,7 +128,7 @@ impl Front {
     /// Attributes of `node` as they are now.
     pub(crate) fn attributes(&self, node: &Node) -> Result<FileAttr, Errno> {
         let inode = self.inode(node)?;
-        Ok(Attributes::from(&inode).shown(node.number))
+        self.shown(node, &inode)
     }
 
     /// The inode of `node`; content and extended attributes may be missing.
@@ -184,7 +183,7 @@ impl Front {
         };
         self.note_change();
         let inode = changed.map_err(|error| self.errno(&error))?;
-        Ok(Attributes::from(&inode).shown(node.number))
+        self.shown(node, &inode)
     }
 
     /// The mode that `node` has once somebody else has written to it, if that is another.

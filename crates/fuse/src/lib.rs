@@ -14,6 +14,7 @@ mod attributes;
 mod control;
 mod file;
 mod front;
+mod link_count;
 mod listing;
 mod lookup;
 mod make;

@@ -171,7 +171,9 @@ impl Front {
             }
         } else if let Some(current) = self.current(dir, name, entry, state.changes)? {
             let (attributes, node) = current;
-            if !sink.put(entry.cookie, name, Shown::All(attributes.shown(node.number))) {
+            let shown = self.shown_as(&node, attributes);
+            let shown = shown.inspect_err(|_| self.forget(node.number, 1))?;
+            if !sink.put(entry.cookie, name, Shown::All(shown)) {
                 self.forget(node.number, 1);
                 return Ok(false);
             }

@@ -7,7 +7,6 @@ use esker_fs::dir::Dir;
 use esker_fs::inode::Inode;
 use fuser::{Errno, FileAttr};
 
-use crate::attributes::Attributes;
 use crate::front::Front;
 use crate::nodes::Node;
 use crate::place::Place;
@@ -26,7 +25,7 @@ impl Front {
     /// Attributes of `inode`, found as `name` in `dir`, which the kernel is told of.
     pub(crate) fn tell(&self, dir: &Dir, name: &[u8], inode: &Inode) -> Result<FileAttr, Errno> {
         let node = self.remember(dir, name, inode)?;
-        Ok(Attributes::from(inode).shown(node.number))
+        self.shown(&node, inode).inspect_err(|_| self.forget(node.number, 1))
     }
 
     /// The node of `inode`, found as `name` in `dir`, which the kernel is told of.

@@ -6,6 +6,7 @@ use fuser::{Errno, FileAttr, Request};
 
 use crate::attributes::{Attributes, device_of};
 use crate::front::Front;
+use crate::link_count::Directories;
 use crate::place::Place;
 
 /// Bits of a mode that say what a file is.
@@ -60,11 +61,22 @@ impl Front {
         asked: &Asked,
     ) -> Result<FileAttr, Errno> {
         let session = self.session()?;
-        let dir = self.dir(&*self.node(parent)?)?;
+        let parent = self.node(parent)?;
+        let dir = self.dir(&parent)?;
+        let is_directory = asked.kind == FileKind::Directory;
+        let mut count = is_directory.then(|| parent.directories.lock());
         let made = session.make(&dir, name, &asked.by(request));
         self.note_change();
         let inode = made.map_err(|error| self.errno(&error))?;
-        self.tell(&dir, name, &inode)
+        if let Some(mut count) = count.take() {
+            count.change(1);
+        }
+        let node = self.remember(&dir, name, &inode)?;
+        if is_directory {
+            // The kernel lets nobody look it up before it has this answer.
+            *node.directories.lock() = Directories::Counted(0);
+        }
+        self.shown(&node, &inode)
     }
 
     /// Makes `name` in `parent` a further name of the file `number`; the kernel is told of it.

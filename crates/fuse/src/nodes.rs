@@ -17,6 +17,7 @@ use hashbrown::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::file::Opened;
+use crate::link_count::Directories;
 use crate::place::Place;
 
 /// The number of the root, which the protocol fixes.
@@ -34,6 +35,8 @@ pub(crate) struct Node {
     pub(crate) place: Mutex<Place>,
     /// Its content, while somebody has it open.
     pub(crate) file: Mutex<Option<Opened>>,
+    /// Of a directory: what its count of links is made of.
+    pub(crate) directories: Mutex<Directories>,
     /// Whether it certainly has no extended attributes.
     pub(crate) is_bare: AtomicBool,
 }
@@ -180,6 +183,7 @@ impl Node {
             id,
             place: Mutex::new(place),
             file: Mutex::default(),
+            directories: Mutex::default(),
             is_bare: AtomicBool::new(false),
         }
     }

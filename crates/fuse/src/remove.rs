@@ -9,6 +9,7 @@ use esker_fs::ops::RenameFlags;
 use fuser::Errno;
 
 use crate::front::Front;
+use crate::link_count::Counts;
 use crate::nodes::Node;
 use crate::place::Place;
 
@@ -25,11 +26,15 @@ impl Front {
 
     pub(crate) fn rmdir(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let session = self.session()?;
-        let dir = self.dir(&*self.node(parent)?)?;
+        let parent = self.node(parent)?;
+        let dir = self.dir(&parent)?;
         let inode = self.view.lookup(&dir, name, true).map_err(|error| self.errno(&error))?;
+        let mut count = parent.directories.lock();
         let removed = session.rmdir(&dir, name);
         self.note_change();
         removed.map_err(|error| self.errno(&error))?;
+        count.change(-1);
+        drop(count);
         self.lost_name(&without_links(inode));
         Ok(())
     }
@@ -52,17 +57,28 @@ impl Front {
         flags: RenameFlags,
     ) -> Result<(), Errno> {
         let session = self.session()?;
-        let dir = self.dir(&*self.node(parent)?)?;
-        let new_dir = self.dir(&*self.node(new_parent)?)?;
+        let (parent, new_parent) = (self.node(parent)?, self.node(new_parent)?);
+        let (dir, new_dir) = (self.dir(&parent)?, self.dir(&new_parent)?);
         let moved = self.view.lookup(&dir, name, false).map_err(|error| self.errno(&error))?;
         let replaced = match self.view.lookup(&new_dir, new_name, true) {
             Ok(inode) => Some(inode),
             Err(error) if error.kind() == Kind::NotFound => None,
             Err(error) => return Err(self.errno(&error)),
         };
+        let mut counts = Counts::lock(&parent, &new_parent);
         let renamed = session.rename((&dir, name), (&new_dir, new_name), flags);
         self.note_change();
         renamed.map_err(|error| self.errno(&error))?;
+        let directories = |inode: &Inode| i32::from(is_shown_as_directory(inode));
+        let back = replaced.as_ref().map_or(0, directories);
+        match flags {
+            RenameFlags::Exchange => counts.moved(directories(&moved) - back),
+            _ => {
+                counts.moved(directories(&moved));
+                counts.removed(back);
+            }
+        }
+        drop(counts);
         match replaced {
             // Two names of one file: nothing happened.
             Some(replaced) if replaced.id == moved.id => return Ok(()),
@@ -86,6 +102,11 @@ impl Front {
             *place = Place::Name(dir.clone(), name.into());
         }
     }
+}
+
+/// Whether the kernel is told that `inode` is a directory.
+fn is_shown_as_directory(inode: &Inode) -> bool {
+    matches!(inode.kind(), Some(FileKind::Directory | FileKind::Indexed))
 }
 
 /// `inode` after a name was taken from it.

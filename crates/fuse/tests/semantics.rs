@@ -4,10 +4,14 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::sync::Arc;
 
+use esker_base::store::MemoryStore;
+use esker_fs::namespace::Follow;
+use esker_fuse::View;
 use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom, XattrFlags};
 
-use crate::mounted::{Mounted, can_mount};
+use crate::mounted::{Mounted, can_mount, options, repository};
 
 #[test]
 fn open_files_outlive_their_names() {
@@ -256,14 +260,14 @@ fn set_id_bits_go_when_others_write() {
 }
 
 #[test]
-fn numbers_and_links_of_directories() {
+fn numbers_of_directories() {
     if !can_mount() {
         return;
     }
     let (mounted, session) = Mounted::session();
     fs::create_dir_all(mounted.path("a/b")).expect("mkdir");
     let stat = |name: &str| fs::metadata(mounted.path(name)).expect("stat");
-    assert_eq!((stat("").ino(), stat("a").nlink()), (1, 1));
+    assert_eq!(stat("").ino(), 1);
     assert_eq!(stat("a/b/..").ino(), stat("a").ino());
     let before = stat("a/b").ino();
     fs::rename(mounted.path("a/b"), mounted.path("c")).expect("rename");
@@ -278,5 +282,81 @@ fn numbers_and_links_of_directories() {
     let inside = rustix::fs::mkdirat(open.as_fd(), "x", rustix::fs::Mode::RWXU);
     assert_eq!(inside, Err(rustix::io::Errno::NOENT));
     drop(open);
+    mounted.end().expect("closed");
+}
+
+fn links(path: &std::path::Path) -> u64 {
+    fs::metadata(path).expect("stat").nlink()
+}
+
+#[test]
+fn directories_have_a_link_for_each_directory_in_them() {
+    if !can_mount() {
+        return;
+    }
+    let (mounted, session) = Mounted::session();
+    // Some are there before the kernel asks; of those in `many` it is not told how many.
+    session.mkdir(session.root(), b"before", 0o755).expect("mkdir");
+    let before = session.stat("/before", Follow::No).expect("stat");
+    let before = session.open_dir(session.root(), b"before", &before).expect("open");
+    for name in ["one", "two"] {
+        session.mkdir(&before, name.as_bytes(), 0o755).expect("mkdir");
+    }
+    session.create(&before, b"file", 0o644).expect("create");
+    assert_eq!((links(&mounted.root()), links(&mounted.path("before"))), (3, 4));
+    for name in ["a", "b", "a/in", "a/in/deep", "b/other"] {
+        fs::create_dir(mounted.path(name)).expect("mkdir");
+    }
+    fs::write(mounted.path("a/file"), "").expect("write");
+    let of = |names: [&str; 4]| names.map(|name| links(&mounted.path(name)));
+    assert_eq!(links(&mounted.root()), 5);
+    assert_eq!(of(["a", "b", "a/in", "a/in/deep"]), [3, 3, 3, 2]);
+    // Into another directory, over an empty one, and within one.
+    fs::rename(mounted.path("a/in"), mounted.path("b/in")).expect("rename");
+    assert_eq!(of(["a", "b", "b/in", "b/in/deep"]), [2, 4, 3, 2]);
+    fs::rename(mounted.path("b/in"), mounted.path("b/other")).expect("rename");
+    assert_eq!(of(["a", "b", "b/other", "b/other/deep"]), [2, 3, 3, 2]);
+    let root = File::open(mounted.root()).expect("open");
+    let exchange = RenameFlags::EXCHANGE;
+    rustix::fs::renameat_with(&root, "a/file", &root, "b/other", exchange).expect("exchange");
+    assert_eq!(of(["a", "b", "a/file", "a/file/deep"]), [3, 2, 3, 2]);
+    let open = File::open(mounted.path("a/file/deep")).expect("open");
+    fs::remove_dir(mounted.path("a/file/deep")).expect("rmdir");
+    assert_eq!(open.metadata().expect("stat").nlink(), 0);
+    assert_eq!(links(&mounted.path("a/file")), 2);
+    drop((open, root));
+    mounted.end().expect("closed");
+    // Another mount, which has to count.
+    let mounted = Mounted::new(View::Session(session));
+    let of = |names: [&str; 4]| names.map(|name| links(&mounted.path(name)));
+    assert_eq!(of(["", "a", "b", "before"]), [5, 3, 2, 4]);
+    mounted.end().expect("closed");
+}
+
+#[test]
+fn directories_of_several_bases_have_the_links_of_all() {
+    if !can_mount() {
+        return;
+    }
+    let repository = repository(Arc::new(MemoryStore::new()));
+    let bases = [("one", "x"), ("two", "y")].map(|(name, inside)| {
+        let session = repository.begin(&[], options()).expect("begin");
+        for directory in ["shared", "both", inside] {
+            let parent = match directory {
+                "shared" => session.root().clone(),
+                _ => {
+                    let shared = session.stat("/shared", Follow::No).expect("stat");
+                    session.open_dir(session.root(), b"shared", &shared).expect("open")
+                }
+            };
+            session.mkdir(&parent, directory.as_bytes(), 0o755).expect("mkdir");
+        }
+        session.publish(name).expect("publish")
+    });
+    let session = repository.begin(&bases, options()).expect("begin");
+    let mounted = Mounted::new(View::Session(Arc::new(session)));
+    assert_eq!(links(&mounted.path("shared")), 5, "both, x and y");
+    fs::remove_dir(mounted.path("shared/both")).expect("rmdir");
+    assert_eq!(links(&mounted.path("shared")), 4);
     mounted.end().expect("closed");
 }
