@@ -25,7 +25,11 @@ pub fn can_mount() -> bool {
 impl Mounted {
     /// An empty store, nothing mounted.
     pub fn new() -> Self {
-        let esker = Esker::new();
+        Self::of(Esker::new())
+    }
+
+    /// The store of `esker`, nothing mounted.
+    pub fn of(esker: Esker) -> Self {
         let at = esker.path("at");
         std::fs::create_dir(&at).expect("a new directory");
         Self { esker, at }

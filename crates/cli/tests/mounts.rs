@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
+use crate::esker::Esker;
 use crate::mounted::{Mounted, can_mount, run};
 
 #[test]
@@ -186,4 +187,63 @@ fn mistakes_are_explained_before_the_command_returns() {
     mounted.esker.fails(4, ["mount", "--write", "taken", &at]);
     // Nothing was left behind by any of them.
     assert_eq!(mounted.esker.ok(["session", "list"]), "");
+}
+
+/// A file system of a few megabytes in memory, on which a store is put.
+struct Small(std::path::PathBuf);
+
+impl Small {
+    fn resize(&self, options: &str) {
+        run("/".as_ref(), "mount", &["-t", "tmpfs", "-o", options, "tmpfs", self.path()]);
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("UTF-8")
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_of_writes_and_the_mount_goes_on_once_there_is_room() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        println!("skipped: a small disk takes the superuser");
+        return;
+    }
+    let esker = Esker::without_store();
+    fs::create_dir(esker.store()).expect("mkdir");
+    let disk = Small(esker.store());
+    disk.resize("size=24m");
+    esker.ok(["init"]);
+    let mounted = Mounted::of(esker);
+    mounted.write("full", &[]);
+    let content = |seed: usize| -> Vec<u8> {
+        (0..3 << 20).map(|at| (at * 31 + seed + at / 4_096) as u8).collect()
+    };
+    let kept = fs::File::create(mounted.path("kept")).expect("create");
+    kept.write_all_at(&content(1), 0).expect("write");
+    kept.sync_all().expect("sync");
+    let large = fs::File::create(mounted.path("large")).expect("create");
+    let errors = (0..12).map(|part| large.write_all_at(&content(part), (part << 20) as u64 * 3));
+    let error = errors.into_iter().find_map(Result::err).expect("24 MiB take no 36");
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+    assert!(fs::read(mounted.path("kept")).expect("read") == content(1));
+    disk.resize("remount,size=200m");
+    for part in 0..12 {
+        large.write_all_at(&content(part + 5), (part << 20) as u64 * 3).expect("there is room");
+    }
+    large.sync_all().expect("sync");
+    mounted.crash();
+    drop((kept, large));
+    mounted.resume("full");
+    assert!(fs::read(mounted.path("kept")).expect("read") == content(1));
+    let large = fs::read(mounted.path("large")).expect("read");
+    assert!(large.chunks(3 << 20).enumerate().all(|(part, bytes)| bytes == content(part + 5)));
+    mounted.end();
+    mounted.esker.ok(["verify"]);
+    drop(mounted);
 }

@@ -81,3 +81,44 @@ fn a_mount_whose_store_vanished_answers_errors_and_can_be_unmounted() {
     std::fs::read_dir(mounted.root()).expect("names are in memory").count();
     let _ = mounted.end();
 }
+
+#[test]
+fn a_store_that_is_full_for_a_while_stops_changes_for_that_while() {
+    if !can_mount() {
+        return;
+    }
+    let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));
+    let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
+    let set = session.set();
+    let mounted = Mounted::new(View::Session(session.clone()));
+    let file = File::create(mounted.path("file")).expect("create");
+    file.write_all_at(&content(1), 0).expect("write");
+    file.sync_all().expect("sync");
+    let small = File::create(mounted.path("small")).expect("create");
+    store.fail_one_in(1, Kind::NoSpace);
+    let is_full = |error: std::io::Error| assert_eq!(error.raw_os_error(), Some(28), "{error}");
+    is_full(file.write_all_at(&content(2), LARGE as u64).expect_err("no room"));
+    // From then on also what would have stayed in memory, and names once the log cannot be written.
+    is_full(small.write_all_at(b"not kept", 0).expect_err("no room"));
+    is_full(file.sync_all().and_then(|()| small.sync_all()).expect_err("no room"));
+    is_full(File::create(mounted.path("no room for a name")).expect_err("no room"));
+    assert!(!mounted.path("no room for a name").exists());
+    store.fail_one_in(0, Kind::NoSpace);
+    file.write_all_at(&content(3), LARGE as u64).expect("write");
+    file.sync_all().expect("sync");
+    small.write_all_at(b"kept", 0).expect("write");
+    small.sync_all().expect("sync");
+    File::create(mounted.path("room for a name")).expect("create").sync_all().expect("sync");
+    drop((file, small));
+    mounted.end().expect("closed");
+    let image = store.after_power_loss().expect("an image");
+    drop(session);
+    let resumed = repository(image).resume(set, options()).expect("resume");
+    let read = |path: &str| {
+        let inode = resumed.stat(path, Follow::No).expect("stat");
+        resumed.read(&inode, 0, 3 * LARGE).expect("read")
+    };
+    assert!(read("/file") == [content(1), content(3)].concat());
+    assert_eq!(read("/small"), &b"kept"[..]);
+    assert_eq!(read("/room for a name"), &b""[..]);
+}

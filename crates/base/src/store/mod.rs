@@ -155,7 +155,9 @@ pub trait ObjectWriter: Send {
 
 /// A log that grows at its end: a file on POSIX, a run of numbered objects elsewhere.
 ///
-/// After a failed append or sync the log is poisoned: every later call fails with `Closed`.
+/// After a failed append or sync the log is poisoned: every later call fails with `Closed`. Only an
+/// append that failed with `NoSpace` may be taken back whole: then the log is as it was before, and
+/// goes on once there is room.
 pub trait AppendLog: Send + Sync {
     /// Hands `bytes` to the store. They survive the death of this process on POSIX; on S3 they
     /// gather in memory, and only a sync or some megabytes of appends make a request. They survive

@@ -332,8 +332,10 @@ fn leave_terminal(log: Option<&Path>) -> Result<()> {
 
 /// Removes what a mount that died has left at `mountpoint`, which nobody can use.
 fn make_usable(mountpoint: &Path) -> Result<()> {
-    match std::fs::metadata(mountpoint) {
-        Err(error) if error.raw_os_error() == Some(107) => {
+    // Not `stat`: the kernel may know attributes of the root that nobody answers for any more.
+    match rustix::fs::statvfs(mountpoint) {
+        // Aborted: it died this moment.
+        Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED) => {
             let detached = rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH);
             if detached.is_ok() {
                 return Ok(());
@@ -349,8 +351,8 @@ fn make_usable(mountpoint: &Path) -> Result<()> {
                 )),
             }
         }
-        Err(error) => Err(Error::io(error, format!("{}", mountpoint.display()))),
-        Ok(found) if !found.is_dir() => {
+        Err(errno) => Err(Error::io(errno.into(), format!("{}", mountpoint.display()))),
+        Ok(_) if !mountpoint.is_dir() => {
             let context = format!("{}: not a directory", mountpoint.display());
             Err(Error::new(Kind::NotADirectory, context))
         }

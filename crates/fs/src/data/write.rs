@@ -4,6 +4,7 @@
 //! becomes durable (`DataLogs::sync` is the tree's barrier), so a recovered record finds its bytes.
 //! Concurrency: appends of several threads go to one log under a mutex; large files have their own.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use esker_base::store::{AppendLog, SharedStore};
@@ -45,6 +46,8 @@ pub struct DataLogs {
     store: SharedStore,
     set: SetId,
     state: Mutex<State>,
+    /// Whether there was no room for the last append.
+    lacks_room: AtomicBool,
 }
 
 struct State {
@@ -76,13 +79,27 @@ impl DataLogs {
             written_bytes: 0,
             is_poisoned: false,
         };
-        Self { store, set, state: Mutex::new(state) }
+        Self { store, set, state: Mutex::new(state), lacks_room: AtomicBool::new(false) }
     }
 
     /// Bytes appended so far.
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
         self.state.lock().written_bytes
+    }
+
+    /// Whether there was no room for the last append: what is held in memory now may find none.
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.lacks_room.load(Ordering::Relaxed)
+    }
+
+    /// Notes how an append went. One for which there was no room left its log as it was, and the
+    /// next may find room; any other failure is the last.
+    fn note_outcome(&self, state: &mut State, appended: Result<u64>) -> Result<u64> {
+        let kind = appended.as_ref().err().map(Error::kind);
+        self.lacks_room.store(kind == Some(Kind::NoSpace), Ordering::Relaxed);
+        state.is_poisoned |= kind.is_some_and(|kind| kind != Kind::NoSpace);
+        appended
     }
 
     fn open(&self, state: &mut State) -> Result<(u64, Arc<dyn AppendLog>)> {
@@ -107,9 +124,7 @@ impl DataLogs {
                 packed
             }
         };
-        let offset = log.append(bytes);
-        state.is_poisoned |= offset.is_err();
-        let offset = offset?;
+        let offset = self.note_outcome(&mut state, log.append(bytes))?;
         note_unsynced(&mut state, &log);
         state.written_bytes += bytes.len() as u64;
         let length = bytes.len() as u64;
@@ -143,8 +158,7 @@ impl DataLogs {
         let offset = file.log.append(bytes);
         let mut state = self.state.lock();
         check(&state)?;
-        state.is_poisoned |= offset.is_err();
-        let offset = offset?;
+        let offset = self.note_outcome(&mut state, offset)?;
         note_unsynced(&mut state, &file.log);
         state.written_bytes += bytes.len() as u64;
         Ok(LogPlace { set: self.set, log: file.number, offset })
@@ -168,8 +182,7 @@ impl DataLogs {
                 break;
             }
             let appended = log.append(&buffer[..count]);
-            self.state.lock().is_poisoned |= appended.is_err();
-            appended?;
+            self.note_outcome(&mut self.state.lock(), appended)?;
             checksum = crc32c::crc32c_append(checksum, &buffer[..count]);
             length += count as u64;
         }

@@ -82,6 +82,10 @@ impl Session {
             return false;
         };
         let grown = end.saturating_sub(buffer.len());
+        if grown > 0 && self.data().lacks_room() {
+            // Whoever writes is told so now, rather than nobody when the file is closed.
+            return false;
+        }
         let all = &self.files().buffered_bytes;
         if grown > 0 && all.load(Ordering::Relaxed) + grown > BUFFERS_BYTES_MAX {
             return false;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-use esker_base::{Error, Result};
+use esker_base::{Error, Kind, Result};
 
 use super::{Durability, Inner, LOG_INTERVAL};
 
@@ -79,9 +79,11 @@ fn log_loop(inner: &Inner) {
             return;
         }
         drop(pending);
-        if let Err(error) = inner.write_log(false) {
-            inner.fail(&error);
-            return;
+        match inner.write_log(false) {
+            Ok(()) => {}
+            // Whoever comes next is told, or finds room again.
+            Err(error) if error.kind() == Kind::NoSpace => {}
+            Err(error) => return inner.fail(&error),
         }
     }
 }

@@ -92,6 +92,10 @@ impl Inner {
         if !all && self.active_bytes.load(Ordering::Relaxed) < self.active_bytes_max() {
             return Ok(());
         }
+        if self.logs() {
+            // While there is no room everything stays as it is.
+            self.write_log_of(&mut log, false)?;
+        }
         let mut shards = self.lock_shards();
         let mut segments = self.segments.lock();
         if segments.buffer.is_empty() && shards.iter().all(|shard| shard.rows.rows() == 0) {

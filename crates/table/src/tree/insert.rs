@@ -36,7 +36,7 @@ impl Tree {
         complete: impl FnOnce(u64, &mut Row),
     ) -> Result<Option<u64>> {
         let inner = &*self.inner;
-        inner.check_failure()?;
+        inner.check_writable()?;
         if !inner.presence_covers.load(Ordering::Relaxed) {
             return Ok(None);
         }

@@ -98,7 +98,8 @@ impl LogState {
         Ok(())
     }
 
-    /// Writes the gathered chunk to the active log.
+    /// Writes the gathered chunk to the active log. If there is no room for it, it stays gathered,
+    /// to be written before anything else.
     pub(super) fn write(&mut self) -> Result<()> {
         self.check()?;
         if self.chunk.is_empty() {
@@ -106,10 +107,15 @@ impl LogState {
         }
         let active = self.live.last().expect("a logged tree has an active log");
         let bytes = self.chunk.seal(active.synced_bytes);
-        self.written_bytes += bytes.len() as u64;
-        let written = active.log.append(bytes);
+        let count = bytes.len() as u64;
+        match active.log.append(bytes) {
+            // The log is as it was, or says at the next attempt that it is not.
+            Err(error) if error.kind() == Kind::NoSpace => return Err(error),
+            written => self.poison(written)?,
+        };
+        self.written_bytes += count;
         self.chunk.clear();
-        self.poison(written).map(drop)
+        Ok(())
     }
 
     /// Syncs every live log; operations below `written_below` are then durable.

@@ -107,6 +107,8 @@ struct Inner {
     done: Condvar,
     /// The first failure of a flush, or a takeover; every later operation reports it.
     failure: OnceLock<(Kind, String)>,
+    /// Whether the log waits for room: the next operation tries again, before anything else.
+    lacks_room: AtomicBool,
 }
 
 impl std::fmt::Debug for Inner {
@@ -257,6 +259,22 @@ impl Inner {
         let _ = self.failure.set((error.kind(), format!("an earlier write failed: {error}")));
     }
 
+    /// Fails if nothing can be changed: after a failure, and while there is no room for the log, so
+    /// that nothing is done that an error says was not.
+    #[inline]
+    fn check_writable(&self) -> Result<()> {
+        self.check_failure()?;
+        if self.lacks_room.load(Ordering::Relaxed) { self.write_log(false) } else { Ok(()) }
+    }
+
+    /// Writes what is gathered for the log, and remembers whether there was room for it.
+    fn write_chunk(&self, log: &mut LogState) -> Result<()> {
+        let written = log.write();
+        let lacks_room = written.as_ref().is_err_and(|error| error.kind() == Kind::NoSpace);
+        self.lacks_room.store(lacks_room, Ordering::Relaxed);
+        written
+    }
+
     /// Locks every shard, in order.
     fn lock_shards(&self) -> Vec<MutexGuard<'_, LiveShard>> {
         self.shards.iter().map(|shard| shard.lock()).collect()
@@ -270,11 +288,12 @@ impl Inner {
     fn write_log_of(&self, log: &mut LogState, sync: bool) -> Result<()> {
         // Operations below this number are in their shard's log once the shard's lock was taken.
         let below = self.next_seq.load(Ordering::Acquire);
+        self.write_chunk(log)?;
         for (number, shard) in self.shards.iter().enumerate() {
             log.chunk.take(number, &mut shard.lock().log);
         }
         log.chunk.take_segments(&mut self.segments.lock().log);
-        log.write()?;
+        self.write_chunk(log)?;
         if sync {
             (self.barrier)()?;
             log.sync(below)?;

@@ -133,6 +133,7 @@ impl Tree {
             work: Condvar::new(),
             done: Condvar::new(),
             failure: OnceLock::new(),
+            lacks_room: AtomicBool::new(false),
         });
         let threads = Threads::start(&inner)?;
         Ok(Self { inner, _threads: threads })

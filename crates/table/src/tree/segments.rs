@@ -34,7 +34,7 @@ impl Tree {
     /// If a segment is empty.
     pub fn put_segments(&self, segments: &mut [Segment]) -> Result<u64> {
         let inner = &*self.inner;
-        inner.check_failure()?;
+        inner.check_writable()?;
         if segments.len() > OPERATION_SEGMENTS_MAX {
             let context = format!("{} segments in one operation", segments.len());
             return Err(Error::new(Kind::TooLarge, context));
@@ -58,7 +58,7 @@ impl Tree {
     /// As [`Tree::put_segments`]; `Invalid` for runs whose numbers make no sense.
     pub fn put_runs(&self, file: u128, runs: &mut [SegmentRun]) -> Result<u64> {
         let inner = &*self.inner;
-        inner.check_failure()?;
+        inner.check_writable()?;
         let is_possible = |run: &SegmentRun| {
             run.is_possible()
                 && run.first.file == file

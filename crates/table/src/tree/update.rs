@@ -132,7 +132,7 @@ impl Tree {
     ) -> Result<T> {
         const { assert!(N > 0, "an update has a key") };
         let inner = &*self.inner;
-        inner.check_failure()?;
+        inner.check_writable()?;
         let mut older: [Older; N] = array::from_fn(|_| None);
         loop {
             let mut shards = inner.lock_shards_of(&keys);
@@ -251,7 +251,11 @@ impl Inner {
         match self.options.durability {
             Durability::None => {}
             Durability::Async if !log_full => {}
-            Durability::Async => self.write_log(false)?,
+            Durability::Async => match self.write_log(false) {
+                // It is done, and waits to be written as any other; whoever comes next is told.
+                Err(error) if error.kind() == Kind::NoSpace => {}
+                written => written?,
+            },
             Durability::Always => self.sync_through(seq)?,
         }
         if grown_bytes > 0 {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::plan::{Fate, fault};
 use super::{Effect, Shared};
-use crate::Result;
 use crate::store::{AppendLog, poisoned};
+use crate::{Kind, Result};
 
 pub(super) struct FaultLog {
     shared: Arc<Shared>,
@@ -58,7 +58,13 @@ impl FaultLog {
 impl AppendLog for FaultLog {
     fn append(&self, bytes: &[u8]) -> Result<u64> {
         self.check()?;
-        self.poison_if_failed(self.append_as_fated(bytes))
+        let before = self.inner.bytes();
+        let appended = self.append_as_fated(bytes);
+        match &appended {
+            // As a real one that takes back what it had no room for.
+            Err(error) if error.kind() == Kind::NoSpace && self.inner.bytes() == before => appended,
+            _ => self.poison_if_failed(appended),
+        }
     }
 
     fn sync(&self) -> Result<()> {

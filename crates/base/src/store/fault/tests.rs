@@ -161,3 +161,17 @@ fn delays_delay() {
         store.put_if_absent(&format!("{i}"), b"").expect("put");
     }
 }
+
+#[test]
+fn an_append_without_room_leaves_the_log_as_it_was() {
+    let store = store(1);
+    let log = store.append_log("log").expect("log");
+    log.append(b"a").expect("append");
+    store.fail_at(3, Kind::NoSpace);
+    assert_eq!(log.append(b"lost").expect_err("full").kind(), Kind::NoSpace);
+    assert_eq!((log.bytes(), log.append(b"b").expect("there is room again")), (1, 1));
+    log.sync().expect("sync");
+    store.fail_at_with(6, Kind::NoSpace, Effect::Partial);
+    assert_eq!(log.append(b"torn in the middle").expect_err("full").kind(), Kind::NoSpace);
+    assert_eq!(log.append(b"c").expect_err("uncertain").kind(), Kind::Closed);
+}

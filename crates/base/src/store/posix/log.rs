@@ -1,24 +1,31 @@
 //! Append log in a file: one write(2) an append, one fdatasync for all who wait.
 //!
 //! Invariants: (1) `synced <= bytes`; (2) once poisoned, never again usable: after a failed write
-//! the file may end in a part of it, after a failed sync the kernel may have dropped the pages.
+//! the file may end in a part of it, after a failed sync the kernel may have dropped the pages. A
+//! write for which there was no room is taken back instead, and may be tried again.
 //! Concurrency: appends take `state`; syncs take `synced`, never both at once, so that appends go
 //! on while the device is busy, and syncs that waited for one that covered them return at once.
 //! Source: fsync after failure, Rebello et al., "Can applications recover from fsync failures?",
 //! USENIX ATC 2020.
 
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, fdatasync, fsync, openat};
+use rustix::fs::{Advice, Mode, OFlags, fadvise, fdatasync, fsync, ftruncate, openat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr, write};
 
 use super::directories::{Directories, split};
 use super::failure::failed;
 use crate::Result;
 use crate::store::{AppendLog, poisoned, taken};
+
+/// Unwritten bytes from which on the device is given work, so that it is not idle until a sync. Also
+/// a good size for the allocator of a file system.
+const WRITE_BACK_BYTES: u64 = 8 << 20;
 
 #[derive(Debug)]
 pub(super) struct PosixLog {
@@ -34,6 +41,8 @@ pub(super) struct PosixLog {
 #[derive(Debug, Default)]
 struct State {
     bytes: u64,
+    /// Up to here the kernel was told to write to the device.
+    started: u64,
     poisoned: bool,
 }
 
@@ -77,6 +86,20 @@ impl PosixLog {
         }
     }
 
+    /// Cuts the file off at `bytes`, where it ended before an append for which there was no room;
+    /// whether it did.
+    fn take_back(&self, bytes: u64) -> bool {
+        retry_on_intr(|| ftruncate(&self.file, bytes)).is_ok()
+    }
+
+    /// Has the kernel begin to write `range` to the device, so that a later sync waits for less.
+    fn start_writing(&self, range: Range<u64>) {
+        // Linux starts writing what is dirty, and keeps it until it is written. Others may do
+        // nothing, or refuse, which is as good as before.
+        let length = NonZeroU64::new(range.end - range.start);
+        let _ = fadvise(&self.file, range.start, length, Advice::DontNeed);
+    }
+
     fn path(&self) -> PathBuf {
         self.directories.path_of(&self.name)
     }
@@ -102,12 +125,19 @@ impl AppendLog for PosixLog {
             match retry_on_intr(|| write(&self.file, rest)) {
                 Ok(written) => rest = &rest[written..],
                 Err(errno) => {
-                    state.poisoned = true;
+                    let is_full = matches!(errno, Errno::NOSPC | Errno::DQUOT);
+                    state.poisoned = !is_full || !self.take_back(offset);
                     return Err(failed("append to", &self.path(), errno));
                 }
             }
         }
         state.bytes += bytes.len() as u64;
+        if state.bytes - state.started >= WRITE_BACK_BYTES {
+            let range = state.started..state.bytes;
+            state.started = range.end;
+            drop(state);
+            self.start_writing(range);
+        }
         Ok(offset)
     }
 
