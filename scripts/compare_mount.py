@@ -27,6 +27,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "peers" / "target" / "release"
+# Where `mkfs` is, also for shells of those who are no superuser.
+os.environ["PATH"] += ":/usr/sbin:/sbin"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 ESKER = TARGET / "release" / "esker"
 

@@ -18,8 +18,26 @@ use fuser::{
     ReplyWrite, Request, SessionACL, TimeOrNow, WriteFlags,
 };
 
-const TTL: Duration = Duration::from_secs(60);
+/// As long as Esker's: the kernel asks for nothing twice.
+const TTL: Duration = Duration::from_secs(3600);
 const GENERATION: Generation = Generation(0);
+const NOTHING: FileAttr = FileAttr {
+    ino: INodeNo(0),
+    size: 0,
+    blocks: 0,
+    atime: UNIX_EPOCH,
+    mtime: UNIX_EPOCH,
+    ctime: UNIX_EPOCH,
+    crtime: UNIX_EPOCH,
+    kind: FileType::RegularFile,
+    perm: 0,
+    nlink: 1,
+    uid: 0,
+    gid: 0,
+    rdev: 0,
+    blksize: 4096,
+    flags: 0,
+};
 
 struct Node {
     attr: FileAttr,
@@ -92,7 +110,9 @@ impl Filesystem for NullFs {
     fn init(&mut self, req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
-            | InitFlags::FUSE_CACHE_SYMLINKS;
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_EXPLICIT_INVAL_DATA
+            | InitFlags::FUSE_ASYNC_DIO;
         if self.readdirplus {
             wanted |= InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO;
         }
@@ -111,7 +131,8 @@ impl Filesystem for NullFs {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.tree.lock().expect("nobody panics").find(parent.0, name) {
             Some(attr) => reply.entry(&TTL, attr, GENERATION),
-            None => reply.error(Errno::ENOENT),
+            // Number 0: the kernel may keep that there is nothing.
+            None => reply.entry(&TTL, &NOTHING, GENERATION),
         }
     }
 
