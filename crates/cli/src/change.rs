@@ -37,7 +37,7 @@ pub struct SessionSettings {
     #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
     pub durability: DurabilityLevel,
     /// Memory for changes that are not in tables yet, as 512M or 2G
-    #[arg(long, default_value = "512M", value_parser = crate::quantity::bytes, value_name = "SIZE")]
+    #[arg(long, default_value = "768M", value_parser = crate::quantity::bytes, value_name = "SIZE")]
     pub memory: u64,
 }
 

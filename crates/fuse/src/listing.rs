@@ -27,8 +27,8 @@ use crate::nodes::{Node, ROOT};
 
 /// Entries of the first batch: a small directory costs little.
 const BATCH_FIRST: usize = 512;
-/// Entries of later batches: a page of the memtable is sorted anew for each.
-const BATCH_NEXT: usize = 16 << 10;
+/// Entries of later batches: a page of the memtable, which may have as many, is sorted anew for each.
+const BATCH_NEXT: usize = 64 << 10;
 
 /// Cookies of the two entries that every directory has; those of others follow.
 const DOT: u64 = 1;

@@ -210,7 +210,10 @@ impl Arena {
 
     /// The last integer of the key of the record at `position`.
     pub fn order(&self, schema: &Schema, position: u32) -> u64 {
-        schema.order(&self.row(schema, position).0.ints)
+        match schema.hash_of {
+            Some(hash_of) => hash_of(self.key_string(schema, position)),
+            None => own_order(self.at(position)),
+        }
     }
 
     /// Decodes the record at `position` but for the integers of its group, whose number it returns.
@@ -238,10 +241,7 @@ impl Arena {
         }
         row.ints[schema.key_ints - 1] = match schema.hash_of {
             Some(hash_of) => hash_of(row.strings[0]),
-            None => {
-                let order = bytes[SHAPE_BYTES..].first_chunk().expect("a record has an order");
-                u64::from_le_bytes(*order)
-            }
+            None => own_order(bytes),
         };
         (row, group)
     }
@@ -280,6 +280,12 @@ fn write_varint(out: &mut [u8], at: &mut usize, mut value: u64) {
     }
     out[*at] = value as u8;
     *at += 1;
+}
+
+/// The order that the record in `bytes` holds, since it does not follow from the key's string.
+#[inline]
+fn own_order(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(*bytes[SHAPE_BYTES..].first_chunk().expect("a record has an order"))
 }
 
 /// A varint that this process wrote.

@@ -59,7 +59,7 @@ impl Default for TreeOptions {
             durability: Durability::default(),
             compaction: Compaction::default(),
             // The less, the less is left to be written at the end; the more, the fewer runs.
-            memory_bytes: 512 << 20,
+            memory_bytes: 768 << 20,
             background: true,
             flush_threads: 1,
         }
