@@ -57,6 +57,14 @@ impl Context {
         url::open(self.store_url())
     }
 
+    /// Opens the store; makes it if there is none.
+    pub fn store_or_new(&self) -> Result<SharedStore> {
+        match self.store() {
+            Err(error) if error.kind() == Kind::NotFound => url::init(self.store_url()),
+            store => store,
+        }
+    }
+
     /// Opens the store as a repository.
     pub fn repository(&self) -> Result<Repository> {
         self.store().map(Repository::new)
@@ -88,6 +96,23 @@ impl Context {
             }
             Stack::Set(_) => repository.glimpse(set_of(repository, stack)?, self.identity()),
         }
+    }
+}
+
+/// What something new at `stack` is published on and as: by that name alone, or by `new_name` on top
+/// of it.
+pub fn bases_and_name<'a>(
+    repository: &Repository,
+    stack: &'a Stack,
+    new_name: Option<&'a str>,
+) -> Result<(Vec<SetId>, &'a str)> {
+    let Stack::Name(name) = stack else {
+        let what = "an open session: publish it first, and give --as with its name";
+        return Err(Error::new(Kind::Invalid, what));
+    };
+    match new_name {
+        Some(new_name) => Ok((vec![repository.resolve(name)?.set], new_name)),
+        None => Ok((Vec::new(), name)),
     }
 }
 

@@ -301,6 +301,12 @@ fn cargo_builds_in_a_mount() {
     end(&mounted);
 }
 
+fn same_trees(one: &Path, other: &Path) {
+    let arguments =
+        ["-r".as_ref(), "--no-dereference".as_ref(), one.as_os_str(), other.as_os_str()];
+    run("/".as_ref(), "diff", &arguments);
+}
+
 #[test]
 fn tar_and_rsync_bring_trees_in_and_out_unchanged() {
     if !can_mount() {
@@ -309,16 +315,7 @@ fn tar_and_rsync_bring_trees_in_and_out_unchanged() {
     let source = Path::new("/usr/include");
     let mounted = Mounted::writing("trees", &[]);
     run(mounted.root(), "sh", &["-c", "tar -C /usr -cf - include | tar -xf -"]);
-    run(
-        "/".as_ref(),
-        "diff",
-        &[
-            "-r".as_ref(),
-            "--no-dereference".as_ref(),
-            source.as_os_str(),
-            mounted.path("include").as_os_str(),
-        ],
-    );
+    same_trees(source, &mounted.path("include"));
     // Extended attributes and hard links come along, and a second look finds no difference.
     let extra = mounted.esker.path("extra");
     fs::create_dir_all(extra.join("d")).expect("mkdir");
@@ -341,16 +338,7 @@ fn tar_and_rsync_bring_trees_in_and_out_unchanged() {
     fs::create_dir(&out).expect("mkdir");
     let pipe = format!("tar -cf - include | tar -C '{}' -xf -", out.display());
     run(mounted.root(), "sh", &["-c", &pipe]);
-    run(
-        "/".as_ref(),
-        "diff",
-        &[
-            "-r".as_ref(),
-            "--no-dereference".as_ref(),
-            source.as_os_str(),
-            out.join("include").as_os_str(),
-        ],
-    );
+    same_trees(source, &out.join("include"));
     mounted.end();
 }
 

@@ -221,14 +221,6 @@ pub(crate) mod column {
 /// the extent table.
 pub(crate) const MAPPED: u64 = 1;
 
-const fn plain(name: &'static str) -> IntColumn {
-    IntColumn { name, relative_to: None }
-}
-
-const fn follows(name: &'static str, column: usize) -> IntColumn {
-    IntColumn { name, relative_to: Some(column) }
-}
-
 /// The hash by which names are ordered within their directory; its high bits name a partition.
 #[must_use]
 pub fn name_hash(name: &[u8]) -> u64 {
@@ -240,30 +232,30 @@ pub static INODE: Schema = Schema {
     id: 1,
     name: "inode",
     ints: &[
-        plain("dir_high"),
-        plain("dir_low"),
-        plain("hash"),
-        plain("seq"),
-        plain("entry"),
-        plain("generation"),
-        plain("mode"),
-        plain("uid"),
-        plain("gid"),
-        plain("nlink"),
-        plain("rdev"),
-        plain("size"),
-        plain("mtime"),
-        follows("ctime", column::MTIME),
-        follows("atime", column::MTIME),
-        plain("id_high"),
-        follows("id_low", column::SEQ),
-        plain("log_set_high"),
-        plain("log_set_low"),
-        plain("log"),
-        plain("log_offset"),
-        follows("log_length", column::SIZE),
-        follows("log_written", column::LOG_LENGTH),
-        plain("log_checksum"),
+        IntColumn::plain("dir_high"),
+        IntColumn::plain("dir_low"),
+        IntColumn::plain("hash"),
+        IntColumn::plain("seq"),
+        IntColumn::plain("entry"),
+        IntColumn::plain("generation"),
+        IntColumn::plain("mode"),
+        IntColumn::plain("uid"),
+        IntColumn::plain("gid"),
+        IntColumn::plain("nlink"),
+        IntColumn::plain("rdev"),
+        IntColumn::plain("size"),
+        IntColumn::plain("mtime"),
+        IntColumn::follows("ctime", column::MTIME),
+        IntColumn::follows("atime", column::MTIME),
+        IntColumn::plain("id_high"),
+        IntColumn::follows("id_low", column::SEQ),
+        IntColumn::plain("log_set_high"),
+        IntColumn::plain("log_set_low"),
+        IntColumn::plain("log"),
+        IntColumn::plain("log_offset"),
+        IntColumn::follows("log_length", column::SIZE),
+        IntColumn::follows("log_written", column::LOG_LENGTH),
+        IntColumn::plain("log_checksum"),
     ],
     strings: &["name", "content", "xattrs"],
     key_ints: 3,

@@ -28,6 +28,20 @@ pub struct IntColumn {
     pub relative_to: Option<usize>,
 }
 
+impl IntColumn {
+    /// A column stored as it is.
+    #[must_use]
+    pub const fn plain(name: &'static str) -> Self {
+        Self { name, relative_to: None }
+    }
+
+    /// A column that usually follows `column`, which comes before it.
+    #[must_use]
+    pub const fn follows(name: &'static str, column: usize) -> Self {
+        Self { name, relative_to: Some(column) }
+    }
+}
+
 /// The columns of one kind of record.
 #[derive(Debug)]
 pub struct Schema {
@@ -293,11 +307,7 @@ pub mod record {
     pub static RECORD: Schema = Schema {
         id: 2,
         name: "record",
-        ints: &[
-            IntColumn { name: "head", relative_to: None },
-            IntColumn { name: "seq", relative_to: None },
-            IntColumn { name: "tombstone", relative_to: None },
-        ],
+        ints: &[IntColumn::plain("head"), IntColumn::plain("seq"), IntColumn::plain("tombstone")],
         strings: &["key", "value"],
         key_ints: 1,
         group_ints: 0,
@@ -340,10 +350,10 @@ mod tests {
         id: 9,
         name: "relative",
         ints: &[
-            IntColumn { name: "k", relative_to: None },
-            IntColumn { name: "seq", relative_to: None },
-            IntColumn { name: "a", relative_to: Some(1) },
-            IntColumn { name: "b", relative_to: Some(2) },
+            IntColumn::plain("k"),
+            IntColumn::plain("seq"),
+            IntColumn::follows("a", 1),
+            IntColumn::follows("b", 2),
         ],
         strings: &["name"],
         key_ints: 1,

@@ -3,7 +3,6 @@
 use std::fmt::Display;
 
 use clap::{Args, Subcommand};
-use esker_base::store::{SharedStore, url};
 use esker_base::{Error, Kind, Result};
 use esker_bench::particles::Particles;
 use esker_bench::report::Report;
@@ -162,15 +161,15 @@ impl Bench {
             Workload::Routing(command) => return command.run(context),
             Workload::Collective(command) => return command.run(context),
             Workload::Messages(command) => return command.run(context),
-            Workload::Segment(segment) => return segment.run(context, || store_or_new(context)),
+            Workload::Segment(segment) => return segment.run(context),
             Workload::Create { files, directories, threads, inline, settings } => {
-                let store = store_or_new(context)?;
+                let store = context.store_or_new()?;
                 let tree = tree(context, &settings);
                 let tree = TreeOptions { background: tree.background && !inline, ..tree };
                 create(&store, Shape { files, directories, threads }, tree)?
             }
             Workload::Squash { sets, files, directories, threads } => {
-                let store = store_or_new(context)?;
+                let store = context.store_or_new()?;
                 squash(&store, sets, Shape { files, directories, threads })?
             }
             Workload::Stat { operations, absent, query } => {
@@ -190,7 +189,7 @@ impl Bench {
                 return show(context, &imd_speedup(&context.store()?, &entry.prefix, threads)?);
             }
             Workload::ImdThrottled { keys, share } => {
-                let store = store_or_new(context)?;
+                let store = context.store_or_new()?;
                 let particles = Particles { keys, value_bytes: 40, ranks: 1 };
                 let shape = ImdShape::Fixed { key_bytes: 8, value_bytes: 40 };
                 let options = Options::new(1, Format::Base, shape);
@@ -209,14 +208,6 @@ impl Bench {
 /// What a session of `settings` gives its tree; a benchmark has the default memory unless told.
 fn tree(context: &Context, settings: &SessionSettings) -> TreeOptions {
     settings.options(context).tree
-}
-
-/// Opens the store, or makes it where nothing is.
-fn store_or_new(context: &Context) -> Result<SharedStore> {
-    match context.store() {
-        Err(error) if error.kind() == Kind::NotFound => url::init(context.store_url()),
-        opened => opened,
-    }
 }
 
 /// Gets keys of the directory at `target`, which has what `esker imd write` writes.

@@ -5,7 +5,6 @@ use std::io::BufWriter;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 use esker_bench::segment::pattern::{BATCH, Pattern, Shape, dump};
 use esker_bench::segment::{SegmentReport, segment};
@@ -94,11 +93,7 @@ impl Segment {
     }
 
     /// Measures, or writes the workload.
-    pub fn run(
-        &self,
-        context: &Context,
-        store: impl FnOnce() -> Result<SharedStore>,
-    ) -> Result<()> {
+    pub fn run(&self, context: &Context) -> Result<()> {
         let shape = self.shape();
         if let Some(path) = &self.dump {
             let batches = shape.batches()?;
@@ -107,7 +102,7 @@ impl Segment {
             return written.map_err(|error| Error::io(error, path.display().to_string()));
         }
         let options: TreeOptions = self.settings.options(context).tree;
-        show(context, &segment(&store()?, &shape, options)?)
+        show(context, &segment(&context.store_or_new()?, &shape, options)?)
     }
 }
 

@@ -9,11 +9,12 @@ use esker_bench::replay::{Replay, ReplayReport, Work, replay};
 use esker_comm::job::Job;
 use esker_comm::{tcp, threads};
 use esker_fs::names;
+use esker_fs::repository::Repository;
 use esker_shared::{Reads, SLICE_BYTES, SharedOptions};
 
 use crate::change::SessionSettings;
-use crate::context::Context;
-use crate::location::{Location, Stack};
+use crate::context::{Context, bases_and_name};
+use crate::location::Location;
 use crate::quantity;
 
 /// Write and read files that all ranks of a job share
@@ -123,21 +124,11 @@ struct ReplayArguments {
 impl ReplayArguments {
     fn run(self, context: &Context) -> Result<()> {
         let job = Job::from_env()?;
-        if job.is_none()
-            && let Err(error) = context.store()
-            && error.kind() == Kind::NotFound
-        {
-            url::init(context.store_url())?;
-        }
-        let Stack::Name(name) = &self.target.stack else {
-            let what = "an open session: publish it first, and give --as with its name";
-            return Err(Error::new(Kind::Invalid, what));
-        };
-        let repository = context.repository()?;
-        let (bases, published) = match &self.new_name {
-            Some(new_name) => (vec![repository.resolve(name)?.set], new_name),
-            None => (Vec::new(), name),
-        };
+        // Of processes none is to make what the others look for.
+        let store = if job.is_none() { context.store_or_new()? } else { context.store()? };
+        let repository = Repository::new(store.clone());
+        let new_name = self.new_name.as_deref();
+        let (bases, published) = bases_and_name(&repository, &self.target.stack, new_name)?;
         names::check(published)?;
         let work = self.work()?;
         let ranks = self.ranks.max(work.ranks_min());
@@ -148,7 +139,7 @@ impl ReplayArguments {
             shift: self.shift,
             laminate: self.laminate,
             check_published: self.check_published,
-            name: published.clone(),
+            name: published.to_owned(),
         };
         let options = self.options(context);
         let report = match job {
@@ -160,8 +151,7 @@ impl ReplayArguments {
                 reports.into_iter().flatten().next()
             }
             Some(job) => {
-                let store = context.store()?;
-                let meet = job.meet.as_deref().map_or_else(|| Ok(store.clone()), url::open)?;
+                let meet = job.meet.as_deref().map_or(Ok(store), url::open)?;
                 tcp::run(&*meet, &job, &tcp::Options::default(), |transport| {
                     replay(transport, &repository, &bases, &options, &replayed)
                 })?

@@ -309,7 +309,7 @@ mod tests {
     use super::*;
     use crate::schema::{IntColumn, mix};
 
-    const COLUMN: IntColumn = IntColumn { name: "c", relative_to: None };
+    const COLUMN: IntColumn = IntColumn::plain("c");
 
     /// As many columns as may be, so that there can be more shapes than numbers for them.
     static WIDE: Schema = Schema {

@@ -84,26 +84,40 @@ mod column {
 /// In the column of checksums: that it is known.
 const KNOWN: u64 = 1 << 32;
 
-const fn plain(name: &'static str) -> IntColumn {
-    IntColumn { name, relative_to: None }
+/// The columns that say of one segment everything but its checksum; all schemas of segments begin
+/// with them.
+const PLACED: [IntColumn; 9] = [
+    IntColumn::plain("file_high"),
+    IntColumn::plain("file_low"),
+    IntColumn::plain("end"),
+    IntColumn::plain("seq"),
+    IntColumn::plain("length"),
+    IntColumn::plain("set_high"),
+    IntColumn::plain("set_low"),
+    IntColumn::plain("log"),
+    IntColumn::plain("log_offset"),
+];
+
+/// [`PLACED`] and `more` columns.
+const fn columns<const N: usize>(more: &[&'static str]) -> [IntColumn; N] {
+    assert!(N == PLACED.len() + more.len(), "every column has a name");
+    let mut columns = [IntColumn::plain(""); N];
+    let mut at = 0;
+    while at < N {
+        columns[at] = match at.checked_sub(PLACED.len()) {
+            None => PLACED[at],
+            Some(more_at) => IntColumn::plain(more[more_at]),
+        };
+        at += 1;
+    }
+    columns
 }
 
 /// The schema of the extent table.
 pub static SEGMENT: Schema = Schema {
     id: 3,
     name: "segment",
-    ints: &[
-        plain("file_high"),
-        plain("file_low"),
-        plain("end"),
-        plain("seq"),
-        plain("length"),
-        plain("set_high"),
-        plain("set_low"),
-        plain("log"),
-        plain("log_offset"),
-        plain("checksum"),
-    ],
+    ints: &columns::<10>(&["checksum"]),
     strings: &["unused"],
     key_ints: 3,
     group_ints: 2,
@@ -172,6 +186,14 @@ impl Segment {
     /// The record, in stored form, which is the readable one.
     #[must_use]
     pub fn row(&self) -> Row<'static> {
+        let mut row = self.placed_row();
+        row.ints[column::CHECKSUM] =
+            self.checksum.map_or(0, |checksum| KNOWN | u64::from(checksum));
+        row
+    }
+
+    /// A row of [`PLACED`].
+    fn placed_row(&self) -> Row<'static> {
         use column as c;
         let mut row = Row::default();
         let place = self.place.unwrap_or_default();
@@ -184,8 +206,24 @@ impl Segment {
         row.ints[c::SET_LOW] = place.set.0 as u64;
         row.ints[c::LOG] = place.log;
         row.ints[c::LOG_OFFSET] = place.offset;
-        row.ints[c::CHECKSUM] = self.checksum.map_or(0, |checksum| KNOWN | u64::from(checksum));
         row
+    }
+
+    /// What the columns [`PLACED`] say; none if that is impossible.
+    fn of_placed(row: &Row) -> Option<Self> {
+        use column as c;
+        let ints = &row.ints;
+        let file = u128::from(ints[0]) << 64 | u128::from(ints[1]);
+        let (length, seq) = (ints[c::LENGTH], ints[c::SEQ]);
+        let offset = ints[c::END].checked_sub(length).filter(|_| length > 0)?;
+        let place = LogPlace {
+            set: SetId(u128::from(ints[c::SET_HIGH]) << 64 | u128::from(ints[c::SET_LOW])),
+            log: ints[c::LOG],
+            offset: ints[c::LOG_OFFSET],
+        };
+        place.offset.checked_add(length)?;
+        let place = (place.set != SetId::default()).then_some(place);
+        Some(Self { file, offset, length, place, checksum: None, seq })
     }
 
     /// What a record says.
@@ -193,40 +231,24 @@ impl Segment {
     /// # Errors
     /// `Corrupt` if a number is out of its range.
     pub fn of_row(row: &Row) -> Result<Self> {
-        use column as c;
-        let ints = &row.ints;
-        let file = u128::from(ints[0]) << 64 | u128::from(ints[1]);
-        let length = ints[c::LENGTH];
-        let offset = ints[c::END].checked_sub(length).filter(|_| length > 0);
-        let place = LogPlace {
-            set: SetId(u128::from(ints[c::SET_HIGH]) << 64 | u128::from(ints[c::SET_LOW])),
-            log: ints[c::LOG],
-            offset: ints[c::LOG_OFFSET],
-        };
-        match offset {
-            Some(offset)
-                if place.offset.checked_add(length).is_some()
-                    && matches!(ints[c::CHECKSUM] >> 32, 0 | 1) =>
-            {
-                Ok(Self {
-                    file,
-                    offset,
-                    length,
-                    place: (place.set != SetId::default()).then_some(place),
-                    checksum: (ints[c::CHECKSUM] != 0).then_some(ints[c::CHECKSUM] as u32),
-                    seq: ints[c::SEQ],
-                })
+        let checksum = row.ints[column::CHECKSUM];
+        match Self::of_placed(row) {
+            Some(segment) if matches!(checksum >> 32, 0 | 1) => {
+                Ok(Self { checksum: (checksum != 0).then_some(checksum as u32), ..segment })
             }
-            _ => Err(Error::new(
-                Kind::Corrupt,
-                format!(
-                    "segment of file {file:032x} that ends at {} has an impossible length or place; \
-                     run `esker verify`",
-                    ints[c::END]
-                ),
-            )),
+            _ => Err(impossible(row)),
         }
     }
+}
+
+/// `Corrupt`: a record of segments whose numbers make no sense.
+fn impossible(row: &Row) -> Error {
+    let (file, end) = ((row.ints[0], row.ints[1]), row.ints[column::END]);
+    let what = format!(
+        "segments of file {:016x}{:016x}, the first to {end}: impossible numbers; run `esker verify`",
+        file.0, file.1
+    );
+    Error::new(Kind::Corrupt, what)
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 //! plane, all alike. A nest is all of them in one record, as the phrases of MetaKV §III-A that
 //! contain each other. A run alone is a nest of one, and a segment alone a run of one.
 
-use esker_base::{Error, Kind, Result};
+use esker_base::Result;
 
-use super::{LogPlace, Segment, SegmentRun};
+use super::{Segment, SegmentRun, columns, impossible};
 use crate::manifest::SetId;
-use crate::schema::{IntColumn, Row, Schema};
+use crate::schema::{Row, Schema};
 
 /// `count` runs like `run`, each `stride` behind the one before in the file, and `log_stride` in the
 /// log.
@@ -25,15 +25,8 @@ pub struct Nest {
     pub log_stride: u64,
 }
 
-/// Columns of [`RUN`], in its order.
+/// Columns of [`RUN`] after those that say what its first segment is.
 mod column {
-    pub const END: usize = 2;
-    pub const SEQ: usize = 3;
-    pub const LENGTH: usize = 4;
-    pub const SET_HIGH: usize = 5;
-    pub const SET_LOW: usize = 6;
-    pub const LOG: usize = 7;
-    pub const LOG_OFFSET: usize = 8;
     pub const COUNT: usize = 9;
     pub const STRIDE: usize = 10;
     pub const LOG_STRIDE: usize = 11;
@@ -42,31 +35,18 @@ mod column {
     pub const RUN_LOG_STRIDE: usize = 14;
 }
 
-const fn plain(name: &'static str) -> IntColumn {
-    IntColumn { name, relative_to: None }
-}
-
 /// The schema of runs in the extent table; the key is that of the first segment.
 pub static RUN: Schema = Schema {
     id: 4,
     name: "run",
-    ints: &[
-        plain("file_high"),
-        plain("file_low"),
-        plain("end"),
-        plain("seq"),
-        plain("length"),
-        plain("set_high"),
-        plain("set_low"),
-        plain("log"),
-        plain("log_offset"),
-        plain("count"),
-        plain("stride"),
-        plain("log_stride"),
-        plain("runs"),
-        plain("run_stride"),
-        plain("run_log_stride"),
-    ],
+    ints: &columns::<15>(&[
+        "count",
+        "stride",
+        "log_stride",
+        "runs",
+        "run_stride",
+        "run_log_stride",
+    ]),
     strings: &["unused"],
     key_ints: 3,
     group_ints: 2,
@@ -192,18 +172,7 @@ impl Nest {
     #[must_use]
     pub fn row(&self) -> Row<'static> {
         use column as c;
-        let mut row = Row::default();
-        let first = &self.run.first;
-        let place = first.place.unwrap_or_default();
-        row.ints[0] = (first.file >> 64) as u64;
-        row.ints[1] = first.file as u64;
-        row.ints[c::END] = first.end();
-        row.ints[c::SEQ] = first.seq;
-        row.ints[c::LENGTH] = first.length;
-        row.ints[c::SET_HIGH] = (place.set.0 >> 64) as u64;
-        row.ints[c::SET_LOW] = place.set.0 as u64;
-        row.ints[c::LOG] = place.log;
-        row.ints[c::LOG_OFFSET] = place.offset;
+        let mut row = self.run.first.placed_row();
         row.ints[c::COUNT] = self.run.count;
         row.ints[c::STRIDE] = self.run.stride;
         row.ints[c::LOG_STRIDE] = self.run.log_stride;
@@ -220,22 +189,8 @@ impl Nest {
     pub fn of_row(row: &Row) -> Result<Self> {
         use column as c;
         let ints = &row.ints;
-        let file = u128::from(ints[0]) << 64 | u128::from(ints[1]);
-        let (length, seq) = (ints[c::LENGTH], ints[c::SEQ]);
-        let place = LogPlace {
-            set: SetId(u128::from(ints[c::SET_HIGH]) << 64 | u128::from(ints[c::SET_LOW])),
-            log: ints[c::LOG],
-            offset: ints[c::LOG_OFFSET],
-        };
-        let wrong = || {
-            let what =
-                format!("run of segments of file {file:032x}, the first to {}", ints[c::END]);
-            Error::new(Kind::Corrupt, format!("{what}: impossible numbers; run `esker verify`"))
-        };
-        let offset = ints[c::END].checked_sub(length).ok_or_else(wrong)?;
-        let place = (place.set != SetId::default()).then_some(place);
         let run = SegmentRun {
-            first: Segment { file, offset, length, place, checksum: None, seq },
+            first: Segment::of_placed(row).ok_or_else(|| impossible(row))?,
             count: ints[c::COUNT],
             stride: ints[c::STRIDE],
             log_stride: ints[c::LOG_STRIDE],
@@ -246,6 +201,6 @@ impl Nest {
             stride: ints[c::RUN_STRIDE],
             log_stride: ints[c::RUN_LOG_STRIDE],
         };
-        if nest.is_possible() { Ok(nest) } else { Err(wrong()) }
+        if nest.is_possible() { Ok(nest) } else { Err(impossible(row)) }
     }
 }

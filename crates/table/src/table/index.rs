@@ -354,11 +354,7 @@ mod tests {
     static SPREAD: Schema = Schema {
         id: 9,
         name: "spread",
-        ints: &[
-            IntColumn { name: "group", relative_to: None },
-            IntColumn { name: "hash", relative_to: None },
-            IntColumn { name: "seq", relative_to: None },
-        ],
+        ints: &[IntColumn::plain("group"), IntColumn::plain("hash"), IntColumn::plain("seq")],
         strings: &["name"],
         key_ints: 2,
         group_ints: 1,

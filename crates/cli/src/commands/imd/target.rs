@@ -1,15 +1,15 @@
 //! Target: where an indexed directory is made, and the snapshot in which it is published.
 
 use clap::Args;
-use esker_base::store::url;
-use esker_base::{Error, Kind, Random, Result};
+use esker_base::{Random, Result};
 use esker_fs::indexed;
+use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_imd::directory::PartitionTotals;
 
 use crate::change::{Change, SessionSettings};
-use crate::context::Context;
-use crate::location::{Location, Stack};
+use crate::context::{Context, bases_and_name};
+use crate::location::Location;
 
 /// Where a new directory goes.
 #[derive(Args)]
@@ -38,20 +38,9 @@ impl Target {
         context: &Context,
         write: impl FnOnce(&Session) -> Result<T>,
     ) -> Result<(T, Published)> {
-        if let Err(error) = context.store()
-            && error.kind() == Kind::NotFound
-        {
-            url::init(context.store_url())?;
-        }
-        let Stack::Name(name) = &self.target.stack else {
-            let what = "an open session: publish it first, and give --as with its name";
-            return Err(Error::new(Kind::Invalid, what));
-        };
-        let repository = context.repository()?;
-        let (bases, published) = match &self.new_name {
-            Some(new_name) => (vec![repository.resolve(name)?.set], new_name.as_str()),
-            None => (Vec::new(), name.as_str()),
-        };
+        let repository = Repository::new(context.store_or_new()?);
+        let new_name = self.new_name.as_deref();
+        let (bases, published) = bases_and_name(&repository, &self.target.stack, new_name)?;
         let settings = SessionSettings::for_few();
         let change = Change::begin(context, &bases, published, &settings)?;
         let set = change.session.set().to_string();
