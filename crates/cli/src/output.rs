@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
 use esker_base::{Error, Result};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::text;
@@ -67,6 +68,11 @@ impl Output {
         if self.is_terminal { self.raw(text::printable(name).as_bytes()) } else { self.raw(name) }
     }
 
+    /// Prints a report for programs.
+    pub fn report(&self, report: &impl Serialize) -> Result<()> {
+        self.json(value_of(report))
+    }
+
     /// Prints one JSON value as a line.
     pub fn json(&self, value: impl Into<Value>) -> Result<()> {
         self.line(value.into().to_string())
@@ -76,6 +82,11 @@ impl Output {
     pub fn flush(&self) -> Result<()> {
         self.note(self.writer.borrow_mut().flush())
     }
+}
+
+/// A report as JSON.
+pub fn value_of(report: &impl Serialize) -> Value {
+    serde_json::to_value(report).expect("reports are numbers and words")
 }
 
 /// Says on standard error what the user should know, in one line.

@@ -240,9 +240,7 @@ fn imd_get_at(
 
 fn show(context: &Context, report: &(impl Serialize + Display)) -> Result<()> {
     if context.out.is_json() {
-        let value = serde_json::to_value(report)
-            .map_err(|error| Error::new(Kind::Invalid, format!("a report: {error}")))?;
-        return context.out.json(value);
+        return context.out.report(report);
     }
     context.out.line(report.to_string())
 }

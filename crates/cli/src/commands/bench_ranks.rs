@@ -139,8 +139,7 @@ fn write_plot(file: Option<PathBuf>, draw: impl FnOnce() -> Result<String>) -> R
 
 fn show(context: &Context, report: &impl Serialize, text: String) -> Result<()> {
     if context.out.is_json() {
-        let value = serde_json::to_value(report).expect("numbers and words are JSON");
-        return context.out.json(value);
+        return context.out.report(report);
     }
     context.out.line(text.trim_end())
 }

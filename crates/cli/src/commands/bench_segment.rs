@@ -5,7 +5,7 @@ use std::io::BufWriter;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Result};
 use esker_bench::segment::pattern::{BATCH, Pattern, Shape, dump};
 use esker_bench::segment::{SegmentReport, segment};
 use esker_table::tree::TreeOptions;
@@ -108,9 +108,7 @@ impl Segment {
 
 fn show(context: &Context, report: &SegmentReport) -> Result<()> {
     if context.out.is_json() {
-        let value = serde_json::to_value(report)
-            .map_err(|error| Error::new(Kind::Invalid, format!("a report: {error}")))?;
-        return context.out.json(value);
+        return context.out.report(report);
     }
     context.out.line(format!(
         "segment: {} put in {:.3} s, {:.1} M/s until quiet ({:.1} acknowledged), the slowest batch \

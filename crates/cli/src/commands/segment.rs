@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use esker_base::store::url;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Result};
 use esker_bench::replay::{Replay, ReplayReport, Work, replay};
 use esker_comm::job::Job;
 use esker_comm::{tcp, threads};
@@ -192,7 +192,5 @@ fn show(context: &Context, report: &ReplayReport) -> Result<()> {
         context.out.line(report.to_string())?;
         return context.out.line(format!("published {} @{}", report.published, report.set));
     }
-    let value = serde_json::to_value(report)
-        .map_err(|error| Error::new(Kind::Invalid, format!("a report: {error}")))?;
-    context.out.json(value)
+    context.out.report(report)
 }

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::target::{Published, Target, place_of};
 use crate::context::Context;
-use crate::output::notice;
+use crate::output::{notice, value_of};
 use crate::quantity;
 
 /// Where rank 0 tells the others to write.
@@ -237,8 +237,7 @@ fn show(
         context.out.line(report.to_string())?;
         return context.out.line(format!("published {name} @{set}, {} epochs", summary.epochs));
     }
-    let mut value = serde_json::to_value(report)
-        .map_err(|error| Error::new(Kind::Invalid, format!("a report: {error}")))?;
+    let mut value = value_of(report);
     if let Some(object) = value.as_object_mut() {
         object.insert("epochs".into(), json!(summary.epochs));
         object.insert("published".into(), json!(name));
