@@ -111,6 +111,12 @@ impl Kind {
         }
     }
 
+    /// The kind with this exit code: how kinds travel between processes.
+    #[must_use]
+    pub fn of_exit_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.exit_code() == code)
+    }
+
     /// The exit code of the `esker` command. 0 is success and 2 a usage error.
     #[must_use]
     pub const fn exit_code(self) -> u8 {

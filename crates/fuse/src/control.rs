@@ -92,26 +92,11 @@ pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
     match answer["error"].as_str() {
         None => Ok(answer),
         Some(what) => {
-            let kind = answer["errno"].as_i64().map_or(Kind::Unavailable, kind_of);
+            let code = answer["code"].as_u64().and_then(|code| u8::try_from(code).ok());
+            let kind = code.and_then(Kind::of_exit_code).unwrap_or(Kind::Unavailable);
             Err(Error::new(kind, what))
         }
     }
-}
-
-/// The kinds that a mount answers with.
-fn kind_of(errno: i64) -> Kind {
-    let kinds = [
-        Kind::Exists,
-        Kind::Invalid,
-        Kind::ReadOnly,
-        Kind::Fenced,
-        Kind::NoSpace,
-        Kind::Conflict,
-        Kind::Denied,
-        Kind::Closed,
-    ];
-    let found = kinds.into_iter().find(|kind| i64::from(kind.errno()) == errno);
-    found.unwrap_or(Kind::Unavailable)
 }
 
 /// Where a mount listens.
@@ -178,7 +163,7 @@ impl Asker {
     pub(crate) fn answer(&mut self, answer: &Result<Value>) {
         let line = match answer {
             Ok(value) => value.clone(),
-            Err(error) => json!({"error": error.to_string(), "errno": error.kind().errno()}),
+            Err(error) => json!({"error": error.to_string(), "code": error.kind().exit_code()}),
         };
         let _ = writeln!(self.0, "{line}");
     }

@@ -1,9 +1,10 @@
 //! Gathering: values of all ranks to all ranks, of any length, along the log-ring.
 
-use esker_base::{Error, Kind, Result};
+use esker_base::Result;
 use esker_comm::collective::{Collectives, Reduction, VALUE_BYTES_MAX};
 use esker_comm::{Rank, Transport};
 
+use crate::message::{decode_error, encode_error};
 use crate::service::no_answer;
 
 /// Ranks whose values are joined by one reduction.
@@ -43,18 +44,14 @@ pub(crate) fn broadcast_result<T: Transport>(
 ) -> Result<Vec<u8>> {
     let message = match &own {
         Ok(bytes) => [&[0], &bytes[..]].concat(),
-        Err(error) => [&[error.kind().exit_code()], error.to_string().as_bytes()].concat(),
+        Err(error) => encode_error(error),
     };
     let told = broadcast(collectives, root, &message)?;
     // Who failed knows more than it told.
     own?;
     match told.split_first() {
         Some((0, bytes)) => Ok(bytes.to_vec()),
-        Some((code, text)) => {
-            let kind = Kind::ALL.iter().find(|kind| kind.exit_code() == *code).copied();
-            let text = format!("{root}: {}", String::from_utf8_lossy(text));
-            Err(Error::new(kind.unwrap_or(Kind::Unavailable), text))
-        }
+        Some((code, text)) => Err(decode_error(root, *code, text)),
         None => Err(no_answer()),
     }
 }

@@ -178,17 +178,26 @@ fn take_runs(input: &mut Input) -> Result<Vec<SegmentRun>, Damage> {
     SegmentLog::decode_batch(input.take(input.left())?)
 }
 
+/// An error: its kind's exit code, which is never 0, and what it says.
+pub fn encode_error(error: &Error) -> Vec<u8> {
+    let text = error.to_string();
+    let end = text.floor_char_boundary(TEXT_BYTES_MAX);
+    [&[error.kind().exit_code()][..], &text.as_bytes()[..end]].concat()
+}
+
+/// The error that `from` encoded as `code` and `text`, naming it.
+pub fn decode_error(from: Rank, code: u8, text: &[u8]) -> Error {
+    let kind = Kind::of_exit_code(code).unwrap_or(Kind::Unavailable);
+    Error::new(kind, format!("{from}: {}", String::from_utf8_lossy(text)))
+}
+
 /// The messages that answer request `id`: the last says so.
 pub fn encode_reply(id: u64, reply: &Result<Reply>) -> Vec<Vec<u8>> {
     let body = match reply {
         Ok(Reply::Runs(runs)) => [vec![0], SegmentLog::encode_batch(runs)].concat(),
         Ok(Reply::Number(number)) => [&[1][..], &number.to_le_bytes()].concat(),
         Ok(Reply::Bytes(bytes)) => [&[2][..], bytes].concat(),
-        Err(error) => {
-            let text = error.to_string();
-            let end = text.floor_char_boundary(TEXT_BYTES_MAX);
-            [&[error.kind().exit_code()][..], &text.as_bytes()[..end]].concat()
-        }
+        Err(error) => encode_error(error),
     };
     let mut parts: Vec<Vec<u8>> = Vec::new();
     let last = if reply.is_ok() { DONE } else { FAILED };
@@ -232,10 +241,7 @@ pub fn decode_part(from: Rank, bytes: &[u8]) -> Result<Part<'_>> {
 pub fn decode_body(from: Rank, succeeded: bool, body: &[u8]) -> Result<Reply> {
     let Some((first, rest)) = body.split_first() else { return Err(corrupt(from)) };
     if !succeeded {
-        let kind = Kind::ALL.iter().find(|kind| kind.exit_code() == *first);
-        let text = String::from_utf8_lossy(rest);
-        let kind = kind.copied().unwrap_or(Kind::Unavailable);
-        return Err(Error::new(kind, format!("{from}: {text}")));
+        return Err(decode_error(from, *first, rest));
     }
     match first {
         0 => SegmentLog::decode_batch(rest)
