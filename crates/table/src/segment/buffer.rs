@@ -1,4 +1,4 @@
-//! Segments of a memtable. Of a file that is written in runs the runs are kept as they came, which
+//! Segments of a memtable. Of a file that is written in runs there is a strand for each log, which
 //! costs a write little more than remembering it; of any other a map that cuts what is overwritten.
 //! A file is of one kind within a memtable.
 
@@ -143,16 +143,18 @@ impl ForTables<'_> {
     /// What `visit` returns.
     pub fn rows(&self, visit: &mut dyn FnMut(&Segment) -> Result<()>) -> Result<()> {
         let mut rows = self.rows.iter().peekable();
-        let mut of_lattices = |before: u128, visit: &mut dyn FnMut(&Segment) -> Result<()>| {
-            while let Some((_, lattice)) = rows.next_if(|(file, _)| *file < before) {
-                lattice.for_each(visit)?;
-            }
-            Ok(())
-        };
+        let mut of_lattices =
+            |before: Option<u128>, visit: &mut dyn FnMut(&Segment) -> Result<()>| {
+                let is_due = |file: u128| before.is_none_or(|before| file < before);
+                while let Some((_, lattice)) = rows.next_if(|(file, _)| is_due(*file)) {
+                    lattice.for_each(visit)?;
+                }
+                Ok(())
+            };
         for segment in self.map.iter() {
-            of_lattices(segment.file, visit)?;
+            of_lattices(Some(segment.file), visit)?;
             visit(&segment)?;
         }
-        of_lattices(u128::MAX, visit)
+        of_lattices(None, visit)
     }
 }

@@ -24,31 +24,29 @@ pub fn find_runs(log: &Segment, pieces: &[Piece], out: &mut Vec<SegmentRun>) {
         let piece = pieces[at];
         let place = log.place.map(|place| LogPlace { offset: piece.log_offset, ..place });
         let first = Segment { offset: piece.offset, length: piece.length, place, ..*log };
-        let (count, stride, log_stride) = run_at(&pieces[at..], |piece| *piece);
+        let (count, stride, log_stride) = run_at(&pieces[at..]);
         out.push(SegmentRun { first, count: count as u64, stride, log_stride });
         at += count;
     }
 }
 
-/// How many of `items` from the first on are a run, and its strides.
+/// How many of `pieces` from the first on are a run, and its strides.
 #[inline]
-fn run_at<T>(items: &[T], piece: impl Fn(&T) -> Piece) -> (usize, u64, u64) {
-    let first = piece(&items[0]);
+fn run_at(pieces: &[Piece]) -> (usize, u64, u64) {
+    let first = pieces[0];
     let alone = (1, first.length, first.length);
-    let Some(second) = items.get(1).map(&piece) else { return alone };
-    let stride = second.offset.wrapping_sub(first.offset);
-    let log_stride = second.log_offset.wrapping_sub(first.log_offset);
-    if second.offset < first.offset || stride < first.length || second.log_offset < first.log_offset
-    {
+    let Some(second) = pieces.get(1) else { return alone };
+    let strides =
+        (second.offset.checked_sub(first.offset), second.log_offset.checked_sub(first.log_offset));
+    let (Some(stride), Some(log_stride)) = strides else { return alone };
+    if stride < first.length {
         return alone;
     }
-    let mut wanted = first;
-    let count = items.iter().take_while(|item| {
-        let goes_on = piece(item) == wanted;
-        wanted.offset = wanted.offset.wrapping_add(stride);
-        wanted.log_offset = wanted.log_offset.wrapping_add(log_stride);
-        goes_on
-    });
-    let count = count.count();
+    let follows = |pair: &&[Piece]| {
+        pair[0].length == pair[1].length
+            && pair[0].offset.checked_add(stride) == Some(pair[1].offset)
+            && pair[0].log_offset.checked_add(log_stride) == Some(pair[1].log_offset)
+    };
+    let count = 1 + pieces.windows(2).take_while(follows).count();
     if count < RUN_MIN { alone } else { (count, stride, log_stride) }
 }

@@ -11,9 +11,10 @@ use std::ops::Range;
 
 use super::{Nest, SegmentRun};
 
-/// A group has at most this many lines, so that a hostile table cannot ask for more memory than
-/// about half a gigabyte; files with more are kept as single segments.
-const LINES_MAX: u64 = 1 << 24;
+/// The groups of a file have at most this many lines together, so that a hostile table cannot ask for
+/// more memory than a quarter of a gigabyte for them, and about one while they are sorted; what has
+/// more is kept as single segments.
+pub(super) const LINES_MAX: u64 = 1 << 24;
 
 /// Lines of one stride, none of whose segments overlap.
 #[derive(Debug)]
@@ -66,19 +67,19 @@ type Active = (SegmentRun, u64);
 
 impl Group {
     /// The lines of `nests`, all of one stride; gives them back if any two may overlap, or there are
-    /// too many.
-    pub(super) fn new(nests: Vec<Nest>) -> Result<Self, Vec<Nest>> {
-        match Self::sorted(&nests) {
+    /// more than `lines_max`.
+    pub(super) fn new(nests: Vec<Nest>, lines_max: u64) -> Result<Self, Vec<Nest>> {
+        match Self::sorted(&nests, lines_max) {
             Some(group) => Ok(Self { nests, ..group }),
             None => Err(nests),
         }
     }
 
     /// The group of `nests`, which is to get them.
-    fn sorted(nests: &[Nest]) -> Option<Self> {
+    fn sorted(nests: &[Nest], lines_max: u64) -> Option<Self> {
         let stride = nests.first()?.run.stride;
         let all = nests.iter().try_fold(0u64, |sum, nest| {
-            Some(sum.checked_add(nest.count)?).filter(|sum| *sum <= LINES_MAX)
+            Some(sum.checked_add(nest.count)?).filter(|sum| *sum <= lines_max)
         })?;
         let mut keyed: Vec<(u64, Line)> = Vec::with_capacity(all as usize);
         for (number, nest) in (0u32..).zip(nests) {
@@ -134,6 +135,10 @@ impl Group {
     /// What it is made of.
     pub(super) fn nests(&self) -> &[Nest] {
         &self.nests
+    }
+
+    pub(super) fn lines(&self) -> u64 {
+        self.lines.len() as u64
     }
 
     /// Memory that it takes.

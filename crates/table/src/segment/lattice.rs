@@ -11,7 +11,7 @@ use std::ops::Range;
 use esker_base::{Error, Kind, Result};
 use hashbrown::HashMap;
 
-use super::group::{Group, Line};
+use super::group::{Group, LINES_MAX, Line};
 use super::strand::Part;
 use super::{Nest, Segment, SegmentMap, SegmentRun, Singles, Strand};
 
@@ -82,10 +82,11 @@ impl Lattice {
         let mut strides: Vec<(u64, Vec<Nest>)> = by_stride.into_values().collect();
         strides.sort_unstable_by_key(|(segments, _)| std::cmp::Reverse(*segments));
         let mut groups: Vec<Group> = Vec::new();
-        let mut dissolved = 0u64;
+        let (mut dissolved, mut lines_left) = (0u64, LINES_MAX);
         for (segments, of_stride) in strides {
-            let nests = match Group::new(of_stride) {
+            let nests = match Group::new(of_stride, lines_left) {
                 Ok(group) if groups.len() < GROUPS_MAX && group.is_apart(&groups) => {
+                    lines_left -= group.lines();
                     groups.push(group);
                     continue;
                 }

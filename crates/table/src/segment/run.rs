@@ -28,8 +28,8 @@ impl SegmentRun {
         Self { count: 1, stride: segment.length, log_stride: segment.length, first: segment }
     }
 
-    /// Whether its numbers make sense: it has segments, they do not overlap, and all of them end
-    /// within 64 bits, in the file and in the log.
+    /// Whether its numbers make sense: it has segments, they do not overlap, all of them end within
+    /// 64 bits, in the file and in the log, and only one alone has a checksum or is a hole.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         let reach = |start: u64, stride: u64| {
@@ -37,8 +37,11 @@ impl SegmentRun {
             start.checked_add(span)?.checked_add(self.first.length)
         };
         let log_start = self.first.place.map_or(0, |place| place.offset);
+        let is_alone_or_plain =
+            self.count == 1 || (self.first.place.is_some() && self.first.checksum.is_none());
         self.first.length > 0
-            && (self.count == 1 || (self.stride >= self.first.length && self.first.place.is_some()))
+            && is_alone_or_plain
+            && (self.count == 1 || self.stride >= self.first.length)
             && reach(self.first.offset, self.stride).is_some()
             && reach(log_start, self.log_stride).is_some()
     }
@@ -52,8 +55,7 @@ impl SegmentRun {
             .first
             .place
             .map(|place| LogPlace { offset: place.offset + index * self.log_stride, ..place });
-        let checksum = self.first.checksum.filter(|_| self.count == 1);
-        Segment { offset: self.first.offset + index * self.stride, place, checksum, ..self.first }
+        Segment { offset: self.first.offset + index * self.stride, place, ..self.first }
     }
 
     /// All its segments, in order.

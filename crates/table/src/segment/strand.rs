@@ -40,12 +40,6 @@ impl Strand {
         Self { file, log, ..Self::default() }
     }
 
-    /// The log, unless these are holes.
-    #[must_use]
-    pub fn log(&self) -> Option<(SetId, u64)> {
-        self.log
-    }
-
     /// The newest operation that wrote any.
     pub(super) fn seq_max(&self) -> u64 {
         self.seq_max
@@ -87,7 +81,7 @@ impl Strand {
                 Part::Other(segment) => (None, 0, Some(*segment)),
             };
             let of_nest = nest.into_iter().flat_map(Nest::runs);
-            let of_nest = of_nest.flat_map(|run| run.segments().collect::<Vec<_>>());
+            let of_nest = of_nest.flat_map(|run| run.segments());
             let own: Vec<Segment> =
                 singles.by_ref().take(count).map(|piece| self.segment(piece, 0)).collect();
             of_nest.chain(own).chain(other)
@@ -191,11 +185,13 @@ impl Strand {
         {
             return;
         }
-        let mut expected = last;
+        let mut next = last;
         let is_run = tail.iter().rev().all(|piece| {
-            expected.offset = expected.offset.wrapping_sub(stride);
-            expected.log_offset = expected.log_offset.wrapping_sub(log_stride);
-            *piece == expected
+            let is_before = piece.length == next.length
+                && piece.offset.checked_add(stride) == Some(next.offset)
+                && piece.log_offset.checked_add(log_stride) == Some(next.log_offset);
+            next = *piece;
+            is_before
         });
         if is_run {
             let seq = open.first.seq;
@@ -237,10 +233,11 @@ fn piece_of(run: &SegmentRun) -> Piece {
 #[inline]
 fn goes_on(run: &SegmentRun, next: &SegmentRun) -> bool {
     let (own, other) = (piece_of(run), piece_of(next));
+    let behind = |start: u64, stride: u64| start.checked_add(run.count.checked_mul(stride)?);
     run.count > 1
         && own.length == other.length
-        && other.offset == own.offset.wrapping_add(run.count.wrapping_mul(run.stride))
-        && other.log_offset == own.log_offset.wrapping_add(run.count.wrapping_mul(run.log_stride))
+        && behind(own.offset, run.stride) == Some(other.offset)
+        && behind(own.log_offset, run.log_stride) == Some(other.log_offset)
         && (next.count == 1 || (next.stride, next.log_stride) == (run.stride, run.log_stride))
         && run.count.checked_add(next.count).is_some()
 }

@@ -10,8 +10,8 @@ use super::strand::Part;
 use super::{Lattice, Nest, Segment, SegmentRun, Singles, Strand};
 use crate::manifest::SetId;
 
-/// Memory that is set aside for each segment of a run, should it have to be cut: so a memtable is
-/// full long before it has more than can be.
+/// What a segment of a run counts, should it have to be cut, though that takes ten times as much: so
+/// a memtable of less than a gigabyte never has more than can be cut.
 const RUN_SEGMENT_BYTES: usize = 16;
 /// What a single one takes, and again, in order of offsets, when it is looked at.
 const SINGLE_BYTES: usize = 24 + 40;
