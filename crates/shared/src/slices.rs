@@ -89,10 +89,12 @@ impl SliceMap {
             if at >= range.end {
                 return None;
             }
-            let (owner, start) = (self.owner(file, at), at);
+            let (owner, start, mut slices) = (self.owner(file, at), at, 0);
             while at < range.end && self.owner(file, at) == owner {
                 at = self.slice_end(at).min(range.end);
-                if self.servers.len() == 1 {
+                slices += 1;
+                // Slots come again, so whoever has all of them has the rest.
+                if self.servers.len() == 1 || slices == SLOTS {
                     at = range.end;
                 }
             }
@@ -127,12 +129,12 @@ impl SliceMap {
         }
     }
 
-    /// The part of `segments` that `rank` has, which must be all if it is to be put there.
+    /// Whether `rank` has all from the start of `run` to its end, as of every part that
+    /// [`SliceMap::split`] passes. Costs a look at each slot at most, however long the run is.
     #[must_use]
     pub fn is_all_of(&self, rank: Rank, run: &SegmentRun) -> bool {
-        let mut is_all = true;
-        self.split(run, &mut |owner, _| is_all &= owner == rank);
-        is_all
+        let whole = run.first.offset..run.end();
+        self.pieces(run.first.file, whole.clone()).next() == Some((rank, whole))
     }
 
     /// Moves slots from servers that have too much of `load`, by slot, to those that have least;
@@ -222,6 +224,21 @@ mod tests {
                 segments.iter().flat_map(|s| (0..s.length).map(move |at| byte(s, at))).collect()
             };
             assert_eq!(bytes(&split), bytes(&run.segments().collect::<Vec<_>>()));
+        }
+    }
+
+    #[test]
+    fn whose_a_run_is_costs_no_more_if_it_is_long() {
+        let long = [run(0, 1 << 62, 1, 1 << 62), run(3, 1, 1 << 61, 2), run(0, 1, 2, 1 << 62)];
+        for run in long {
+            assert!(run.is_possible());
+            let many = map(8, 2, 100);
+            assert!(many.servers().iter().all(|rank| !many.is_all_of(*rank, &run)));
+            let one = map(4, 1, 100);
+            assert!(one.is_all_of(Rank(0), &run) && !one.is_all_of(Rank(1), &run));
+            let mut moved = map(4, 2, 100);
+            moved.owners.fill(Rank(1));
+            assert!(moved.is_all_of(Rank(1), &run) && !moved.is_all_of(Rank(0), &run));
         }
     }
 
