@@ -215,16 +215,14 @@ impl<T: Transport> Segments<T> {
         asked.into_iter().map(|id| self.exchange().answer(id)).collect()
     }
 
-    fn ask_for_runs(
-        &mut self,
-        ranks: impl IntoIterator<Item = Rank>,
-        request: &Request,
-    ) -> Result<Vec<SegmentRun>> {
-        let mut runs = Vec::new();
-        for reply in self.ask_all(ranks, request)? {
-            runs.append(&mut runs_in(reply)?);
+    /// Asks every server the same, which each answers with single segments.
+    fn ask_servers_for_ones(&mut self, request: &Request) -> Result<Vec<Segment>> {
+        let servers = self.map.servers().to_vec();
+        let mut segments = Vec::new();
+        for reply in self.ask_all(servers, request)? {
+            segments.append(&mut ones_in(reply)?);
         }
-        Ok(runs)
+        Ok(segments)
     }
 
     /// Begins to look for the segments of `file` that have the bytes at `offsets`: a message for
@@ -256,13 +254,13 @@ impl<T: Transport> Segments<T> {
     pub fn finish_get(&mut self, lookup: Lookup) -> Result<Vec<Option<Segment>>> {
         let mut found = vec![None; lookup.count];
         for (id, indices) in lookup.asked {
-            let runs = runs_in(self.exchange().answer(id)?)?;
-            if runs.len() != indices.len() {
+            let segments = ones_in(self.exchange().answer(id)?)?;
+            if segments.len() != indices.len() {
                 let what = "an owner answered another number of look-ups than it was asked";
                 return Err(Error::new(Kind::Corrupt, what));
             }
-            for (index, run) in indices.into_iter().zip(runs) {
-                found[index] = Some(run.first).filter(|segment| segment.place.is_some());
+            for (index, segment) in indices.into_iter().zip(segments) {
+                found[index] = Some(segment).filter(|segment| segment.place.is_some());
             }
         }
         Ok(found)
@@ -320,8 +318,7 @@ impl<T: Transport> Segments<T> {
         }
         let mut pieces: Vec<Segment> = Vec::new();
         for id in asked {
-            let runs = runs_in(self.exchange().answer(id)?)?;
-            pieces.extend(runs.iter().flat_map(SegmentRun::segments));
+            pieces.append(&mut ones_in(self.exchange().answer(id)?)?);
         }
         pieces.sort_unstable_by_key(|piece| piece.offset);
         let is_apart = pieces.windows(2).all(|pair| pair[0].end() <= pair[1].offset);
@@ -340,7 +337,10 @@ impl<T: Transport> Segments<T> {
     /// As [`Segments::get_segments`].
     pub fn snapshot(&mut self, file: u128) -> Result<Snapshot> {
         let servers = self.map.servers().to_vec();
-        let runs = self.ask_for_runs(servers, &Request::Index(file))?;
+        let mut runs = Vec::new();
+        for reply in self.ask_all(servers, &Request::Index(file))? {
+            runs.append(&mut runs_in(reply)?);
+        }
         Snapshot::of(file, runs)
     }
 
@@ -364,10 +364,8 @@ impl<T: Transport> Segments<T> {
     /// # Errors
     /// As [`Segments::get_segments`].
     pub fn punch(&mut self, file: u128, range: Range<u64>) -> Result<Vec<Segment>> {
-        let servers = self.map.servers().to_vec();
-        self.unsynced.extend(&servers);
-        let runs = self.ask_for_runs(servers, &Request::Punch(file, range))?;
-        Ok(runs.iter().flat_map(SegmentRun::segments).collect())
+        self.unsynced.extend(self.map.servers());
+        self.ask_servers_for_ones(&Request::Punch(file, range))
     }
 
     /// Makes what is from `size` on a hole: as [`Segments::punch`].
@@ -392,9 +390,7 @@ impl<T: Transport> Segments<T> {
     /// # Errors
     /// As [`Segments::get_segments`].
     pub fn holders(&mut self, set: SetId, log: u64, range: Range<u64>) -> Result<Vec<Segment>> {
-        let servers = self.map.servers().to_vec();
-        let runs = self.ask_for_runs(servers, &Request::Holders(set, log, range))?;
-        Ok(runs.into_iter().map(|run| run.first).collect())
+        self.ask_servers_for_ones(&Request::Holders(set, log, range))
     }
 
     /// Gives every rank all segments of `file`, so that none need be asked for any more; collective.
@@ -500,6 +496,33 @@ fn runs_in(reply: Reply) -> Result<Vec<SegmentRun>> {
     }
 }
 
+/// The segments of a reply to what is answered with single ones: a run may stand for more than
+/// memory holds, so one is refused.
+fn ones_in(reply: Reply) -> Result<Vec<Segment>> {
+    let one = |run: SegmentRun| (run.count == 1).then_some(run.first).ok_or_else(no_answer);
+    runs_in(reply)?.into_iter().map(one).collect()
+}
+
 pub(crate) fn no_answer() -> Error {
     Error::new(Kind::Corrupt, "a rank answered something else than it was asked")
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_table::segment::LogPlace;
+
+    use super::*;
+
+    #[test]
+    fn a_run_where_single_segments_are_due_is_refused() {
+        let place = Some(LogPlace { set: SetId(1), log: 2, offset: 0 });
+        let first = Segment { file: 9, offset: 0, length: 1, place, checksum: None, seq: 0 };
+        let one = SegmentRun::one(first);
+        assert_eq!(ones_in(Reply::Runs(vec![one, one])).unwrap(), [first, first]);
+        let endless = SegmentRun { count: 1 << 62, stride: 1, log_stride: 1, first };
+        assert!(endless.is_possible());
+        for hostile in [Reply::Runs(vec![one, endless]), Reply::Number(1)] {
+            assert_eq!(ones_in(hostile).unwrap_err().kind(), Kind::Corrupt);
+        }
+    }
 }
