@@ -28,12 +28,13 @@ impl fmt::Display for Rank {
 /// A conversation between the ranks of a job.
 ///
 /// Messages of one channel from one rank to another arrive in order, and wait for no other channel's.
-/// Programs use the channels below [`Channel::OWN`]; the others are this crate's.
+/// Programs use the channels below [`Channel::OWN`]; the others are Esker's, listed in
+/// docs/format/message.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Channel(pub u16);
 
 impl Channel {
-    /// The first channel that this crate keeps to itself.
+    /// The first channel that Esker keeps to itself.
     pub const OWN: Self = Self(0x7f00);
     /// The hops of a [`crate::Router`] that was given no other channels: this one and the next two.
     pub const ROUTER: Self = Self(0x7f00);

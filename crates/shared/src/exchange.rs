@@ -17,7 +17,7 @@ use crate::message::{REPLY, REQUEST, Reply, Request, decode_body, decode_part, e
 use crate::server::Server;
 
 /// Barriers among ranks that answer meanwhile.
-const BARRIER: Channel = Channel(0x32);
+const BARRIER: Channel = Channel(Channel::OWN.0 + 0x32);
 
 /// Bytes of replies that wait for room before no request is taken.
 const REPLIES_BYTES_MAX: usize = 4 << 20;

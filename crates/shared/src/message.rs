@@ -13,9 +13,9 @@ use esker_table::segment::{Segment, SegmentLog, SegmentRun};
 use esker_table::wire::{Damage, Input, put_varint};
 
 /// Requests.
-pub const REQUEST: Channel = Channel(0x30);
+pub const REQUEST: Channel = Channel(Channel::OWN.0 + 0x30);
 /// Replies.
-pub const REPLY: Channel = Channel(0x31);
+pub const REPLY: Channel = Channel(Channel::OWN.0 + 0x31);
 
 /// Offsets that one request asks for.
 pub const OFFSETS_MAX: usize = 1 << 16;
