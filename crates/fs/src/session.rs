@@ -92,14 +92,10 @@ impl Session {
         &self.data
     }
 
-    pub(crate) fn now_ns(&self) -> u64 {
-        self.clock.now_ns()
-    }
-
     /// Now, by the clock that gives files their times: nanoseconds since 1970.
     #[must_use]
-    pub fn clock_ns(&self) -> u64 {
-        self.now_ns()
+    pub fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
     }
 
     /// The change set that takes the changes.

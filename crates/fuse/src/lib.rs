@@ -1,9 +1,9 @@
 //! Esker in the kernel's tree of files.
 //!
-//! `mount` puts a snapshot or a session at a directory and takes it away; `front` answers the
-//! kernel's requests by what is in `lookup`, `make`, `remove`, `attributes`, `listing`, `file` and
-//! `xattr`; `nodes` knows what the kernel's inode numbers stand for; `control` is how commands talk
-//! to a running mount.
+//! `mount` puts a snapshot or a session at a directory and takes it away; `driver` answers the
+//! kernel's requests by what `front` does in `lookup`, `make`, `remove`, `attributes`, `listing`,
+//! `file` and `xattr`; `nodes` knows what the kernel's inode numbers stand for; `control` is how
+//! commands talk to a running mount.
 //!
 //! The kernel checks permissions (`default_permissions`), resolves paths, keeps pages, names and
 //! attributes, and serializes changes of one directory. Since every change comes through this one
@@ -12,6 +12,7 @@
 
 mod attributes;
 mod control;
+mod driver;
 mod file;
 mod front;
 mod link_count;

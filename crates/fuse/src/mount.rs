@@ -19,7 +19,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::control::{Asker, Listener, Request};
-use crate::front::{Driver, Front, Setup};
+use crate::driver::Driver;
+use crate::front::{Front, Setup};
 use crate::view::View;
 
 /// How to mount.
@@ -94,13 +95,13 @@ impl Mount {
         let status = listener.status(&options.name, set);
         let config = config_of(&view, &options);
         let setup = Setup {
+            status,
             clock: options.clock,
             store: options.store,
             writes_back: options.writes_back,
             report: options.report,
         };
         let front = Arc::new(Front::new(view, setup));
-        front.status.set(status).expect("nobody else has the front yet");
         let session = fuser::Session::new(Driver(front.clone()), &mountpoint, &config)
             .map_err(|error| failed("mount at", error))?;
         let shared = Shared { front, mountpoint, listener, asker: Mutex::default() };

@@ -166,7 +166,7 @@ impl<T: Transport> SharedJob<T> {
         let segment = Segment { file: file.id, offset, length, place, checksum: None, seq: 0 };
         file.unsent.insert(segment);
         file.size = file.size.max(end);
-        file.mtime_ns = file.mtime_ns.max(self.session.clock_ns());
+        file.mtime_ns = file.mtime_ns.max(self.session.now_ns());
         file.writes += 1;
         if file.unsent.len() >= UNSENT_MAX {
             self.send(file)?;
@@ -328,7 +328,7 @@ impl<T: Transport> SharedJob<T> {
         if let Some(home) = &file.home {
             let freed = self.segments.truncate(file.id, size)?;
             freed_bytes = freed.iter().map(|segment| segment.length).sum();
-            let now_ns = self.session.clock_ns();
+            let now_ns = self.session.now_ns();
             file.mtime_ns = file.mtime_ns.max(now_ns);
             self.session.note_shared(home, size, file.mtime_ns);
             self.session.flush_file(home)?;

@@ -1,0 +1,488 @@
+//! Driver: the kernel's requests, one method each, answered by the operations of the other modules.
+//!
+//! Nothing is decided here but what the kernel is asked to do for us (`init`) and how long it may
+//! keep what it is told.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use esker_fs::inode::{Entry, FileKind, Inode};
+use esker_fs::ops::RenameFlags;
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+
+use crate::attributes::{Attributes, Wanted, type_of};
+use crate::front::Front;
+use crate::listing::{Shown, Sink};
+use crate::make::Asked;
+
+/// How long the kernel may keep names and attributes. They stay true, so it could be for ever; that
+/// it asks again once an hour costs nothing.
+const TTL: Duration = Duration::from_secs(3600);
+/// Numbers are never given to another file, so there is one generation.
+const GENERATION: Generation = Generation(0);
+/// Bytes of one request; the kernel's own limit unless `fs.fuse.max_pages_limit` was raised.
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Requests that the kernel sends ahead of time: read-ahead and write-back.
+const BACKGROUND_MAX: u16 = 64;
+
+/// The front as the kernel's driver sees it.
+pub(crate) struct Driver(pub(crate) Arc<Front>);
+
+impl Sink for ReplyDirectory {
+    const WITH_ATTRIBUTES: bool = false;
+
+    fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool {
+        let (number, kind) = match shown {
+            Shown::Kind(number, kind) => (INodeNo(number), type_of(kind)),
+            Shown::All(attr) => (attr.ino, attr.kind),
+        };
+        !self.add(number, cookie, kind, OsStr::from_bytes(name))
+    }
+}
+
+impl Sink for ReplyDirectoryPlus {
+    const WITH_ATTRIBUTES: bool = true;
+
+    fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool {
+        let attr = match shown {
+            Shown::All(attr) => attr,
+            // The two dots: the kernel reads no more of them than number and kind.
+            Shown::Kind(number, kind) => dot(number, kind),
+        };
+        !self.add(attr.ino, cookie, OsStr::from_bytes(name), &TTL, &attr, GENERATION)
+    }
+}
+
+fn dot(number: u64, kind: FileKind) -> fuser::FileAttr {
+    Attributes::from(&Inode::new(Entry::Is(kind), 0o755, 0)).shown(number)
+}
+
+fn entry(reply: ReplyEntry, found: Result<fuser::FileAttr, Errno>) {
+    match found {
+        Ok(attr) => reply.entry(&TTL, &attr, GENERATION),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn attributes(reply: ReplyAttr, found: Result<fuser::FileAttr, Errno>) {
+    match found {
+        Ok(attr) => reply.attr(&TTL, &attr),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn empty(reply: ReplyEmpty, done: Result<(), Errno>) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// Answers with `value`, or with its size if that is all that was asked for.
+fn value(reply: ReplyXattr, size: u32, value: Result<Vec<u8>, Errno>) {
+    match value {
+        Ok(value) if size == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// What the kernel knows of a file's pages stays true; it need not tell when a file is closed,
+/// only when it is released.
+fn open_flags() -> FopenFlags {
+    FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH
+}
+
+/// Whether `request` comes from somebody whose writing takes set-id bits away.
+fn drops_set_id(request: &Request) -> bool {
+    request.uid() != 0
+}
+
+impl Filesystem for Driver {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Not FUSE_ATOMIC_O_TRUNC: a file would be cut off before the kernel sees that it is being
+        // executed, and refuses to.
+        let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_EXPLICIT_INVAL_DATA
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_ASYNC_DIO;
+        if self.0.writes_back {
+            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
+        }
+        // Older kernels have fewer; all are for speed but one, without which the kernel takes
+        // set-id bits away by itself.
+        let _ = config.add_capabilities(wanted & config.capabilities());
+        let _ = config.set_max_write(REQUEST_BYTES_MAX);
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.0.lookup(parent.0, name.as_bytes()) {
+            Ok(Some(attr)) => reply.entry(&TTL, &attr, GENERATION),
+            // Number 0: the kernel may keep that there is nothing.
+            Ok(None) => reply.entry(&TTL, &dot(0, FileKind::File), GENERATION),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn forget(&self, _: &Request, number: INodeNo, count: u64) {
+        self.0.forget(number.0, count);
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        attributes(reply, self.0.node(number.0).and_then(|node| self.0.attributes(&node)));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let drops_set_id = drops_set_id(request);
+        let wanted = Wanted { mode, uid, gid, size, atime, mtime, drops_set_id };
+        attributes(reply, self.0.node(number.0).and_then(|node| self.0.change(&node, &wanted)));
+    }
+
+    fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
+        match self.0.target(number.0) {
+            Ok(target) => reply.data(&target),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let asked = Asked::node(mode, rdev);
+        let name = name.as_bytes();
+        entry(reply, asked.and_then(|asked| self.0.make(request, parent.0, name, &asked)));
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let asked = Asked::new(FileKind::Directory, mode);
+        entry(reply, self.0.make(request, parent.0, name.as_bytes(), &asked));
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let target = target.as_os_str().as_bytes();
+        let asked = Asked { target, ..Asked::new(FileKind::Symlink, 0o777) };
+        entry(reply, self.0.make(request, parent.0, name.as_bytes(), &asked));
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.0.unlink(parent.0, name.as_bytes()));
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.0.rmdir(parent.0, name.as_bytes()));
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: fuser::RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let flags = match flags {
+            none if none.is_empty() => RenameFlags::Replace,
+            fuser::RenameFlags::RENAME_NOREPLACE => RenameFlags::NoReplace,
+            fuser::RenameFlags::RENAME_EXCHANGE => RenameFlags::Exchange,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
+        empty(reply, self.0.rename(from, to, flags));
+    }
+
+    fn link(&self, _: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        entry(reply, self.0.link(number.0, parent.0, name.as_bytes()));
+    }
+
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let truncates = flags.0 & rustix::fs::OFlags::TRUNC.bits().cast_signed() != 0;
+        match self.0.open(number.0, truncates, drops_set_id(request)) {
+            Ok(()) => reply.opened(FileHandle(0), open_flags()),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let asked = Asked::new(FileKind::File, mode);
+        match self.0.create(request, parent.0, name.as_bytes(), &asked) {
+            Ok(attr) => reply.created(&TTL, &attr, GENERATION, FileHandle(0), open_flags()),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match self.0.read(number.0, offset, size as usize) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let drops_set_id = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        match self.0.write(number.0, offset, data, drops_set_id) {
+            Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        // Not at each close but at the last one, which is a release; the kernel asks once only.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        empty(reply, self.0.release(number.0));
+    }
+
+    fn fsync(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        empty(reply, self.0.fsync(number.0));
+    }
+
+    fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.0.open_handle(number.0) {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        cookie: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let handle = self.0.handle(handle.0);
+        match handle.and_then(|handle| self.0.list(&handle, cookie, &mut reply)) {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        cookie: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let handle = self.0.handle(handle.0);
+        match handle.and_then(|handle| self.0.list(&handle, cookie, &mut reply)) {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn releasedir(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.0.close_handle(handle.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let synced = self.0.view.session().map_or(Ok(()), |session| session.sync());
+        empty(reply, synced.map_err(|error| self.0.errno(&error)));
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let (blocks, free, available) = self.0.space();
+        // As many files as one likes; programs look whether any are left.
+        let files = u64::from(u32::MAX);
+        reply.statfs(blocks, free, available, files, files, 4096, 255, 4096);
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        empty(reply, self.0.set_xattr(number.0, name.as_bytes(), value, flags));
+    }
+
+    fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        value(reply, size, self.0.xattr(number.0, name.as_bytes()));
+    }
+
+    fn listxattr(&self, _: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        value(reply, size, self.0.xattr_names(number.0));
+    }
+
+    fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.0.remove_xattr(number.0, name.as_bytes()));
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        empty(reply, self.0.fallocate(number.0, offset, length, mode));
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        match self.0.seek(number.0, offset, whence) {
+            Ok(offset) => reply.offset(offset),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        from: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        to: INodeNo,
+        _: FileHandle,
+        to_offset: u64,
+        length: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        match self.0.copy((from.0, offset), (to.0, to_offset), length) {
+            Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        _: u32,
+        _: &[u8],
+        _: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+}
