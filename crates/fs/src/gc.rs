@@ -295,7 +295,8 @@ impl<'a> Collection<'a> {
         Ok(())
     }
 
-    /// Dooms one set and deletes it, but for its last manifests until later; returns the sets that it does not hold any more.
+    /// Dooms one set and deletes it, but for its last manifests until later; returns the sets that
+    /// it does not hold any more.
     fn collect(&mut self, set: SetId) -> Result<Vec<SetId>> {
         let store = self.store();
         let manifest = if self.options.dry_run {

@@ -154,7 +154,7 @@ impl Front {
         Ok(Some(inode))
     }
 
-    /// Gives up to `bytes_max` bytes from `offset` on to `take`.
+    /// Up to `bytes_max` bytes from `offset` on.
     pub(crate) fn read(
         &self,
         number: u64,

@@ -27,7 +27,8 @@ use crate::nodes::{Node, ROOT};
 
 /// Entries of the first batch: a small directory costs little.
 const BATCH_FIRST: usize = 512;
-/// Entries of later batches: a page of the memtable, which may have as many, is sorted anew for each.
+/// Entries of later batches. Each begins by sorting what a shard of the memtable has of the
+/// directory, of which the batch before may have used a part: few large batches sort little twice.
 const BATCH_NEXT: usize = 64 << 10;
 
 /// Cookies of the two entries that every directory has; those of others follow.

@@ -5,8 +5,11 @@
 //! numbers, so two may want one number; the later gets another, which `displaced` remembers, since
 //! the kernel must never take one file for another.
 //!
-//! Invariant: a number is in the table while the kernel's count of look-ups of it is above 0.
-//! Concurrency: sharded by number; a node's `place` and `file` are leaves.
+//! Invariant: a number is in the table while the kernel's count of look-ups of it is above 0. The
+//! root's is not in the table, and known always.
+//! Concurrency: sharded by number. Under a shard's lock come `displaced` and a node's `file`; under
+//! `file`, which is held while the session opens the file, its `place`, which is a leaf.
+//! `directories` is as `link_count` says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

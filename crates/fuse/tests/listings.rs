@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use esker_fuse::View;
 use rustix::fs::{Dir, RawDir, SeekFrom};
 
 use crate::mounted::{Mounted, can_mount};
@@ -95,41 +96,46 @@ fn a_removed_file_does_not_come_back_by_a_listing() {
     mounted.end().expect("closed");
 }
 
+/// What a handle of the directory `at` that has seen nothing of it lists from `cookie` on: each
+/// entry's cookie and name.
+fn listed_from(at: &Path, cookie: u64) -> Vec<(u64, Vec<u8>)> {
+    let dir = File::open(at).expect("open");
+    rustix::fs::seek(&dir, SeekFrom::Start(cookie)).expect("seek");
+    let mut entries = Vec::new();
+    let mut buffer = Vec::with_capacity(16 << 10);
+    let mut raw = RawDir::new(dir.as_fd(), buffer.spare_capacity_mut());
+    while let Some(entry) = raw.next() {
+        let entry = entry.expect("entry");
+        entries.push((entry.next_entry_cookie(), entry.file_name().to_bytes().to_vec()));
+    }
+    entries
+}
+
 #[test]
 fn a_listing_goes_on_where_it_is_told_to() {
     if !can_mount() {
         return;
     }
-    let (mounted, _session) = Mounted::session();
+    let (mounted, session) = Mounted::session();
     let at = mounted.path("d");
     fs::create_dir(&at).expect("mkdir");
     make(&at, 0..3_000);
-    let dir = File::open(&at).expect("open");
-    let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
-    let mut buffer = Vec::with_capacity(16 << 10);
-    let mut raw = RawDir::new(dir.as_fd(), buffer.spare_capacity_mut());
-    while let Some(entry) = raw.next() {
-        let entry = entry.expect("entry");
-        all.push((entry.next_entry_cookie(), entry.file_name().to_bytes().to_vec()));
-    }
+    let all = listed_from(&at, 0);
     assert_eq!(all.len(), 3_002, "with the two dots");
     assert!(all.iter().is_sorted_by_key(|(cookie, _)| *cookie), "cookies ascend");
-    // Another handle, which has seen nothing of it, goes on at any cookie; so it does after a
-    // remount, as cookies are of names.
-    for at_entry in [0, 1, 2, 511, 512, 1_777, 3_000] {
-        let dir = File::open(&at).expect("open");
-        rustix::fs::seek(&dir, SeekFrom::Start(all[at_entry].0)).expect("seek");
-        let mut rest = Vec::new();
-        let mut buffer = Vec::with_capacity(16 << 10);
-        let mut raw = RawDir::new(dir.as_fd(), buffer.spare_capacity_mut());
-        while let Some(entry) = raw.next() {
-            rest.push(entry.expect("entry").file_name().to_bytes().to_vec());
+    // Another handle goes on at any cookie; so it does at the next mount, as cookies are of names.
+    let check = |at: &Path| {
+        for entry in [0, 1, 2, 511, 512, 1_777, 3_000] {
+            assert!(listed_from(at, all[entry].0) == all[entry + 1..], "after entry {entry}");
         }
-        let expected: Vec<Vec<u8>> =
-            all[at_entry + 1..].iter().map(|(_, name)| name.clone()).collect();
-        assert!(rest == expected, "after entry {at_entry}");
-    }
+    };
+    check(&at);
+    mounted.end().expect("closed");
+    let mounted = Mounted::new(View::Session(session));
+    let at = mounted.path("d");
+    check(&at);
     // A removed directory that is open has nothing any more.
+    let dir = File::open(&at).expect("open");
     let mut open = Dir::read_from(&dir).expect("open");
     fs::remove_dir_all(&at).expect("remove");
     open.rewind();

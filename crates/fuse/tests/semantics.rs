@@ -295,7 +295,7 @@ fn directories_have_a_link_for_each_directory_in_them() {
         return;
     }
     let (mounted, session) = Mounted::session();
-    // Some are there before the kernel asks; of those in `many` it is not told how many.
+    // Some are there before the kernel asks.
     session.mkdir(session.root(), b"before", 0o755).expect("mkdir");
     let before = session.stat("/before", Follow::No).expect("stat");
     let before = session.open_dir(session.root(), b"before", &before).expect("open");

@@ -6,7 +6,8 @@
 //! where it came from a base. What a write changes of the inode (size, times, where content is)
 //! stays here, seen by all look-ups, until the file is flushed.
 //!
-//! Locks: the session's `content`, a file's `state`, then the session's `structure`, then the tree's. `place` is a leaf.
+//! Locks: the session's `content`, a file's `state`, then the session's `structure`, then the
+//! tree's. `place` is a leaf.
 //! Source: DESIGN §1.5; MetaKV §II (each writer's bytes in its own log, segments in an index).
 
 mod attributes;

@@ -25,7 +25,8 @@ const LIVE_SHARE_MIN: u64 = 2;
 
 impl Session {
     /// Gives up data logs of this session of which less than half is shown; returns how many
-    /// bytes they took: none of a part of a job. Cost: a read of all tables of the session, and the bytes that move.
+    /// bytes they took: none of a part of a job. Cost: a read of all tables of the session, and
+    /// the bytes that move.
     ///
     /// # Errors
     /// What the store reports.

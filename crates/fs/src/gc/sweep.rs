@@ -198,8 +198,8 @@ impl Collection<'_> {
         Ok(Some(shown))
     }
 
-    /// Deletes data logs and indexed directories of a published set that neither its records refer to nor those of sets
-    /// that build on it.
+    /// Deletes data logs and indexed directories of a published set that neither its records
+    /// refer to nor those of sets that build on it.
     fn sweep_data(&mut self, set: SetId, folder: &Folder) -> Result<()> {
         let manifest = &folder.manifest;
         if manifest.state != SetState::Published {

@@ -23,8 +23,8 @@ use super::failure::failed;
 use crate::Result;
 use crate::store::{AppendLog, poisoned, taken};
 
-/// Unwritten bytes from which on the device is given work, so that it is not idle until a sync. Also
-/// a good size for the allocator of a file system.
+/// Unwritten bytes from which on the device is given work, so that it is not idle until a sync.
+/// Also a good size for the allocator of a file system.
 const WRITE_BACK_BYTES: u64 = 8 << 20;
 
 #[derive(Debug)]
