@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use esker_base::Kind;
 use esker_base::random::Random;
-use esker_base::store::MemoryStore;
+use esker_base::store::{FaultStore, MemoryStore};
 use esker_fs::dir::Dir;
 use esker_fs::identity::Identity;
 use esker_fs::list::DirCursor;
@@ -155,6 +156,61 @@ fn check_prefix(repository: &Repository, name: &str, count: usize) {
             }
         };
         assert!(own == made || own + 1 == made, "{name}: {own} after {made} of {rank}");
+    }
+}
+
+/// A further name of a file that is written to, and a rename, at once. Making the name waited for
+/// the file with the structure held, writing for the structure with the file held; with a rename
+/// waiting in between, which holds up whoever comes after it, none of the three went on.
+#[test]
+fn links_writes_and_renames_do_not_wait_for_each_other() {
+    type Work = Box<dyn Fn(&Session, &Dir) + Send>;
+    const ROUNDS: usize = 300;
+    let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+    let repository = Repository::new(store.clone());
+    let session = Arc::new(begin(&repository, false));
+    // A file is locked for as long as its bytes are on their way.
+    store.delay(Duration::from_micros(200));
+    let root = session.root().clone();
+    let file = session.create_file(&root, b"file", 0o644).expect("create");
+    session.create(&root, b"moved", 0o644).expect("create");
+    let has_written = Arc::new(AtomicBool::new(false));
+    let (told, all_done) = std::sync::mpsc::channel();
+    let run = |work: Work| {
+        let (session, root, told) = (session.clone(), root.clone(), told.clone());
+        let has_written = has_written.clone();
+        // Not joined: should they wait for each other they never end.
+        drop(thread::spawn(move || {
+            while !has_written.load(Ordering::Relaxed) {
+                work(&session, &root);
+            }
+            told.send(()).expect("the test waits");
+        }));
+    };
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let all_written = has_written.clone();
+    run(Box::new(move |session, _| {
+        for _ in 0..ROUNDS {
+            session.truncate_file(&file, 0).expect("truncate");
+            session.write_file(&file, 0, &[7; 10_000]).expect("write");
+            session.flush_file(&file).expect("flush");
+            let _ = begun.send(());
+        }
+        all_written.store(true, Ordering::Relaxed);
+    }));
+    // Who waits to be alone keeps out those first who came first.
+    has_begun.recv().expect("the first round ends");
+    run(Box::new(|session, root| {
+        session.link(root, b"file", root, b"name").expect("link");
+        session.unlink(root, b"name").expect("unlink");
+    }));
+    run(Box::new(|session, root| {
+        for (from, to) in [(&b"moved"[..], &b"back"[..]), (b"back", b"moved")] {
+            session.rename((root, from), (root, to), RenameFlags::Replace).expect("rename");
+        }
+    }));
+    for _ in 0..3 {
+        all_done.recv_timeout(Duration::from_secs(30)).expect("all three end");
     }
 }
 

@@ -17,16 +17,28 @@ impl Session {
     /// `NotFound`, `Exists`, `Denied`; `IsADirectory` for a directory; `TooManyLinks` over
     /// [`LINKS_MAX`] names.
     pub fn link(&self, old_dir: &Dir, old_name: &[u8], dir: &Dir, name: &[u8]) -> Result<Inode> {
+        let mut inode = self.add_name((old_dir, old_name), (dir, name))?;
+        // With the structure held nobody may wait for a file, as who has it may wait for that.
+        self.files().overlay(&mut inode);
+        Ok(inode)
+    }
+
+    fn add_name(
+        &self,
+        (old_dir, old_name): (&Dir, &[u8]),
+        (dir, name): (&Dir, &[u8]),
+    ) -> Result<Inode> {
         let _shape = self.shape();
         check_name(name)?;
+        old_dir.check_name(old_name)?;
         self.check_search(old_dir, old_name)?;
         loop {
-            let current = self.lookup(old_dir, old_name, false)?;
+            let current = self.entry(old_dir, old_name, false)?;
+            let current = current.ok_or_else(|| not_found(old_name))?;
             self.check_vacant(dir, name)?;
             check_not_directory(&current, old_name)?;
-            if let Some(mut inode) = self.try_link((old_dir, old_name), (dir, name), current.id)? {
+            if let Some(inode) = self.try_link((old_dir, old_name), (dir, name), current.id)? {
                 self.files().linked(inode.id);
-                self.files().overlay(&mut inode);
                 dir.touch(inode.ctime_ns);
                 return Ok(inode);
             }
