@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use esker_base::Kind;
 use esker_base::random::Random;
 use esker_base::store::{FaultStore, MemoryStore, SharedStore};
 use esker_fs::file::{BUFFER_BYTES_MAX, OpenFile};
@@ -358,6 +359,32 @@ fn compaction_gives_up_logs_that_are_overwritten() {
     assert!(data_bytes(&repository, &session) >= 12 * MIB as u64, "a snapshot shows them");
     let sound = repository.verify(&VerifyOptions::default()).expect("verify");
     assert!(sound.is_sound(), "{:?}", sound.findings);
+}
+
+/// A file whose close failed for lack of room is closed by the next flush. It stayed open for ever
+/// after it, so that when it was removed nobody ever gave up its bytes.
+#[test]
+fn a_file_whose_close_found_no_room_is_given_back_by_the_next_flush() {
+    let name = b"file";
+    let faults = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+    let repository = Repository::new(faults.clone());
+    let session = repository.begin(&[], options(Durability::Async)).expect("begin");
+    let file = session.create_file(session.root(), name, 0o600).expect("create");
+    session.write_file(&file, 0, &vec![7; 2 * BUFFER_BYTES_MAX]).expect("write");
+    session.sync_file(&file).expect("sync");
+    session.create(session.root(), b"other", 0o600).expect("create");
+    faults.fail_one_in(1, Kind::NoSpace);
+    let is_full = |result: esker_base::Result<()>| {
+        assert_eq!(result.expect_err("no room").kind(), Kind::NoSpace);
+    };
+    is_full(session.sync());
+    // Its times change, which needs no room yet.
+    session.allocate(&file, 0..1, true).expect("allocate");
+    is_full(session.close_file(file));
+    faults.fail_one_in(0, Kind::NoSpace);
+    session.unlink(session.root(), name).expect("unlink");
+    session.compact().expect("compact");
+    assert_eq!(data_bytes(&repository, &session), 0, "nothing shows what the file had");
 }
 
 /// What was synced before power was lost is there, also where the store tore what came after.

@@ -105,11 +105,6 @@ impl Session {
         self.tree().sync()
     }
 
-    /// Flushes all files with changes.
-    pub(crate) fn flush_files(&self) -> Result<()> {
-        self.files().dirty().iter().try_for_each(|file| self.flush_file(file))
-    }
-
     pub(super) fn write_state_attributes(
         &self,
         file: &Arc<OpenFile>,
@@ -162,14 +157,6 @@ impl Session {
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
-    }
-
-    /// Lets compaction reclaim the content of a file that has no names any more.
-    pub(super) fn release_content(&self, file: &OpenFile) -> Result<()> {
-        let mut state = file.state.write();
-        drop(self.take_buffer(&mut state));
-        state.log = None;
-        if state.inode.mapped { self.release_segments(file.id) } else { Ok(()) }
     }
 
     /// Lets compaction drop the segments of `file`, which nothing refers to.

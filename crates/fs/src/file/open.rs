@@ -74,17 +74,43 @@ impl Session {
         }
     }
 
-    /// Gives back a file: flushed, unless its last name is gone; then its bytes are, too.
+    /// Gives back a file, once for each time that it was opened: flushed, unless its last name is
+    /// gone; then its bytes are, too.
     ///
     /// # Errors
-    /// As [`Session::flush_file`].
+    /// As [`Session::flush_file`]; it is given back all the same, and flushed, if it can be, by
+    /// whatever flushes the session.
     pub fn close_file(&self, file: Arc<OpenFile>) -> Result<()> {
         let flushed = self.flush_file(&file);
-        let is_gone = matches!(file.place(), Place::Gone);
-        let is_last = Arc::strong_count(&file) == 1;
-        let released = if is_gone && is_last { self.release_content(&file) } else { Ok(()) };
-        self.files().close(file);
-        flushed.and(released)
+        flushed.and(self.give_back(file.id, 1))
+    }
+
+    /// Flushes all files with changes, and gives back those that could not be flushed when they
+    /// were closed.
+    pub(crate) fn flush_files(&self) -> Result<()> {
+        self.files().dirty().iter().try_for_each(|file| {
+            self.flush_file(file)?;
+            self.give_back(file.id, 0)
+        })
+    }
+
+    /// The last name of the file `inode` is gone: its content goes, or does once it is closed.
+    pub(crate) fn remove_file(&self, inode: &Inode) -> Result<()> {
+        if self.files().removed(inode) {
+            return self.give_back(inode.id, 1);
+        }
+        if inode.mapped { self.release_segments(inode.id) } else { Ok(()) }
+    }
+
+    /// Closes a file so many times; if nobody has it any more, gives up its memory, and its content
+    /// if it has no names.
+    fn give_back(&self, id: u128, times: u64) -> Result<()> {
+        let Some(file) = self.files().close(id, times) else { return Ok(()) };
+        let mut state = file.state.write();
+        drop(self.take_buffer(&mut state));
+        state.log = None;
+        let is_shown = !matches!(file.place(), Place::Gone);
+        if is_shown || !state.inode.mapped { Ok(()) } else { self.release_segments(id) }
     }
 
     /// The inode of what is at `name` in `dir`, with its strings, and where its record is.

@@ -1,7 +1,7 @@
 //! Open files of a session by identity, and which of them have unwritten changes.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -14,16 +14,24 @@ use crate::session::Session;
 /// The open files of one session.
 #[derive(Debug, Default)]
 pub(crate) struct OpenFiles {
-    files: Mutex<HashMap<u128, Weak<OpenFile>>>,
+    files: Mutex<HashMap<u128, Known>>,
     /// How many entries `files` has, to spare look-ups while there are none.
     count: AtomicUsize,
-    /// Files whose record lacks something; kept, whoever else lets go of them.
+    /// Files whose record lacks something; they stay in `files`, whoever closes them.
     dirty: Mutex<HashMap<u128, Arc<OpenFile>>>,
     /// How often what was open was written to its record: a record read before the last time may
     /// be older than the file was.
     flushes: AtomicU64,
     /// Bytes of all buffers.
     pub(super) buffered_bytes: AtomicUsize,
+}
+
+/// An open file, and how often it was opened and not closed: not at all if it could not be flushed
+/// when it was closed last.
+#[derive(Debug)]
+struct Known {
+    file: Arc<OpenFile>,
+    opens: u64,
 }
 
 impl OpenFiles {
@@ -39,7 +47,7 @@ impl OpenFiles {
         if self.is_empty() {
             return None;
         }
-        self.files.lock().get(&id).and_then(Weak::upgrade)
+        self.files.lock().get(&id).map(|known| known.file.clone())
     }
 
     /// To be given to [`OpenFiles::get_or_open`] after a record was read.
@@ -56,8 +64,8 @@ impl OpenFiles {
         flushes: u64,
     ) -> Option<Arc<OpenFile>> {
         let mut files = self.files.lock();
-        if let Some(file) = files.get(&inode.id).and_then(Weak::upgrade) {
-            return Some(file);
+        if let Some(known) = files.get_mut(&inode.id) {
+            return Some(known.open());
         }
         (self.flushes() == flushes).then(|| self.open(&mut files, inode, place, false))
     }
@@ -65,41 +73,40 @@ impl OpenFiles {
     /// The open file of `inode`, which was just made.
     pub(super) fn open_new(&self, inode: Inode, place: Place) -> Arc<OpenFile> {
         let mut files = self.files.lock();
-        let open = files.get(&inode.id).and_then(Weak::upgrade);
-        open.unwrap_or_else(|| self.open(&mut files, inode, place, true))
+        match files.get_mut(&inode.id) {
+            Some(known) => known.open(),
+            None => self.open(&mut files, inode, place, true),
+        }
     }
 
     fn open(
         &self,
-        files: &mut HashMap<u128, Weak<OpenFile>>,
+        files: &mut HashMap<u128, Known>,
         inode: Inode,
         place: Place,
         is_new: bool,
     ) -> Arc<OpenFile> {
-        let file = Arc::new(OpenFile::new(inode, place, is_new));
-        let buffered = file.state.read().buffer.as_ref().map_or(0, Vec::len);
+        let mut file = OpenFile::new(inode, place, is_new);
+        let buffered = file.state.get_mut().buffer.as_ref().map_or(0, Vec::len);
+        let file = Arc::new(file);
         self.buffered_bytes.fetch_add(buffered, Ordering::Relaxed);
-        if files.len() == files.capacity() {
-            files.retain(|_, file| file.strong_count() > 0);
-        }
-        files.insert(file.id, Arc::downgrade(&file));
+        files.insert(file.id, Known { file: file.clone(), opens: 1 });
         self.count.store(files.len(), Ordering::Release);
         file
     }
 
-    /// Forgets `file` if nobody else has it.
-    pub(super) fn close(&self, file: Arc<OpenFile>) {
+    /// Closes the file `id` so many times; returns it if nobody has it open any more and its record
+    /// lacks nothing. It is forgotten then.
+    pub(super) fn close(&self, id: u128, times: u64) -> Option<Arc<OpenFile>> {
         let mut files = self.files.lock();
-        let id = file.id;
-        if Arc::strong_count(&file) == 1 {
-            let buffered = file.state.read().buffer.as_ref().map_or(0, Vec::len);
-            self.buffered_bytes.fetch_sub(buffered, Ordering::Relaxed);
+        let known = files.get_mut(&id)?;
+        known.opens = known.opens.saturating_sub(times);
+        if known.opens > 0 || self.dirty.lock().contains_key(&id) {
+            return None;
         }
-        drop(file);
-        if files.get(&id).is_some_and(|file| file.strong_count() == 0) {
-            files.remove(&id);
-            self.count.store(files.len(), Ordering::Release);
-        }
+        let known = files.remove(&id);
+        self.count.store(files.len(), Ordering::Release);
+        known.map(|known| known.file)
     }
 
     pub(super) fn note_dirty(&self, file: &Arc<OpenFile>) {
@@ -132,6 +139,8 @@ impl OpenFiles {
             state.inode = inode.clone();
             (state.is_dirty, state.may_have_segments) = (false, true);
             self.note_clean(inode.id);
+            drop(state);
+            drop(self.close(inode.id, 0));
         }
     }
 
@@ -152,15 +161,23 @@ impl OpenFiles {
         }
     }
 
-    /// The last name of the file `inode` is gone; whether somebody has it open. No lock of the
-    /// session is held.
-    pub(crate) fn removed(&self, inode: &Inode) -> bool {
-        let Some(file) = self.get(inode.id) else {
+    /// The last name of the file `inode` is gone; whether it was open. If so, the caller closes it
+    /// once: until then nobody else is the last. No lock of the session is held.
+    pub(super) fn removed(&self, inode: &Inode) -> bool {
+        let file = self.files.lock().get_mut(&inode.id).map(Known::open);
+        let Some(file) = file else {
             return false;
         };
         let mut state = file.state.write();
         state.overlay_onto(inode);
         *file.place.lock() = Place::Gone;
         true
+    }
+}
+
+impl Known {
+    fn open(&mut self) -> Arc<OpenFile> {
+        self.opens += 1;
+        self.file.clone()
     }
 }

@@ -29,10 +29,7 @@ impl Session {
     /// Sees to the content of `inode`, from which a name was taken, if that was the last.
     pub(super) fn release_removed(&self, inode: &Inode) -> Result<()> {
         let is_gone = inode.nlink == 0 && inode.kind() == Some(FileKind::File);
-        if is_gone && !self.files().removed(inode) && inode.mapped {
-            self.release_segments(inode.id)?;
-        }
-        Ok(())
+        if is_gone { self.remove_file(inode) } else { Ok(()) }
     }
 
     /// Takes the name away; returns the inode that it stood for, with the links that it has left.
