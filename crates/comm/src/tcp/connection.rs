@@ -30,8 +30,8 @@ pub(super) enum Role {
     Opening { to: Rank, channel: Channel },
     /// We opened it.
     Outgoing { to: Rank, channel: Channel },
-    /// Somebody opened it, and has to say who before this time.
-    Stranger { deadline_ns: u64 },
+    /// Somebody opened it, and has not said who yet.
+    Stranger,
     /// A rank opened it.
     Incoming { from: Rank, channel: Channel },
 }
@@ -42,7 +42,7 @@ impl Role {
         match self {
             Self::Opening { to, .. } | Self::Outgoing { to, .. } => Some(to),
             Self::Incoming { from, .. } => Some(from),
-            Self::Stranger { .. } => None,
+            Self::Stranger => None,
         }
     }
 }
@@ -95,9 +95,9 @@ impl Connection {
     }
 
     /// A connection that somebody opened.
-    pub fn accepted(socket: TcpStream, deadline_ns: u64) -> io::Result<Self> {
+    pub fn accepted(socket: TcpStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Self::new(socket, Role::Stranger { deadline_ns }, Decoder::new(HELLO_BYTES_MAX))
+        Self::new(socket, Role::Stranger, Decoder::new(HELLO_BYTES_MAX))
     }
 
     fn new(socket: TcpStream, role: Role, decoder: Decoder) -> io::Result<Self> {

@@ -10,10 +10,12 @@
 //! runtime would only hand bytes to it from other threads.
 
 mod connection;
+mod door;
 mod frame;
 mod greeting;
 mod meeting;
 mod network;
+mod peers;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use esker_base::{Clock, Error, Kind, Result, Store};
 pub use self::meeting::clear;
 use self::meeting::{Entry, Meeting};
 use self::network::Network;
-pub(crate) use self::network::PEER_BYTES;
+pub(crate) use self::peers::PEER_BYTES;
 use crate::barrier::Barrier;
 use crate::job::Job;
 use crate::transport::{
@@ -35,6 +37,10 @@ use crate::{Channel, NodeMap, Rank};
 
 /// How long a rank that leaves waits for its last messages to go.
 const GOODBYE: Duration = Duration::from_secs(10);
+
+/// Connections that the kernel keeps until they are accepted, unless its own bound (`somaxconn`) is
+/// less: as many as ranks of a large job that begin to send to one at the same time.
+const BACKLOG: i32 = 4096;
 
 /// Messages that are received from memory before the sockets are looked at again.
 const RECEIVES_PER_LOOK: u32 = 16;
@@ -145,6 +151,9 @@ fn listen(job: &Job) -> Result<(TcpListener, String)> {
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))),
     };
     let listener = bound.map_err(|error| Error::io(error, format!("listen at {host}")))?;
+    // The standard library asks for 128.
+    let listening = rustix::net::listen(&listener, BACKLOG);
+    listening.map_err(|error| Error::io(error.into(), "listen"))?;
     listener.set_nonblocking(true).map_err(|error| Error::io(error, "listen"))?;
     Ok((listener, host))
 }

@@ -1,4 +1,5 @@
 //! Network: the sockets of a rank and what is on its way in them, moved by [`Network::progress`].
+//! Who connects comes in by a [`Door`]; what is known of the other ranks is in [`Peers`].
 //!
 //! Memory: of each channel, up to the bound of what is sent and not gone, and of what came and is not
 //! received, a frame of which a part came counting whole. Where the second is reached the sockets of
@@ -6,9 +7,9 @@
 //! A rank is lost when a connection with it ends before it said goodbye, when another says so, or
 //! when what it sends is no frame. The first loss is the cause and is kept; others follow from it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +21,11 @@ use rustix::time::Timespec;
 
 use super::Options;
 use super::connection::{Connection, Role};
+use super::door::{Door, HELLO_WAIT};
 use super::frame::{self, Frame};
 use super::greeting::{self, Hello, Secret};
-use super::meeting::{Entry, Met};
+use super::meeting::Met;
+use super::peers::Peers;
 use crate::queues::{Queues, held_bytes};
 use crate::transport::{Counters, Message, Sent};
 use crate::{Channel, NodeMap, Rank};
@@ -32,13 +35,6 @@ const READ_BYTES: usize = 64 << 10;
 
 /// Reads from one socket before the others have their turn.
 const READS_PER_TURN: usize = 8;
-
-/// Who connects has to say who it is within this time.
-const HELLO_WAIT: Duration = Duration::from_secs(10);
-
-/// Connections of which this is still open, besides one of each rank for each channel: more are
-/// closed at once.
-const STRANGERS_MAX: usize = 1024;
 
 /// Which the listener's events carry; connections count from 1.
 const LISTENER: u64 = 0;
@@ -50,23 +46,19 @@ pub(super) struct Network {
     pub nodes: Arc<NodeMap>,
     pub options: Options,
     secret: Secret,
-    peers: Vec<Peer>,
-    /// The names or addresses of hosts, and what was found for them.
-    hosts: Vec<(String, Option<SocketAddr>)>,
-    /// Why ranks cannot be reached.
-    unreachable: HashMap<Rank, String>,
-    listener: TcpListener,
+    peers: Peers,
+    door: Door,
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
     next_id: u64,
     outgoing: HashMap<(Rank, Channel), u64>,
+    /// Of which ranks, on which channels, a connection is open that they opened.
+    incoming: HashSet<(Rank, Channel)>,
     /// By channel: bytes of messages not gone.
     unsent: HashMap<Channel, usize>,
     unsent_all: u64,
     buffered_max: u64,
     queues: Queues<u64>,
-    strangers: usize,
-    refused_strangers: u64,
     /// A send was refused since there was last room.
     was_refused: bool,
     is_nudged: bool,
@@ -75,60 +67,28 @@ pub(super) struct Network {
     scratch: Vec<u8>,
 }
 
-/// What is known of a rank; small, since there is one of every rank of the job.
-#[derive(Clone, Copy, Debug)]
-struct Peer {
-    /// Among the hosts.
-    host: u32,
-    port: u16,
-    has_goodbye: bool,
-    /// Connections it opened that have not said goodbye.
-    incoming: u32,
-}
-
-/// What a rank that is connected by TCP keeps of every rank of its job, in bytes.
-pub(crate) const PEER_BYTES: usize = size_of::<Peer>();
-
-/// The ranks as peers, and the hosts that they name.
-fn peers(entries: &[Entry]) -> (Vec<Peer>, Vec<(String, Option<SocketAddr>)>) {
-    let mut numbers = HashMap::new();
-    let mut hosts = Vec::new();
-    let peers = entries.iter().map(|entry| {
-        let host = *numbers.entry(&entry.host[..]).or_insert_with(|| {
-            hosts.push((entry.host.clone(), None));
-            u32::try_from(hosts.len() - 1).expect("no more hosts than ranks")
-        });
-        Peer { host, port: entry.port, has_goodbye: false, incoming: 0 }
-    });
-    (peers.collect(), hosts)
-}
-
 impl Network {
     pub fn new(rank: Rank, met: Met, listener: TcpListener, options: Options) -> Result<Self> {
         let failure = |error: rustix::io::Errno| Error::io(error.into(), "epoll");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failure)?;
-        let id = EventData::new_u64(LISTENER);
-        epoll::add(&epoll, &listener, id, EventFlags::IN).map_err(failure)?;
-        let (peers, hosts) = peers(&met.entries);
+        let mut door = Door::new(listener, LISTENER);
+        door.watch(&epoll, SystemClock.monotonic_ns()).map_err(failure)?;
         Ok(Self {
             rank,
             nodes: Arc::new(met.nodes),
             options,
             secret: met.secret,
-            peers,
-            hosts,
-            unreachable: HashMap::new(),
-            listener,
+            peers: Peers::new(&met.entries),
+            door,
             epoll,
             connections: HashMap::new(),
             next_id: LISTENER + 1,
             outgoing: HashMap::new(),
+            incoming: HashSet::new(),
             unsent: HashMap::new(),
             unsent_all: 0,
             buffered_max: 0,
             queues: Queues::default(),
-            strangers: 0,
-            refused_strangers: 0,
             was_refused: false,
             is_nudged: false,
             lost: None,
@@ -158,7 +118,7 @@ impl Network {
             }
             self.queues.put(Message { from: to, channel, bytes });
         } else {
-            self.check_reachable(to)?;
+            self.peers.check_reachable(to)?;
             let unsent = self.unsent.get(&channel).copied().unwrap_or(0);
             if unsent > 0 && unsent + held_bytes(length) > self.options.channel_bytes_max {
                 self.was_refused = true;
@@ -170,7 +130,7 @@ impl Network {
             self.unsent_all += held_bytes(length) as u64;
             self.connection(id).put(frame::Kind::Message, channel, bytes);
             self.write(id);
-            self.check_reachable(to)?;
+            self.peers.check_reachable(to)?;
         }
         self.counters.sent_messages += 1;
         self.counters.sent_bytes += length as u64;
@@ -188,7 +148,7 @@ impl Network {
         }
         self.progress(Duration::ZERO)?;
         self.check_lost()?;
-        self.check_reachable(to)?;
+        self.peers.check_reachable(to)?;
         if is_sound(self) {
             return Ok(());
         }
@@ -211,7 +171,8 @@ impl Network {
 
     /// Moves what can be moved; waits for up to `wait` until something can.
     pub fn progress(&mut self, wait: Duration) -> Result<()> {
-        let timeout = Timespec::try_from(wait.min(HELLO_WAIT)).expect("some seconds");
+        let wait = wait.min(HELLO_WAIT).min(self.door.wait(SystemClock.monotonic_ns()));
+        let timeout = Timespec::try_from(wait).expect("some seconds");
         let mut events = Vec::with_capacity(64);
         let spare = rustix::buffer::spare_capacity(&mut events);
         match epoll::wait(&self.epoll, spare, Some(&timeout)) {
@@ -236,45 +197,27 @@ impl Network {
                 self.write(id);
             }
         }
-        self.drop_silent_strangers();
-        Ok(())
+        let now_ns = SystemClock.monotonic_ns();
+        let is_stranger =
+            |id: u64| self.connections.get(&id).is_some_and(|known| known.role == Role::Stranger);
+        let silent = self.door.silent(now_ns, is_stranger);
+        silent.into_iter().for_each(|id| self.refuse(id));
+        let watched = self.door.watch(&self.epoll, now_ns);
+        watched.map_err(|error| Error::io(error.into(), "wait for connections"))
     }
 
     fn accept(&mut self) {
-        loop {
-            match self.listener.accept() {
-                Ok((socket, _)) => {
-                    let wait_ns = u64::try_from(HELLO_WAIT.as_nanos()).expect("seconds");
-                    let deadline_ns = SystemClock.monotonic_ns() + wait_ns;
-                    if self.strangers >= STRANGERS_MAX {
-                        self.refused_strangers += 1;
-                        continue;
-                    }
-                    if let Ok(connection) = Connection::accepted(socket, deadline_ns) {
-                        self.strangers += 1;
-                        self.add(connection);
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // The other gave up, or this process has too many files open for now.
-                Err(_) => return,
-            }
-        }
-    }
-
-    fn drop_silent_strangers(&mut self) {
-        if self.strangers == 0 {
-            return;
-        }
         let now_ns = SystemClock.monotonic_ns();
-        let is_over = |connection: &Connection| matches!(connection.role, Role::Stranger { deadline_ns } if deadline_ns < now_ns);
-        let over = self.connections.iter().filter(|(_, connection)| is_over(connection));
-        let over: Vec<u64> = over.map(|(id, _)| *id).collect();
-        over.into_iter().for_each(|id| self.refuse(id));
+        while let Some(socket) = self.door.accept(self.rank, now_ns) {
+            // One that has ended already is not worth a word.
+            let Ok(connection) = Connection::accepted(socket) else { continue };
+            let id = self.add(connection);
+            self.door.let_in(id, now_ns);
+        }
     }
 
     fn refuse(&mut self, id: u64) {
-        self.refused_strangers += 1;
+        self.door.refused += 1;
         self.close(id);
     }
 
@@ -283,7 +226,7 @@ impl Network {
         if let Some(id) = self.outgoing.get(&(to, channel)) {
             return Ok(*id);
         }
-        let address = self.resolve(to)?;
+        let address = self.peers.resolve(to)?;
         let mut connection = Connection::open(address, Role::Opening { to, channel })
             .map_err(|error| Error::io(error, format!("connect to {to} at {address}")))?;
         let hello = Hello { from: self.rank, to, channel }.encode(&self.secret);
@@ -292,22 +235,6 @@ impl Network {
         self.outgoing.insert((to, channel), id);
         self.write(id);
         Ok(id)
-    }
-
-    fn resolve(&mut self, to: Rank) -> Result<SocketAddr> {
-        let peer = self.peers[to.index()];
-        let (host, known) = &mut self.hosts[peer.host as usize];
-        let mut address = match known {
-            Some(address) => *address,
-            None => {
-                let found = (&host[..], peer.port).to_socket_addrs();
-                let found = found.and_then(|mut all| all.next().ok_or(ErrorKind::NotFound.into()));
-                let what = || format!("find {to} at {host}:{}", peer.port);
-                *known.insert(found.map_err(|error| Error::io(error, what()))?)
-            }
-        };
-        address.set_port(peer.port);
-        Ok(address)
     }
 
     fn add(&mut self, connection: Connection) -> u64 {
@@ -414,8 +341,8 @@ impl Network {
     fn take_frame(&mut self, id: u64, frame: Frame) -> Result<()> {
         let role = self.connection(id).role;
         match (role, frame.kind) {
-            (Role::Stranger { .. }, frame::Kind::Hello) => self.greet(id, &frame),
-            (Role::Stranger { .. }, _) => self.refuse(id),
+            (Role::Stranger, frame::Kind::Hello) => self.greet(id, &frame),
+            (Role::Stranger, _) => self.refuse(id),
             (Role::Opening { to, channel }, frame::Kind::Welcome)
                 if greeting::is_welcome(&frame.payload, &self.secret) =>
             {
@@ -438,10 +365,10 @@ impl Network {
             (Role::Incoming { .. } | Role::Outgoing { .. }, frame::Kind::Goodbye) => {
                 let connection = self.connection(id);
                 let is_first = !std::mem::replace(&mut connection.has_goodbye, true);
-                let peer = &mut self.peers[role.peer().expect("it has said who it is").index()];
-                peer.has_goodbye = true;
+                let peer = role.peer().expect("it has said who it is");
+                self.peers.note_goodbye(peer);
                 if is_first && matches!(role, Role::Incoming { .. }) {
-                    peer.incoming -= 1;
+                    self.peers.note_end(peer);
                 }
             }
             (role, kind) => {
@@ -457,23 +384,20 @@ impl Network {
             let is_rank = hello.from.0 < self.nodes.size() && hello.from != self.rank;
             is_rank && hello.to == self.rank && hello.channel <= Channel::MAX
         });
-        let role = hello.map(|hello| Role::Incoming { from: hello.from, channel: hello.channel });
-        let role = role.filter(|role| {
-            // A second one could overtake the first.
-            !self.connections.values().any(|connection| connection.role == *role)
-        });
-        let Some(role) = role else { return self.refuse(id) };
-        self.strangers -= 1;
+        // A second one could overtake the first.
+        let hello = hello.filter(|hello| self.incoming.insert((hello.from, hello.channel)));
+        let Some(Hello { from, channel, .. }) = hello else { return self.refuse(id) };
+        self.door.note_gone();
         let welcome = self.secret.accepter.to_vec();
         let lost = self.lost.as_ref().map(|(rank, _)| rank.0.to_le_bytes().to_vec());
         let connection = self.connection(id);
-        connection.role = role;
+        connection.role = Role::Incoming { from, channel };
         connection.decoder.trust();
         connection.put(frame::Kind::Welcome, Channel(0), welcome);
         if let Some(lost) = lost {
             connection.put(frame::Kind::Lost, Channel(0), lost);
         }
-        self.peers[role.peer().expect("an incoming one").index()].incoming += 1;
+        self.peers.note_begin(from);
         self.write(id);
     }
 
@@ -510,7 +434,7 @@ impl Network {
     /// The other end closed the connection.
     fn end(&mut self, id: u64) {
         match self.connection(id).role {
-            Role::Stranger { .. } => self.refuse(id),
+            Role::Stranger => self.refuse(id),
             _ => self.fail(id, "the connection ended"),
         }
     }
@@ -521,18 +445,15 @@ impl Network {
         let (role, has_goodbye) = (connection.role, connection.has_goodbye);
         self.close(id);
         let Some(rank) = role.peer() else {
-            self.refused_strangers += 1;
+            self.door.refused += 1;
             return;
         };
-        let peer = &mut self.peers[rank.index()];
-        if has_goodbye || peer.has_goodbye {
+        if has_goodbye || self.peers.has_goodbye(rank) {
             return;
         }
         match role {
             // It may have left before: who watches it knows whether it is lost.
-            Role::Opening { .. } => {
-                self.unreachable.insert(rank, why.to_owned());
-            }
+            Role::Opening { .. } => self.peers.note_unreachable(rank, why),
             _ => self.lose(rank, why),
         }
     }
@@ -543,11 +464,12 @@ impl Network {
             let _ = epoll::delete(&self.epoll, &connection);
         }
         match connection.role {
-            Role::Stranger { .. } => self.strangers -= 1,
+            Role::Stranger => self.door.note_gone(),
             Role::Incoming { from, channel } => {
                 self.queues.release(channel, connection.decoder.pending_bytes());
+                self.incoming.remove(&(from, channel));
                 if !connection.has_goodbye {
-                    self.peers[from.index()].incoming -= 1;
+                    self.peers.note_end(from);
                 }
             }
             // Stays among `outgoing`, so that nothing is sent after what may not have arrived.
@@ -587,8 +509,7 @@ impl Network {
 
     /// Whether something of what was sent, or of a goodbye, is still here.
     pub fn has_unsent(&self) -> bool {
-        let peers = &self.peers;
-        let is_there = |rank: Rank| !peers[rank.index()].has_goodbye;
+        let is_there = |rank: Rank| !self.peers.has_goodbye(rank);
         self.connections
             .values()
             .any(|connection| connection.has_out() && connection.role.peer().is_some_and(is_there))
@@ -596,18 +517,7 @@ impl Network {
 
     /// Whether `rank` has left, and all it had sent is here.
     pub fn has_left(&self, rank: Rank) -> bool {
-        let peer = &self.peers[rank.index()];
-        peer.has_goodbye && peer.incoming == 0
-    }
-
-    fn check_reachable(&self, to: Rank) -> Result<()> {
-        let peer = &self.peers[to.index()];
-        let what = match self.unreachable.get(&to) {
-            _ if peer.has_goodbye => format!("{to} has left the job and takes no messages"),
-            Some(why) => format!("{to} cannot be reached: {why}"),
-            None => return Ok(()),
-        };
-        Err(Error::new(Kind::Unavailable, what))
+        self.peers.has_left(rank)
     }
 
     pub fn check_lost(&self) -> Result<()> {
@@ -642,11 +552,11 @@ impl Network {
     }
 
     pub fn port(&self) -> u16 {
-        self.peers[self.rank.index()].port
+        self.peers.port(self.rank)
     }
 
     pub fn connections(&self) -> (usize, u64) {
-        (self.connections.len(), self.refused_strangers)
+        (self.connections.len(), self.door.refused)
     }
 }
 
@@ -659,3 +569,6 @@ impl Drop for Network {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
