@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore};
-use esker_comm::{Transport, threads};
+use esker_comm::threads;
 use esker_imd::import::{Layout, Step, append_all, survey};
 use esker_imd::{Format, Imd, Options, Reader, Summary};
 
@@ -35,9 +35,8 @@ fn import(paths: &[PathBuf], format: Format, ranks: u32) -> (SharedStore, Vec<Su
     let mut options = Options::new(1, format, layout.shape());
     options.memory_bytes = 8 << 20;
     let summaries = threads::run(ranks, ranks, |transport| {
-        let me = (transport.rank().0, transport.size());
         let mut imd = Imd::create(&store, "", transport, &options)?;
-        append_all(&mut imd, me, &steps, &layout)?;
+        append_all(&mut imd, &steps, &layout)?;
         imd.finish()
     });
     (store, summaries.expect("import"))

@@ -19,17 +19,13 @@ impl Layout {
     }
 }
 
-/// Appends every record of `steps`, of which each becomes an epoch: as rank `rank` of `ranks`, the
-/// records of every so manyth file. Collective. Returns how many records this rank appended.
+/// Appends every record of `steps`, of which each becomes an epoch; each rank the records of every
+/// so manyth file as there are ranks. Collective. Returns how many records this rank appended.
 ///
 /// # Errors
 /// Those of reading the files, which name file and offset, and those of the directory.
-pub fn append_all<T: Transport>(
-    imd: &mut Imd<T>,
-    (rank, ranks): (u32, u32),
-    steps: &[Step],
-    layout: &Layout,
-) -> Result<u64> {
+pub fn append_all<T: Transport>(imd: &mut Imd<T>, steps: &[Step], layout: &Layout) -> Result<u64> {
+    let (rank, ranks) = (imd.transport().rank().0, imd.transport().size());
     let mut appended = 0;
     for step in steps {
         for dump in step.of_rank(rank, ranks) {

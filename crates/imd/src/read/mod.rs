@@ -12,9 +12,12 @@
 
 pub mod cache;
 pub mod counts;
+mod find;
 pub(crate) mod lookup;
 pub(crate) mod open;
 pub mod partition;
 pub(crate) mod pointers;
 mod range;
 pub mod scan;
+mod share;
+mod whole;

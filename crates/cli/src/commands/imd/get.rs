@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::location::Location;
 use crate::output::notice;
 use crate::quantity;
+use crate::text::hex;
 
 /// Get the values of keys
 ///
@@ -161,11 +162,6 @@ pub fn counts_object(counts: &Counts) -> serde_json::Value {
         "tables": counts.tables,
         "partitions": counts.partitions,
     })
-}
-
-/// Bytes in hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A field of a comma-separated line.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
-use esker_comm::{Transport, threads};
+use esker_comm::threads;
 use esker_imd::directory::PartitionTotals;
 use esker_imd::import::{Field, Layout, Step, append_all, survey};
 use esker_imd::{Imd, Options};
@@ -131,9 +131,8 @@ impl Import {
         layout: &Layout,
     ) -> Result<PartitionTotals> {
         let summaries = threads::run(self.ranks, self.ranks, |transport| {
-            let me = (transport.rank().0, transport.size());
             let mut imd = Imd::create(store, prefix, transport, options)?;
-            append_all(&mut imd, me, steps, layout)?;
+            append_all(&mut imd, steps, layout)?;
             imd.finish()
         })?;
         let mut totals = PartitionTotals::default();

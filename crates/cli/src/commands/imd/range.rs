@@ -5,11 +5,12 @@ use esker_base::Result;
 use esker_imd::entry::{key_of_name, name_of_key};
 use serde_json::json;
 
-use super::get::{cost, counts_object, hex, quoted};
+use super::get::{cost, counts_object, quoted};
 use super::open;
 use crate::context::Context;
 use crate::location::Location;
 use crate::output::notice;
+use crate::text::hex;
 
 /// List the records with keys from LOW to HIGH, of an ordered directory
 ///

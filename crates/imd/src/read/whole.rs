@@ -1,0 +1,261 @@
+//! All of a directory: records of an epoch in order, by range of keys or by chance.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use esker_base::{Error, Kind, Random, Result};
+
+use super::counts::Counts;
+use super::scan::{TableCursor, merge};
+use super::share::share;
+use crate::block::Rows;
+use crate::hash::{PLACE_BITS, key_hash};
+use crate::partition::key_prefix;
+use crate::reader::Reader;
+use crate::shape::Format;
+
+/// What of a hash is left of its order: hashes that agree in the rest may be in any order.
+/// Partitions of one directory refine their hashes by at most 32 bits more than [`PLACE_BITS`].
+const PLACES_SHIFT: u32 = 64 - PLACE_BITS;
+
+/// Blocks that a thread scans before it takes others.
+const SCAN_BLOCKS: usize = 2048;
+
+impl Reader {
+    /// Hands key and value of each record of `epoch` to `visit`, in order of the key's hash (of the
+    /// key if ordered) and then of arrival, until `visit` returns false.
+    ///
+    /// Reads each table once, in large pieces.
+    ///
+    /// # Errors
+    /// Those of any partition, and what `visit` fails with.
+    pub fn scan(
+        &self,
+        epoch: u32,
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<bool>,
+    ) -> Result<Counts> {
+        let mut counts = Counts::default();
+        let mut batch = Batch { reader: self, rows: Vec::new(), visit: &mut visit };
+        let epochs = epoch..epoch.saturating_add(1);
+        let whole =
+            self.walk(epochs, &mut counts, |key, value, counts| batch.push(key, value, counts))?;
+        if whole {
+            batch.end(&mut counts)?;
+        }
+        Ok(counts)
+    }
+
+    /// Hands the rows of all blocks of all epochs, in no order, to `visit`, from `threads` threads:
+    /// what a query without an index does. In format pointer rows have pointers in place of values.
+    ///
+    /// # Errors
+    /// As [`Reader::scan`].
+    pub fn scan_all(&self, threads: usize, visit: impl Fn(&Rows<'_>) + Sync) -> Result<Counts> {
+        let mut counts = Counts::default();
+        let mut units = Vec::new();
+        for partition in 0..self.partitions() {
+            let reader = self.partition(partition, &mut counts)?;
+            let shape = reader.head().row_shape();
+            for epoch in 0..reader.epochs() {
+                let parts = Arc::clone(reader.epoch(epoch, &mut counts)?);
+                for table in parts.segments.iter().flat_map(|segment| &segment.tables) {
+                    let blocks = table.blocks(shape);
+                    for start in (0..blocks).step_by(SCAN_BLOCKS) {
+                        let end = blocks.min(start + SCAN_BLOCKS as u32);
+                        units.push((Arc::clone(&reader), table.clone(), start..end));
+                    }
+                }
+            }
+        }
+        let parts = share(&units, threads, |(reader, table, blocks), counts: &mut Counts| {
+            reader.each_block(table, blocks.clone(), counts, &visit)
+        })?;
+        parts.into_iter().for_each(|part| counts += part);
+        Ok(counts)
+    }
+
+    /// Hands each key that got values in `epochs` to `visit`, once, in the order of
+    /// [`Reader::scan`], until `visit` returns false.
+    ///
+    /// Reads all records of those epochs.
+    ///
+    /// # Errors
+    /// As [`Reader::scan`].
+    pub fn keys(
+        &self,
+        epochs: Range<u32>,
+        mut visit: impl FnMut(&[u8]) -> Result<bool>,
+    ) -> Result<Counts> {
+        let mut counts = Counts::default();
+        // Different keys whose hashes begin alike may be mixed.
+        let mut seen: Vec<Bytes> = Vec::new();
+        let mut last = None;
+        let ordered = self.head.format == Format::Ordered;
+        self.walk(epochs, &mut counts, |key, _, _| {
+            let place = if ordered { 0 } else { key_hash(key) >> PLACES_SHIFT };
+            if last != Some(place) || ordered && seen.last() != Some(key) {
+                seen.clear();
+                last = Some(place);
+            }
+            if seen.contains(key) {
+                return Ok(true);
+            }
+            seen.push(key.clone());
+            visit(key)
+        })?;
+        Ok(counts)
+    }
+
+    /// Hands the rows of `epochs` to `visit` in order; whether it never said stop.
+    fn walk(
+        &self,
+        epochs: Range<u32>,
+        counts: &mut Counts,
+        mut visit: impl FnMut(&Bytes, &Bytes, &mut Counts) -> Result<bool>,
+    ) -> Result<bool> {
+        let mut readers = Vec::new();
+        for partition in 0..self.partitions() {
+            readers.push(self.partition(partition, counts)?);
+        }
+        counts.partitions += u64::from(self.partitions());
+        let by_rank = matches!(self.head.format, Format::Lossy | Format::Static);
+        // Records of lossy formats are spread over all ranks, in order in each.
+        let groups = if by_rank { vec![&readers[..]] } else { readers.chunks(1).collect() };
+        let mut goes_on = true;
+        for group in groups {
+            let mut parts = Vec::new();
+            for reader in group {
+                for epoch in epochs.start..epochs.end.min(reader.epochs()) {
+                    parts.push((reader, reader.epoch(epoch, counts)?));
+                }
+            }
+            let all = parts.iter().map(|part| part.1.tables()).sum();
+            let mut cursors = Vec::new();
+            for (reader, epoch) in parts {
+                let shape = reader.head().row_shape();
+                for table in epoch.segments.iter().flat_map(|segment| &segment.tables) {
+                    let (number, blocks) = (cursors.len(), 0..table.blocks(shape));
+                    cursors.extend(TableCursor::new(reader, table, number, all, blocks, counts)?);
+                }
+            }
+            merge(cursors, counts, |key, value, counts| {
+                goes_on = visit(key, value, counts)?;
+                Ok(goes_on)
+            })?;
+            if !goes_on {
+                break;
+            }
+        }
+        Ok(goes_on)
+    }
+
+    /// Keys of up to `count` records, each as likely as another, chosen by `random`. Some reads each.
+    ///
+    /// # Errors
+    /// Those of any partition.
+    pub fn sample(&self, count: usize, random: &mut Random) -> Result<Vec<Bytes>> {
+        let mut counts = Counts::default();
+        // Rows up to and with each table.
+        let mut tables = Vec::new();
+        let mut rows = 0;
+        for partition in 0..self.partitions() {
+            let reader = self.partition(partition, &mut counts)?;
+            for epoch in 0..reader.epochs() {
+                let parts = Arc::clone(reader.epoch(epoch, &mut counts)?);
+                for table in parts.segments.iter().flat_map(|segment| &segment.tables) {
+                    rows += u64::from(table.rows);
+                    tables.push((rows, Arc::clone(&reader), table.clone()));
+                }
+            }
+        }
+        let mut keys = Vec::new();
+        for _ in 0..if rows > 0 { count } else { 0 } {
+            let row = random.below(rows);
+            let (end, reader, table) = &tables[tables.partition_point(|table| table.0 <= row)];
+            let row = table.rows - u32::try_from(end - row).expect("rows of one table");
+            let shape = reader.head().row_shape();
+            let place = table.place(table.block_of(row, shape), shape);
+            let bodies = reader.blocks(std::slice::from_ref(&place.bytes), &mut counts)?;
+            let rows = reader.rows(&bodies[0], &place)?;
+            keys.push(bodies[0].slice_ref(rows.key(row - place.rows.start)));
+        }
+        Ok(keys)
+    }
+
+    /// Hands key and value of each record of `epoch` with a key from `low` to `high`, both included,
+    /// to `visit`, in order of key and then of arrival, until `visit` returns false.
+    ///
+    /// Reads the blocks of the range and, at each end, up to a block of each table more.
+    ///
+    /// # Errors
+    /// `Invalid` unless the directory is ordered; those of partitions in the range, and what `visit`
+    /// fails with.
+    pub fn range(
+        &self,
+        low: &[u8],
+        high: &[u8],
+        epoch: u32,
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<bool>,
+    ) -> Result<Counts> {
+        if self.head.format != Format::Ordered {
+            let what = format!(
+                "a range of keys needs format ordered, and this directory is {}",
+                self.head.format.name()
+            );
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        let mut counts = Counts::default();
+        if low > high {
+            return Ok(counts);
+        }
+        let bounds = self.directory.as_ref().and_then(|all| all.bounds.get(epoch as usize));
+        let partitions = match bounds {
+            Some(bounds) => bounds.partitions(key_prefix(low), key_prefix(high)),
+            None => 0..self.partitions(),
+        };
+        let mut goes_on = true;
+        for partition in partitions {
+            let reader = self.partition(partition, &mut counts)?;
+            counts.partitions += 1;
+            reader.range(low, high, epoch, &mut counts, |key, value, _| {
+                goes_on = visit(key, value)?;
+                Ok(goes_on)
+            })?;
+            if !goes_on {
+                break;
+            }
+        }
+        Ok(counts)
+    }
+}
+
+/// Rows of a scan that are handed on together, so that their values are fetched together.
+struct Batch<'r, V> {
+    reader: &'r Reader,
+    rows: Vec<(Bytes, Bytes)>,
+    visit: &'r mut V,
+}
+
+impl<V: FnMut(&[u8], &[u8]) -> Result<bool>> Batch<'_, V> {
+    const ROWS: usize = 4096;
+
+    fn push(&mut self, key: &Bytes, value: &Bytes, counts: &mut Counts) -> Result<bool> {
+        if self.reader.head.format != Format::Pointer {
+            return (self.visit)(key, value);
+        }
+        self.rows.push((key.clone(), value.clone()));
+        if self.rows.len() < Self::ROWS { Ok(true) } else { self.end(counts) }
+    }
+
+    fn end(&mut self, counts: &mut Counts) -> Result<bool> {
+        let mut rows = std::mem::take(&mut self.rows);
+        self.reader.follow(rows.iter_mut().map(|row| &mut row.1).collect(), counts)?;
+        for (key, value) in &rows {
+            if !(self.visit)(key, value)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
