@@ -1,10 +1,13 @@
 //! Context: what every command is given: the store, who acts, and where results go.
 
+use std::time::Duration;
+
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use esker_base::clock::SystemClock;
 use esker_base::store::{SharedStore, url};
 use esker_base::{Clock, Error, Kind, Result};
+use esker_comm::Rank;
 use esker_fs::identity::Identity;
 use esker_fs::namespace::Namespace;
 use esker_fs::repository::Repository;
@@ -13,6 +16,10 @@ use esker_table::manifest::SetId;
 use crate::Cli;
 use crate::location::Stack;
 use crate::output::Output;
+
+/// How often, and how long after, processes look for the store that another makes.
+const STORE_LOOKS: u32 = 600;
+const STORE_LOOK: Duration = Duration::from_millis(50);
 
 /// What a command is given.
 pub struct Context {
@@ -63,6 +70,21 @@ impl Context {
             Err(error) if error.kind() == Kind::NotFound => url::init(self.store_url()),
             store => store,
         }
+    }
+
+    /// Opens the store as process `rank` of a job: the first makes it if there is none, the others
+    /// wait for that.
+    pub fn store_of_rank(&self, rank: Rank) -> Result<SharedStore> {
+        if rank == Rank(0) {
+            return self.store_or_new();
+        }
+        for _ in 0..STORE_LOOKS {
+            match self.store() {
+                Err(error) if error.kind() == Kind::NotFound => std::thread::sleep(STORE_LOOK),
+                store => return store,
+            }
+        }
+        self.store()
     }
 
     /// Opens the store as a repository.

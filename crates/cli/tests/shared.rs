@@ -68,3 +68,18 @@ fn processes_replay_a_trace() {
     let said = esker.run(["segment", "replay", "x:/t", "--trace", "trace"]).stderr;
     assert!(String::from_utf8_lossy(&said).contains("line 1"));
 }
+
+/// Symptom: the help says that the store is made, and processes said that there is none. Cause: none
+/// of them was to make what the others look for. Fix: the first does, and the others wait.
+#[test]
+fn processes_make_the_store_if_there_is_none() {
+    let esker = Esker::without_store();
+    let esker_itself = env!("CARGO_BIN_EXE_esker");
+    let mut command = esker.command(["run", "-n", "3", "--", esker_itself, "--store", "fresh"]);
+    command.args(["segment", "replay", "run:/x", "--block", "64K", "--json"]);
+    let output = command.env_remove("ESKER_STORE").output().expect("the binary runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let printed = esker.run(["--store", "fresh", "cat", "run:/x"]).stdout;
+    assert_eq!(printed.len(), 3 << 16);
+}

@@ -7,7 +7,7 @@ use esker_base::store::url;
 use esker_base::{Error, Result};
 use esker_bench::replay::{Replay, ReplayReport, Work, replay};
 use esker_comm::job::Job;
-use esker_comm::{tcp, threads};
+use esker_comm::{Rank, tcp, threads};
 use esker_fs::names;
 use esker_fs::repository::Repository;
 use esker_shared::{Reads, SLICE_BYTES, SharedOptions};
@@ -124,8 +124,8 @@ struct ReplayArguments {
 impl ReplayArguments {
     fn run(self, context: &Context) -> Result<()> {
         let job = Job::from_env()?;
-        // Of processes none is to make what the others look for.
-        let store = if job.is_none() { context.store_or_new()? } else { context.store()? };
+        let rank = job.as_ref().map_or(Rank(0), |job| job.rank);
+        let store = context.store_of_rank(rank)?;
         let repository = Repository::new(store.clone());
         let new_name = self.new_name.as_deref();
         let (bases, published) = bases_and_name(&repository, &self.target.stack, new_name)?;
