@@ -29,7 +29,7 @@ pub use barrier::Barrier;
 pub use node_map::NodeMap;
 pub use rank::{Channel, Rank};
 pub use router::{Router, RouterOptions, Routing};
-pub use transport::{Counters, Message, Sent, Transport};
+pub use transport::{Counters, Deadline, Message, Sent, Transport};
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/ranks.md")]

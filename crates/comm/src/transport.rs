@@ -29,8 +29,8 @@ const _: () = assert!(CHANNEL_BYTES_MAX <= MESSAGE_BYTES_MAX);
 /// Long, since ranks may compute between their calls; the death of a rank is noticed at once.
 pub const DEADLINE: Duration = Duration::from_secs(300);
 
-/// The longest that a loop of this crate waits before it looks at its deadline.
-pub(crate) const LOOK: Duration = Duration::from_millis(50);
+/// The longest that a loop which waits for others waits before it looks at its deadline.
+pub const LOOK: Duration = Duration::from_millis(50);
 
 /// What a rank received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,9 +153,9 @@ pub trait Transport {
     }
 }
 
-/// When to give up.
+/// When to give up waiting for others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
+pub struct Deadline {
     end_ns: u64,
 }
 
@@ -166,7 +166,10 @@ impl Deadline {
         Self { end_ns: transport.monotonic_ns().saturating_add(wait_ns) }
     }
 
-    /// `Unavailable` if it has passed.
+    /// Nothing if it has not passed; `what` did not happen before, else.
+    ///
+    /// # Errors
+    /// `Unavailable`.
     pub fn check<T: Transport + ?Sized>(
         &self,
         transport: &T,

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
-use esker_comm::{Barrier, Channel, Counters, Message, NodeMap, Rank, Sent, Transport};
+use esker_comm::transport::LOOK;
+use esker_comm::{Barrier, Channel, Counters, Deadline, Message, NodeMap, Rank, Sent, Transport};
 
 use crate::message::{REPLY, REQUEST, Reply, Request, decode_body, decode_part, encode_reply};
 use crate::server::Server;
@@ -24,10 +25,6 @@ const REPLIES_BYTES_MAX: usize = 4 << 20;
 /// Bytes, and number, of requests that were not answered before a further one waits.
 const ASKED_BYTES_MAX: usize = 4 << 20;
 const ASKED_MAX: usize = 256;
-/// A reply has at most this many bytes.
-const BODY_BYTES_MAX: usize = 1 << 30;
-/// The longest single wait.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// A transport that answers requests, and asks.
 #[derive(Debug)]
@@ -44,8 +41,8 @@ pub(crate) struct Exchange<T> {
     /// Replies that wait for room.
     replies: BTreeMap<Rank, VecDeque<Vec<u8>>>,
     replies_bytes: usize,
-    /// When something last came for this rank.
-    moved_ns: u64,
+    /// When to give up, unless something comes for this rank.
+    deadline: Deadline,
 }
 
 #[derive(Debug)]
@@ -54,12 +51,13 @@ struct Asked {
     bytes: usize,
     is_put: bool,
     body: Vec<u8>,
+    body_bytes_max: usize,
 }
 
 impl<T: Transport> Exchange<T> {
     pub fn new(transport: T, server: Server) -> Self {
         Self {
-            moved_ns: transport.monotonic_ns(),
+            deadline: Deadline::start(&transport),
             transport,
             server,
             barrier: Barrier::new(BARRIER),
@@ -89,15 +87,16 @@ impl<T: Transport> Exchange<T> {
             }
             return Ok(id);
         }
+        let body_bytes_max = request.answer_bytes_max();
         let message = request.encode(id);
         let bytes = message.len();
         self.wait_until("answers to earlier requests", |own| {
             own.asked.is_empty()
                 || (own.asked_bytes + bytes <= ASKED_BYTES_MAX && own.asked.len() < ASKED_MAX)
         })?;
-        self.asked.insert(id, Asked { to, bytes, is_put, body: Vec::new() });
+        self.asked.insert(id, Asked { to, bytes, is_put, body: Vec::new(), body_bytes_max });
         self.asked_bytes += bytes;
-        self.moved_ns = self.transport.monotonic_ns();
+        self.deadline = Deadline::start(&self.transport);
         let mut sent = self.transport.try_send(to, REQUEST, message)?;
         while let Sent::Full(message) = sent {
             self.step(&[], LOOK)?;
@@ -150,7 +149,7 @@ impl<T: Transport> Exchange<T> {
     }
 
     fn wait_until(&mut self, what: &str, is_over: impl Fn(&Self) -> bool) -> Result<()> {
-        self.moved_ns = self.transport.monotonic_ns();
+        self.deadline = Deadline::start(&self.transport);
         while !is_over(self) {
             self.step(&[], LOOK)?;
             self.check_deadline(what)?;
@@ -159,15 +158,8 @@ impl<T: Transport> Exchange<T> {
     }
 
     fn check_deadline(&self, what: &str) -> Result<()> {
-        let wait = self.transport.deadline();
-        let still_ns = self.transport.monotonic_ns().saturating_sub(self.moved_ns);
-        if u128::from(still_ns) < wait.as_nanos() {
-            return Ok(());
-        }
         let from = self.asked.values().next().map_or(self.transport.rank(), |asked| asked.to);
-        let me = self.transport.rank();
-        let what = format!("{me}: gave up after {wait:?} waiting for {what}, of {from}");
-        Err(Error::new(Kind::Unavailable, what))
+        self.deadline.check(&self.transport, || format!("{what}, of {from}"))
     }
 
     /// Moves what can be moved, and takes one message: answers it, or hands it out if it is of
@@ -214,13 +206,13 @@ impl<T: Transport> Exchange<T> {
     fn take_reply(&mut self, message: &Message) -> Result<()> {
         let from = message.from;
         let part = decode_part(from, &message.bytes)?;
-        self.moved_ns = self.transport.monotonic_ns();
+        self.deadline = Deadline::start(&self.transport);
         let asked = self.asked.get_mut(&part.id).filter(|asked| asked.to == from);
         let Some(asked) = asked else {
             let what = format!("{from} answers what it was not asked");
             return Err(Error::new(Kind::Corrupt, what));
         };
-        if asked.body.len() + part.body.len() > BODY_BYTES_MAX {
+        if asked.body.len() + part.body.len() > asked.body_bytes_max {
             return Err(Error::new(Kind::TooLarge, format!("a reply of {from}")));
         }
         asked.body.extend_from_slice(part.body);

@@ -8,6 +8,7 @@
 //! log-ring, in [`SharedJob::stat`] and [`SharedJob::close`]; then rank 0 writes them to the name.
 //! Source: MetaKV §II-A, §III-C; DESIGN §1.5.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,12 +23,15 @@ use esker_table::tree::runs_among;
 
 use crate::gather;
 use crate::job::{Reads, SharedJob};
-use crate::message::{FETCH_BYTES_MAX, Reply, Request, ones};
+use crate::message::{FETCH_BYTES_MAX, Reply, Request, SEGMENTS_MAX, ones};
 use crate::service::{Snapshot, no_answer};
 use crate::settle::tree;
 
 /// Segments of one file that wait to be sent.
 const UNSENT_MAX: usize = 1 << 16;
+/// Requests for bytes whose answers have not been put in their place: enough that their writers work
+/// at the same time, and little memory beside that of what is read.
+const FETCHES_MAX: usize = 16;
 /// Writes after which others are answered.
 const WRITES_PER_LOOK: u64 = 64;
 
@@ -240,50 +244,52 @@ impl<T: Transport> SharedJob<T> {
             return read_mapped(&*store, range, &pieces);
         }
         let me = self.segments.rank();
-        let reader = |piece: &Segment| {
+        let mut own = Vec::new();
+        let mut batches = FetchBatches::default();
+        for piece in pieces {
             let reader = piece.place.and_then(|place| self.readers.get(&place.set));
-            reader.copied().filter(|reader| *reader != me)
-        };
-        let (of_others, own): (Vec<Segment>, Vec<Segment>) =
-            pieces.into_iter().partition(|piece| reader(piece).is_some());
-        let mut batches: Vec<(Rank, u64, Vec<Segment>)> = Vec::new();
-        for piece in of_others {
-            let Some(from) = reader(&piece) else { continue };
-            let mut at = piece.offset;
-            while at < piece.end() {
-                let part = piece.part(at, piece.end().min(at + FETCH_BYTES_MAX));
-                at = part.end();
-                let room = FETCH_BYTES_MAX - part.length;
-                match batches.iter_mut().find(|batch| batch.0 == from && batch.1 <= room) {
-                    Some(batch) => {
-                        batch.1 += part.length;
-                        batch.2.push(part);
-                    }
-                    None => batches.push((from, part.length, vec![part])),
-                }
+            match reader.filter(|reader| **reader != me) {
+                Some(reader) => batches.add(*reader, &piece),
+                None => own.push(piece),
             }
         }
-        let mut bytes = read_mapped(&*store, range.clone(), &own)?.to_vec();
-        let mut asked = Vec::new();
-        for (from, _, parts) in batches {
-            let request = Request::Fetch(ones(&parts));
-            asked.push((self.segments.exchange().ask(from, request)?, parts));
+        let mut bytes = Vec::from(read_mapped(&*store, range.clone(), &own)?);
+        let mut asked = VecDeque::new();
+        for (from, parts) in batches.all() {
+            let id = self.segments.exchange().ask(from, Request::Fetch(ones(&parts)))?;
+            asked.push_back((id, parts));
+            if asked.len() == FETCHES_MAX
+                && let Some((id, parts)) = asked.pop_front()
+            {
+                self.take_fetched(id, &parts, range.start, &mut bytes)?;
+            }
         }
-        let index =
-            |at: u64| usize::try_from(at - range.start).expect("a range that was asked for");
         for (id, parts) in asked {
-            let Reply::Bytes(read) = self.segments.exchange().answer(id)? else {
-                return Err(no_answer());
-            };
-            let mut rest = &read[..];
-            for part in parts {
-                let length = usize::try_from(part.length).unwrap_or(usize::MAX);
-                let (own, behind) = rest.split_at_checked(length).ok_or_else(no_answer)?;
-                bytes[index(part.offset)..index(part.end())].copy_from_slice(own);
-                rest = behind;
-            }
+            self.take_fetched(id, &parts, range.start, &mut bytes)?;
         }
         Ok(bytes.into())
+    }
+
+    /// Puts what answers fetch `id`, of `parts`, in its place in `bytes`, which begin at `start`.
+    fn take_fetched(
+        &mut self,
+        id: u64,
+        parts: &[Segment],
+        start: u64,
+        bytes: &mut [u8],
+    ) -> Result<()> {
+        let Reply::Bytes(read) = self.segments.exchange().answer(id)? else {
+            return Err(no_answer());
+        };
+        let index = |at: u64| usize::try_from(at - start).expect("a range that was asked for");
+        let mut rest = &read[..];
+        for part in parts {
+            let length = usize::try_from(part.length).unwrap_or(usize::MAX);
+            let (own, behind) = rest.split_at_checked(length).ok_or_else(no_answer)?;
+            bytes[index(part.offset)..index(part.end())].copy_from_slice(own);
+            rest = behind;
+        }
+        if rest.is_empty() { Ok(()) } else { Err(no_answer()) }
     }
 
     /// Size and time of the last write, of all ranks; what they wrote need not be synced.
@@ -378,5 +384,70 @@ impl Attributes {
         let (size, mtime_ns) = bytes.split_first_chunk::<8>().ok_or_else(no_answer)?;
         let mtime_ns = mtime_ns.try_into().map_err(|_| no_answer())?;
         Ok(Self { size: u64::from_le_bytes(*size), mtime_ns: u64::from_le_bytes(mtime_ns) })
+    }
+}
+
+/// Segments whose bytes other ranks are asked for, in requests within their bounds.
+#[derive(Debug, Default)]
+struct FetchBatches {
+    full: Vec<(Rank, Vec<Segment>)>,
+    /// By rank: segments, and their bytes.
+    open: BTreeMap<Rank, (Vec<Segment>, u64)>,
+}
+
+impl FetchBatches {
+    /// Adds `piece`, whose bytes `from` is asked for.
+    fn add(&mut self, from: Rank, piece: &Segment) {
+        let (segments, bytes) = self.open.entry(from).or_default();
+        let mut at = piece.offset;
+        while at < piece.end() {
+            if *bytes == FETCH_BYTES_MAX || segments.len() == SEGMENTS_MAX {
+                self.full.push((from, std::mem::take(segments)));
+                *bytes = 0;
+            }
+            let part = piece.part(at, piece.end().min(at + (FETCH_BYTES_MAX - *bytes)));
+            at = part.end();
+            *bytes += part.length;
+            segments.push(part);
+        }
+    }
+
+    /// All of them.
+    fn all(self) -> impl Iterator<Item = (Rank, Vec<Segment>)> {
+        let open = self.open.into_iter().map(|(from, (segments, _))| (from, segments));
+        self.full.into_iter().chain(open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_table::manifest::SetId;
+    use esker_table::segment::LogPlace;
+
+    use super::*;
+    use crate::message::OFFSETS_MAX;
+
+    #[test]
+    fn fetches_are_bounded_and_have_every_byte_once() {
+        let piece = |offset: u64, length: u64| {
+            let place = Some(LogPlace { set: SetId(1), log: 2, offset: offset * 3 });
+            Segment { file: 9, offset, length, place, checksum: None, seq: 0 }
+        };
+        let long = piece(1 << 40, 3 * FETCH_BYTES_MAX + 5);
+        let many = (0..3 * OFFSETS_MAX as u64 + 7).map(|at| piece(at * 10, 1 + at % 3));
+        let mut batches = FetchBatches::default();
+        let (mut wanted, mut got) = ([0; 2], [0; 2]);
+        for (index, piece) in many.chain([long]).enumerate() {
+            wanted[index % 2] += piece.length;
+            batches.add(Rank((index % 2) as u32), &piece);
+        }
+        for (from, parts) in batches.all() {
+            let bytes: u64 = parts.iter().map(|part| part.length).sum();
+            assert!(bytes <= FETCH_BYTES_MAX && parts.len() <= SEGMENTS_MAX && bytes > 0);
+            assert!(Request::decode(from, &Request::Fetch(ones(&parts)).encode(1)).is_ok());
+            assert!(parts.windows(2).all(|pair| pair[0].end() <= pair[1].offset));
+            got[from.index()] += bytes;
+        }
+        assert_eq!(got, wanted);
     }
 }

@@ -256,7 +256,7 @@ fn left_parts<T: Transport>(
     let mut told = Ok(Vec::new());
     if is_first {
         told = repository.parts(id).and_then(|parts| {
-            let mut bytes = vec![1];
+            let mut bytes = Vec::new();
             for part in parts {
                 if part.is_complete {
                     let what = format!("part {} of job {id} is complete: publish it", part.set);
@@ -268,8 +268,7 @@ fn left_parts<T: Transport>(
             Ok(bytes)
         });
     }
-    let told = gather::broadcast_result(&mut collectives, Rank(0), told)?;
-    let (_, parts) = told.split_first().ok_or_else(no_answer)?;
+    let parts = gather::broadcast_result(&mut collectives, Rank(0), told)?;
     parts.chunks(20).map(|part| part_of(part.try_into().map_err(|_| no_answer())?)).collect()
 }
 

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use esker_base::{Error, Kind, Result};
+use esker_comm::transport::MESSAGE_BYTES_MAX;
 use esker_comm::{Channel, Rank};
 use esker_table::manifest::SetId;
 use esker_table::segment::{Segment, SegmentLog, SegmentRun};
@@ -19,12 +20,22 @@ pub const REPLY: Channel = Channel(Channel::OWN.0 + 0x31);
 
 /// Offsets that one request asks for.
 pub const OFFSETS_MAX: usize = 1 << 16;
+/// Segments, each on its own, that one answer has, or one request asks bytes of. To a range with more
+/// the first of them are the answer, and who asked goes on behind the last.
+pub const SEGMENTS_MAX: usize = 1 << 16;
 /// Bytes of file data that one request asks for.
 pub const FETCH_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of an answer; of the index of a file, and of all others. Segments take less than 90 each.
+const INDEX_BYTES_MAX: usize = 1 << 30;
+const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// A reply longer than this comes in several messages.
 pub const PART_BYTES: usize = 1 << 20;
 /// The text of an error is cut to this.
 const TEXT_BYTES_MAX: usize = 1 << 10;
+
+const _: () = assert!(OFFSETS_MAX <= SEGMENTS_MAX);
+const _: () = assert!(SEGMENTS_MAX * 90 < ANSWER_BYTES_MAX && ANSWER_BYTES_MAX < MESSAGE_BYTES_MAX);
+const _: () = assert!(FETCH_BYTES_MAX < ANSWER_BYTES_MAX as u64);
 
 const PUT: u8 = 1;
 const SYNC: u8 = 2;
@@ -47,19 +58,21 @@ pub enum Request {
     Put(Vec<SegmentRun>),
     /// Make what was put survive power loss.
     Sync,
-    /// What a range of a file is.
+    /// What a range of a file is: the first [`SEGMENTS_MAX`] pieces of it.
     Range(u128, Range<u64>),
     /// The segments that have the bytes at these offsets.
     Locate(u128, Vec<u64>),
-    /// Make a range a hole.
+    /// Make a range a hole, up to the end of the [`SEGMENTS_MAX`]th segment that is free with that.
     Punch(u128, Range<u64>),
     /// All segments of a file, as runs.
     Index(u128),
     /// Where the last segment that is no hole ends.
     End(u128),
-    /// The segments whose bytes are in this range of a log.
+    /// The segments whose bytes are in this range of a log; `TooLarge` if there are more than
+    /// [`SEGMENTS_MAX`].
     Holders(SetId, u64, Range<u64>),
-    /// The bytes of these segments, which are in the asked rank's logs, in their order.
+    /// The bytes of these segments, at most [`SEGMENTS_MAX`] with [`FETCH_BYTES_MAX`], which are in
+    /// the asked rank's logs, in their order.
     Fetch(Vec<SegmentRun>),
 }
 
@@ -75,6 +88,12 @@ pub enum Reply {
 }
 
 impl Request {
+    /// The most bytes that an answer to it may have.
+    #[must_use]
+    pub fn answer_bytes_max(&self) -> usize {
+        if matches!(self, Self::Index(_)) { INDEX_BYTES_MAX } else { ANSWER_BYTES_MAX }
+    }
+
     /// The message for request `id`.
     #[must_use]
     pub fn encode(&self, id: u64) -> Vec<u8> {
@@ -158,7 +177,7 @@ fn decode_request(bytes: &[u8]) -> Result<(u64, Request), Damage> {
             let is_one = |run: &SegmentRun| run.count == 1 && run.first.place.is_some();
             let lengths = runs.iter().map(|run| run.first.length);
             let bytes = lengths.fold(0_u64, u64::saturating_add);
-            if !runs.iter().all(is_one) || bytes > FETCH_BYTES_MAX {
+            if !runs.iter().all(is_one) || bytes > FETCH_BYTES_MAX || runs.len() > SEGMENTS_MAX {
                 return Err(input.damage("segments of a bounded length"));
             }
             Request::Fetch(runs)
@@ -380,6 +399,11 @@ mod tests {
         let bytes = Request::Fetch(vec![SegmentRun::one(long)]).encode(1);
         assert_eq!(Request::decode(Rank(1), &bytes).unwrap_err().kind(), Kind::Corrupt);
         let bytes = Request::Fetch(vec![run(5)]).encode(1);
+        assert_eq!(Request::decode(Rank(1), &bytes).unwrap_err().kind(), Kind::Corrupt);
+        let byte = SegmentRun::one(Segment { length: 1, ..run(1).first });
+        let most = Request::Fetch(vec![byte; SEGMENTS_MAX]);
+        assert!(Request::decode(Rank(1), &most.encode(1)).is_ok());
+        let bytes = Request::Fetch(vec![byte; SEGMENTS_MAX + 1]).encode(1);
         assert_eq!(Request::decode(Rank(1), &bytes).unwrap_err().kind(), Kind::Corrupt);
     }
 }

@@ -16,8 +16,13 @@ use esker_table::manifest::SetId;
 use esker_table::segment::{LogPlace, OPERATION_SEGMENTS_MAX, Overlay, Segment, SegmentRun};
 use esker_table::tree::Tree;
 
-use crate::message::{Reply, Request, ones};
+use crate::message::{Reply, Request, SEGMENTS_MAX, ones};
 use crate::slices::{SLOTS, SliceMap};
+
+/// A range is looked at in parts, first of so many bytes, then of more where there is little: so what
+/// a look brings is bounded by about what an answer has, except where a file that is sparse begins
+/// to be dense.
+const LOOK_BYTES: u64 = 1 << 20;
 
 /// The owner's side of the service.
 #[derive(Debug)]
@@ -74,7 +79,7 @@ impl Server {
             Request::Put(runs) => self.put(runs).map(|()| Reply::Runs(Vec::new())),
             Request::Sync => self.tree()?.sync().map(|()| Reply::Runs(Vec::new())),
             Request::Range(file, range) => {
-                let pieces = self.tree()?.segments_within(file, range)?;
+                let (pieces, _) = self.first_pieces(file, range, |_| true)?;
                 pieces.iter().for_each(|piece| self.note(piece, 1));
                 Ok(Reply::Runs(ones(&pieces)))
             }
@@ -123,14 +128,45 @@ impl Server {
         Ok(Reply::Runs(ones(&found)))
     }
 
+    /// The first pieces of `range` that are `wanted`, whole as far as they are in it, and up to where
+    /// they are all: its end, or that of the last if they are [`SEGMENTS_MAX`].
+    fn first_pieces(
+        &self,
+        file: u128,
+        range: Range<u64>,
+        wanted: impl Fn(&Segment) -> bool,
+    ) -> Result<(Vec<Segment>, u64)> {
+        let tree = self.tree()?;
+        let (mut found, mut at, mut span) = (Vec::new(), range.start, LOOK_BYTES);
+        while at < range.end {
+            let end = at.saturating_add(span).min(range.end);
+            let mut pieces = tree.segments_within(file, at..end)?;
+            if pieces.len() < SEGMENTS_MAX / 4 {
+                span = span.saturating_mul(2);
+            }
+            at = end;
+            // One that may go on is looked at again, as a whole.
+            let cut = pieces.pop_if(|last| end < range.end && last.end() == end);
+            at = cut.map_or(at, |cut| cut.offset);
+            found.extend(pieces.into_iter().filter(&wanted));
+            if found.len() >= SEGMENTS_MAX {
+                found.truncate(SEGMENTS_MAX);
+                let end = found[SEGMENTS_MAX - 1].end();
+                return Ok((found, end));
+            }
+        }
+        Ok((found, range.end))
+    }
+
     /// Puts holes where this rank, or a layer below, has bytes in `range`, and nowhere else: so what
     /// a punch costs is bounded by what there is. What of its own it hides is the answer.
     fn punch(&mut self, file: u128, range: Range<u64>) -> Result<Reply> {
-        let own = self.tree()?.segments_within(file, range.clone())?;
-        let mut below = Overlay::new(file, range);
+        let is_placed = |piece: &Segment| piece.place.is_some();
+        let (freed, end) = self.first_pieces(file, range.clone(), is_placed)?;
+        let mut below = Overlay::new(file, range.start..end);
         self.index()?.add_below(&mut below)?;
         let mut holes: Vec<Segment> = Vec::new();
-        for piece in own.iter().chain(below.pieces()).filter(|piece| piece.place.is_some()) {
+        for piece in freed.iter().chain(below.pieces()).filter(|piece| is_placed(piece)) {
             for (owner, part) in self.map.pieces(file, piece.offset..piece.end()) {
                 let hole = Segment::hole(file, part.start, part.end - part.start);
                 match holes.last_mut().filter(|last| last.is_followed_by(&hole)) {
@@ -143,7 +179,6 @@ impl Server {
         for batch in holes.chunks_mut(OPERATION_SEGMENTS_MAX) {
             self.tree()?.put_segments(batch)?;
         }
-        let freed: Vec<Segment> = own.into_iter().filter(|piece| piece.place.is_some()).collect();
         Ok(Reply::Runs(ones(&freed)))
     }
 
@@ -153,18 +188,21 @@ impl Server {
             for run in self.tree()?.segment_runs(file)? {
                 let is_there = |place: &LogPlace| (place.set, place.log) == (set, log);
                 let Some(place) = run.first.place.filter(is_there) else { continue };
-                let reach = run.log_end().map_or(0, |(_, _, end)| end);
-                if place.offset >= range.end || reach <= range.start {
-                    continue;
-                }
-                for segment in run.segments() {
-                    let at = segment.place.map_or(0, |place| place.offset);
-                    let start = range.start.max(at);
-                    let end = range.end.min(at + segment.length);
-                    if start < end {
-                        let part = segment.offset + (start - at)..segment.offset + (end - at);
-                        found.push(SegmentRun::one(segment.part(part.start, part.end)));
+                for index in indices_within(&run, place.offset, range) {
+                    if found.len() == SEGMENTS_MAX {
+                        let what = format!(
+                            "{} has more than {SEGMENTS_MAX} segments in bytes {range:?} of the log: \
+                             ask for fewer bytes",
+                            self.me
+                        );
+                        return Err(Error::new(Kind::TooLarge, what));
                     }
+                    let segment = run.segment(index);
+                    let at = segment.place.map_or(0, |place| place.offset);
+                    let start = range.start.max(at) - at;
+                    let end = range.end.min(at + segment.length) - at;
+                    let part = segment.part(segment.offset + start, segment.offset + end);
+                    found.push(SegmentRun::one(part));
                 }
             }
         }
@@ -183,5 +221,51 @@ impl Server {
             end += run.first.length;
         }
         Ok(Reply::Bytes(read_mapped(&*self.store, 0..end, &pieces)?.to_vec()))
+    }
+}
+
+/// Which segments of `run`, whose first is at `start` of its log, have bytes in `range` of that.
+fn indices_within(run: &SegmentRun, start: u64, range: &Range<u64>) -> Range<u64> {
+    let length = run.first.length;
+    if range.is_empty() || range.end <= start {
+        return 0..0;
+    }
+    if run.log_stride == 0 {
+        return 0..if range.start < start + length { run.count } else { 0 };
+    }
+    let first = (range.start + 1).saturating_sub(start + length).div_ceil(run.log_stride);
+    let end = (range.end - start).div_ceil(run.log_stride).min(run.count);
+    first.min(end)..end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_are_those_of_segments_that_have_bytes_of_the_range() {
+        for (start, length, count, log_stride) in
+            [(10, 5, 7, 5), (0, 1, 20, 3), (3, 10, 4, 2), (7, 4, 3, 0), (50, 1, 1, 1)]
+        {
+            let place = Some(LogPlace { set: SetId(1), log: 2, offset: start });
+            let first = Segment { file: 9, offset: 0, length, place, checksum: None, seq: 0 };
+            let run = SegmentRun { first, count, stride: 10, log_stride };
+            for low in 0..70 {
+                for high in low..70 {
+                    let has_some = |index: &u64| {
+                        let at = start + index * log_stride;
+                        low < high && at < high && at + length > low
+                    };
+                    let wanted: Vec<u64> = (0..count).filter(has_some).collect();
+                    let got: Vec<u64> = indices_within(&run, start, &(low..high)).collect();
+                    assert_eq!(got, wanted, "{run:?} in {low}..{high}");
+                }
+            }
+        }
+        let place = Some(LogPlace { set: SetId(1), log: 2, offset: 0 });
+        let first = Segment { file: 9, offset: 0, length: 1, place, checksum: None, seq: 0 };
+        let endless = SegmentRun { first, count: 1 << 62, stride: 1, log_stride: 1 };
+        assert_eq!(indices_within(&endless, 0, &(7..9)), 7..9);
+        assert!(indices_within(&endless, 0, &(u64::MAX - 1..u64::MAX)).is_empty());
     }
 }

@@ -28,7 +28,7 @@ use esker_table::segment::{Overlay, Segment, SegmentBuffer, SegmentLog, SegmentR
 
 use crate::exchange::Exchange;
 use crate::gather;
-use crate::message::{OFFSETS_MAX, Reply, Request};
+use crate::message::{OFFSETS_MAX, Reply, Request, SEGMENTS_MAX};
 use crate::server::Server;
 use crate::slices::{SLOTS, SliceMap};
 
@@ -215,12 +215,25 @@ impl<T: Transport> Segments<T> {
         asked.into_iter().map(|id| self.exchange().answer(id)).collect()
     }
 
-    /// Asks every server the same, which each answers with single segments.
-    fn ask_servers_for_ones(&mut self, request: &Request) -> Result<Vec<Segment>> {
-        let servers = self.map.servers().to_vec();
-        let mut segments = Vec::new();
-        for reply in self.ask_all(servers, request)? {
-            segments.append(&mut ones_in(reply)?);
+    /// Asks each of `parts` what `request` makes of its range, again behind the last segment of an
+    /// answer that says that there may be more; all segments of the answers.
+    fn ask_in_turns(
+        &mut self,
+        mut parts: Vec<(Rank, Range<u64>)>,
+        request: impl Fn(Range<u64>) -> Request,
+    ) -> Result<Vec<Segment>> {
+        let mut segments: Vec<Segment> = Vec::new();
+        while !parts.is_empty() {
+            let mut asked = Vec::new();
+            for (owner, part) in std::mem::take(&mut parts) {
+                let id = self.exchange().ask(owner, request(part.clone()))?;
+                asked.push((owner, part, id));
+            }
+            for (owner, part, id) in asked {
+                let mut found = ones_in(self.exchange().answer(id)?)?;
+                parts.extend(rest_of(&part, &found)?.map(|rest| (owner, rest)));
+                segments.append(&mut found);
+            }
         }
         Ok(segments)
     }
@@ -284,7 +297,7 @@ impl<T: Transport> Segments<T> {
     }
 
     /// What `range` of `file` is, in order and without gaps: segments cut to the range, and holes.
-    /// Cost: a message for each owner of some of it.
+    /// Cost: a message for each owner of some of it, and for each 65,536 segments.
     ///
     /// # Errors
     /// As [`Segments::get_segments`].
@@ -312,14 +325,8 @@ impl<T: Transport> Segments<T> {
                 parts.entry(owner).or_insert(part.start..part.start).end = part.end;
             }
         }
-        let mut asked = Vec::new();
-        for (owner, part) in parts {
-            asked.push(self.exchange().ask(owner, Request::Range(file, part))?);
-        }
-        let mut pieces: Vec<Segment> = Vec::new();
-        for id in asked {
-            pieces.append(&mut ones_in(self.exchange().answer(id)?)?);
-        }
+        let parts = parts.into_iter().collect();
+        let mut pieces = self.ask_in_turns(parts, |part| Request::Range(file, part))?;
         pieces.sort_unstable_by_key(|piece| piece.offset);
         let is_apart = pieces.windows(2).all(|pair| pair[0].end() <= pair[1].offset);
         if !is_apart || pieces.iter().any(|piece| piece.file != file) {
@@ -358,14 +365,15 @@ impl<T: Transport> Segments<T> {
     }
 
     /// Makes `range` of `file` a hole, also over what layers below the job have there; returns the
-    /// segments whose bytes are free with that. Cost: a message to each server, and what they have
-    /// of the range.
+    /// segments whose bytes are free with that. Cost: a message to each server, and for each 65,536
+    /// segments that it has of the range.
     ///
     /// # Errors
     /// As [`Segments::get_segments`].
     pub fn punch(&mut self, file: u128, range: Range<u64>) -> Result<Vec<Segment>> {
         self.unsynced.extend(self.map.servers());
-        self.ask_servers_for_ones(&Request::Punch(file, range))
+        let parts = self.map.servers().iter().map(|server| (*server, range.clone())).collect();
+        self.ask_in_turns(parts, |part| Request::Punch(file, part))
     }
 
     /// Makes what is from `size` on a hole: as [`Segments::punch`].
@@ -388,9 +396,13 @@ impl<T: Transport> Segments<T> {
     /// moves bytes asks whose they are. Cost: all servers read all they have.
     ///
     /// # Errors
-    /// As [`Segments::get_segments`].
+    /// As [`Segments::get_segments`]; `TooLarge` if a server has more than 65,536 of them: ask for
+    /// fewer bytes.
     pub fn holders(&mut self, set: SetId, log: u64, range: Range<u64>) -> Result<Vec<Segment>> {
-        self.ask_servers_for_ones(&Request::Holders(set, log, range))
+        let servers = self.map.servers().to_vec();
+        let replies = self.ask_all(servers, &Request::Holders(set, log, range))?;
+        let segments = replies.into_iter().map(ones_in).collect::<Result<Vec<_>>>()?;
+        Ok(segments.concat())
     }
 
     /// Gives every rank all segments of `file`, so that none need be asked for any more; collective.
@@ -496,11 +508,26 @@ fn runs_in(reply: Reply) -> Result<Vec<SegmentRun>> {
     }
 }
 
-/// The segments of a reply to what is answered with single ones: a run may stand for more than
-/// memory holds, so one is refused.
+/// The segments of a reply to what is answered with single ones, and not too many: a run may stand
+/// for more than memory holds, so one is refused.
 fn ones_in(reply: Reply) -> Result<Vec<Segment>> {
+    let runs = runs_in(reply)?;
+    if runs.len() > SEGMENTS_MAX {
+        return Err(no_answer());
+    }
     let one = |run: SegmentRun| (run.count == 1).then_some(run.first).ok_or_else(no_answer);
-    runs_in(reply)?.into_iter().map(one).collect()
+    runs.into_iter().map(one).collect()
+}
+
+/// What of `asked` is still to be asked for after an answer of `found`, which leads on or is refused.
+fn rest_of(asked: &Range<u64>, found: &[Segment]) -> Result<Option<Range<u64>>> {
+    let Some(last) = found.last().filter(|_| found.len() == SEGMENTS_MAX) else { return Ok(None) };
+    // Segments do not overlap, so an answer leads on by a byte for each.
+    let at = last.end();
+    if at > asked.end || at - asked.start.min(at) < SEGMENTS_MAX as u64 {
+        return Err(no_answer());
+    }
+    Ok(Some(at..asked.end).filter(|rest| !rest.is_empty()))
 }
 
 pub(crate) fn no_answer() -> Error {
@@ -519,10 +546,26 @@ mod tests {
         let first = Segment { file: 9, offset: 0, length: 1, place, checksum: None, seq: 0 };
         let one = SegmentRun::one(first);
         assert_eq!(ones_in(Reply::Runs(vec![one, one])).unwrap(), [first, first]);
+        assert!(ones_in(Reply::Runs(vec![one; SEGMENTS_MAX])).is_ok());
+        assert!(ones_in(Reply::Runs(vec![one; SEGMENTS_MAX + 1])).is_err());
         let endless = SegmentRun { count: 1 << 62, stride: 1, log_stride: 1, first };
         assert!(endless.is_possible());
         for hostile in [Reply::Runs(vec![one, endless]), Reply::Number(1)] {
             assert_eq!(ones_in(hostile).unwrap_err().kind(), Kind::Corrupt);
+        }
+    }
+
+    #[test]
+    fn who_has_more_is_asked_on_and_who_does_not_lead_on_is_refused() {
+        let segment = |at: u64| Segment::hole(9, at, 1);
+        let many: Vec<Segment> = (100..100 + SEGMENTS_MAX as u64).map(segment).collect();
+        let end = 100 + SEGMENTS_MAX as u64;
+        assert_eq!(rest_of(&(0..u64::MAX), &many).unwrap(), Some(end..u64::MAX));
+        assert_eq!(rest_of(&(0..end), &many).unwrap(), None);
+        assert_eq!(rest_of(&(0..u64::MAX), &many[1..]).unwrap(), None);
+        assert_eq!(rest_of(&(0..u64::MAX), &[]).unwrap(), None);
+        for asked in [200..u64::MAX, 0..end - 1, end..u64::MAX] {
+            assert_eq!(rest_of(&asked, &many).unwrap_err().kind(), Kind::Corrupt, "{asked:?}");
         }
     }
 }

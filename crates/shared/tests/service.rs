@@ -210,6 +210,68 @@ fn thousands_of_puts_that_nobody_waits_for_keep_memory_bounded() {
     done.expect("job");
 }
 
+/// Symptom: an owner answered a range with all its segments at once, however many. Fix: it answers
+/// with some, and is asked on.
+#[test]
+fn ranges_of_more_segments_than_an_answer_has_come_in_turns() {
+    const COUNT: u64 = 150_000;
+    let store = memory();
+    let done = run(&store, (2, 1), &[], &options(1, 1 << 16), |mut job| {
+        let service = job.segments();
+        let is_first = service.rank().0 == 0;
+        // Lengths and places that are no run.
+        let mut random = Random::from_seed(5);
+        let (mut all, mut offset) = (Vec::new(), 0);
+        for number in 0..COUNT {
+            let length = 1 + random.below(7);
+            all.push(segment(FILE, offset, length, 3, number * 100 + random.below(50)));
+            offset += length + random.below(3);
+        }
+        if is_first {
+            let _ = service.put_segments(&all)?;
+            service.drain()?;
+        }
+        service.barrier()?;
+        let bytes: u64 = all.iter().map(|segment| segment.length).sum();
+        let sum = |found: &[Segment]| {
+            let placed = found.iter().filter(|segment| segment.place.is_some());
+            placed.map(|segment| segment.length).sum::<u64>()
+        };
+        // A last one far behind, so that looks become long and meet little.
+        let far = segment(FILE, 1 << 50, 5, 3, 1 << 40);
+        if !is_first {
+            let ticket = service.put_segments(&[far])?;
+            service.wait(ticket)?;
+        }
+        service.barrier()?;
+        for to in [offset, u64::MAX] {
+            let found = service.get_range(FILE, 0..to)?;
+            assert_eq!(sum(&found), bytes + if to == offset { 0 } else { 5 });
+            let placed = found.iter().filter(|segment| segment.place.is_some());
+            let cut = COUNT..COUNT + 500;
+            assert!(cut.contains(&(placed.count() as u64)), "segments are whole within slices");
+        }
+        let crowd = service.holders(LOGS, 3, 0..COUNT * 100 + 100);
+        assert_eq!(crowd.expect_err("too many").kind(), Kind::TooLarge);
+        assert!(sum(&service.holders(LOGS, 3, 5_000..90_000)?) > 1_000);
+        service.barrier()?;
+        if is_first {
+            assert_eq!(sum(&service.truncate(FILE, 1_000)?), bytes + 5 - sum(&all_below(&all)));
+            let mut left = service.get_range(FILE, 0..u64::MAX)?;
+            left.retain(|piece| piece.place.is_some());
+            assert_eq!(bytes_of(&left), bytes_of(&all_below(&all)));
+        }
+        service.barrier()
+    });
+    done.expect("job");
+}
+
+/// What of `all` is before byte 1,000.
+fn all_below(all: &[Segment]) -> Vec<Segment> {
+    let below = all.iter().filter(|segment| segment.offset < 1_000);
+    below.map(|segment| segment.part(segment.offset, segment.end().min(1_000))).collect()
+}
+
 #[test]
 fn what_no_owner_could_have_is_refused() {
     let store = memory();
