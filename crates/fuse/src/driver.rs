@@ -354,11 +354,15 @@ impl Filesystem for Driver {
         cookie: u64,
         mut reply: ReplyDirectory,
     ) {
-        let handle = self.0.handle(handle.0);
-        match handle.and_then(|handle| self.0.list(&handle, cookie, &mut reply)) {
+        let handle = match self.0.handle(handle.0) {
+            Ok(handle) => handle,
+            Err(errno) => return reply.error(errno),
+        };
+        match self.0.list(&handle, cookie, &mut reply) {
             Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
+            Err(errno) => return reply.error(errno),
         }
+        self.0.read_ahead(&handle);
     }
 
     fn readdirplus(
@@ -369,11 +373,15 @@ impl Filesystem for Driver {
         cookie: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let handle = self.0.handle(handle.0);
-        match handle.and_then(|handle| self.0.list(&handle, cookie, &mut reply)) {
+        let handle = match self.0.handle(handle.0) {
+            Ok(handle) => handle,
+            Err(errno) => return reply.error(errno),
+        };
+        match self.0.list(&handle, cookie, &mut reply) {
             Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
+            Err(errno) => return reply.error(errno),
         }
+        self.0.read_ahead(&handle);
     }
 
     fn releasedir(

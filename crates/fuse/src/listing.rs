@@ -6,10 +6,12 @@
 //! hash, so a cookie stays good while others come and go, and over `telldir` and `seekdir`. A
 //! handle also remembers the name behind its last cookie and goes on exactly there.
 //!
-//! A handle reads ahead a batch of entries. Attributes read ahead are passed on only while nothing
+//! A handle reads a batch of entries at once, and while the kernel takes them in, the next.
+//! Attributes read ahead are passed on only while nothing
 //! in the mount has changed since; else each is looked up again, and what is gone is left out, so
 //! the kernel is never told of a file that it has just removed.
 
+use std::mem;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,22 +47,46 @@ const _: () = assert!(52 + TIE_BITS < 63);
 pub(crate) struct DirHandle {
     node: Arc<Node>,
     state: Mutex<State>,
+    ahead: Mutex<Ahead>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    batch: Batch,
+    /// Which entry of the batch comes next.
+    next: usize,
+    /// The cookie that was given out last; 0 if there is no batch.
+    cookie: u64,
+    /// Whether a batch was read that followed another.
+    goes_on: bool,
+}
+
+/// Entries that were read at once.
+#[derive(Debug, Default)]
+struct Batch {
     entries: Vec<Listed>,
     names: Vec<u8>,
-    /// Which of `entries` comes next.
-    next: usize,
-    /// Whether nothing follows `entries`.
+    /// Whether nothing follows.
     is_end: bool,
-    /// The mount's count of changes when `entries` were read.
+    /// The mount's count of changes when these were read.
     changes: u64,
-    /// The cookie that was given out last.
-    cookie: u64,
-    /// How many batches were read in a row.
-    batches: usize,
+}
+
+/// The batch that was read ahead.
+#[derive(Debug, Default)]
+struct Ahead {
+    batch: Batch,
+    /// The last name of the batch before it; none if nothing was read ahead.
+    after: Option<Vec<u8>>,
+}
+
+/// Where a batch begins.
+enum Start<'a> {
+    Beginning,
+    /// Behind the entry with this name and cookie.
+    After(&'a [u8], u64),
+    /// Behind the cookie of an entry.
+    Cookie(u64),
 }
 
 #[derive(Debug)]
@@ -101,13 +127,19 @@ fn resume(cookie: u64) -> (u64, u64) {
 
 impl DirHandle {
     pub(crate) fn new(node: Arc<Node>) -> Self {
-        Self { node, state: Mutex::default() }
+        Self { node, state: Mutex::default(), ahead: Mutex::default() }
     }
 }
 
-impl State {
+impl Batch {
     fn name(&self, entry: &Listed) -> &[u8] {
         &self.names[entry.name.clone()]
+    }
+
+    /// Name and cookie of its last entry, if any follow it.
+    fn last_of_more(&self) -> Option<(&[u8], u64)> {
+        let last = self.entries.last().filter(|_| !self.is_end)?;
+        Some((self.name(last), last.cookie))
     }
 }
 
@@ -128,25 +160,52 @@ impl Front {
         if cookie < DOT_DOT && !self.list_dots(&handle.node, &dir, cookie, sink) {
             return Ok(());
         }
-        if cookie <= DOT_DOT {
-            *state = State { cookie: DOT_DOT, ..State::default() };
-            self.fill(&dir, &DirCursor::default(), 0, state)?;
-        } else if cookie != state.cookie {
-            let (hash, passed_over) = resume(cookie);
-            *state = State { cookie, ..State::default() };
-            self.fill(&dir, &DirCursor::at_hash(hash), passed_over, state)?;
+        if cookie <= DOT_DOT || cookie != state.cookie {
+            // What comes from here on is as the directory is now.
+            handle.ahead.lock().after = None;
+            let start = match cookie {
+                ..=DOT_DOT => Start::Beginning,
+                _ => Start::Cookie(cookie),
+            };
+            // Until it has all of the batch, so that what fails is read again.
+            state.cookie = 0;
+            self.fill(&dir, start, BATCH_FIRST, &mut state.batch)?;
+            (state.next, state.cookie, state.goes_on) = (0, cookie.max(DOT_DOT), false);
         }
         loop {
-            while state.next < state.entries.len() {
+            while state.next < state.batch.entries.len() {
                 if !self.pass(&dir, state, sink)? {
                     return Ok(());
                 }
             }
-            let Some(last) = state.entries.last().filter(|_| !state.is_end) else {
-                return Ok(());
-            };
-            let cursor = DirCursor::after(state.name(last));
-            self.fill(&dir, &cursor, 0, state)?;
+            let Some((name, cookie)) = state.batch.last_of_more() else { return Ok(()) };
+            let ahead = &mut *handle.ahead.lock();
+            if ahead.after.take().as_deref() != Some(name) {
+                self.fill(&dir, Start::After(name, cookie), BATCH_NEXT, &mut ahead.batch)?;
+            }
+            mem::swap(&mut state.batch, &mut ahead.batch);
+            (state.next, state.goes_on) = (0, true);
+        }
+    }
+
+    /// Reads the batch that will be asked for next, while the kernel takes in what it was given, if
+    /// it seems to want more than a few entries. What fails is tried again when it is asked for.
+    pub(crate) fn read_ahead(&self, handle: &DirHandle) {
+        let Ok(dir) = self.dir(&handle.node) else { return };
+        // Another thread does so, or needs the batch at once.
+        let Some(mut ahead) = handle.ahead.try_lock() else { return };
+        if ahead.after.is_some() {
+            return;
+        }
+        let Some(state) = handle.state.try_lock() else { return };
+        if !state.goes_on && state.next < state.batch.entries.len() / 2 {
+            return;
+        }
+        let Some((name, cookie)) = state.batch.last_of_more() else { return };
+        let name = name.to_vec();
+        drop(state);
+        if self.fill(&dir, Start::After(&name, cookie), BATCH_NEXT, &mut ahead.batch).is_ok() {
+            ahead.after = Some(name);
         }
     }
 
@@ -163,14 +222,14 @@ impl Front {
 
     /// Passes the next entry on; false if there is no room.
     fn pass<S: Sink>(&self, dir: &Dir, state: &mut State, sink: &mut S) -> Result<bool, Errno> {
-        let entry = &state.entries[state.next];
-        let name = state.name(entry);
+        let entry = &state.batch.entries[state.next];
+        let name = state.batch.name(entry);
         if !S::WITH_ATTRIBUTES {
             let number = self.nodes.number(entry.attributes.id, entry.attributes.kind);
             if !sink.put(entry.cookie, name, Shown::Kind(number, entry.attributes.kind)) {
                 return Ok(false);
             }
-        } else if let Some(current) = self.current(dir, name, entry, state.changes)? {
+        } else if let Some(current) = self.current(dir, name, entry, state.batch.changes)? {
             let (attributes, node) = current;
             let shown = self.shown_as(&node, attributes);
             let shown = shown.inspect_err(|_| self.forget(node.number, 1))?;
@@ -207,48 +266,55 @@ impl Front {
         Ok(Some((Attributes::from(&inode), node)))
     }
 
-    /// Reads the next batch of entries, from `cursor` on without the first `passed_over` that have
-    /// the leading bits of the hash there.
+    /// Reads a batch of at most `size` entries.
     fn fill(
         &self,
         dir: &Dir,
-        cursor: &DirCursor,
-        passed_over: u64,
-        state: &mut State,
+        start: Start<'_>,
+        size: usize,
+        batch: &mut Batch,
     ) -> Result<(), Errno> {
-        let size = if state.batches == 0 { BATCH_FIRST } else { BATCH_NEXT };
-        let mut tie = state.entries.last().map(|last| {
-            let (hash, ties) = resume(last.cookie);
+        let bits_and_ties = |cookie: u64| {
+            let (hash, ties) = resume(cookie);
             (hash >> DROPPED_BITS, ties)
-        });
-        state.batches += 1;
+        };
+        // The leading bits of the last hash, and how many entries with them there were; and where
+        // only a cookie is known, which of them to pass over.
+        let (cursor, mut tie, passed_over) = match start {
+            Start::Beginning => (DirCursor::default(), None, None),
+            Start::After(name, cookie) => {
+                (DirCursor::after(name), Some(bits_and_ties(cookie)), None)
+            }
+            Start::Cookie(cookie) => {
+                (DirCursor::at_hash(resume(cookie).0), None, Some(bits_and_ties(cookie)))
+            }
+        };
         // Before anything is read: what changes from here on is noticed.
-        state.changes = self.changes.load(Ordering::Acquire);
-        state.entries.clear();
-        state.names.clear();
-        (state.next, state.is_end) = (0, true);
-        let first = passed_over.checked_sub(1).map(|_| resume(state.cookie).0 >> DROPPED_BITS);
-        let listed = self.view.list(dir, cursor, &mut |entry| {
+        batch.changes = self.changes.load(Ordering::Acquire);
+        batch.entries.clear();
+        batch.names.clear();
+        batch.is_end = true;
+        let listed = self.view.list(dir, &cursor, &mut |entry| {
             let bits = entry.hash() >> DROPPED_BITS;
             let ties = match tie {
                 Some((same, ties)) if same == bits => ties,
                 _ => 0,
             };
             tie = Some((bits, ties + 1));
-            if first == Some(bits) && ties < passed_over {
+            if passed_over.is_some_and(|(first, count)| first == bits && ties < count) {
                 return Ok(ControlFlow::Continue(()));
             }
-            let start = state.names.len();
-            state.names.extend_from_slice(entry.name());
-            state.entries.push(Listed {
+            let start = batch.names.len();
+            batch.names.extend_from_slice(entry.name());
+            batch.entries.push(Listed {
                 cookie: cookie_of(entry.hash(), ties),
-                name: start..state.names.len(),
+                name: start..batch.names.len(),
                 attributes: Attributes::from(&entry.inode()?),
             });
-            if state.entries.len() < size {
+            if batch.entries.len() < size {
                 return Ok(ControlFlow::Continue(()));
             }
-            state.is_end = false;
+            batch.is_end = false;
             Ok(ControlFlow::Break(()))
         });
         match listed {
