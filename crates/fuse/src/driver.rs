@@ -4,9 +4,11 @@
 //! keep what it is told.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use esker_fs::inode::{Entry, FileKind, Inode};
@@ -121,9 +123,17 @@ impl Filesystem for Driver {
         if self.0.writes_back {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
+        if self.0.view.session().is_none() {
+            wanted |= InitFlags::FUSE_PASSTHROUGH;
+            // The store's own file system may not be stacked on others.
+            let _ = config.set_max_stack_depth(1);
+        }
+        let offered = wanted & config.capabilities();
+        let passes_through = offered.contains(InitFlags::FUSE_PASSTHROUGH);
+        self.0.passes_through.store(passes_through, Ordering::Relaxed);
         // Older kernels have fewer; all are for speed but one, without which the kernel takes
         // set-id bits away by itself.
-        let _ = config.add_capabilities(wanted & config.capabilities());
+        let _ = config.add_capabilities(offered);
         let _ = config.set_max_write(REQUEST_BYTES_MAX);
         let _ = config.set_max_background(BACKGROUND_MAX);
         Ok(())
@@ -251,8 +261,12 @@ impl Filesystem for Driver {
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let truncates = flags.0 & rustix::fs::OFlags::TRUNC.bits().cast_signed() != 0;
-        match self.0.open(number.0, truncates, drops_set_id(request)) {
-            Ok(()) => reply.opened(FileHandle(0), open_flags()),
+        let register = |file: &File| reply.open_backing(file);
+        match self.0.open(number.0, truncates, drops_set_id(request), register) {
+            Ok(None) => reply.opened(FileHandle(0), open_flags()),
+            Ok(Some(backing)) => {
+                reply.opened_passthrough(FileHandle(0), FopenFlags::FOPEN_NOFLUSH, &backing);
+            }
             Err(errno) => reply.error(errno),
         }
     }

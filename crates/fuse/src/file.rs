@@ -2,13 +2,20 @@
 //!
 //! A file that the kernel has open is opened once here, whoever opens it; the last release gives it
 //! back. It goes on working when its names are gone.
+//!
+//! A large file of a snapshot that is a file of the store as well is read by the kernel from there
+//! (passthrough): its requests never come here. Not in a session: what is written goes to new places
+//! of logs, since snapshots may show the old ones, and the kernel lets nobody write here what others
+//! read there.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::{fmt, io};
 
 use esker_fs::file::OpenFile;
 use esker_fs::inode::Inode;
-use fuser::{Errno, FileAttr, Request};
+use fuser::{BackingId, Errno, FileAttr, Request};
 
 use crate::attributes::Attributes;
 use crate::front::Front;
@@ -24,11 +31,23 @@ const ZERO_RANGE: i32 = 16;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
+/// Smaller files are read in as many requests as it takes to tell the kernel of a file of the store.
+const BACKED_BYTES_MIN: u64 = 4 << 20;
+
 /// An open file, and how often it is open.
-#[derive(Debug)]
 pub(crate) struct Opened {
     content: Content,
     count: u64,
+    /// What the kernel knows the store's file by that it reads instead: the same for all who have
+    /// it open.
+    backing: Option<Arc<BackingId>>,
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let opened = &mut f.debug_struct("Opened");
+        opened.field("content", &self.content).field("count", &self.count).finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -40,21 +59,32 @@ enum Content {
 
 impl Front {
     /// Opens the file `number`; cuts it off first if `truncates`, and then without set-id bits if
-    /// `drops_set_id`.
+    /// `drops_set_id`. Returns what `register` told the kernel to read instead, if anything.
     pub(crate) fn open(
         &self,
         number: u64,
         truncates: bool,
         drops_set_id: bool,
-    ) -> Result<(), Errno> {
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Result<Option<Arc<BackingId>>, Errno> {
         let node = self.node(number)?;
-        {
+        let backing = {
             let mut file = node.file.lock();
             match &mut *file {
-                Some(opened) => opened.count += 1,
-                None => *file = Some(Opened { content: self.content(&node)?, count: 1 }),
+                Some(opened) => {
+                    opened.count += 1;
+                    opened.backing.clone()
+                }
+                None => {
+                    let content = self.content(&node)?;
+                    // What cannot be passed through is read like any other.
+                    let found = self.backing_file(&content).and_then(|file| register(&file).ok());
+                    let backing = found.map(Arc::new);
+                    *file = Some(Opened { content, count: 1, backing: backing.clone() });
+                    backing
+                }
             }
-        }
+        };
         if truncates {
             let wanted =
                 crate::attributes::Wanted { size: Some(0), drops_set_id, ..Default::default() };
@@ -63,7 +93,16 @@ impl Front {
                 let _ = self.release(number);
             })?;
         }
-        Ok(())
+        Ok(backing)
+    }
+
+    /// The file of the store that the kernel may read instead of asking for `content`.
+    fn backing_file(&self, content: &Content) -> Option<File> {
+        let Content::Fixed(inode) = content else { return None };
+        if !self.passes_through.load(Ordering::Relaxed) || inode.size < BACKED_BYTES_MIN {
+            return None;
+        }
+        self.view.backing_file(inode).ok().flatten()
     }
 
     fn content(&self, node: &Node) -> Result<Content, Errno> {
@@ -96,7 +135,7 @@ impl Front {
         node.is_bare.store(true, Ordering::Relaxed);
         let shown = Attributes::from(&inode).shown(node.number);
         let content = Content::Changing(session.open_created(&dir, name, inode));
-        *node.file.lock() = Some(Opened { content, count: 1 });
+        *node.file.lock() = Some(Opened { content, count: 1, backing: None });
         Ok(shown)
     }
 

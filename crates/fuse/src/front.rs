@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use esker_base::{Clock, Error, Kind};
 use esker_fs::session::Session;
@@ -37,6 +37,8 @@ pub(crate) struct Front {
     /// The store's directory, whose room is the mount's.
     store: Option<PathBuf>,
     pub(crate) writes_back: bool,
+    /// Whether the kernel reads files of the store itself, once it was asked.
+    pub(crate) passes_through: AtomicBool,
     report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
@@ -63,6 +65,7 @@ impl Front {
             clock,
             store,
             writes_back,
+            passes_through: AtomicBool::new(false),
             report,
         }
     }

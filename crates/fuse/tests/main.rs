@@ -4,4 +4,5 @@
 mod faults;
 mod listings;
 mod mounted;
+mod passthrough;
 mod semantics;

@@ -4,6 +4,7 @@
 //! what failed counts too. Concurrency: counters are atomics; a snapshot taken while others work is
 //! not of one instant.
 
+use std::fs::File;
 use std::ops::{Range, Sub};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -135,6 +136,10 @@ impl Store for CountedStore {
         let requests = coalesce::runs(ranges).len() as u64;
         self.count_read(requests, outcome.as_deref().unwrap_or_default());
         outcome
+    }
+
+    fn file(&self, name: &str) -> Result<Option<File>> {
+        self.inner.file(name)
     }
 
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {

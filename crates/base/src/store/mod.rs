@@ -18,6 +18,7 @@ mod s3;
 pub mod url;
 
 use std::fmt::Debug;
+use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -95,6 +96,15 @@ pub trait Store: Send + Sync + Debug {
     /// # Errors
     /// As [`Store::get_range`].
     fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>>;
+
+    /// The file that has the bytes of an object or append log and no others, opened for reading; none
+    /// unless the store keeps each in a file of its own. One open.
+    ///
+    /// # Errors
+    /// `NotFound` if there is neither.
+    fn file(&self, _name: &str) -> Result<Option<File>> {
+        Ok(None)
+    }
 
     /// Opens an append log for writing. Its name is durable with its first sync.
     ///

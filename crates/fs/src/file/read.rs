@@ -1,11 +1,13 @@
 //! Reading open files, and finding where they have bytes.
 
+use std::fs::File;
 use std::ops::Range;
 
 use esker_base::{Bytes, Error, Kind, Result};
+use esker_table::manifest::SetId;
 
 use super::{OpenFile, State};
-use crate::data::{self, PIECE_BYTES};
+use crate::data::{self, PIECE_BYTES, log_name};
 use crate::inode::Inode;
 use crate::namespace::Namespace;
 use crate::session::Session;
@@ -97,6 +99,52 @@ impl Session {
 }
 
 impl Namespace {
+    /// The file of the store that has the bytes of `inode` and no others, if there is one: its
+    /// content is a data log of its own, written from its beginning to its end, on a POSIX store.
+    /// Cost: an open.
+    ///
+    /// # Errors
+    /// `NotFound` if the log is gone; what else the store reports.
+    pub fn backing_file(&self, inode: &Inode) -> Result<Option<File>> {
+        let Some((set, log)) = self.log_from_beginning(inode)? else { return Ok(None) };
+        let name = log_name(set, log);
+        let Some(file) = self.layers().source().store.file(&name)? else { return Ok(None) };
+        let metadata = file.metadata().map_err(|error| Error::io(error, &name))?;
+        let is_whole = metadata.len() == inode.size && self.is_in_order(inode, (set, log))?;
+        Ok(is_whole.then_some(file))
+    }
+
+    /// The log that begins with the first bytes of `inode`.
+    fn log_from_beginning(&self, inode: &Inode) -> Result<Option<(SetId, u64)>> {
+        if !inode.mapped {
+            let whole =
+                inode.extent.filter(|extent| (extent.offset, extent.length) == (0, inode.size));
+            return Ok(whole.map(|extent| (extent.set, extent.log)));
+        }
+        let overlay = self.layers().segments(inode.id, 0..inode.size.min(1))?;
+        let place = overlay.pieces().first().and_then(|first| first.place);
+        Ok(place.filter(|place| place.offset == 0).map(|place| (place.set, place.log)))
+    }
+
+    /// Whether each byte of `inode` is where it is in the file, but in `log`.
+    fn is_in_order(&self, inode: &Inode, log: (SetId, u64)) -> Result<bool> {
+        let mut at = 0;
+        while inode.mapped && at < inode.size {
+            let window = at..inode.size.min(at.saturating_add(WINDOW_BYTES));
+            for piece in self.layers().segments(inode.id, window.clone())?.pieces() {
+                let Some(place) = piece.place else { return Ok(false) };
+                if (place.set, place.log) != log || place.offset != at || piece.offset != at {
+                    return Ok(false);
+                }
+                at = piece.end();
+            }
+            if at < window.end {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The bytes of a file's content, wherever they are.
     pub(super) fn read_content(
         &self,

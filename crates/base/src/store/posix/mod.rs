@@ -21,6 +21,7 @@ mod open_files;
 mod walk;
 mod writer;
 
+use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -100,6 +101,11 @@ impl Store for PosixStore {
         coalesce::read(name, ranges, |runs| {
             runs.iter().map(|run| self.open_files.read(&self.directories, name, run)).collect()
         })
+    }
+
+    fn file(&self, name: &str) -> Result<Option<File>> {
+        name::check(name)?;
+        open_files::anew(&self.directories, name).map(Some)
     }
 
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {

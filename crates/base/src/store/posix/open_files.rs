@@ -5,6 +5,7 @@
 //! range, as a POSIX reader of a removed file does. Objects are immutable, so those bytes are right;
 //! but a name that is put, deleted and put again must be read whole ([`read_whole`] opens it anew).
 
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -98,6 +99,11 @@ pub(super) fn read_whole(directories: &Directories, name: &str, bytes_max: u64) 
         return Err(over_limit(name, bytes, bytes_max));
     }
     read_at(&file, directories, name, &(0..bytes))
+}
+
+/// `name`, opened anew.
+pub(super) fn anew(directories: &Directories, name: &str) -> Result<File> {
+    open_regular(directories, name, OFlags::RDONLY).map(|(file, _)| file.into())
 }
 
 /// The size of `name`.
