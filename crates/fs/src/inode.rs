@@ -87,6 +87,14 @@ pub enum FileKind {
     Indexed,
 }
 
+impl FileKind {
+    /// Whether kernels, which know no indexed directories, are told that it is a directory.
+    #[must_use]
+    pub const fn is_shown_as_directory(self) -> bool {
+        matches!(self, Self::Directory | Self::Indexed)
+    }
+}
+
 /// What a record says that its name is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {

@@ -81,12 +81,10 @@ impl<'a> EntryView<'a> {
         self.block.int(column::SIZE, self.row)
     }
 
-    /// Whether it is a directory, which never has several names.
-    fn is_directory(&self) -> bool {
-        let entry = self.block.int(column::ENTRY, self.row);
-        [FileKind::Directory, FileKind::Indexed]
-            .iter()
-            .any(|kind| Entry::Is(*kind).number() == entry)
+    /// Whether it is shown as a directory, which never has several names.
+    fn is_shown_as_directory(&self) -> bool {
+        let entry = Entry::of_number(self.block.int(column::ENTRY, self.row));
+        matches!(entry, Some(Entry::Is(kind)) if kind.is_shown_as_directory())
     }
 
     /// Its kind. One look-up if the file has several names.
@@ -210,7 +208,7 @@ impl Namespace {
         let (mut entries, mut directories) = (0, 0);
         self.list_unchecked(dir, &DirCursor::default(), &mut |entry| {
             entries += 1;
-            directories += u32::from(entry.is_directory());
+            directories += u32::from(entry.is_shown_as_directory());
             let goes_on = entries <= entries_max;
             Ok(if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })?;

@@ -78,9 +78,8 @@ impl Attributes {
 /// The kernel's type of a kind.
 pub(crate) fn type_of(kind: FileKind) -> FileType {
     match kind {
-        FileKind::File => FileType::RegularFile,
-        // Its keys are not names that can be listed; it shows itself as a directory and refuses.
-        FileKind::Directory | FileKind::Indexed => FileType::Directory,
+        kind if kind.is_shown_as_directory() => FileType::Directory,
+        FileKind::File | FileKind::Directory | FileKind::Indexed => FileType::RegularFile,
         FileKind::Symlink => FileType::Symlink,
         FileKind::Fifo => FileType::NamedPipe,
         FileKind::Socket => FileType::Socket,

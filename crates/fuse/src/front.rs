@@ -113,7 +113,12 @@ impl Front {
     }
 
     pub(crate) fn open_handle(&self, number: u64) -> Result<u64, Errno> {
-        let handle = Arc::new(DirHandle::new(self.node(number)?));
+        let node = self.node(number)?;
+        // Of what is shown as a directory only indexed ones are reached by a name.
+        if matches!(&*node.place.lock(), Place::Name(..)) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let handle = Arc::new(DirHandle::new(node));
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.handles.lock().insert(number, handle);
         Ok(number)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use esker_base::Kind;
 use esker_fs::dir::Dir;
 use esker_fs::inode::{FileKind, Inode};
-use esker_fs::ops::RenameFlags;
+use esker_fs::ops::{RenameFlags, Renamed};
 use fuser::Errno;
 
 use crate::front::Front;
@@ -24,18 +24,22 @@ impl Front {
         Ok(())
     }
 
+    /// Removes what the kernel takes for a directory: one that is empty, or an indexed one, whose
+    /// keys nobody can list and remove one by one.
     pub(crate) fn rmdir(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let session = self.session()?;
         let parent = self.node(parent)?;
         let dir = self.dir(&parent)?;
-        let inode = self.view.lookup(&dir, name, true).map_err(|error| self.errno(&error))?;
         let mut count = parent.directories.lock();
-        let removed = session.rmdir(&dir, name);
+        let removed = match session.take_dir(&dir, name) {
+            Err(error) if error.kind() == Kind::NotADirectory => session.take_name(&dir, name),
+            removed => removed,
+        };
         self.note_change();
-        removed.map_err(|error| self.errno(&error))?;
+        let inode = removed.map_err(|error| self.errno(&error))?;
         count.change(-1);
         drop(count);
-        self.lost_name(&without_links(inode));
+        self.lost_name(&inode);
         Ok(())
     }
 
@@ -59,18 +63,15 @@ impl Front {
         let session = self.session()?;
         let (parent, new_parent) = (self.node(parent)?, self.node(new_parent)?);
         let (dir, new_dir) = (self.dir(&parent)?, self.dir(&new_parent)?);
-        let moved = self.view.lookup(&dir, name, false).map_err(|error| self.errno(&error))?;
-        let replaced = match self.view.lookup(&new_dir, new_name, true) {
-            Ok(inode) => Some(inode),
-            Err(error) if error.kind() == Kind::NotFound => None,
-            Err(error) => return Err(self.errno(&error)),
-        };
         let mut counts = Counts::lock(&parent, &new_parent);
-        let renamed = session.rename((&dir, name), (&new_dir, new_name), flags);
+        let renamed = session.move_name((&dir, name), (&new_dir, new_name), flags);
         self.note_change();
-        renamed.map_err(|error| self.errno(&error))?;
-        let directories = |inode: &Inode| i32::from(is_shown_as_directory(inode));
-        let back = replaced.as_ref().map_or(0, directories);
+        let renamed = renamed.map_err(|error| self.errno(&error))?;
+        // Two names of one file: nothing happened.
+        let Some(Renamed { moved, other }) = renamed else { return Ok(()) };
+        let directories =
+            |inode: &Inode| i32::from(inode.kind().is_some_and(FileKind::is_shown_as_directory));
+        let back = other.as_ref().map_or(0, directories);
         match flags {
             RenameFlags::Exchange => counts.moved(directories(&moved) - back),
             _ => {
@@ -79,11 +80,9 @@ impl Front {
             }
         }
         drop(counts);
-        match replaced {
-            // Two names of one file: nothing happened.
-            Some(replaced) if replaced.id == moved.id => return Ok(()),
-            Some(replaced) if flags == RenameFlags::Exchange => self.moved(&replaced, &dir, name),
-            Some(replaced) => self.lost_name(&without_links(replaced)),
+        match other {
+            Some(other) if flags == RenameFlags::Exchange => self.moved(&other, &dir, name),
+            Some(replaced) => self.lost_name(&replaced),
             None => {}
         }
         self.moved(&moved, &new_dir, new_name);
@@ -102,15 +101,4 @@ impl Front {
             *place = Place::Name(dir.clone(), name.into());
         }
     }
-}
-
-/// Whether the kernel is told that `inode` is a directory.
-fn is_shown_as_directory(inode: &Inode) -> bool {
-    matches!(inode.kind(), Some(FileKind::Directory | FileKind::Indexed))
-}
-
-/// `inode` after a name was taken from it.
-fn without_links(mut inode: Inode) -> Inode {
-    inode.nlink = inode.nlink.saturating_sub(1);
-    inode
 }

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 
-use esker_base::store::MemoryStore;
+use esker_base::store::{MemoryStore, Store};
 use esker_fs::namespace::Follow;
 use esker_fuse::View;
 use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom, XattrFlags};
@@ -330,6 +330,44 @@ fn directories_have_a_link_for_each_directory_in_them() {
     let mounted = Mounted::new(View::Session(session));
     let of = |names: [&str; 4]| names.map(|name| links(&mounted.path(name)));
     assert_eq!(of(["", "a", "b", "before"]), [5, 3, 2, 4]);
+    mounted.end().expect("closed");
+}
+
+/// They could not be removed at all: `rmdir` found no directory, and the kernel passes no `unlink`
+/// of a directory on.
+#[test]
+fn indexed_directories_are_shown_as_directories_and_removed_whole() {
+    if !can_mount() {
+        return;
+    }
+    let store = Arc::new(MemoryStore::new());
+    let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
+    for (number, name) in [(7, "rm"), (8, "rmdir")] {
+        let prefix = esker_fs::indexed::prefix(session.set(), number);
+        store.put_if_absent(&format!("{prefix}root"), b"of no importance here").expect("put");
+        let root = session.root();
+        session.create_indexed(root, name.as_bytes(), 0o755, number, 9).expect("create");
+    }
+    let mounted = Mounted::new(View::Session(session));
+    assert!(fs::metadata(mounted.path("rm")).expect("stat").is_dir());
+    assert_eq!(links(&mounted.root()), 4);
+    let errno = |error: std::io::Error| error.raw_os_error();
+    let listed = fs::read_dir(mounted.path("rm")).map(drop).map_err(errno);
+    assert_eq!(listed, Err(Some(rustix::io::Errno::OPNOTSUPP.raw_os_error())));
+    let key = File::open(mounted.path("rm/0x00")).map(drop).map_err(errno);
+    assert_eq!(key, Err(Some(rustix::io::Errno::NOTDIR.raw_os_error())));
+    let run = |program: &str, arguments: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        let output = command.current_dir(mounted.root()).args(arguments).output();
+        output.expect("it runs").status.success()
+    };
+    // Nobody takes it for an empty one.
+    run("find", &[".", "-type", "d", "-empty", "-delete"]);
+    assert!(mounted.path("rm").exists());
+    assert!(run("rm", &["-r", "rm"]));
+    fs::remove_dir(mounted.path("rmdir")).expect("rmdir");
+    assert_eq!((mounted.path("rm").exists(), mounted.path("rmdir").exists()), (false, false));
+    assert_eq!(links(&mounted.root()), 2);
     mounted.end().expect("closed");
 }
 

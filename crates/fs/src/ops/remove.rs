@@ -96,6 +96,14 @@ impl Session {
     /// # Errors
     /// `NotFound`, `Denied`, `NotADirectory`, `NotEmpty`.
     pub fn rmdir(&self, dir: &Dir, name: &[u8]) -> Result<()> {
+        self.take_dir(dir, name).map(drop)
+    }
+
+    /// As [`Session::rmdir`]; returns the inode, which has no links any more.
+    ///
+    /// # Errors
+    /// As [`Session::rmdir`].
+    pub fn take_dir(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
         self.remove_dir(dir, name, |node| {
             if self.is_empty(node)? {
                 return Ok(());
@@ -116,6 +124,7 @@ impl Session {
             let inode = self.stat_dir(node)?;
             self.identity().check_owner(&inode, name)
         })
+        .map(drop)
     }
 
     fn remove_dir(
@@ -123,11 +132,11 @@ impl Session {
         dir: &Dir,
         name: &[u8],
         check: impl FnOnce(&Dir) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Inode> {
         check_name(name)?;
         self.reshape(|| {
             self.check_search(dir, name)?;
-            let inode = self.entry(dir, name, true)?.ok_or_else(|| not_found(name))?;
+            let mut inode = self.entry(dir, name, true)?.ok_or_else(|| not_found(name))?;
             self.check_removal(dir, &self.inode_of(&inode)?, name)?;
             let node = self.open_dir(dir, name, &inode)?;
             check(&node)?;
@@ -139,9 +148,10 @@ impl Session {
                 put(draft, &key, &Inode::tombstone(state.next_generation, now_ns));
                 Ok(())
             })?;
+            node.overlay_times(&mut inode);
             self.forget_tree(&node);
             dir.touch(now_ns);
-            Ok(())
+            Ok(drop_name(inode, now_ns))
         })
     }
 
@@ -155,7 +165,7 @@ impl Session {
     }
 }
 
-/// The inode of a file with several names after it lost one. It stays after the last, since a set
+/// An inode after it lost a name. Of a file with several names it stays after the last, since a set
 /// that is merged with this one may have given the file another; `retention` and squash drop it.
 pub(crate) fn drop_name(mut inode: Inode, now_ns: u64) -> Inode {
     inode.nlink = inode.nlink.saturating_sub(1);

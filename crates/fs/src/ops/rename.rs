@@ -23,6 +23,16 @@ pub enum RenameFlags {
     Exchange,
 }
 
+/// What a rename has changed.
+#[derive(Clone, Debug)]
+pub struct Renamed {
+    /// The record that moved; of a file with several names that of the name.
+    pub moved: Inode,
+    /// What was there before: with [`RenameFlags::Exchange`] the record that moved the other way,
+    /// else the inode that was replaced, with the links that it has left.
+    pub other: Option<Inode>,
+}
+
 impl Session {
     /// Renames `old_name` in `old_dir` to `name` in `dir`. Others see it at one of the two places.
     ///
@@ -32,14 +42,27 @@ impl Session {
     /// into itself.
     pub fn rename(
         &self,
+        old_place: (&Dir, &[u8]),
+        place: (&Dir, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.move_name(old_place, place, flags).map(drop)
+    }
+
+    /// As [`Session::rename`]; returns what it has changed: nothing if both are names of one file.
+    ///
+    /// # Errors
+    /// As [`Session::rename`].
+    pub fn move_name(
+        &self,
         (old_dir, old_name): (&Dir, &[u8]),
         (dir, name): (&Dir, &[u8]),
         flags: RenameFlags,
-    ) -> Result<()> {
+    ) -> Result<Option<Renamed>> {
         check_name(old_name)?;
         check_name(name)?;
         // What moves is known only once it is looked up, and may be a directory: go alone.
-        let replaced = self.reshape(|| {
+        let renamed = self.reshape(|| {
             self.check_search(old_dir, old_name)?;
             self.check_search(dir, name)?;
             let moved = self.entry(old_dir, old_name, true)?.ok_or_else(|| not_found(old_name))?;
@@ -56,12 +79,17 @@ impl Session {
             self.check_rename((old_dir, old_name, &moved), (dir, name, replaced.as_ref()), flags)?;
             match (flags, replaced) {
                 (RenameFlags::Exchange, Some(other)) => {
-                    self.exchange((old_dir, old_name, moved), (dir, name, other)).map(|()| None)
+                    self.exchange((old_dir, old_name, moved), (dir, name, other))
                 }
                 (_, replaced) => self.move_over((old_dir, old_name, moved), (dir, name, replaced)),
             }
+            .map(Some)
         })?;
-        replaced.map_or(Ok(()), |replaced| self.release_removed(&replaced))
+        let other = renamed.as_ref().and_then(|renamed| renamed.other.as_ref());
+        if let Some(replaced) = other.filter(|_| flags != RenameFlags::Exchange) {
+            self.release_removed(replaced)?;
+        }
+        Ok(renamed)
     }
 
     /// Fails unless permissions and kinds allow the rename; in the order of a kernel, so that of
@@ -115,7 +143,7 @@ impl Session {
         &self,
         (old_dir, old_name, moved): (&Dir, &[u8], Inode),
         (dir, name, replaced): (&Dir, &[u8], Option<Inode>),
-    ) -> Result<Option<Inode>> {
+    ) -> Result<Renamed> {
         let now_ns = self.now_ns();
         // A file that has other names loses one; without such a file the third key is our own.
         let linked = replaced.as_ref().filter(|replaced| replaced.entry == Entry::Link);
@@ -127,7 +155,7 @@ impl Session {
             self.below(dir, &keys[1])?,
             self.layers().below(&keys[2], linked.is_none())?,
         ];
-        let (target, dropped) = self.tree().update(keys, |[old, new, shared], draft| {
+        let (moved, mut other) = self.tree().update(keys, |[old, new, shared], draft| {
             let old = State::of(old, &below[0])?;
             let new = State::of(new, &below[1])?;
             let Some(current) = old.inode.filter(|inode| inode.id == moved.id) else {
@@ -152,20 +180,22 @@ impl Session {
                 }
             }
         })?;
-        if let Some(replaced) = replaced.filter(Inode::is_directory) {
-            self.forget_tree(&*self.open_dir(dir, name, &replaced)?);
+        if let Some(replaced) = other.as_mut().filter(|replaced| replaced.is_directory()) {
+            let node = self.open_dir(dir, name, replaced)?;
+            node.overlay_times(replaced);
+            self.forget_tree(&node);
         }
-        self.follow(&target, old_dir, dir, name);
+        self.follow(&moved, old_dir, dir, name);
         old_dir.touch(now_ns);
         dir.touch(now_ns);
-        Ok(dropped)
+        Ok(Renamed { moved, other })
     }
 
     fn exchange(
         &self,
         (old_dir, old_name, one): (&Dir, &[u8], Inode),
         (dir, name, other): (&Dir, &[u8], Inode),
-    ) -> Result<()> {
+    ) -> Result<Renamed> {
         let now_ns = self.now_ns();
         let keys = [key(old_dir.id(), old_name), key(dir.id(), name)];
         let below = [self.below(old_dir, &keys[0])?, self.below(dir, &keys[1])?];
@@ -186,7 +216,7 @@ impl Session {
         self.follow(&to_old, dir, old_dir, old_name);
         old_dir.touch(now_ns);
         dir.touch(now_ns);
-        Ok(())
+        Ok(Renamed { moved: to_new, other: Some(to_old) })
     }
 
     /// Lets an open directory that moved know its new place.
