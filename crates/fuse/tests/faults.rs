@@ -1,7 +1,7 @@
 //! Stores that fail: what programs are told, and that nothing acknowledged is lost.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::Arc;
 
 use esker_base::Kind;
@@ -16,6 +16,16 @@ const LARGE: usize = 3 << 20;
 
 fn content(seed: usize) -> Vec<u8> {
     (0..LARGE).map(|at| (at * 31 + seed + at / 4_096) as u8).collect()
+}
+
+/// Names in the mount, for which the kernel asks each time.
+fn names(mounted: &Mounted) -> Vec<String> {
+    let entries = std::fs::read_dir(mounted.root()).expect("a directory");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("an entry").file_name();
+    let mut names: Vec<_> =
+        entries.map(|entry| name(entry).into_string().expect("UTF-8")).collect();
+    names.sort();
+    names
 }
 
 #[test]
@@ -35,12 +45,15 @@ fn failures_of_the_store_are_errors_of_calls_and_lose_nothing_acknowledged() {
         let kept = File::create(mounted.path("kept")).expect("create");
         kept.write_all_at(&content(1), 0).expect("write");
         kept.sync_all().expect("sync");
+        // A name of which the kernel was told nothing.
+        session.create(session.root(), b"unseen", 0o640).expect("create");
         store.fail_one_in(1, kind);
         let failed = kept.write_all_at(&content(2), LARGE as u64);
         let failed = failed.and_then(|()| kept.sync_all()).expect_err("the store fails");
         assert_eq!(failed.raw_os_error(), Some(errno.raw_os_error()), "{kind:?}: {failed}");
         // What needs no store goes on, and so does the end.
-        assert!(mounted.path("kept").exists());
+        let unseen = mounted.path("unseen").metadata().expect("it is in memory");
+        assert_eq!(unseen.permissions().mode() & 0o777, 0o640);
         drop(kept);
         let _ = mounted.end();
         let image = store.after_power_loss().expect("an image");
@@ -68,7 +81,7 @@ fn a_mount_whose_store_vanished_answers_errors_and_can_be_unmounted() {
         file.sync_all()
     });
     let error = file.expect_err("nothing can be written any more");
-    assert!(error.raw_os_error().is_some(), "{error}");
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
     // No pages are kept of this range: it must be read.
     rustix::fs::fadvise(
         File::open(mounted.path("before")).expect("open"),
@@ -78,7 +91,7 @@ fn a_mount_whose_store_vanished_answers_errors_and_can_be_unmounted() {
     )
     .expect("fadvise");
     std::fs::read(mounted.path("before")).expect_err("nothing can be read any more");
-    std::fs::read_dir(mounted.root()).expect("names are in memory").count();
+    assert_eq!(names(&mounted), ["after", "before"], "names are in memory");
     let _ = mounted.end();
 }
 
@@ -102,7 +115,7 @@ fn a_store_that_is_full_for_a_while_stops_changes_for_that_while() {
     is_full(small.write_all_at(b"not kept", 0).expect_err("no room"));
     is_full(file.sync_all().and_then(|()| small.sync_all()).expect_err("no room"));
     is_full(File::create(mounted.path("no room for a name")).expect_err("no room"));
-    assert!(!mounted.path("no room for a name").exists());
+    assert_eq!(names(&mounted), ["file", "small"]);
     store.fail_one_in(0, Kind::NoSpace);
     file.write_all_at(&content(3), LARGE as u64).expect("write");
     file.sync_all().expect("sync");
