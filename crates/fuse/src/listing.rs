@@ -7,9 +7,9 @@
 //! handle also remembers the name behind its last cookie and goes on exactly there.
 //!
 //! A handle reads a batch of entries at once, and while the kernel takes them in, the next.
-//! Attributes read ahead are passed on only while nothing
-//! in the mount has changed since; else each is looked up again, and what is gone is left out, so
-//! the kernel is never told of a file that it has just removed.
+//! Attributes read ahead are passed on only while nothing in the mount has changed since; else each
+//! is looked up again, and what is gone is left out, so the kernel is never told of a file that it
+//! has just removed.
 
 use std::mem;
 use std::ops::{ControlFlow, Range};
@@ -89,6 +89,15 @@ enum Start<'a> {
     Cookie(u64),
 }
 
+/// What became of an entry that was to be given to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passed {
+    Given,
+    /// It is not there any more.
+    Gone,
+    NoRoom,
+}
+
 #[derive(Debug)]
 struct Listed {
     cookie: u64,
@@ -131,6 +140,23 @@ impl DirHandle {
     }
 }
 
+impl State {
+    /// Whether what comes next is behind `cookie`, to which this goes back within the batch: a
+    /// kernel asks again for entries that had no room where the program wanted them.
+    fn is_at(&mut self, cookie: u64) -> bool {
+        if cookie == self.cookie {
+            return true;
+        }
+        // The last tie stands for all that follow it, too.
+        let is_one = resume(cookie).1 < 1 << TIE_BITS;
+        let passed =
+            self.batch.entries[..self.next].binary_search_by_key(&cookie, |one| one.cookie);
+        let Some(at) = passed.ok().filter(|_| is_one && self.cookie > 0) else { return false };
+        (self.next, self.cookie) = (at + 1, cookie);
+        true
+    }
+}
+
 impl Batch {
     fn name(&self, entry: &Listed) -> &[u8] {
         &self.names[entry.name.clone()]
@@ -160,7 +186,7 @@ impl Front {
         if cookie < DOT_DOT && !self.list_dots(&handle.node, &dir, cookie, sink) {
             return Ok(());
         }
-        if cookie <= DOT_DOT || cookie != state.cookie {
+        if cookie <= DOT_DOT || !state.is_at(cookie) {
             // What comes from here on is as the directory is now.
             handle.ahead.lock().after = None;
             let start = match cookie {
@@ -172,13 +198,19 @@ impl Front {
             self.fill(&dir, start, BATCH_FIRST, &mut state.batch)?;
             (state.next, state.cookie, state.goes_on) = (0, cookie.max(DOT_DOT), false);
         }
+        let mut has_given = false;
         loop {
             while state.next < state.batch.entries.len() {
-                if !self.pass(&dir, state, sink)? {
-                    return Ok(());
+                match self.pass(&dir, state, sink)? {
+                    Passed::NoRoom => return Ok(()),
+                    passed => has_given |= passed == Passed::Given,
                 }
             }
             let Some((name, cookie)) = state.batch.last_of_more() else { return Ok(()) };
+            // An answer is of one batch, so that the kernel can go back in it.
+            if has_given {
+                return Ok(());
+            }
             let ahead = &mut *handle.ahead.lock();
             if ahead.after.take().as_deref() != Some(name) {
                 self.fill(&dir, Start::After(name, cookie), BATCH_NEXT, &mut ahead.batch)?;
@@ -220,14 +252,15 @@ impl Front {
         })
     }
 
-    /// Passes the next entry on; false if there is no room.
-    fn pass<S: Sink>(&self, dir: &Dir, state: &mut State, sink: &mut S) -> Result<bool, Errno> {
+    /// Passes the next entry on.
+    fn pass<S: Sink>(&self, dir: &Dir, state: &mut State, sink: &mut S) -> Result<Passed, Errno> {
         let entry = &state.batch.entries[state.next];
         let name = state.batch.name(entry);
+        let mut passed = Passed::Given;
         if !S::WITH_ATTRIBUTES {
             let number = self.nodes.number(entry.attributes.id, entry.attributes.kind);
             if !sink.put(entry.cookie, name, Shown::Kind(number, entry.attributes.kind)) {
-                return Ok(false);
+                return Ok(Passed::NoRoom);
             }
         } else if let Some(current) = self.current(dir, name, entry, state.batch.changes)? {
             let (attributes, node) = current;
@@ -235,12 +268,14 @@ impl Front {
             let shown = shown.inspect_err(|_| self.forget(node.number, 1))?;
             if !sink.put(entry.cookie, name, Shown::All(shown)) {
                 self.forget(node.number, 1);
-                return Ok(false);
+                return Ok(Passed::NoRoom);
             }
+        } else {
+            passed = Passed::Gone;
         }
         state.cookie = entry.cookie;
         state.next += 1;
-        Ok(true)
+        Ok(passed)
     }
 
     /// Attributes and node of an entry as they are now; none if it is gone.

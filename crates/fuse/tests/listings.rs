@@ -1,15 +1,17 @@
 //! Listings of large directories while they change.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use esker_fuse::View;
 use rustix::fs::{Dir, RawDir, SeekFrom};
 
-use crate::mounted::{Mounted, can_mount};
+use crate::mounted::{Mounted, can_mount, session};
 
 fn make(at: &Path, range: std::ops::Range<usize>) {
     for number in range {
@@ -99,16 +101,116 @@ fn a_removed_file_does_not_come_back_by_a_listing() {
 /// What a handle of the directory `at` that has seen nothing of it lists from `cookie` on: each
 /// entry's cookie and name.
 fn listed_from(at: &Path, cookie: u64) -> Vec<(u64, Vec<u8>)> {
+    listed_with(at, cookie, 16 << 10, &mut |_| {})
+}
+
+/// As [`listed_from`], asking for so many bytes at once; `between` is told how many entries there
+/// have been after each.
+fn listed_with(
+    at: &Path,
+    cookie: u64,
+    buffer_bytes: usize,
+    between: &mut dyn FnMut(usize),
+) -> Vec<(u64, Vec<u8>)> {
     let dir = File::open(at).expect("open");
     rustix::fs::seek(&dir, SeekFrom::Start(cookie)).expect("seek");
     let mut entries = Vec::new();
-    let mut buffer = Vec::with_capacity(16 << 10);
+    let mut buffer = Vec::with_capacity(buffer_bytes);
     let mut raw = RawDir::new(dir.as_fd(), buffer.spare_capacity_mut());
     while let Some(entry) = raw.next() {
         let entry = entry.expect("entry");
         entries.push((entry.next_entry_cookie(), entry.file_name().to_bytes().to_vec()));
+        between(entries.len());
     }
     entries
+}
+
+/// Entries of the first batch that a mount reads of a directory, of each that follows, and as many
+/// as it counts for its links (`listing.rs`, `link_count.rs`).
+const BATCH_FIRST: usize = 512;
+const BATCH_NEXT: usize = 64 << 10;
+const ENTRIES_MAX: usize = 1 << 16;
+
+/// A mount of a session with a directory that was filled before, the last `directories` of its
+/// entries with directories.
+fn mounted_with(name: &str, entries: usize, directories: usize) -> Mounted {
+    let session = session();
+    let dir = session.mkdir(session.root(), name.as_bytes(), 0o755).expect("mkdir");
+    for number in 0..entries {
+        let name = format!("file.{number}").into_bytes();
+        match number < entries - directories {
+            true => drop(session.create(&dir, &name, 0o644).expect("create")),
+            false => drop(session.mkdir(&dir, &name, 0o755).expect("mkdir")),
+        }
+    }
+    Mounted::new(View::Session(session))
+}
+
+#[test]
+fn directories_have_links_for_those_in_them_up_to_as_many_entries_as_are_counted() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = mounted_with("d", ENTRIES_MAX, 3);
+    let links = |mounted: &Mounted| fs::metadata(mounted.path("d")).expect("stat").nlink();
+    assert_eq!(links(&mounted), 5);
+    // Once counted, the count is kept up however many there are.
+    fs::create_dir(mounted.path("d/another")).expect("mkdir");
+    assert_eq!(links(&mounted), 6);
+    mounted.end().expect("closed");
+    let mounted = mounted_with("d", ENTRIES_MAX + 1, 3);
+    assert_eq!(links(&mounted), 1, "not known");
+    fs::remove_dir(mounted.path(format!("d/file.{ENTRIES_MAX}"))).expect("rmdir");
+    assert_eq!(links(&mounted), 1, "nor counted later");
+    mounted.end().expect("closed");
+}
+
+#[test]
+fn listings_go_over_the_ends_of_batches_while_entries_come_and_go() {
+    if !can_mount() {
+        return;
+    }
+    const ENTRIES: usize = BATCH_FIRST + BATCH_NEXT + 700;
+    let mounted = mounted_with("d", ENTRIES, 0);
+    let at = mounted.path("d");
+    let all = listed_with(&at, 0, 1 << 20, &mut |_| {});
+    assert_eq!(all.len(), ENTRIES + 2, "with the two dots");
+    assert!(all.iter().is_sorted_by_key(|(cookie, _)| *cookie), "cookies ascend, so none is twice");
+    for buffer_bytes in [512, 4 << 10, 64 << 10] {
+        let listed = listed_with(&at, 0, buffer_bytes, &mut |_| {});
+        assert!(listed == all, "{buffer_bytes} bytes at a time");
+    }
+    // Before each end of a batch those around it go: what the last batch ended with, after which
+    // the next goes on, and what that begins with, which may be read ahead already.
+    let mut gone = BTreeSet::new();
+    let mut made = 0;
+    let ends = [2 + BATCH_FIRST, 2 + BATCH_FIRST + BATCH_NEXT];
+    let mut change = |count: usize| {
+        for end in ends.iter().filter(|end| count + 400 == **end) {
+            for (_, name) in &all[end - 150..end + 150] {
+                fs::remove_file(at.join(OsStr::from_bytes(name))).expect("unlink");
+                gone.insert(name.clone());
+            }
+        }
+        if count.is_multiple_of(1_000) {
+            File::create(at.join(format!("new.{count}"))).expect("create");
+            made += 1;
+        }
+    };
+    let listed = listed_with(&at, 0, 512, &mut change);
+    assert_eq!(gone.len(), 600, "at both ends");
+    assert!(made >= ENTRIES / 1_000, "{made}");
+    assert!(listed.iter().is_sorted_by_key(|(cookie, _)| *cookie), "cookies ascend");
+    let distinct: BTreeSet<&[u8]> = listed.iter().map(|(_, name)| &name[..]).collect();
+    assert_eq!(distinct.len(), listed.len(), "nothing twice");
+    for (_, name) in all.iter().filter(|(_, name)| !gone.contains(name)) {
+        assert!(distinct.contains(&name[..]), "{}", String::from_utf8_lossy(name));
+    }
+    // Nothing that is gone comes back, and everything that was made is there.
+    let after = listed_with(&at, 0, 1 << 20, &mut |_| {});
+    assert_eq!(after.len(), all.len() - gone.len() + made);
+    assert!(after.iter().all(|(_, name)| !gone.contains(name)));
+    mounted.end().expect("closed");
 }
 
 #[test]
