@@ -115,3 +115,8 @@ fn log() {
 fn segments() {
     run("segments", crate::segments::run);
 }
+
+#[test]
+fn messages() {
+    run("messages", crate::messages::run);
+}

@@ -11,6 +11,7 @@ pub mod block;
 mod choices;
 pub mod log;
 pub mod manifest;
+pub mod messages;
 mod records;
 pub mod segments;
 pub mod table;

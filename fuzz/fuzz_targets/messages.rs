@@ -1,0 +1,13 @@
+//! Fuzz target: `esker_fuzz::messages` under coverage guidance.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| esker_fuzz::messages::run(bytes));
+
+#[cfg(not(fuzzing))]
+fn main() {
+    eprintln!(
+        "run this with `cargo +nightly fuzz run messages`, or `cargo test` for a bounded run"
+    );
+    std::process::exit(2);
+}
