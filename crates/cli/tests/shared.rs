@@ -1,8 +1,18 @@
 //! Shared files as users replay them, by threads and by processes, and as files afterwards.
 
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use esker_base::Random;
+use esker_base::store::{PosixStore, SharedStore};
+use esker_comm::threads;
+use esker_fs::job::JobId;
+use esker_fs::repository::Repository;
+use esker_shared::{SharedJob, SharedOptions};
 use serde_json::Value;
 
 use crate::esker::Esker;
+use crate::mounted::{Mounted, can_mount};
 
 fn replay(esker: &Esker, before: &[&str], more: &[&str]) -> Value {
     let words = [before, &["segment", "replay"], more, &["--check-published", "--json"]].concat();
@@ -82,4 +92,95 @@ fn processes_make_the_store_if_there_is_none() {
     assert!(output.status.success(), "{said}");
     let printed = esker.run(["--store", "fresh", "cat", "run:/x"]).stdout;
     assert_eq!(printed.len(), 3 << 16);
+}
+
+const RANKS: u32 = 4;
+const FILE_BYTES: u64 = 700_000;
+
+/// Has a job of several ranks write a file in strides, over each other, with holes, and cut it;
+/// returns its content. Published as `run`.
+fn write_together(esker: &Esker) -> Vec<u8> {
+    let store: SharedStore = Arc::new(PosixStore::new(esker.store()).expect("a store"));
+    let repository = Repository::new(store);
+    let options =
+        SharedOptions { servers_per_node: 2, slice_bytes: 10_000, ..SharedOptions::default() };
+    let contents = threads::run(RANKS, RANKS, |transport| {
+        let mut job = SharedJob::begin(transport, &repository, JobId(5), &[], &options)?;
+        let me = job.segments().rank().0;
+        let mut file = job.open("/out", Some(0o644))?;
+        let mut model: Vec<u8> = Vec::new();
+        let mut random = Random::from_seed(3);
+        for round in 0..6_u64 {
+            // In a round ranks take turns, or have parts of their own.
+            let (length, start) = (1 + random.below(3_000), random.below(FILE_BYTES / 3));
+            for turn in 0..20 {
+                for rank in 0..RANKS {
+                    let place = match round % 2 {
+                        0 => turn * u64::from(RANKS) + u64::from(rank),
+                        _ => u64::from(rank) * 25 + turn,
+                    };
+                    let offset = start + place * length;
+                    let mut bytes = vec![0; length as usize];
+                    random.fill(&mut bytes);
+                    let end = (offset + length) as usize;
+                    model.resize(model.len().max(end), 0);
+                    model[offset as usize..end].copy_from_slice(&bytes);
+                    if rank == me {
+                        job.write(&mut file, offset, &bytes)?;
+                    }
+                }
+            }
+            job.sync(&mut file)?;
+            job.barrier()?;
+            if round == 3 {
+                let size = model.len() as u64 / 2;
+                let _ = job.truncate(&mut file, size)?;
+                model.truncate(size as usize);
+            }
+        }
+        let _ = job.truncate(&mut file, FILE_BYTES)?;
+        model.resize(FILE_BYTES as usize, 0);
+        assert_eq!(job.close(file)?.size, FILE_BYTES);
+        job.publish("run")?;
+        Ok(model)
+    });
+    let mut contents = contents.expect("a job");
+    assert!(contents.iter().all(|content| *content == contents[0]));
+    contents.swap_remove(0)
+}
+
+fn assert_same(got: &[u8], wanted: &[u8], what: &str) {
+    assert_eq!(got.len(), wanted.len(), "{what}");
+    let different = (0..got.len()).find(|at| got[*at] != wanted[*at]);
+    assert_eq!(different, None, "{what}: the first byte that is another");
+}
+
+#[test]
+fn what_ranks_wrote_together_is_an_ordinary_file() {
+    let esker = Esker::new();
+    let content = write_together(&esker);
+    assert_same(&esker.run(["cat", "run:/out"]).stdout, &content, "cat");
+    esker.ok(["export", "run", "exported"]);
+    let exported = std::fs::read(esker.path("exported/out")).expect("an export");
+    assert_same(&exported, &content, "export");
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::of(esker);
+    mounted.mount(&["mount", "run"]);
+    let path = mounted.path("out");
+    assert_eq!(std::fs::metadata(&path).expect("a file").len(), FILE_BYTES);
+    assert_same(&std::fs::read(&path).expect("a read"), &content, "the mount");
+    let file = std::fs::File::open(&path).expect("a file");
+    let mut random = Random::from_seed(4);
+    for _ in 0..200 {
+        let offset = random.below(FILE_BYTES + 100) as usize;
+        let mut bytes = vec![0; random.below(9_000) as usize];
+        let count = file.read_at(&mut bytes, offset as u64).expect("a read");
+        let end = content.len().min(offset + bytes.len());
+        let wanted = &content[offset.min(end)..end];
+        assert_same(&bytes[..count], wanted, &format!("the mount at {offset}"));
+    }
+    drop(file);
+    mounted.end();
 }
