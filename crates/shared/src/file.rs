@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_base::{Bytes, Error, Kind, Result};
+use esker_comm::collective::Collectives;
 use esker_comm::{Rank, Transport};
 use esker_fs::data::read_mapped;
 use esker_fs::file::{FILE_BYTES_MAX, OpenFile};
@@ -298,15 +299,8 @@ impl<T: Transport> SharedJob<T> {
     /// # Errors
     /// `Unavailable` names a rank that is lost.
     pub fn stat(&mut self, file: &mut SharedFile) -> Result<Attributes> {
-        let own = Attributes { size: file.size, mtime_ns: file.mtime_ns }.encode().to_vec();
-        let mut join = |into: &mut Vec<u8>, other: &[u8]| {
-            if let (Ok(a), Ok(b)) = (Attributes::decode(into), Attributes::decode(other)) {
-                let (size, mtime_ns) = (a.size.max(b.size), a.mtime_ns.max(b.mtime_ns));
-                *into = Attributes { size, mtime_ns }.encode().to_vec();
-            }
-        };
-        let all = self.segments.collectives().all_reduce(Rank(0), own, &mut join)?;
-        let all = Attributes::decode(&all)?;
+        let own = Attributes { size: file.size, mtime_ns: file.mtime_ns };
+        let all = own.of_all(self.segments.collectives())?;
         (file.size, file.mtime_ns) = (all.size, all.mtime_ns);
         if let Some(home) = &file.home {
             self.session.note_shared(home, all.size, all.mtime_ns);
@@ -373,6 +367,17 @@ impl<T: Transport> SharedJob<T> {
 }
 
 impl Attributes {
+    /// The greatest of all ranks, along the log-ring.
+    fn of_all<T: Transport>(self, collectives: &mut Collectives<T>) -> Result<Self> {
+        let mut join = |into: &mut Vec<u8>, other: &[u8]| {
+            if let (Ok(a), Ok(b)) = (Self::decode(into), Self::decode(other)) {
+                let (size, mtime_ns) = (a.size.max(b.size), a.mtime_ns.max(b.mtime_ns));
+                *into = Self { size, mtime_ns }.encode().to_vec();
+            }
+        };
+        Self::decode(&collectives.all_reduce(Rank(0), self.encode().to_vec(), &mut join)?)
+    }
+
     fn encode(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.size.to_le_bytes());
@@ -421,11 +426,51 @@ impl FetchBatches {
 
 #[cfg(test)]
 mod tests {
+    use esker_base::store::MemoryStore;
+    use esker_comm::{Counters, threads};
     use esker_table::manifest::SetId;
     use esker_table::segment::LogPlace;
 
     use super::*;
     use crate::message::OFFSETS_MAX;
+    use crate::service::Segments;
+    use crate::slices::SliceMap;
+
+    /// What `open`, `stat` and `close` send, in the loop in which ranks answer each other, as the
+    /// transport counts it.
+    #[test]
+    fn no_rank_sends_or_receives_more_than_log_n_for_an_attribute() {
+        for ranks in 1..=300_u32 {
+            let bound = u64::from(u32::BITS - (ranks - 1).leading_zeros());
+            let done = threads::run(ranks, 1, |transport| {
+                let map = SliceMap::new(transport.nodes(), 1, 1 << 20)?;
+                let mut segments =
+                    Segments::new(transport, map, None, Arc::new(MemoryStore::new()));
+                let me = segments.rank();
+                segments.barrier()?;
+                let before = segments.counters();
+                let own = Attributes { size: u64::from(me.0), mtime_ns: 500 - u64::from(me.0) };
+                let all = own.of_all(segments.collectives())?;
+                assert_eq!((all.size, all.mtime_ns), (u64::from(ranks) - 1, 500));
+                check(&before, &segments.counters(), bound, me);
+                segments.barrier()?;
+                let before = segments.counters();
+                let own = if me == Rank(0) { vec![7; 40] } else { Vec::new() };
+                let told = gather::broadcast_result(segments.collectives(), Rank(0), Ok(own))?;
+                assert_eq!(told, [7; 40]);
+                // The length, and then what is so long.
+                check(&before, &segments.counters(), 2 * bound, me);
+                segments.barrier()
+            });
+            done.unwrap_or_else(|error| panic!("{ranks} ranks: {error:?}"));
+        }
+    }
+
+    fn check(before: &Counters, after: &Counters, bound: u64, me: Rank) {
+        let sent = after.sent_messages - before.sent_messages;
+        let received = after.received_messages - before.received_messages;
+        assert!(sent <= bound && received <= bound, "{me}: {sent} and {received} of {bound}");
+    }
 
     #[test]
     fn fetches_are_bounded_and_have_every_byte_once() {
