@@ -1,5 +1,7 @@
 //! Run writer: sorted records into as many tables as they take.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use esker_base::Result;
 use esker_base::store::SharedStore;
 
@@ -7,6 +9,9 @@ use crate::block::DecodedBlock;
 use crate::manifest::{SetId, TableRef};
 use crate::schema::{Row, Schema};
 use crate::table::TableWriter;
+
+/// Records that are counted at a time.
+const TOLD_ROWS: u64 = 1 << 12;
 
 /// A sorted run being written. Dropping it unfinished leaves tables that no manifest names.
 pub struct RunWriter<'a> {
@@ -17,6 +22,9 @@ pub struct RunWriter<'a> {
     next_table: &'a mut u64,
     open: Option<TableWriter>,
     done: Vec<TableRef>,
+    /// Records since `written` was last told of any.
+    untold: u64,
+    written: Option<&'a AtomicU64>,
 }
 
 impl<'a> RunWriter<'a> {
@@ -28,7 +36,33 @@ impl<'a> RunWriter<'a> {
         run: u64,
         next_table: &'a mut u64,
     ) -> Self {
-        Self { schema, store, set, run, next_table, open: None, done: Vec::new() }
+        Self {
+            schema,
+            store,
+            set,
+            run,
+            next_table,
+            open: None,
+            done: Vec::new(),
+            untold: 0,
+            written: None,
+        }
+    }
+
+    /// Counts records in `written`, some at a time.
+    #[must_use]
+    pub fn counting(self, written: &'a AtomicU64) -> Self {
+        Self { written: Some(written), ..self }
+    }
+
+    fn note(&mut self, rows: u64) {
+        self.untold += rows;
+        if self.untold >= TOLD_ROWS {
+            if let Some(written) = self.written {
+                written.fetch_add(self.untold, Ordering::Relaxed);
+            }
+            self.untold = 0;
+        }
     }
 
     fn table(&mut self) -> Result<&mut TableWriter> {
@@ -60,6 +94,7 @@ impl<'a> RunWriter<'a> {
     /// Adds a record in stored form, whose key is over all before.
     #[inline]
     pub fn push(&mut self, row: &Row) -> Result<()> {
+        self.note(1);
         match &mut self.open {
             Some(table) if !table.is_full() => table.push(row),
             _ => self.table()?.push(row),
@@ -68,6 +103,7 @@ impl<'a> RunWriter<'a> {
 
     /// Adds an encoded block, whose keys are over all before.
     pub fn push_block(&mut self, encoded: &[u8], decoded: &DecodedBlock) -> Result<()> {
+        self.note(decoded.rows() as u64);
         self.table()?.push_block(encoded, decoded)
     }
 

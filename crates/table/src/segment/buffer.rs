@@ -137,6 +137,15 @@ pub struct ForTables<'a> {
 }
 
 impl ForTables<'_> {
+    /// How many records they take.
+    #[must_use]
+    pub fn row_count(&self) -> u64 {
+        let of_lattice = |lattice: &Lattice| lattice.singles().len() + lattice.nests().count();
+        let of_rows = self.rows.iter().map(|(_, lattice)| of_lattice(lattice));
+        let of_runs = self.runs.iter().map(|lattice| of_lattice(lattice));
+        (self.map.len() + of_rows.chain(of_runs).sum::<usize>()) as u64
+    }
+
     /// Passes single segments to `visit`, in order of keys.
     ///
     /// # Errors

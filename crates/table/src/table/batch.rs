@@ -126,7 +126,12 @@ impl Table {
         keys: &[Key],
         found: &mut dyn FnMut(usize, Option<&RowBuffer>) -> Result<()>,
     ) -> Result<()> {
-        let numbers: Vec<usize> = keys.iter().map(|key| self.index().block_of(key)).collect();
+        let mut last = 0;
+        let mut number_of = |key: &Key| {
+            last = self.index().block_from(last, key);
+            last
+        };
+        let numbers: Vec<usize> = keys.iter().map(&mut number_of).collect();
         let (mut missing, mut own) = (Vec::new(), Vec::new());
         for same in numbers.chunk_by(|a, b| a == b) {
             let number = same[0];

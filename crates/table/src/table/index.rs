@@ -178,6 +178,23 @@ impl Index {
         self.block_of_tied(key, after)
     }
 
+    /// As [`Index::block_of`], of a key that is not before block `from`: as fast as it is near.
+    #[inline]
+    pub fn block_from(&self, from: usize, key: &Key) -> usize {
+        let (mut low, mut step) = (from, 1);
+        while low + step < self.firsts.len() && self.firsts[low + step] <= key.ints {
+            low += step;
+            step *= 2;
+        }
+        // Block `low` starts at or before the key, unless it is the first asked for.
+        let high = self.firsts.len().min(low + step);
+        let after = low + self.firsts[low..high].partition_point(|first| *first <= key.ints);
+        if after == 0 || self.firsts[after - 1] != key.ints {
+            return after.saturating_sub(1).max(from);
+        }
+        self.block_of_tied(key, after)
+    }
+
     /// The last integers of the blocks' first keys.
     pub fn first_orders(&self, schema: &Schema) -> impl ExactSizeIterator<Item = u64> {
         self.firsts.iter().map(|first| schema.order(first))

@@ -6,6 +6,7 @@ use std::thread::available_parallelism;
 
 use esker_base::{Bytes, Kind, Result};
 
+use super::backlog::Job;
 use super::{FlushState, Frozen, Inner, LiveSegments, LiveShard, LogState, Mark, Tree, Version};
 use crate::block::{Block, BlockBuilder};
 use crate::manifest::{Manifest, TableRef};
@@ -72,8 +73,14 @@ impl Tree {
 }
 
 impl Inner {
-    /// Freezes the memtable if it is over its share of memory, and sees to it being written.
+    /// Freezes the memtable if it is over its share of memory, and sees to it being written; waits a
+    /// little if it will be before there is room for the next.
     pub(super) fn make_room(&self) -> Result<()> {
+        let bytes_max = self.active_bytes_max();
+        if self.active_bytes.load(Ordering::Relaxed) < bytes_max {
+            self.keep_pace(bytes_max);
+            return self.check_failure();
+        }
         self.freeze(false)?;
         if !self.options.background {
             return self.flush_frozen();
@@ -126,6 +133,7 @@ impl Inner {
         });
         self.freezes.fetch_add(1, Ordering::Relaxed);
         self.active_bytes.store(fresh_bytes, Ordering::Relaxed);
+        self.backlog.look_again();
         drop(segments);
         drop(shards);
         let handed_over = self.hand_over(&mut log, memtable, last_seq);
@@ -167,11 +175,14 @@ impl Inner {
             drop(pending);
             let cores = if is_awaited { available_parallelism().map_or(1, usize::from) } else { 1 };
             let threads = self.options.flush_threads.max(cores);
-            let written = self.flush_one(&mut state, &frozen, threads);
+            let written = self.flush_one(&mut state, &frozen, threads).and_then(|()| {
+                self.pending.lock().frozen.pop_front();
+                self.done.notify_all();
+                self.compact_by_policy(&mut state)
+            });
+            self.backlog.start(Job::Nothing, 0);
             if let Err(error) = &written {
                 self.fail(error);
-            } else {
-                self.pending.lock().frozen.pop_front();
             }
             self.done.notify_all();
             written?;
@@ -179,6 +190,7 @@ impl Inner {
     }
 
     fn flush_one(&self, state: &mut FlushState, frozen: &Frozen, threads: usize) -> Result<()> {
+        self.backlog.start(Job::Flush, frozen.memtable.rows() as u64);
         let sorted = frozen.memtable.sorted(threads);
         // Segments go to tables at once, and with them all that the same mark covers.
         if frozen.memtable.segments().is_empty()
@@ -200,14 +212,14 @@ impl Inner {
         }
         // Older records in memory must not come after newer ones on the store.
         self.drain_compressed(state)?;
+        self.backlog.start(Job::Flush, frozen.memtable.rows() as u64);
         let mut tables = self.write_sorted(state, &sorted, threads)?;
         for segments in self.write_segments(state, &frozen.memtable)? {
             tables.splice(0..0, segments);
         }
         self.install(state, tables, frozen.mark, |version| {
             version.frozen.retain(|memtable| !Arc::ptr_eq(memtable, &frozen.memtable));
-        })?;
-        self.compact_by_policy(state)
+        })
     }
 
     /// Writes a sorted memtable as one run, its parts by several threads if that is worth it.
@@ -239,6 +251,7 @@ impl Inner {
                         let (store, set) = (self.store(), self.set);
                         let mut writer =
                             RunWriter::new(self.schema, store, set, run, &mut next_table);
+                        writer = writer.counting(self.backlog.written());
                         copy(part, &mut writer)?;
                         writer.finish()
                     })
@@ -340,7 +353,8 @@ impl Inner {
         let run = state.next_run;
         state.next_run += 1;
         let next_table = &mut state.next_table;
-        let mut writer = RunWriter::new(schema, self.store(), self.set, run, next_table);
+        let mut writer = RunWriter::new(schema, self.store(), self.set, run, next_table)
+            .counting(self.backlog.written());
         fill(&mut writer)?;
         writer.finish()
     }

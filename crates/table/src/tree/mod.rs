@@ -9,6 +9,7 @@
 //! Source: DESIGN §4; MetaKV §III-A; DeltaFS thesis §4.3.
 
 mod background;
+mod backlog;
 mod compact;
 mod flush;
 mod hint;
@@ -47,6 +48,7 @@ use crate::schema::{Row, Schema};
 use crate::segment::{SegmentBuffer, SegmentLog};
 use crate::tables::TableSource;
 use crate::wal::ShardLog;
+use backlog::Backlog;
 use hint::Hint;
 use log::LogState;
 use version::Version;
@@ -105,6 +107,7 @@ struct Inner {
     pending: Mutex<Pending>,
     work: Condvar,
     done: Condvar,
+    backlog: Backlog,
     /// The first failure of a flush, or a takeover; every later operation reports it.
     failure: OnceLock<(Kind, String)>,
     /// Whether the log waits for room: the next operation tries again, before anything else.

@@ -132,6 +132,7 @@ impl Tree {
             pending: Mutex::new(Pending::default()),
             work: Condvar::new(),
             done: Condvar::new(),
+            backlog: Default::default(),
             failure: OnceLock::new(),
             lacks_room: AtomicBool::new(false),
         });

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use esker_base::{Error, Kind, Result};
 use parking_lot::MutexGuard;
 
+use super::backlog::Job;
 use super::update::SHARD_LOG_BYTES;
 use super::{FlushState, Inner, LiveSegments, Tree};
 use crate::manifest::TableRef;
@@ -237,6 +238,7 @@ impl Inner {
         memtable: &FrozenMemtable,
     ) -> Result<[Vec<TableRef>; 2]> {
         let parts = memtable.segments().for_tables()?;
+        self.backlog.start(Job::Flush, parts.row_count());
         let rows = self.write_run(state, &SEGMENT, |writer| {
             parts.rows(&mut |segment| writer.push(&segment.row()))
         })?;
@@ -256,6 +258,9 @@ impl Inner {
             return Ok(());
         }
         let lattices = files_of_runs_alone(sources)?;
+        let of_segments = |table: &&TableRef| table.schema != self.schema.id;
+        let tables = state.manifest.tables.iter().filter(of_segments);
+        self.backlog.start(Job::Compaction, tables.map(|table| table.rows).sum());
         let bottom = state.manifest.bases.is_empty();
         let rows = self.write_run(state, &SEGMENT, |writer| {
             let mut merge = SegmentMerge::new(sources, &|file| lattices.contains_key(&file))?;

@@ -260,7 +260,7 @@ impl Inner {
         }
         if grown_bytes > 0 {
             let active = self.active_bytes.fetch_add(grown_bytes, Ordering::Relaxed) + grown_bytes;
-            if active >= self.active_bytes_max() {
+            if active >= self.backlog.allowed_bytes() {
                 self.make_room()?;
             }
         }
