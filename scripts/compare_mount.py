@@ -32,7 +32,7 @@ os.environ["PATH"] += ":/usr/sbin:/sbin"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 ESKER = TARGET / "release" / "esker"
 
-# What issue and README promise: figure, the system it is measured against, the least ratio.
+# The bounds: a figure, the system that Esker is compared with, the least ratio of Esker to it.
 BOUNDS = [
     ("easy.*.create", "null", 0.80),
     ("easy.*.stat", "null", 0.80),

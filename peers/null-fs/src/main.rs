@@ -1,9 +1,9 @@
 //! Null file system: the ceiling of any FUSE file system that uses these options on this machine.
 //!
-//! Everything is in memory behind one short lock and nothing is kept: no log, no checks, no sizes
-//! beyond memory. What it cannot do in a second no user-space file system can.
+//! Names, attributes and bytes are in memory behind one short lock, and gone when it ends: no log, no
+//! checks, no sizes beyond memory. What it cannot do in a second no user-space file system can.
 //!
-//! usage: null-fs [--threads N] [--write-back] [--no-readdirplus] MOUNTPOINT
+//! usage: null-fs [--threads N] MOUNTPOINT
 //! It stays in the foreground until it is unmounted.
 
 use std::collections::HashMap;
@@ -54,8 +54,6 @@ struct Tree {
 
 struct NullFs {
     tree: Mutex<Tree>,
-    write_back: bool,
-    readdirplus: bool,
 }
 
 impl Tree {
@@ -108,17 +106,13 @@ impl Tree {
 
 impl Filesystem for NullFs {
     fn init(&mut self, req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
+        let wanted = InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_ASYNC_DIO;
-        if self.readdirplus {
-            wanted |= InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO;
-        }
-        if self.write_back {
-            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
-        }
         let _ = config.add_capabilities(wanted & config.capabilities());
         let _ = config.set_max_write(1 << 20);
         let _ = config.set_max_background(64);
@@ -351,18 +345,14 @@ fn open_flags() -> FopenFlags {
 
 fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let (mut threads, mut write_back, mut readdirplus, mut mountpoint) = (4, false, true, None);
-    let mut clone_fd = true;
+    let (mut threads, mut mountpoint) = (4, None);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--threads" => threads = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(4),
-            "--write-back" => write_back = true,
-            "--shared-fd" => clone_fd = false,
-            "--no-readdirplus" => readdirplus = false,
             _ => mountpoint = Some(argument),
         }
     }
-    let mountpoint = mountpoint.expect("usage: null-fs [--threads N] [--write-back] MOUNTPOINT");
+    let mountpoint = mountpoint.expect("usage: null-fs [--threads N] MOUNTPOINT");
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName("null-fs".into()),
@@ -371,7 +361,7 @@ fn main() -> std::io::Result<()> {
     ];
     config.acl = SessionACL::All;
     config.n_threads = Some(threads);
-    config.clone_fd = clone_fd;
+    config.clone_fd = true;
     let tree = Mutex::new(Tree { nodes: HashMap::new(), next: 1 });
-    fuser::mount(NullFs { tree, write_back, readdirplus }, mountpoint, &config)
+    fuser::mount(NullFs { tree }, mountpoint, &config)
 }
