@@ -5,6 +5,7 @@ mod esker;
 mod failures;
 mod imd;
 mod imd_import;
+mod inherited;
 mod json;
 mod mounted;
 mod mounts;
