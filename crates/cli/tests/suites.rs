@@ -217,7 +217,7 @@ fn fio_reads_what_it_wrote() {
         return;
     }
     let mounted = Mounted::writing("io", &[]);
-    for pattern in ["write", "randwrite", "randrw"] {
+    for pattern in ["write", "rw", "randwrite", "randrw"] {
         fio(&mounted, pattern, pattern, 8);
     }
     end(&mounted);
@@ -231,7 +231,7 @@ fn soak_fio_reads_what_it_wrote_with_crashes_between() {
     }
     let mounted = Mounted::writing("io", &[]);
     for round in 0..8 {
-        for pattern in ["write", "randwrite", "randrw"] {
+        for pattern in ["write", "rw", "randwrite", "randrw"] {
             fio(&mounted, &format!("{pattern}-{round}"), pattern, 128);
         }
         let before = run(mounted.root(), "sh", &["-c", "cat *.0 | sha256sum && sync *.0"]);

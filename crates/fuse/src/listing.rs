@@ -365,6 +365,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_kernel_goes_back_to_what_it_was_given_of_a_batch() {
+        use esker_fs::inode::Entry;
+        let attributes = Attributes::from(&Inode::new(Entry::Is(FileKind::File), 0o644, 0));
+        let cookies = [(5, 0), (7, 1_023), (7, 1_500), (9, 0), (11, 0)];
+        let cookies = cookies.map(|(hash, tie)| cookie_of(hash << 12, tie));
+        let entries = cookies.map(|cookie| Listed { cookie, name: 0..0, attributes }).into();
+        let batch = Batch { entries, ..Batch::default() };
+        let mut state = State { batch, next: 4, cookie: cookies[3], goes_on: true };
+        assert!(state.is_at(cookies[3]) && state.next == 4);
+        assert!(!state.is_at(cookies[4]), "it was not given that yet");
+        assert!(!state.is_at(cookies[1]), "which of two it was is not known");
+        assert!(state.is_at(cookies[0]));
+        assert_eq!((state.next, state.cookie), (1, cookies[0]));
+        assert!(!state.is_at(cookies[3]) && !State::default().is_at(cookies[0]));
+    }
+
+    #[test]
     fn cookies_are_positive_and_ordered() {
         let hashes = [0, 1, 1 << 12, u64::MAX >> 1, u64::MAX - (1 << 13), u64::MAX];
         let cookies: Vec<u64> = hashes.iter().map(|hash| cookie_of(*hash, 0)).collect();
