@@ -1,6 +1,7 @@
 //! Batches: many keys of one table at once. Blocks that are nowhere in memory are read by regions
 //! (MetaKV §III-B); with blocks in memory, several keys wait for memory together.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use arrayvec::ArrayVec;
@@ -8,7 +9,7 @@ use esker_base::Result;
 
 use super::reader::{Got, Table, Wanted};
 use crate::block::Block;
-use crate::cluster::{Requested, cluster};
+use crate::cluster::Requested;
 use crate::memory::prefetch;
 use crate::schema::{Key, RowBuffer};
 
@@ -76,8 +77,8 @@ impl Table {
         })
     }
 
-    /// Reads `missing`, in ascending order, region by region, the densest first, and passes each
-    /// block to `take`; blocks that nobody asked for are dropped.
+    /// Reads `missing`, in ascending order, region by region, together with what other batches wait
+    /// for, and passes each block to `take`; blocks that nobody asked for are dropped.
     fn read_regions(
         &self,
         missing: &[Requested],
@@ -86,23 +87,17 @@ impl Table {
         if missing.is_empty() {
             return Ok(());
         }
-        for region in cluster(missing, self.percent_min()) {
-            let blocks = region.blocks;
-            let place =
-                self.index().place(blocks.start).start..self.index().place(blocks.end - 1).end;
-            let bytes = self.read(place.clone())?;
-            let from = missing.partition_point(|one| one.block < blocks.start);
-            for number in missing[from..].iter().map(|one| one.block) {
-                if number >= blocks.end {
-                    break;
-                }
-                let own = self.index().place(number);
-                let own = (own.start - place.start) as usize..(own.end - place.start) as usize;
-                let block = self.keep_in_cache(number, bytes.slice(own))?;
-                take(number, &block);
-            }
-        }
-        Ok(())
+        let read = |blocks: Range<usize>, numbers: &[usize]| {
+            let start = self.index().place(blocks.start).start;
+            let bytes = self.read(start..self.index().place(blocks.end - 1).end)?;
+            let own = |number: &usize| {
+                let own = self.index().place(*number);
+                let own = (own.start - start) as usize..(own.end - start) as usize;
+                self.keep_in_cache(*number, bytes.slice(own))
+            };
+            numbers.iter().map(own).collect()
+        };
+        self.queue().read(missing, self.percent_min(), &read, take)
     }
 
     /// Holds on to `block` if the cache's budget has room for it.

@@ -7,6 +7,7 @@
 mod batch;
 mod footer;
 mod index;
+mod queue;
 mod reader;
 mod writer;
 

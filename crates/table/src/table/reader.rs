@@ -11,6 +11,7 @@ use esker_base::{Bytes, Clock, Error, Result};
 use super::batch::Kept;
 use super::footer::{FOOTER_BYTES, Footer};
 use super::index::Index;
+use super::queue::Queue;
 use super::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::block::{BLOCK_BYTES_MAX, Block};
 use crate::cache::{BlockCache, Shelf};
@@ -46,6 +47,7 @@ pub struct Table {
     cache: Arc<BlockCache>,
     shelf: Shelf,
     kept: Kept,
+    queue: Queue<Arc<Block>>,
     counters: Arc<ReadCounters>,
 }
 
@@ -136,8 +138,8 @@ impl Table {
         let (footer, index) =
             Self::parse_tail(schema, &tail, base).map_err(|damage| damage.of(&name, base))?;
         let shelf = cache.shelf(schema, index.first_orders(schema));
-        let kept = Kept::default();
-        Ok(Self { store, name, schema, tail, index, footer, cache, shelf, kept, counters })
+        let (kept, queue) = (Kept::default(), Queue::default());
+        Ok(Self { store, name, schema, tail, index, footer, cache, shelf, kept, queue, counters })
     }
 
     fn parse_tail(
@@ -253,6 +255,11 @@ impl Table {
     /// Blocks for batches.
     pub(super) fn kept(&self) -> &Kept {
         &self.kept
+    }
+
+    /// Blocks that batches wait for.
+    pub(super) fn queue(&self) -> &Queue<Arc<Block>> {
+        &self.queue
     }
 
     /// α of this table's blocks on its store.

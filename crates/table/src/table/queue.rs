@@ -1,0 +1,278 @@
+//! Queue: the blocks of a table that batches wait for, each from its own thread.
+//!
+//! A batch queues what it lacks. Then whoever waits reads, of all that is queued, the region with the
+//! most requests a block, be it its own or another's, and everybody gets what it asked for; a block
+//! that several wait for is read once. Regions are found anew when the number of queued requests has
+//! reached another level, and when none is left.
+//! Concurrency: one lock, not held while a region is read.
+//! Source: MetaKV §III-B.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use esker_base::Result;
+use hashbrown::HashMap;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::cluster::{Region, Requested, cluster};
+
+/// Requests in a level.
+const LEVEL_REQUESTS: usize = 1_000;
+
+/// Reads the blocks of a region, and returns those with the given numbers, in their order.
+pub(super) type Read<'a, B> = dyn Fn(Range<usize>, &[usize]) -> Result<Vec<B>> + 'a;
+
+/// What batches of one table wait for; `B` is a block, cheap to clone.
+#[derive(Debug)]
+pub(super) struct Queue<B> {
+    state: Mutex<State<B>>,
+    /// Blocks were read, or could not be.
+    changed: Condvar,
+}
+
+impl<B> Default for Queue<B> {
+    fn default() -> Self {
+        Self { state: Mutex::default(), changed: Condvar::new() }
+    }
+}
+
+#[derive(Debug)]
+struct State<B> {
+    /// Blocks that nobody reads yet, and how many requests need each.
+    queued: BTreeMap<usize, usize>,
+    /// All these requests.
+    requests: usize,
+    /// Regions as they were found last, the densest at the end, and at which level that was.
+    regions: Vec<Region>,
+    level: usize,
+    /// Which batches wait for a block that is queued or being read.
+    waiting: HashMap<usize, Vec<u64>>,
+    /// What was read for each batch by others.
+    arrived: HashMap<u64, Vec<(usize, B)>>,
+    next_batch: u64,
+}
+
+impl<B> Default for State<B> {
+    fn default() -> Self {
+        Self {
+            queued: BTreeMap::new(),
+            requests: 0,
+            regions: Vec::new(),
+            level: 0,
+            waiting: HashMap::new(),
+            arrived: HashMap::new(),
+            next_batch: 0,
+        }
+    }
+}
+
+impl<B: Clone> Queue<B> {
+    /// Passes each block of `missing`, which ascend, to `take`, once they were read, by this call or
+    /// by another that goes on meanwhile. Regions have a locality factor of `percent_min` or more.
+    ///
+    /// # Errors
+    /// What `read` returns, of a region that had some of `missing` or stood before them; then others
+    /// who wait for it read it themselves.
+    pub(super) fn read(
+        &self,
+        missing: &[Requested],
+        percent_min: usize,
+        read: &Read<'_, B>,
+        take: &mut dyn FnMut(usize, &B),
+    ) -> Result<()> {
+        let state = &mut self.state.lock();
+        let batch = state.add(missing);
+        let mut left = missing.len();
+        while left > 0 {
+            let arrived = state.arrived.get_mut(&batch).map(std::mem::take).unwrap_or_default();
+            left -= arrived.len();
+            MutexGuard::unlocked(state, || arrived.iter().for_each(|(at, block)| take(*at, block)));
+            if left == 0 {
+                break;
+            }
+            let Some((blocks, numbers)) = state.next_region(percent_min) else {
+                if state.arrived.get(&batch).is_none_or(Vec::is_empty) {
+                    self.changed.wait(state);
+                }
+                continue;
+            };
+            match MutexGuard::unlocked(state, || read(blocks, &numbers)) {
+                Ok(found) => state.serve(&numbers, &found),
+                Err(error) => {
+                    state.queue_again(&numbers);
+                    state.leave(batch, missing);
+                    self.changed.notify_all();
+                    return Err(error);
+                }
+            }
+            self.changed.notify_all();
+        }
+        state.arrived.remove(&batch);
+        Ok(())
+    }
+}
+
+impl<B: Clone> State<B> {
+    /// Queues `missing` for a new batch, whose number is returned.
+    fn add(&mut self, missing: &[Requested]) -> u64 {
+        let batch = self.next_batch;
+        self.next_batch += 1;
+        self.arrived.insert(batch, Vec::new());
+        for Requested { block, count } in missing {
+            let waiting = self.waiting.entry(*block).or_default();
+            waiting.push(batch);
+            // Unless somebody reads it just now.
+            if waiting.len() == 1 || self.queued.contains_key(block) {
+                *self.queued.entry(*block).or_default() += count;
+                self.requests += count;
+            }
+        }
+        batch
+    }
+
+    /// The region to read next, and which of its blocks are wanted; these are queued no more.
+    fn next_region(&mut self, percent_min: usize) -> Option<(Range<usize>, Vec<usize>)> {
+        while !self.queued.is_empty() {
+            let level = self.requests / LEVEL_REQUESTS;
+            if self.regions.is_empty() || level != self.level {
+                let queued = self.queued.iter();
+                let queued: Vec<Requested> =
+                    queued.map(|(&block, &count)| Requested { block, count }).collect();
+                self.regions = cluster(&queued, percent_min);
+                self.regions.reverse();
+                self.level = level;
+            }
+            let Some(region) = self.regions.pop() else { continue };
+            let wanted: Vec<(usize, usize)> =
+                self.queued.range(region.blocks.clone()).map(|(at, count)| (*at, *count)).collect();
+            for (number, count) in &wanted {
+                self.queued.remove(number);
+                self.requests -= count;
+            }
+            if !wanted.is_empty() {
+                return Some((
+                    region.blocks,
+                    wanted.into_iter().map(|(number, _)| number).collect(),
+                ));
+            }
+        }
+        None
+    }
+
+    /// Gives the blocks `numbers`, that were read, to those who wait.
+    fn serve(&mut self, numbers: &[usize], blocks: &[B]) {
+        for (number, block) in numbers.iter().zip(blocks) {
+            for batch in self.waiting.remove(number).unwrap_or_default() {
+                if let Some(arrived) = self.arrived.get_mut(&batch) {
+                    arrived.push((*number, block.clone()));
+                }
+            }
+        }
+    }
+
+    /// Queues the blocks `numbers` again, which could not be read.
+    fn queue_again(&mut self, numbers: &[usize]) {
+        for number in numbers {
+            let count = self.waiting.get(number).map_or(0, Vec::len);
+            self.requests += count;
+            self.queued.insert(*number, count);
+        }
+    }
+
+    /// The batch waits no more.
+    fn leave(&mut self, batch: u64, missing: &[Requested]) {
+        self.arrived.remove(&batch);
+        for Requested { block, .. } in missing {
+            let Some(waiting) = self.waiting.get_mut(block) else { continue };
+            waiting.retain(|other| *other != batch);
+            if waiting.is_empty() {
+                self.waiting.remove(block);
+                self.requests -= self.queued.remove(block).unwrap_or(0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use esker_base::{Error, Kind};
+
+    use super::*;
+
+    fn requested(blocks: impl IntoIterator<Item = usize>, count: usize) -> Vec<Requested> {
+        blocks.into_iter().map(|block| Requested { block, count }).collect()
+    }
+
+    #[test]
+    fn regions_are_found_anew_at_each_level() {
+        let mut state = State::<u8>::default();
+        state.add(&requested([0, 50], 400));
+        assert_eq!(state.next_region(80), Some((0..1, vec![0])));
+        assert_eq!((state.level, state.regions.len()), (0, 1));
+        // A denser block comes, and the level is the same: the region that was found is read first.
+        state.add(&requested([90], 450));
+        assert_eq!(state.next_region(80), Some((50..51, vec![50])));
+        // Enough for the next level: the densest of all comes first.
+        state.add(&requested([51, 52], 300));
+        state.add(&requested([91], 500));
+        assert_eq!(state.next_region(80), Some((90..92, vec![90, 91])));
+        assert_eq!(state.level, 1);
+        assert_eq!(state.next_region(80), Some((51..53, vec![51, 52])));
+        assert_eq!((state.next_region(80), state.requests), (None, 0));
+    }
+
+    #[test]
+    fn batches_that_wait_together_share_what_is_read() {
+        let queue = Queue::<usize>::default();
+        let (together, reads) = (Barrier::new(4), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for first in 0..4usize {
+                let (queue, together, reads) = (&queue, &together, &reads);
+                scope.spawn(move || {
+                    // Each lacks some that others lack too; nothing is read before all have said so.
+                    let missing = requested((first * 10..first * 10 + 40).step_by(2), 3);
+                    let mut taken = Vec::new();
+                    let read = |blocks: Range<usize>, numbers: &[usize]| {
+                        if reads.fetch_add(numbers.len(), Ordering::Relaxed) == 0 {
+                            while queue.state.lock().next_batch < 4 {
+                                std::thread::yield_now();
+                            }
+                        }
+                        assert!(numbers.iter().all(|number| blocks.contains(number)));
+                        Ok(numbers.iter().map(|number| number * 7).collect())
+                    };
+                    together.wait();
+                    let mut take = |number, block: &usize| taken.push((number, *block));
+                    queue.read(&missing, 100, &read, &mut take).expect("no failure");
+                    taken.sort_unstable();
+                    let expected = missing.iter().map(|one| (one.block, one.block * 7));
+                    assert_eq!(taken, expected.collect::<Vec<_>>());
+                });
+            }
+        });
+        assert!(reads.into_inner() < 4 * 20, "35 blocks are asked for 80 times");
+        let state = queue.state.into_inner();
+        assert!(state.queued.is_empty() && state.waiting.is_empty() && state.arrived.is_empty());
+        assert_eq!(state.requests, 0);
+    }
+
+    #[test]
+    fn who_cannot_read_leaves_it_to_the_others() {
+        let queue = Queue::<usize>::default();
+        let other = requested([1, 2], 1);
+        let batch = queue.state.lock().add(&other);
+        let failing = |_: Range<usize>, _: &[usize]| Err(Error::new(Kind::Unavailable, "gone"));
+        let mut take = |_, _: &usize| panic!("nothing was read");
+        let failed = queue.read(&requested([2, 9], 1), 100, &failing, &mut take);
+        assert_eq!(failed.expect_err("it fails").kind(), Kind::Unavailable);
+        let mut state = queue.state.lock();
+        assert_eq!(state.queued.keys().copied().collect::<Vec<_>>(), [1, 2]);
+        assert!(state.waiting.values().all(|waiting| *waiting == [batch]));
+        state.leave(batch, &other);
+        assert!(state.queued.is_empty() && state.waiting.is_empty() && state.arrived.is_empty());
+        assert_eq!(state.requests, 0);
+    }
+}
