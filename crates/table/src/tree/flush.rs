@@ -79,7 +79,7 @@ impl Inner {
         let bytes_max = self.active_bytes_max();
         if self.active_bytes.load(Ordering::Relaxed) < bytes_max {
             self.keep_pace(bytes_max);
-            return self.check_failure();
+            return Ok(());
         }
         self.freeze(false)?;
         if !self.options.background {
