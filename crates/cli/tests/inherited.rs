@@ -142,8 +142,8 @@ fn copy(file: &File, range: Range<u64>, mut to: u64) {
     }
 }
 
-/// Changes files that a base has; after each round all that is synced must survive the death of the
-/// mount, or be there in the next session, on top of what the round has published.
+/// Changes files that a base has; all that is synced must survive the death of the mount, compaction,
+/// and be there in the next session, on top of what the round has published.
 fn inherited_files_are_as_their_copies(rounds: u64, operations: u32, mode: &[&str]) {
     let mounted = Mounted::new();
     let local = mounted.esker.path("local");
@@ -173,7 +173,7 @@ fn inherited_files_are_as_their_copies(rounds: u64, operations: u32, mode: &[&st
         let (base, name) = (format!("base-{round}"), format!("base-{}", round + 1));
         mount(&name, &["--base", &base]);
         check();
-        for _ in 0..2 {
+        for turn in 0..2 {
             let mut pairs: Vec<Pair> = files().map(pair).collect();
             for _ in 0..operations / 2 / TURN {
                 let at = random.below(pairs.len() as u64) as usize;
@@ -181,7 +181,10 @@ fn inherited_files_are_as_their_copies(rounds: u64, operations: u32, mode: &[&st
             }
             pairs.iter().for_each(|pair| pair.mounted.sync_all().expect("sync"));
             drop(pairs);
-            mounted.crash();
+            match turn {
+                0 => mounted.crash(),
+                _ => mounted.crash_and_compact(),
+            }
             mount(&name, &["--resume"]);
             check();
         }

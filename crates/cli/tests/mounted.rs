@@ -102,6 +102,13 @@ impl Mounted {
         }
     }
 
+    /// As [`Mounted::crash`]; the session is compacted then, which gives up what was overwritten.
+    pub fn crash_and_compact(&self) {
+        let set = esker_fuse::status_of(&self.at).expect("it runs").set.expect("a session");
+        self.crash();
+        self.esker.ok(["compact", &format!("@{set}")]);
+    }
+
     /// Mounts the session again that a crash has left.
     pub fn resume(&self, name: &str) {
         self.mount(&["mount", "--write", name, "--resume"]);
