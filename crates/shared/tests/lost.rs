@@ -1,8 +1,14 @@
 //! Ranks that die: the others are told which, nothing hangs, and what was synced is there.
 
-use esker_base::{Error, Kind};
+use std::time::Duration;
 
-use crate::support::{assert_sound, content, memory, options, repository, run, same};
+use esker_base::store::MemoryStore;
+use esker_base::{Error, Kind, Result};
+use esker_comm::job::Job;
+use esker_comm::{Rank, tcp};
+use esker_shared::SharedJob;
+
+use crate::support::{JOB, assert_sound, content, memory, options, repository, run, same};
 
 #[test]
 fn a_dead_rank_is_named_and_what_it_synced_stays() {
@@ -53,4 +59,51 @@ fn a_dead_rank_is_named_and_what_it_synced_stays() {
         same(&content(&repository, set, "/f"), &bytes, "published");
         assert_sound(&repository);
     }
+}
+
+/// As processes of which one is killed: its sockets end without a goodbye.
+#[test]
+fn a_rank_whose_connections_end_is_named_and_what_it_synced_is_read_from_the_store() {
+    const DEAD: u32 = 1;
+    let (store, meet) = (memory(), MemoryStore::default());
+    let repository = repository(&store);
+    let tcp_options = tcp::Options { deadline: Duration::from_secs(60), ..Default::default() };
+    let live = |rank: Rank| -> Result<()> {
+        let node = (rank.0 / 2).to_string();
+        let place = Job { id: "lost".into(), rank, size: 4, node, address: None, meet: None };
+        tcp::run(&meet, &place, &tcp_options, |transport| {
+            let mut job = SharedJob::begin(transport, &repository, JOB, &[], &options(1, 100))?;
+            let mut file = job.open("/f", Some(0o644))?;
+            job.write(&mut file, u64::from(rank.0) * 500, &[1 + rank.0 as u8; 500])?;
+            job.sync(&mut file)?;
+            job.barrier()?;
+            if rank.0 == DEAD {
+                return Err(Error::new(Kind::Invalid, "killed"));
+            }
+            loop {
+                job.read(&mut file, 0, 2_000)?;
+                job.barrier()?;
+            }
+        })
+    };
+    let ended: Vec<Result<()>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = Rank::all(4).map(|rank| scope.spawn(move || live(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    });
+    for (rank, end) in ended.into_iter().enumerate() {
+        let error = end.expect_err("one was killed").to_string();
+        let wanted = if rank == DEAD as usize { "killed" } else { "rank 1 is lost" };
+        assert!(error.contains(wanted), "rank {rank}: {error}");
+    }
+    // The store is all that is left.
+    let published = run(&store, (1, 1), &[], &options(1, 100), |mut job| {
+        let mut file = job.open("/f", None)?;
+        let bytes = job.read(&mut file, 0, 1 << 20)?;
+        job.close(file)?;
+        Ok((job.publish("after")?.0, bytes))
+    });
+    let (set, bytes) = published.expect("again").swap_remove(0);
+    let wanted: Vec<u8> = (0..2_000).map(|at| 1 + (at / 500) as u8).collect();
+    same(&bytes, &wanted, "read");
+    same(&content(&repository, set, "/f"), &wanted, "published");
 }

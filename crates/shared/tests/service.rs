@@ -6,7 +6,7 @@ use esker_base::{Kind, Random, Result};
 use esker_comm::Transport;
 use esker_shared::Segments;
 use esker_table::manifest::SetId;
-use esker_table::segment::{LogPlace, Segment, SegmentRun};
+use esker_table::segment::{LogPlace, Nest, Segment, SegmentRun};
 
 use crate::support::{memory, options, run};
 
@@ -112,6 +112,43 @@ fn segments_are_found_by_every_rank_however_they_are_asked_for() {
             });
         done.unwrap_or_else(|error| panic!("seed {seed}: {error:?}"));
     }
+}
+
+/// Boxes of an array of 30 by 20 by 10 cells of 4 bytes, as ranks of BTIO have them.
+#[test]
+fn boxes_of_an_array_are_put_as_one_descriptor_each() {
+    let store = memory();
+    let done = run(&store, (3, 1), &[], &options(1, 777), |mut job| {
+        let service = job.segments();
+        let me = service.rank().0;
+        let cell = |x: u64, y: u64, z: u64| ((z * 20 + y) * 30 + x) * 4;
+        let mut wanted = Bytes::new();
+        for rank in 0..3_u64 {
+            // 10 by 20 by 10 of them, in its log line by line.
+            let first = segment(FILE, cell(rank * 10, 0, 0), 40, rank, 500);
+            let (stride, log_stride) = (cell(0, 1, 0), 40);
+            let plane = SegmentRun { first, count: 20, stride, log_stride };
+            let (stride, log_stride) = (cell(0, 0, 1), 20 * 40);
+            let cube = Nest { run: plane, count: 10, stride, log_stride };
+            for (line, (z, y)) in (0..10).flat_map(|z| (0..20).map(move |y| (z, y))).enumerate() {
+                let at = 500 + line as u64 * 40;
+                put(&mut wanted, &segment(FILE, cell(rank * 10, y, z), 40, rank, at));
+            }
+            if rank == u64::from(me) {
+                let ticket = service.put_nests(&[cube])?;
+                service.wait(ticket)?;
+            }
+            let endless = Nest { count: u64::MAX, ..cube };
+            let refused = service.put_nests(&[endless]).map(drop);
+            assert_eq!(refused.expect_err("it has no end").kind(), Kind::Invalid);
+        }
+        service.barrier()?;
+        let all = service.get_range(FILE, 0..cell(0, 0, 10))?;
+        assert_eq!(bytes_of(&all), wanted);
+        assert_eq!(wanted.len(), 30 * 20 * 10 * 4);
+        service.barrier()
+    });
+    done.expect("job");
 }
 
 #[test]
