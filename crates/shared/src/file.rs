@@ -25,8 +25,9 @@ use esker_table::tree::runs_among;
 use crate::gather;
 use crate::job::{Reads, SharedJob};
 use crate::message::{FETCH_BYTES_MAX, Reply, Request, SEGMENTS_MAX, ones};
-use crate::service::{Snapshot, no_answer};
+use crate::service::no_answer;
 use crate::settle::tree;
+use crate::snapshot::Snapshot;
 
 /// Segments of one file that wait to be sent.
 const UNSENT_MAX: usize = 1 << 16;

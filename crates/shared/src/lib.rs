@@ -16,11 +16,13 @@ mod server;
 mod service;
 mod settle;
 mod slices;
+mod snapshot;
 
 pub use file::{Attributes, SharedFile};
 pub use job::{INDEX_RANK, Reads, SharedJob, SharedOptions};
-pub use service::{Lookup, Segments, Snapshot, Ticket};
+pub use service::{Lookup, Segments, Ticket};
 pub use slices::{SLICE_BYTES, SLOTS, SliceMap};
+pub use snapshot::Snapshot;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/shared-files.md")]

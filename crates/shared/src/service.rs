@@ -24,13 +24,14 @@ use esker_comm::collective::{CollectiveOptions, Collectives, VALUE_BYTES_MAX};
 use esker_comm::{Counters, Rank, Transport};
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
-use esker_table::segment::{Nest, Overlay, Segment, SegmentBuffer, SegmentLog, SegmentRun};
+use esker_table::segment::{Nest, Overlay, Segment, SegmentLog, SegmentRun};
 
 use crate::exchange::Exchange;
 use crate::gather;
 use crate::message::{OFFSETS_MAX, Reply, Request, SEGMENTS_MAX};
 use crate::server::Server;
 use crate::slices::{SLOTS, SliceMap};
+use crate::snapshot::Snapshot;
 
 /// Runs that one request puts.
 const BATCH_RUNS: usize = 1 << 13;
@@ -51,14 +52,6 @@ pub struct Lookup {
     count: usize,
 }
 
-/// All segments of a file at one moment, which later puts do not change.
-#[derive(Debug, Default)]
-pub struct Snapshot {
-    buffer: SegmentBuffer,
-    file: u128,
-    end: u64,
-}
-
 /// A rank's access to the segments of all files, and its service of its share of them.
 #[derive(Debug)]
 pub struct Segments<T> {
@@ -68,6 +61,8 @@ pub struct Segments<T> {
     unsynced: BTreeSet<Rank>,
     /// The first put that nobody has waited for.
     first_put: u64,
+    /// Why a put failed that nobody can put again.
+    failed: Option<(Kind, String)>,
 }
 
 impl<T: Transport> Segments<T> {
@@ -83,7 +78,7 @@ impl<T: Transport> Segments<T> {
         let server = Server::new(transport.rank(), index, store, map.clone());
         let exchange = Exchange::new(transport, server);
         let collectives = Collectives::new(exchange, CollectiveOptions::default());
-        Self { collectives, map, unsynced: BTreeSet::new(), first_put: 0 }
+        Self { collectives, map, unsynced: BTreeSet::new(), first_put: 0, failed: None }
     }
 
     /// Which rank this is.
@@ -200,25 +195,37 @@ impl<T: Transport> Segments<T> {
         self.exchange().settle_puts(ticket.requests.start, ticket.requests.end)
     }
 
-    /// Waits for all puts.
+    /// Waits for all puts. Once one has failed of which nobody was told, this and
+    /// [`Segments::sync`] fail ever after: what it put is lost, and is not to be taken for durable
+    /// because somebody tries again.
     ///
     /// # Errors
     /// As [`Segments::wait`], the first of them that nobody was told.
     pub fn drain(&mut self) -> Result<()> {
+        if let Some((kind, what)) = &self.failed {
+            return Err(Error::new(*kind, format!("segments were lost before: {what}")));
+        }
         let (first, next) = (self.first_put, self.exchange().next_id());
         self.first_put = next;
-        self.exchange().settle_puts(first, next)
+        let settled = self.exchange().settle_puts(first, next);
+        if let Err(error) = &settled {
+            self.failed = Some((error.kind(), error.to_string()));
+        }
+        settled
     }
 
     /// Returns once all segments that this rank put survive power loss; those of their bytes that
-    /// are in this rank's logs are to be synced before. Cost: a message and a sync for each owner.
+    /// are in this rank's logs are to be synced before. One that failed because an owner could not
+    /// sync may be tried again. Cost: a message and a sync for each owner.
     ///
     /// # Errors
     /// As [`Segments::drain`].
     pub fn sync(&mut self) -> Result<()> {
         self.drain()?;
-        let owners = std::mem::take(&mut self.unsynced);
-        self.ask_all(owners, &Request::Sync).map(drop)
+        // Asked again if one fails.
+        self.ask_all(self.unsynced.clone(), &Request::Sync)?;
+        self.unsynced.clear();
+        Ok(())
     }
 
     /// Asks every one of `ranks` the same; their answers, in their order.
@@ -474,51 +481,6 @@ impl<T: Transport> Segments<T> {
 }
 
 const _: () = assert!(SLOTS * 8 <= VALUE_BYTES_MAX);
-
-impl Snapshot {
-    fn of(file: u128, runs: Vec<SegmentRun>) -> Result<Self> {
-        if runs.iter().any(|run| run.first.file != file) {
-            return Err(no_answer());
-        }
-        let placed = runs.iter().filter(|run| run.first.place.is_some());
-        let end = placed.map(SegmentRun::end).max().unwrap_or(0);
-        let mut buffer = SegmentBuffer::default();
-        buffer.insert_batch(file, &runs);
-        Ok(Self { buffer, file, end })
-    }
-
-    /// Where the last segment ends.
-    #[must_use]
-    pub fn end(&self) -> u64 {
-        self.end
-    }
-
-    /// Up to `limit` segments that end after `from`, in order, whole; holes are left out. To go on
-    /// give the end of the last.
-    ///
-    /// # Errors
-    /// `TooLarge` if there are too many that overlapped.
-    pub fn chunk(&self, from: u64, limit: usize) -> Result<Vec<Segment>> {
-        let Some(lattice) = self.buffer.lattice(self.file)? else { return Ok(Vec::new()) };
-        let (mut found, mut from) = (Vec::new(), from);
-        while found.len() < limit {
-            let chunk = lattice.chunk(from, limit);
-            let Some(last) = chunk.last() else { break };
-            from = last.end();
-            found.extend(chunk.into_iter().filter(|segment| segment.place.is_some()));
-        }
-        found.truncate(limit);
-        Ok(found)
-    }
-
-    /// Fills the gaps of `overlay`, of the same file.
-    ///
-    /// # Errors
-    /// As [`Snapshot::chunk`].
-    pub fn fill(&self, overlay: &mut Overlay) -> Result<()> {
-        self.buffer.fill(overlay)
-    }
-}
 
 fn runs_in(reply: Reply) -> Result<Vec<SegmentRun>> {
     match reply {

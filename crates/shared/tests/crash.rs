@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use esker_base::store::{Effect, FaultStore, SharedStore};
-use esker_base::{Random, Result};
+use esker_base::{Kind, Random, Result};
 use esker_shared::{Reads, SharedFile, SharedOptions};
 
 use crate::campaign;
@@ -401,6 +401,91 @@ fn segments_that_move_are_there_wherever_the_world_stops() {
         }
     }
     println!("{count} operations");
+}
+
+/// Writes and syncs, again and again if that fails, while one operation of the store fails; whether
+/// the second rank was told at last that all it wrote is durable, and that the job was published.
+fn persist(
+    store: &FaultStore,
+    shared: &SharedStore,
+    fail: Option<(u64, Kind, Effect)>,
+) -> [bool; 2] {
+    let (synced, published) = (AtomicU64::new(0), AtomicU64::new(0));
+    let done = run(shared, (2, 1), &[], &options(1, 1_000), |mut job| {
+        let mut file = job.open("/shared", Some(0o644))?;
+        job.barrier()?;
+        let me = job.segments().rank().0;
+        if me == 1 {
+            if let Some((after, kind, effect)) = fail {
+                store.fail_at_with(store.operations() + after, kind, effect);
+            }
+            for turn in 0..8 {
+                job.write(&mut file, turn * 700, &[1 + turn as u8; 700])?;
+                for _ in 0..3 {
+                    if job.sync(&mut file).is_ok() {
+                        synced.store(turn + 1, Ordering::SeqCst);
+                        break;
+                    }
+                }
+            }
+        }
+        job.barrier()?;
+        job.close(file)?;
+        job.publish("shared")?;
+        published.store(1, Ordering::SeqCst);
+        Ok(())
+    });
+    drop(done);
+    [synced.into_inner() == 8, published.into_inner() == 1]
+}
+
+/// Symptom: a sync that failed, as for want of room, succeeded when it was tried again, and what was
+/// to be synced was lost; a job was published without it. Cause: segments were given up when they
+/// were sent, and owners that had failed to sync were not asked again. Fix: see
+/// [`esker_shared::Segments::drain`].
+#[test]
+fn a_sync_that_is_tried_again_after_a_failure_never_lies() {
+    let count = {
+        let faulty = Arc::new(FaultStore::new(memory(), 1));
+        let shared: SharedStore = faulty.clone();
+        assert_eq!(persist(&faulty, &shared, None), [true, true]);
+        faulty.operations()
+    };
+    let (mut told, mut all) = (0, 0);
+    for after in 1..=count {
+        for (kind, effect) in [(Kind::NoSpace, Effect::None), (Kind::Unavailable, Effect::Partial)]
+        {
+            let faulty = Arc::new(FaultStore::new(memory(), after));
+            let shared: SharedStore = faulty.clone();
+            let [synced, published] = persist(&faulty, &shared, Some((after, kind, effect)));
+            let what = format!("{kind:?} {effect:?} at operation {after} of {count}");
+            let wanted: Vec<u8> = (0..8).flat_map(|turn| [1 + turn as u8; 700]).collect();
+            let image = faulty.after_power_loss().expect("an image");
+            if published {
+                all += 1;
+                let repository = repository(&image);
+                let set = repository.resolve("shared").expect(&what).set;
+                same(&content(&repository, set, "/shared"), &wanted, &what);
+            } else if synced {
+                told += 1;
+                let read = run(&image, (2, 2), &[], &options(2, 500), |mut job| {
+                    let mut file = job.open("/shared", None)?;
+                    let got = job.read(&mut file, 0, 10_000)?;
+                    same(&got, &wanted, &what);
+                    job.barrier()
+                });
+                // Some parts may be complete: the job is to be published.
+                if let Err(error) = read {
+                    assert_eq!(error.kind(), Kind::Invalid, "{what}: {error:?}");
+                }
+            }
+        }
+    }
+    println!(
+        "of {} failures {told} were told of all that it is durable, {all} published",
+        2 * count
+    );
+    assert!(told > 0 && all > 0, "{told} and {all}");
 }
 
 /// For `make soak`.
