@@ -126,3 +126,46 @@ impl Session {
         Ok((entry, Place::Name(dir.clone(), name.to_vec())))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use esker_base::Kind;
+    use esker_base::store::{FaultStore, MemoryStore};
+    use esker_table::tree::{Durability, TreeOptions};
+
+    use super::*;
+    use crate::repository::Repository;
+    use crate::session::SessionOptions;
+
+    #[test]
+    fn nothing_is_open_once_what_could_not_be_closed_is_flushed() {
+        let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+        let repository = Repository::new(store.clone());
+        // Without a log nobody but this thread writes to the store.
+        let tree = TreeOptions { durability: Durability::None, ..TreeOptions::default() };
+        let options = SessionOptions { tree, ..SessionOptions::default() };
+        let session = repository.begin(&[], options).expect("begin");
+        let write = |name: &[u8], bytes: &[u8]| {
+            let file = session.create_file(session.root(), name, 0o600).expect("create");
+            session.write_file(&file, 0, bytes).expect("write");
+            file
+        };
+        let (small, large) = (write(b"small", &[1; 9]), write(b"large", &[2; 90_000]));
+        let twice = session.open_file(session.root(), b"small").expect("open");
+        store.fail_one_in(1, Kind::NoSpace);
+        session.close_file(small).expect("somebody has it open, and its record has room for it");
+        session.close_file(large).expect_err("no room");
+        store.fail_one_in(0, Kind::NoSpace);
+        session.flush().expect("flush");
+        let buffered = || session.files().buffered_bytes.load(Ordering::Relaxed);
+        assert!(!session.files().is_empty(), "the small one is open once more");
+        assert_eq!(buffered(), 9);
+        session.close_file(twice).expect("close");
+        assert!(session.files().is_empty());
+        assert_eq!(buffered(), 0);
+        let large = session.find("/large", crate::namespace::Follow::No).expect("find").inode;
+        assert_eq!(session.read(&large, 0, 90_001).expect("read"), &[2; 90_000][..]);
+    }
+}
