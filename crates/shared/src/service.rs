@@ -24,7 +24,7 @@ use esker_comm::collective::{CollectiveOptions, Collectives, VALUE_BYTES_MAX};
 use esker_comm::{Counters, Rank, Transport};
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
-use esker_table::segment::{Nest, Overlay, Segment, SegmentLog, SegmentRun};
+use esker_table::segment::{Overlay, Segment, SegmentLog, SegmentRun, Strides};
 
 use crate::exchange::Exchange;
 use crate::gather;
@@ -138,34 +138,15 @@ impl<T: Transport> Segments<T> {
     /// # Errors
     /// As [`Segments::put_segments`]; `Invalid` for runs whose numbers make no sense.
     pub fn put_runs(&mut self, runs: &[SegmentRun]) -> Result<Ticket> {
-        self.put_all(runs, |run| run.is_possible(), |run| std::iter::once(*run))
-    }
-
-    /// As [`Segments::put_runs`], of nests: a box of an array of three dimensions is one of them, one
-    /// of more dimensions several. They travel as their runs.
-    ///
-    /// # Errors
-    /// As [`Segments::put_runs`].
-    pub fn put_nests(&mut self, nests: &[Nest]) -> Result<Ticket> {
-        self.put_all(nests, Nest::is_possible, Nest::runs)
-    }
-
-    /// Puts the runs of which `patterns` are made, if all of those are possible.
-    fn put_all<P, R: Iterator<Item = SegmentRun>>(
-        &mut self,
-        patterns: &[P],
-        is_possible: impl Fn(&P) -> bool,
-        runs: impl Fn(&P) -> R,
-    ) -> Result<Ticket> {
-        if !patterns.iter().all(is_possible) {
-            return Err(Error::new(Kind::Invalid, "a run of segments that is none"));
-        }
         let first = self.exchange().next_id();
         let mut batches: BTreeMap<(Rank, u128), Vec<SegmentRun>> = BTreeMap::new();
         let map = self.map.clone();
-        for run in patterns.iter().flat_map(runs) {
+        if !runs.iter().all(SegmentRun::is_possible) {
+            return Err(Error::new(Kind::Invalid, "a run of segments that is none"));
+        }
+        for run in runs {
             let mut full = Vec::new();
-            map.split(&run, &mut |owner, part| {
+            map.split(run, &mut |owner, part| {
                 let batch = batches.entry((owner, part.first.file)).or_default();
                 batch.push(part);
                 if batch.len() == BATCH_RUNS {
@@ -176,6 +157,19 @@ impl<T: Transport> Segments<T> {
         }
         batches.into_iter().try_for_each(|((owner, _), batch)| self.put_batch(owner, batch))?;
         Ok(Ticket { requests: first..self.exchange().next_id() })
+    }
+
+    /// As [`Segments::put_runs`], of segments at regular distances in several dimensions, as one
+    /// descriptor. It travels as its runs, of the innermost dimension.
+    ///
+    /// # Errors
+    /// As [`Segments::put_runs`]; `Invalid` for strides of over
+    /// [`esker_table::segment::OPERATION_SEGMENTS_MAX`] runs.
+    pub fn put_strides(&mut self, strides: &Strides) -> Result<Ticket> {
+        if !strides.is_possible() {
+            return Err(Error::new(Kind::Invalid, "strides that end nowhere, or of too many runs"));
+        }
+        self.put_runs(&strides.runs())
     }
 
     fn put_batch(&mut self, owner: Rank, batch: Vec<SegmentRun>) -> Result<()> {

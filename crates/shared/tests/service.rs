@@ -6,7 +6,7 @@ use esker_base::{Kind, Random, Result};
 use esker_comm::Transport;
 use esker_shared::Segments;
 use esker_table::manifest::SetId;
-use esker_table::segment::{LogPlace, Nest, Segment, SegmentRun};
+use esker_table::segment::{Dimension, LogPlace, Segment, SegmentRun, Strides};
 
 use crate::support::{memory, options, run};
 
@@ -126,20 +126,20 @@ fn boxes_of_an_array_are_put_as_one_descriptor_each() {
         for rank in 0..3_u64 {
             // 10 by 20 by 10 of them, in its log line by line.
             let first = segment(FILE, cell(rank * 10, 0, 0), 40, rank, 500);
-            let (stride, log_stride) = (cell(0, 1, 0), 40);
-            let plane = SegmentRun { first, count: 20, stride, log_stride };
-            let (stride, log_stride) = (cell(0, 0, 1), 20 * 40);
-            let cube = Nest { run: plane, count: 10, stride, log_stride };
+            let lines = Dimension { count: 20, stride: cell(0, 1, 0), log_stride: 40 };
+            let planes = Dimension { count: 10, stride: cell(0, 0, 1), log_stride: 20 * 40 };
+            let cube = Strides { first, dimensions: vec![lines, planes] };
             for (line, (z, y)) in (0..10).flat_map(|z| (0..20).map(move |y| (z, y))).enumerate() {
                 let at = 500 + line as u64 * 40;
                 put(&mut wanted, &segment(FILE, cell(rank * 10, y, z), 40, rank, at));
             }
             if rank == u64::from(me) {
-                let ticket = service.put_nests(&[cube])?;
+                let ticket = service.put_strides(&cube)?;
                 service.wait(ticket)?;
             }
-            let endless = Nest { count: u64::MAX, ..cube };
-            let refused = service.put_nests(&[endless]).map(drop);
+            let endless = Dimension { count: u64::MAX, ..planes };
+            let endless = Strides { dimensions: vec![lines, endless], ..cube };
+            let refused = service.put_strides(&endless).map(drop);
             assert_eq!(refused.expect_err("it has no end").kind(), Kind::Invalid);
         }
         service.barrier()?;

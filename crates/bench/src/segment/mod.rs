@@ -4,8 +4,10 @@
 //! random. Puts count until everything is on the store and compaction has settled; look-ups start
 //! with nothing in memory.
 
+mod describe;
 pub mod pattern;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
@@ -14,11 +16,12 @@ use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_table::manifest::{Manifest, SetId};
 use esker_table::schema::Row;
 use esker_table::schema::record::RECORD;
-use esker_table::segment::{LogPlace, Piece, Segment, SegmentRun};
+use esker_table::segment::{LogPlace, Piece, Segment, SegmentRun, Strides};
 use esker_table::tables::TableSource;
 use esker_table::tree::{Tree, TreeOptions, TreeSetup, Verdict};
 use serde::Serialize;
 
+use self::describe::describe;
 use self::pattern::{BATCH, Batch, Shape};
 use crate::permutation::Permutation;
 use crate::report::Meter;
@@ -37,6 +40,8 @@ pub struct SegmentReport {
     pub operation: &'static str,
     /// Segments.
     pub operations: u64,
+    /// Descriptors in which they were put; 0 if they were put one by one.
+    pub descriptors: usize,
     /// Time of all puts, until compaction has settled.
     pub seconds: f64,
     /// Segments over that.
@@ -69,13 +74,22 @@ pub struct SegmentReport {
 ///
 /// # Errors
 /// `Corrupt` if an answer is wrong; what the store reports.
-pub fn segment(store: &SharedStore, shape: &Shape, options: TreeOptions) -> Result<SegmentReport> {
+pub fn segment(
+    store: &SharedStore,
+    shape: &Shape,
+    as_descriptors: bool,
+    options: TreeOptions,
+) -> Result<SegmentReport> {
     let batches = shape.batches()?;
     let counted = Arc::new(CountedStore::new(store.clone()));
     let set = SetId(Random::from_system().u128());
     let shared: SharedStore = counted.clone();
     let tree = Tree::create(setup(&shared, &options), set, Manifest::new(vec![], 0))?;
-    let mut report = put(&tree, &counted, &batches)?;
+    let mut report = match as_descriptors {
+        false => put(&tree, &counted, &batches, put_entries)?,
+        true => put(&tree, &counted, &described(tree.set(), &batches), put_strides)?,
+    };
+    report.descriptors *= usize::from(as_descriptors);
     drop(tree);
     let queries = Queries::new(batches);
     {
@@ -111,17 +125,53 @@ fn written_bytes(counted: &CountedStore) -> u64 {
     counts.written_bytes + counts.log_bytes
 }
 
-fn put(tree: &Tree, counted: &CountedStore, batches: &[Batch]) -> Result<SegmentReport> {
-    let segments: usize = batches.iter().map(|batch| batch.pieces.len()).sum();
+/// Puts the segments of a batch, one by one; returns how many there are.
+fn put_entries(tree: &Tree, batch: &Batch, runs: &mut Vec<SegmentRun>) -> Result<usize> {
+    tree.put_pieces(&log_of(tree.set(), batch.client), &batch.pieces, runs)?;
+    Ok(batch.pieces.len())
+}
+
+/// Puts what one descriptor says.
+fn put_strides(tree: &Tree, strides: &Strides, _: &mut Vec<SegmentRun>) -> Result<usize> {
+    tree.put_runs(FILE, &mut strides.runs())?;
+    Ok(strides.segments().unwrap_or(0) as usize)
+}
+
+/// A segment in the log of `client`, which its pieces are like.
+fn log_of(set: SetId, client: u64) -> Segment {
+    Segment { place: Some(LogPlace { set, log: client, offset: 0 }), ..Segment::hole(FILE, 0, 1) }
+}
+
+/// What each client has to put, in the order of the clients.
+fn described(set: SetId, batches: &[Batch]) -> Vec<Strides> {
+    let mut of_client: BTreeMap<u64, Vec<Piece>> = BTreeMap::new();
+    for batch in batches {
+        of_client.entry(batch.client).or_default().extend_from_slice(&batch.pieces);
+    }
+    of_client
+        .into_iter()
+        .flat_map(|(client, mut pieces)| {
+            // Batches that came shuffled were written in the order of the log.
+            pieces.sort_unstable_by_key(|piece| piece.log_offset);
+            describe(&log_of(set, client), &pieces)
+        })
+        .collect()
+}
+
+/// Puts `batches`, each by a call of `one`, until all is on the store and quiet.
+fn put<B>(
+    tree: &Tree,
+    counted: &CountedStore,
+    batches: &[B],
+    one: impl Fn(&Tree, &B, &mut Vec<SegmentRun>) -> Result<usize>,
+) -> Result<SegmentReport> {
     let clock = SystemClock;
     let written_before = written_bytes(counted);
     let meter = Meter::start();
-    let (mut worst_ns, mut runs) = (0, Vec::with_capacity(BATCH));
+    let (mut worst_ns, mut segments, mut runs) = (0, 0, Vec::with_capacity(BATCH));
     let mut last_ns = clock.monotonic_ns();
     for batch in batches {
-        let place = Some(LogPlace { set: tree.set(), log: batch.client, offset: 0 });
-        let log = Segment { place, ..Segment::hole(FILE, 0, 1) };
-        tree.put_pieces(&log, &batch.pieces, &mut runs)?;
+        segments += one(tree, batch, &mut runs)?;
         let now_ns = clock.monotonic_ns();
         worst_ns = worst_ns.max(now_ns - last_ns);
         last_ns = now_ns;
@@ -134,6 +184,7 @@ fn put(tree: &Tree, counted: &CountedStore, batches: &[Batch]) -> Result<Segment
     Ok(SegmentReport {
         operation: "segment",
         operations: measured.operations,
+        descriptors: batches.len(),
         seconds: measured.seconds,
         puts_per_second: measured.operations_per_second,
         acknowledged_per_second: segments as f64 / acknowledged_seconds.max(1e-9),

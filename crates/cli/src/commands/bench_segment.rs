@@ -69,6 +69,10 @@ pub struct Segment {
     /// Batches come in random order, also those of one rank
     #[arg(long)]
     shuffled: bool,
+    /// Clients send what they write as strides of several dimensions, not segment by segment: not to
+    /// be compared with what takes segments
+    #[arg(long)]
+    descriptors: bool,
     /// Only write the batches to this file, for other programs
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
@@ -102,7 +106,7 @@ impl Segment {
             return written.map_err(|error| Error::io(error, path.display().to_string()));
         }
         let options: TreeOptions = self.settings.options(context).tree;
-        show(context, &segment(&context.store_or_new()?, &shape, options)?)
+        show(context, &segment(&context.store_or_new()?, &shape, self.descriptors, options)?)
     }
 }
 
@@ -110,8 +114,12 @@ fn show(context: &Context, report: &SegmentReport) -> Result<()> {
     if context.out.is_json() {
         return context.out.report(report);
     }
+    let described = match report.descriptors {
+        0 => String::new(),
+        descriptors => format!(" as {descriptors} descriptors"),
+    };
     context.out.line(format!(
-        "segment: {} put in {:.3} s, {:.1} M/s until quiet ({:.1} acknowledged), the slowest batch \
+        "segment: {}{described} put in {:.3} s, {:.1} M/s until quiet ({:.1} acknowledged), the slowest batch \
          {:.1} ms; {:.3} B each in {} tables; found {:.1} M/s in order, {:.1} M/s at random; listed \
          {:.1} M/s",
         report.operations,

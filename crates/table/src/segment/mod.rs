@@ -20,6 +20,7 @@ mod overlay;
 mod run;
 mod singles;
 mod strand;
+mod strides;
 mod tables;
 mod written;
 
@@ -36,6 +37,7 @@ pub use self::overlay::Overlay;
 pub use self::run::SegmentRun;
 pub use self::singles::Singles;
 pub use self::strand::Strand;
+pub use self::strides::{Dimension, Strides};
 pub use self::tables::{RunTables, SegmentSource, SegmentTables};
 use crate::manifest::SetId;
 use crate::schema::{IntColumn, Key, Row, Schema};

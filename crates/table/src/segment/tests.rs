@@ -417,6 +417,44 @@ fn runs_do_not_go_on_past_the_end_of_a_file() {
     assert!(found.iter().all(SegmentRun::is_possible));
 }
 
+#[test]
+fn strides_are_segments_in_several_dimensions() {
+    let first =
+        Segment { file: FILE, offset: 7, length: 3, place: place(1, 5), checksum: None, seq: 1 };
+    let dimension = |count, stride, log_stride| Dimension { count, stride, log_stride };
+    let dimensions = vec![dimension(4, 10, 3), dimension(3, 100, 12), dimension(2, 1_000, 36)];
+    let strides = Strides { first, dimensions };
+    assert_eq!((strides.is_possible(), strides.segments()), (true, Some(24)));
+    let runs = strides.runs();
+    let all: Vec<_> = runs.iter().flat_map(|run| run.segments()).collect();
+    let (mut expected, mut log_offset) = (Vec::new(), 5);
+    for (plane, line, point) in
+        (0..2).flat_map(|z| (0..3).flat_map(move |y| (0..4).map(move |x| (z, y, x))))
+    {
+        let offset = 7 + plane * 1_000 + line * 100 + point * 10;
+        expected.push(Segment { offset, place: place(1, log_offset), ..first });
+        log_offset += 3;
+    }
+    assert_eq!((runs.len(), all), (6, expected));
+    let alone = Strides { first, dimensions: vec![] };
+    assert_eq!(alone.runs(), [SegmentRun::one(first)]);
+    let long = Strides { first, dimensions: vec![dimension(3 << 20, 3, 3)] };
+    assert_eq!(long.runs().iter().map(|run| run.count).collect::<Vec<_>>(), [1 << 20; 3]);
+    for impossible in [
+        vec![dimension(0, 10, 3)],
+        vec![dimension(4, 2, 3)],
+        vec![dimension(4, 10, 3), dimension(0, 100, 12)],
+        vec![dimension(4, 10, 3), dimension(1 << 21, 100, 12)],
+        vec![dimension(4, 10, 3), dimension(2, u64::MAX - 7, 12)],
+        vec![dimension(4, 10, 3), dimension(2, 100, u64::MAX - 7)],
+        vec![dimension(2, 10, 3), dimension(1 << 40, 1, 1), dimension(1 << 40, 1, 1)],
+    ] {
+        assert!(!Strides { first, dimensions: impossible.clone() }.is_possible(), "{impossible:?}");
+    }
+    let checked = Segment { checksum: Some(1), ..first };
+    assert!(!Strides { first: checked, dimensions: vec![dimension(2, 10, 3)] }.is_possible());
+}
+
 /// Symptom: all segments of a run but the first were lost. Cause: a run with a checksum was taken,
 /// and kept as one segment. Fix: it is no run.
 #[test]

@@ -1,0 +1,101 @@
+//! Describe: what a rank writes as descriptors, strides of as many dimensions as there are.
+
+use esker_table::segment::{Dimension, Piece, Segment, Strides, find_runs};
+
+/// `pieces`, whose bytes are in the log of `log`, in their order, as few descriptors.
+pub(super) fn describe(log: &Segment, pieces: &[Piece]) -> Vec<Strides> {
+    let mut runs = Vec::new();
+    find_runs(log, pieces, &mut runs);
+    let dimensions = |count, stride, log_stride| match count {
+        1 => Vec::new(),
+        _ => vec![Dimension { count, stride, log_stride }],
+    };
+    let mut all: Vec<Strides> = runs
+        .iter()
+        .map(|run| Strides {
+            first: run.first,
+            dimensions: dimensions(run.count, run.stride, run.log_stride),
+        })
+        .collect();
+    loop {
+        let joined = join(&all);
+        if joined.len() == all.len() {
+            return all;
+        }
+        all = joined;
+    }
+}
+
+/// Neighbours that are alike and at one distance as one, with a dimension more.
+fn join(all: &[Strides]) -> Vec<Strides> {
+    let mut joined = Vec::new();
+    let mut at = 0;
+    while at < all.len() {
+        let mut strides = all[at].clone();
+        let distance = |index: usize| distance(all.get(index)?, all.get(index + 1)?);
+        let mut count = 1;
+        if let Some((stride, log_stride)) = distance(at) {
+            count +=
+                (at..).take_while(|index| distance(*index) == Some((stride, log_stride))).count();
+            strides.dimensions.push(Dimension { count: count as u64, stride, log_stride });
+        }
+        joined.push(strides);
+        at += count;
+    }
+    joined
+}
+
+/// How far `later` is behind `first`, in file and log, if they are alike.
+fn distance(first: &Strides, later: &Strides) -> Option<(u64, u64)> {
+    let (from, to) = (first.first.place?, later.first.place?);
+    let is_alike = (first.first.length, &first.dimensions)
+        == (later.first.length, &later.dimensions)
+        && (from.set, from.log) == (to.set, to.log);
+    let stride = later.first.offset.checked_sub(first.first.offset)?;
+    let log_stride = to.offset.checked_sub(from.offset)?;
+    is_alike.then_some((stride, log_stride))
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_table::manifest::SetId;
+
+    use super::super::pattern::{Pattern, Shape};
+    use super::super::{described, log_of};
+    use super::*;
+
+    #[test]
+    fn descriptors_say_what_the_batches_do() {
+        let patterns = [Pattern::Strided(10), Pattern::Tile(10), Pattern::Btio(24)];
+        for pattern in patterns.into_iter().chain([Pattern::Random(10)]) {
+            let segments = 24 * 24 * 4 * 8;
+            let shape = Shape { pattern, clients: 16, segments, batch: 100, shuffled: false };
+            let batches = shape.batches().expect("a shape");
+            let all = described(SetId(9), &batches);
+            let mut said: Vec<Segment> = all
+                .iter()
+                .inspect(|strides| assert!(strides.is_possible()))
+                .flat_map(|strides| strides.runs().into_iter().flat_map(|run| run.segments()))
+                .collect();
+            let mut written: Vec<Segment> = batches
+                .iter()
+                .flat_map(|batch| batch.pieces.iter().map(|piece| (batch.client, *piece)))
+                .map(|(client, Piece { offset, length, log_offset })| {
+                    let log = log_of(SetId(9), client);
+                    let mut place = log.place.expect("a log");
+                    place.offset = log_offset;
+                    Segment { offset, length, place: Some(place), ..log }
+                })
+                .collect();
+            said.sort_unstable_by_key(|segment| segment.offset);
+            written.sort_unstable_by_key(|segment| segment.offset);
+            assert_eq!(said, written, "{pattern:?}");
+            match pattern {
+                // One for each rank, or at most for each of its cells in each step.
+                Pattern::Strided(_) | Pattern::Tile(_) => assert_eq!(all.len(), 16),
+                Pattern::Btio(_) => assert!(all.len() <= 16 * 4 * 8, "{}", all.len()),
+                Pattern::Random(_) => assert!(all.len() > 1_000),
+            }
+        }
+    }
+}
