@@ -131,7 +131,12 @@ impl Mount {
         let closed = closed.map_err(|errno| {
             Error::new(Kind::DeviceFailed, format!("close what was open: {}", text_of(errno)))
         });
-        ran.map_err(|error| Error::io(error, "answer the kernel"))?;
+        match ran {
+            // Who reads a request at the moment of the unmount may be told so instead of nothing.
+            Err(error)
+                if error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error()) => {}
+            ran => ran.map_err(|error| Error::io(error, "answer the kernel"))?,
+        }
         Ok(Ending { asker: shared.asker.lock().take(), closed })
     }
 }

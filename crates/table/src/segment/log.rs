@@ -150,6 +150,9 @@ impl SegmentLog {
         };
         if flags & RUN != 0 {
             run.count = input.varint()?;
+            if run.count < 2 {
+                return Err(input.damage("a run of several segments"));
+            }
             run.stride = input.varint()?;
             run.log_stride = input.varint()?;
         }

@@ -465,6 +465,24 @@ fn runs_have_no_checksums() {
     assert!(!SegmentRun { count: 2, stride: 4, log_stride: 4, first }.is_possible());
 }
 
+/// Symptom: what was read of a message was not the same once it had been sent on. Cause: a run of one
+/// was read with strides, which nobody writes. Fix: it is refused.
+#[test]
+fn runs_of_one_are_no_runs_in_a_log() {
+    let first =
+        Segment { file: FILE, offset: 0, length: 4, place: place(1, 0), checksum: None, seq: 0 };
+    let run = SegmentRun { count: 2, stride: 9, log_stride: 4, first };
+    let mut bytes = SegmentLog::encode_batch(&[run]);
+    assert_eq!(SegmentLog::decode_batch(&bytes).expect("our own"), [run]);
+    // Behind number, runs, flags, file, offset and length.
+    let count = 1 + 1 + 1 + 16 + 1 + 1;
+    assert_eq!(bytes[count], 2);
+    for hostile in [0, 1] {
+        bytes[count] = hostile;
+        assert!(SegmentLog::decode_batch(&bytes).is_err());
+    }
+}
+
 /// Symptom: segments of the file with the highest number were not written. Cause: files were passed
 /// on up to a number, itself excluded.
 #[test]
