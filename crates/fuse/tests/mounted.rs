@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use esker_base::Result;
 use esker_base::clock::SystemClock;
@@ -11,8 +12,13 @@ use esker_fs::identity::Identity;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fuse::{Mount, MountOptions, View, is_supported};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
+
+/// How often, and how many times at most, to look whether a mount is used no more.
+const LOOK: Duration = Duration::from_millis(10);
+const LOOKS_MAX: u32 = 1_000;
 
 /// A mount that ends with it.
 pub struct Mounted {
@@ -81,7 +87,14 @@ impl Mounted {
 
     /// Unmounts; returns whether everything that was open could be closed.
     pub fn end(mut self) -> Result<()> {
-        rustix::mount::unmount(self.root(), UnmountFlags::empty()).expect("nobody uses it");
+        let mut looks = 0;
+        // A process that another test starts has all that is open here until it runs its program.
+        while let Err(errno) = rustix::mount::unmount(self.root(), UnmountFlags::empty()) {
+            assert_eq!(errno, Errno::BUSY);
+            looks += 1;
+            assert!(looks < LOOKS_MAX, "somebody uses it");
+            std::thread::sleep(LOOK);
+        }
         self.serving.take().expect("it runs").join().expect("no panic")
     }
 }
