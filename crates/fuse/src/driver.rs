@@ -48,6 +48,13 @@ impl Sink for ReplyDirectory {
         };
         !self.add(number, cookie, kind, OsStr::from_bytes(name))
     }
+
+    fn end(self, listed: Result<(), Errno>) {
+        match listed {
+            Ok(()) => self.ok(),
+            Err(errno) => self.error(errno),
+        }
+    }
 }
 
 impl Sink for ReplyDirectoryPlus {
@@ -60,6 +67,13 @@ impl Sink for ReplyDirectoryPlus {
             Shown::Kind(number, kind) => dot(number, kind),
         };
         !self.add(attr.ino, cookie, OsStr::from_bytes(name), &TTL, &attr, GENERATION)
+    }
+
+    fn end(self, listed: Result<(), Errno>) {
+        match listed {
+            Ok(()) => self.ok(),
+            Err(errno) => self.error(errno),
+        }
     }
 }
 
@@ -107,6 +121,22 @@ fn open_flags() -> FopenFlags {
 /// Whether `request` comes from somebody whose writing takes set-id bits away.
 fn drops_set_id(request: &Request) -> bool {
     request.uid() != 0
+}
+
+impl Driver {
+    /// Answers with entries after `cookie`, and reads those that will be asked for next.
+    fn list<S: Sink>(&self, handle: FileHandle, cookie: u64, mut reply: S) {
+        let handle = match self.0.handle(handle.0) {
+            Ok(handle) => handle,
+            Err(errno) => return reply.end(Err(errno)),
+        };
+        let listed = self.0.list(&handle, cookie, &mut reply);
+        let goes_on = listed.is_ok();
+        reply.end(listed);
+        if goes_on {
+            self.0.read_ahead(&handle);
+        }
+    }
 }
 
 impl Filesystem for Driver {
@@ -366,17 +396,9 @@ impl Filesystem for Driver {
         _: INodeNo,
         handle: FileHandle,
         cookie: u64,
-        mut reply: ReplyDirectory,
+        reply: ReplyDirectory,
     ) {
-        let handle = match self.0.handle(handle.0) {
-            Ok(handle) => handle,
-            Err(errno) => return reply.error(errno),
-        };
-        match self.0.list(&handle, cookie, &mut reply) {
-            Ok(()) => reply.ok(),
-            Err(errno) => return reply.error(errno),
-        }
-        self.0.read_ahead(&handle);
+        self.list(handle, cookie, reply);
     }
 
     fn readdirplus(
@@ -385,17 +407,9 @@ impl Filesystem for Driver {
         _: INodeNo,
         handle: FileHandle,
         cookie: u64,
-        mut reply: ReplyDirectoryPlus,
+        reply: ReplyDirectoryPlus,
     ) {
-        let handle = match self.0.handle(handle.0) {
-            Ok(handle) => handle,
-            Err(errno) => return reply.error(errno),
-        };
-        match self.0.list(&handle, cookie, &mut reply) {
-            Ok(()) => reply.ok(),
-            Err(errno) => return reply.error(errno),
-        }
-        self.0.read_ahead(&handle);
+        self.list(handle, cookie, reply);
     }
 
     fn releasedir(

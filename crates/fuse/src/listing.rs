@@ -112,6 +112,9 @@ pub(crate) trait Sink {
     const WITH_ATTRIBUTES: bool;
 
     fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool;
+
+    /// Sends what it took, or what went wrong.
+    fn end(self, listed: Result<(), Errno>);
 }
 
 /// What is shown of an entry.
