@@ -82,10 +82,10 @@ pub fn change(session: &Session, random: &mut Random) -> Result<()> {
                 .map(drop)
         }
         6 | 7 => session.mkdir(&dir, &name, 0o755).map(drop),
-        8 => session.unlink(&dir, &name),
-        9 => session.rmdir(&dir, &name),
+        8 => session.unlink(&dir, &name).map(drop),
+        9 => session.rmdir(&dir, &name).map(drop),
         10 => session.remove_tree(&dir, &name),
-        11 => session.rename((&dir, &name), (&other, &other_name), RenameFlags::Replace),
+        11 => session.rename((&dir, &name), (&other, &other_name), RenameFlags::Replace).map(drop),
         12 => session.link(&dir, &name, &other, &other_name).map(drop),
         _ => {
             let changes = Changes {

@@ -364,8 +364,10 @@ fn remove(
     record: &Record,
 ) -> ((DirId, Vec<u8>), Record) {
     match record {
-        Record::File { .. } => session.unlink(&at.open, at.name).expect("unlink"),
-        record if is_empty(stack, record) => session.rmdir(&at.open, at.name).expect("rmdir"),
+        Record::File { .. } => drop(session.unlink(&at.open, at.name).expect("unlink")),
+        record if is_empty(stack, record) => {
+            drop(session.rmdir(&at.open, at.name).expect("rmdir"));
+        }
         _ => session.remove_tree(&at.open, at.name).expect("remove tree"),
     }
     at.tombstone()

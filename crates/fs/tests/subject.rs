@@ -49,8 +49,8 @@ pub fn try_run(session: &Session, operation: &Operation) -> Result<Answer> {
             session.lookup(&from_dir, &from.name, false)?;
             session.link(&from_dir, &from.name, &dir(to)?, &to.name).map(drop)?;
         }
-        O::Unlink(at) => session.unlink(&dir(at)?, &at.name)?,
-        O::Rmdir(at) => session.rmdir(&dir(at)?, &at.name)?,
+        O::Unlink(at) => session.unlink(&dir(at)?, &at.name).map(drop)?,
+        O::Rmdir(at) => session.rmdir(&dir(at)?, &at.name).map(drop)?,
         O::RemoveTree(at) => session.remove_tree(&dir(at)?, &at.name)?,
         O::Rename { from, to, flags } => {
             let from_dir = dir(from)?;

@@ -17,7 +17,7 @@ impl Front {
     pub(crate) fn unlink(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let session = self.session()?;
         let dir = self.dir(&*self.node(parent)?)?;
-        let removed = session.take_name(&dir, name);
+        let removed = session.unlink(&dir, name);
         self.note_change();
         let inode = removed.map_err(|error| self.errno(&error))?;
         self.lost_name(&inode);
@@ -31,8 +31,8 @@ impl Front {
         let parent = self.node(parent)?;
         let dir = self.dir(&parent)?;
         let mut count = parent.directories.lock();
-        let removed = match session.take_dir(&dir, name) {
-            Err(error) if error.kind() == Kind::NotADirectory => session.take_name(&dir, name),
+        let removed = match session.rmdir(&dir, name) {
+            Err(error) if error.kind() == Kind::NotADirectory => session.unlink(&dir, name),
             removed => removed,
         };
         self.note_change();
@@ -64,7 +64,7 @@ impl Front {
         let (parent, new_parent) = (self.node(parent)?, self.node(new_parent)?);
         let (dir, new_dir) = (self.dir(&parent)?, self.dir(&new_parent)?);
         let mut counts = Counts::lock(&parent, &new_parent);
-        let renamed = session.move_name((&dir, name), (&new_dir, new_name), flags);
+        let renamed = session.rename((&dir, name), (&new_dir, new_name), flags);
         self.note_change();
         let renamed = renamed.map_err(|error| self.errno(&error))?;
         // Two names of one file: nothing happened.

@@ -85,11 +85,20 @@ pub fn segment(
     let set = SetId(Random::from_system().u128());
     let shared: SharedStore = counted.clone();
     let tree = Tree::create(setup(&shared, &options), set, Manifest::new(vec![], 0))?;
-    let mut report = match as_descriptors {
-        false => put(&tree, &counted, &batches, put_entries)?,
-        true => put(&tree, &counted, &described(tree.set(), &batches), put_strides)?,
+    let mut report = if as_descriptors {
+        let all = described(set, &batches);
+        let report = put(&tree, &counted, &all, |strides| {
+            tree.put_runs(FILE, &mut strides.runs())?;
+            Ok(strides.segments().expect("as many as the batches have"))
+        })?;
+        SegmentReport { descriptors: all.len(), ..report }
+    } else {
+        let mut runs = Vec::with_capacity(BATCH);
+        put(&tree, &counted, &batches, |batch| {
+            tree.put_pieces(&log_of(set, batch.client), &batch.pieces, &mut runs)?;
+            Ok(batch.pieces.len() as u64)
+        })?
     };
-    report.descriptors *= usize::from(as_descriptors);
     drop(tree);
     let queries = Queries::new(batches);
     {
@@ -125,18 +134,6 @@ fn written_bytes(counted: &CountedStore) -> u64 {
     counts.written_bytes + counts.log_bytes
 }
 
-/// Puts the segments of a batch, one by one; returns how many there are.
-fn put_entries(tree: &Tree, batch: &Batch, runs: &mut Vec<SegmentRun>) -> Result<usize> {
-    tree.put_pieces(&log_of(tree.set(), batch.client), &batch.pieces, runs)?;
-    Ok(batch.pieces.len())
-}
-
-/// Puts what one descriptor says.
-fn put_strides(tree: &Tree, strides: &Strides, _: &mut Vec<SegmentRun>) -> Result<usize> {
-    tree.put_runs(FILE, &mut strides.runs())?;
-    Ok(strides.segments().unwrap_or(0) as usize)
-}
-
 /// A segment in the log of `client`, which its pieces are like.
 fn log_of(set: SetId, client: u64) -> Segment {
     Segment { place: Some(LogPlace { set, log: client, offset: 0 }), ..Segment::hole(FILE, 0, 1) }
@@ -158,33 +155,34 @@ fn described(set: SetId, batches: &[Batch]) -> Vec<Strides> {
         .collect()
 }
 
-/// Puts `batches`, each by a call of `one`, until all is on the store and quiet.
+/// Puts all of `batches`, each by a call of `one`, which tells how many segments it has; then waits
+/// until all is on the store and quiet.
 fn put<B>(
     tree: &Tree,
     counted: &CountedStore,
     batches: &[B],
-    one: impl Fn(&Tree, &B, &mut Vec<SegmentRun>) -> Result<usize>,
+    mut one: impl FnMut(&B) -> Result<u64>,
 ) -> Result<SegmentReport> {
     let clock = SystemClock;
     let written_before = written_bytes(counted);
     let meter = Meter::start();
-    let (mut worst_ns, mut segments, mut runs) = (0, 0, Vec::with_capacity(BATCH));
+    let (mut worst_ns, mut segments) = (0, 0);
     let mut last_ns = clock.monotonic_ns();
     for batch in batches {
-        segments += one(tree, batch, &mut runs)?;
+        segments += one(batch)?;
         let now_ns = clock.monotonic_ns();
         worst_ns = worst_ns.max(now_ns - last_ns);
         last_ns = now_ns;
     }
     let acknowledged_seconds = meter.seconds();
     tree.compact()?;
-    let measured = meter.stop("segment", segments as u64)?;
+    let measured = meter.stop("segment", segments)?;
     let tables = tree.manifest().tables;
     let table_bytes: u64 = tables.iter().map(|table| table.bytes).sum();
     Ok(SegmentReport {
         operation: "segment",
         operations: measured.operations,
-        descriptors: batches.len(),
+        descriptors: 0,
         seconds: measured.seconds,
         puts_per_second: measured.operations_per_second,
         acknowledged_per_second: segments as f64 / acknowledged_seconds.max(1e-9),

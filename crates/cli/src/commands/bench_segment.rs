@@ -71,7 +71,7 @@ pub struct Segment {
     shuffled: bool,
     /// Clients send what they write as strides of several dimensions, not segment by segment: not to
     /// be compared with what takes segments
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["batch", "shuffled", "dump"])]
     descriptors: bool,
     /// Only write the batches to this file, for other programs
     #[arg(long, value_name = "FILE")]

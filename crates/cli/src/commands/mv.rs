@@ -78,5 +78,6 @@ fn rename(
     let (dir, name) = session.locate(&target.path)?;
     session
         .rename((&old_dir, old_name), (&dir, name), flags)
+        .map(drop)
         .map_err(|error| error.within(format!("rename {source} to {target}")))
 }

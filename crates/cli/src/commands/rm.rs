@@ -52,7 +52,7 @@ impl Rm {
         let inode = session.stat(&location.path, Follow::No)?;
         let (dir, name) = session.locate(&location.path)?;
         if !inode.is_directory() {
-            return session.unlink(&dir, name);
+            return session.unlink(&dir, name).map(drop);
         }
         if !self.recursive {
             let what = format!("{location} is a directory: add -r to remove all that is in it");

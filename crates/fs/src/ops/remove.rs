@@ -8,19 +8,12 @@ use crate::path::{check_name, show};
 use crate::session::{Session, State, check_not_directory, not_found, put};
 
 impl Session {
-    /// Removes the file `name` from `dir`; its content goes with its last name.
+    /// Removes the file `name` from `dir`; its content goes with its last name. Returns the inode with
+    /// the links that it has left.
     ///
     /// # Errors
     /// `NotFound`, `Denied`; `IsADirectory` for a directory.
-    pub fn unlink(&self, dir: &Dir, name: &[u8]) -> Result<()> {
-        self.take_name(dir, name).map(drop)
-    }
-
-    /// As [`Session::unlink`]; returns the inode with the links that it has left.
-    ///
-    /// # Errors
-    /// As [`Session::unlink`].
-    pub fn take_name(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
+    pub fn unlink(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
         let removed = self.remove_name(dir, name)?;
         self.release_removed(&removed)?;
         Ok(removed)
@@ -91,19 +84,11 @@ impl Session {
         })
     }
 
-    /// Removes the empty directory `name` from `dir`.
+    /// Removes the empty directory `name` from `dir`. Returns its inode, which has no links any more.
     ///
     /// # Errors
     /// `NotFound`, `Denied`, `NotADirectory`, `NotEmpty`.
-    pub fn rmdir(&self, dir: &Dir, name: &[u8]) -> Result<()> {
-        self.take_dir(dir, name).map(drop)
-    }
-
-    /// As [`Session::rmdir`]; returns the inode, which has no links any more.
-    ///
-    /// # Errors
-    /// As [`Session::rmdir`].
-    pub fn take_dir(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
+    pub fn rmdir(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
         self.remove_dir(dir, name, |node| {
             if self.is_empty(node)? {
                 return Ok(());

@@ -35,25 +35,13 @@ pub struct Renamed {
 
 impl Session {
     /// Renames `old_name` in `old_dir` to `name` in `dir`. Others see it at one of the two places.
+    /// Returns what has changed: nothing if both are names of one file.
     ///
     /// # Errors
     /// `NotFound`, `Denied`; `Exists` with [`RenameFlags::NoReplace`]; `NotEmpty`, `IsADirectory`
     /// or `NotADirectory` if what is there cannot be replaced; `Invalid` if a directory would move
     /// into itself.
     pub fn rename(
-        &self,
-        old_place: (&Dir, &[u8]),
-        place: (&Dir, &[u8]),
-        flags: RenameFlags,
-    ) -> Result<()> {
-        self.move_name(old_place, place, flags).map(drop)
-    }
-
-    /// As [`Session::rename`]; returns what it has changed: nothing if both are names of one file.
-    ///
-    /// # Errors
-    /// As [`Session::rename`].
-    pub fn move_name(
         &self,
         (old_dir, old_name): (&Dir, &[u8]),
         (dir, name): (&Dir, &[u8]),

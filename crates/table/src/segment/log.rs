@@ -89,15 +89,7 @@ impl SegmentLog {
     pub fn encode_batch(runs: &[SegmentRun]) -> Vec<u8> {
         let mut log = Self::default();
         let max = OPERATION_SEGMENTS_MAX as u64;
-        let cut = |run: &SegmentRun| {
-            let run = *run;
-            (0..run.count.div_ceil(max)).map(move |piece| SegmentRun {
-                first: if run.count == 1 { run.first } else { run.segment(piece * max) },
-                count: max.min(run.count - piece * max),
-                ..run
-            })
-        };
-        let cut: Vec<SegmentRun> = runs.iter().flat_map(cut).collect();
+        let cut: Vec<SegmentRun> = runs.iter().flat_map(|run| run.cut(max)).collect();
         cut.chunks(OPERATION_SEGMENTS_MAX).for_each(|operation| log.add(0, operation));
         log.pending
     }

@@ -58,6 +58,16 @@ impl SegmentRun {
         Segment { offset: self.first.offset + index * self.stride, place, ..self.first }
     }
 
+    /// The run in pieces of at most `count_max` segments, in order.
+    pub(super) fn cut(&self, count_max: u64) -> impl Iterator<Item = Self> + use<> {
+        let run = *self;
+        (0..run.count.div_ceil(count_max)).map(move |piece| Self {
+            first: run.segment(piece * count_max),
+            count: count_max.min(run.count - piece * count_max),
+            ..run
+        })
+    }
+
     /// All its segments, in order.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<> {
         let run = *self;

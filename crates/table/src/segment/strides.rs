@@ -85,14 +85,8 @@ impl Strides {
     #[must_use]
     pub fn runs(&self) -> Vec<SegmentRun> {
         assert!(self.is_possible(), "strides that were checked");
-        let whole = self.whole_run();
-        let max = OPERATION_SEGMENTS_MAX as u64;
-        let pieces = (0..whole.count.div_ceil(max)).map(|piece| SegmentRun {
-            first: if whole.count == 1 { whole.first } else { whole.segment(piece * max) },
-            count: max.min(whole.count - piece * max),
-            ..whole
-        });
-        let mut runs: Vec<SegmentRun> = pieces.collect();
+        let mut runs: Vec<SegmentRun> =
+            self.whole_run().cut(OPERATION_SEGMENTS_MAX as u64).collect();
         for dimension in self.outer() {
             let inside = runs.len();
             for index in 1..dimension.count {

@@ -171,11 +171,7 @@ impl Index {
     #[inline]
     #[must_use]
     pub fn block_of(&self, key: &Key) -> usize {
-        let after = self.after(key);
-        if after == 0 || self.firsts[after - 1] != key.ints {
-            return after.saturating_sub(1);
-        }
-        self.block_of_tied(key, after)
+        self.block_before(key, self.after(key))
     }
 
     /// As [`Index::block_of`], of a key that is not before block `from`: as fast as it is near.
@@ -186,11 +182,17 @@ impl Index {
             low += step;
             step *= 2;
         }
-        // Block `low` starts at or before the key, unless it is the first asked for.
+        // Block `low` starts at or before the key, unless no block does.
         let high = self.firsts.len().min(low + step);
         let after = low + self.firsts[low..high].partition_point(|first| *first <= key.ints);
+        self.block_before(key, after)
+    }
+
+    /// The block that holds `key` if any does, where `after` blocks start at or before its integers.
+    #[inline]
+    fn block_before(&self, key: &Key, after: usize) -> usize {
         if after == 0 || self.firsts[after - 1] != key.ints {
-            return after.saturating_sub(1).max(from);
+            return after.saturating_sub(1);
         }
         self.block_of_tied(key, after)
     }

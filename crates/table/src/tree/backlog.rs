@@ -9,7 +9,7 @@
 //! slower until the memtable is full.
 //! Concurrency: counters; `allowed_bytes` is what the last writer who looked found.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::Inner;
@@ -21,20 +21,11 @@ const LOOK: Duration = Duration::from_millis(1);
 /// The memtable in steps of the growth that is allowed at a time.
 const STEPS: usize = 1024;
 
-/// What the thread does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Job {
-    Nothing,
-    /// Writes the oldest frozen memtable.
-    Flush,
-    /// Merges tables.
-    Compaction,
-}
-
 /// How far it is.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    job: AtomicU8,
+    /// Whether tables are merged; else the oldest frozen memtable, if there is one, is written.
+    merges: AtomicBool,
     rows: AtomicU64,
     written: AtomicU64,
     /// The size of the active memtable from which on writers look here.
@@ -42,15 +33,24 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    /// Notes that `job` starts, and takes about so many `rows`.
-    pub(super) fn start(&self, job: Job, rows: u64) {
+    /// Notes that the oldest frozen memtable is being written, in about so many `rows`.
+    pub(super) fn start_flush(&self, rows: u64) {
+        self.start(false, rows);
+    }
+
+    /// Notes that tables are being merged, of so many `rows`.
+    pub(super) fn start_merge(&self, rows: u64) {
+        self.start(true, rows);
+    }
+
+    fn start(&self, merges: bool, rows: u64) {
         self.written.store(0, Ordering::Relaxed);
         self.rows.store(rows, Ordering::Relaxed);
-        self.job.store(job as u8, Ordering::Relaxed);
+        self.merges.store(merges, Ordering::Relaxed);
         self.look_again();
     }
 
-    /// Rows that were written of the job.
+    /// Rows that were written of it.
     pub(super) fn written(&self) -> &AtomicU64 {
         &self.written
     }
@@ -69,15 +69,14 @@ impl Backlog {
     /// What the active memtable may take now, of `bytes_max`; `has_frozen` says whether another waits
     /// or is written.
     fn room(&self, bytes_max: usize, has_frozen: bool) -> usize {
-        let job = self.job.load(Ordering::Relaxed);
-        if !has_frozen || job == Job::Nothing as u8 {
+        if !has_frozen {
             return bytes_max;
         }
         let rows = self.rows.load(Ordering::Relaxed).max(1);
         let written = self.written.load(Ordering::Relaxed).min(rows);
         let half = bytes_max / 2;
         let part = (half as u128 * u128::from(written) / u128::from(rows)) as usize;
-        if job == Job::Flush as u8 { half + part } else { part }
+        if self.merges.load(Ordering::Relaxed) { part } else { half + part }
     }
 }
 
@@ -108,14 +107,14 @@ mod tests {
     #[test]
     fn room_grows_with_what_is_written() {
         let backlog = Backlog::default();
-        assert_eq!(backlog.room(1_000, true), 1_000);
-        backlog.start(Job::Flush, 100);
+        assert_eq!(backlog.room(1_000, true), 500);
+        backlog.start_flush(100);
         assert_eq!((backlog.room(1_000, false), backlog.room(1_000, true)), (1_000, 500));
         backlog.written().store(50, Ordering::Relaxed);
         assert_eq!(backlog.room(1_000, true), 750);
         backlog.written().store(200, Ordering::Relaxed);
         assert_eq!(backlog.room(1_000, true), 1_000);
-        backlog.start(Job::Compaction, 10);
+        backlog.start_merge(10);
         assert_eq!((backlog.room(1_000, false), backlog.room(1_000, true)), (1_000, 0));
         backlog.written().store(10, Ordering::Relaxed);
         assert_eq!(backlog.room(1_000, true), 500);

@@ -7,7 +7,6 @@ use std::collections::HashSet;
 
 use esker_base::Result;
 
-use super::backlog::Job;
 use super::{Compaction, FlushState, Inner, TIER_RATIO, TIER_RUNS_MAX, Tree, Verdict, Version};
 use crate::manifest::TableRef;
 use crate::merge::{Cursor, Merge};
@@ -63,7 +62,7 @@ impl Inner {
         let tables = state.manifest.tables.iter().filter(|table| {
             table.schema == self.schema.id && merged.iter().any(|run| run.number == table.run)
         });
-        self.backlog.start(Job::Compaction, tables.map(|table| table.rows).sum());
+        self.backlog.start_merge(tables.map(|table| table.rows).sum());
         let cursors: Vec<Cursor> =
             merged.iter().map(|run| run.cursor(self.schema, &Key::FIRST, &Key::LAST)).collect();
         let mut tables = self.write_run(state, self.schema, |writer| {

@@ -6,7 +6,6 @@ use std::thread::available_parallelism;
 
 use esker_base::{Bytes, Kind, Result};
 
-use super::backlog::Job;
 use super::{FlushState, Frozen, Inner, LiveSegments, LiveShard, LogState, Mark, Tree, Version};
 use crate::block::{Block, BlockBuilder};
 use crate::manifest::{Manifest, TableRef};
@@ -180,7 +179,6 @@ impl Inner {
                 self.done.notify_all();
                 self.compact_by_policy(&mut state)
             });
-            self.backlog.start(Job::Nothing, 0);
             if let Err(error) = &written {
                 self.fail(error);
             }
@@ -190,7 +188,7 @@ impl Inner {
     }
 
     fn flush_one(&self, state: &mut FlushState, frozen: &Frozen, threads: usize) -> Result<()> {
-        self.backlog.start(Job::Flush, frozen.memtable.rows() as u64);
+        self.backlog.start_flush(frozen.memtable.rows() as u64);
         let sorted = frozen.memtable.sorted(threads);
         // Segments go to tables at once, and with them all that the same mark covers.
         if frozen.memtable.segments().is_empty()
@@ -212,7 +210,7 @@ impl Inner {
         }
         // Older records in memory must not come after newer ones on the store.
         self.drain_compressed(state)?;
-        self.backlog.start(Job::Flush, frozen.memtable.rows() as u64);
+        self.backlog.start_flush(frozen.memtable.rows() as u64);
         let mut tables = self.write_sorted(state, &sorted, threads)?;
         for segments in self.write_segments(state, &frozen.memtable)? {
             tables.splice(0..0, segments);

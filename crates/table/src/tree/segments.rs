@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use esker_base::{Error, Kind, Result};
 use parking_lot::MutexGuard;
 
-use super::backlog::Job;
 use super::update::SHARD_LOG_BYTES;
 use super::{FlushState, Inner, LiveSegments, Tree};
 use crate::manifest::TableRef;
@@ -238,7 +237,7 @@ impl Inner {
         memtable: &FrozenMemtable,
     ) -> Result<[Vec<TableRef>; 2]> {
         let parts = memtable.segments().for_tables()?;
-        self.backlog.start(Job::Flush, parts.row_count());
+        self.backlog.start_flush(parts.row_count());
         let rows = self.write_run(state, &SEGMENT, |writer| {
             parts.rows(&mut |segment| writer.push(&segment.row()))
         })?;
@@ -260,7 +259,7 @@ impl Inner {
         let lattices = files_of_runs_alone(sources)?;
         let of_segments = |table: &&TableRef| table.schema != self.schema.id;
         let tables = state.manifest.tables.iter().filter(of_segments);
-        self.backlog.start(Job::Compaction, tables.map(|table| table.rows).sum());
+        self.backlog.start_merge(tables.map(|table| table.rows).sum());
         let bottom = state.manifest.bases.is_empty();
         let rows = self.write_run(state, &SEGMENT, |writer| {
             let mut merge = SegmentMerge::new(sources, &|file| lattices.contains_key(&file))?;
