@@ -7,7 +7,8 @@
 //! shape u16 | order u64, unless it follows from the key's string | group | distance to the group's
 //! record before, or 0 | changes | strings
 //! ```
-//! A shape is a template and a mask. Bit c of the mask says that integer column c follows as the
+//! The high bit of the first field says that a later record has the same key (`SUPERSEDED`); the rest
+//! is the number of the shape, a template and a mask. Bit c of the mask says that integer column c follows as the
 //! zigzag difference to the template's, bit `INTS_MAX + s` that string s follows as a length and
 //! its bytes. Numbers without a width are varints.
 //! Invariants: a position is `chunk << CHUNK_BITS | offset`, is never 0, and grows with time.
@@ -28,6 +29,8 @@ pub const ROW_TEXT_BYTES_MAX: usize = 512 << 10;
 /// A shard must be frozen before it takes more: positions have 32 bits.
 pub const SHARD_BYTES_MAX: usize = 3 << 30;
 const SHAPE_BYTES: usize = 2;
+/// Beside the shape of a record after which another of its key came.
+const SUPERSEDED: u16 = 1 << 15;
 const ORDER_BYTES: usize = 8;
 /// The most that comes before a record's changes.
 const HEADER_BYTES_MAX: usize = SHAPE_BYTES + ORDER_BYTES + 2 * VARINT_BYTES_MAX;
@@ -40,7 +43,7 @@ const CHANGES_MAX: u32 = 8;
 /// Templates that there may be: each has shapes of its own.
 const TEMPLATES_MAX: usize = 1 << 10;
 /// Shapes that there may be before a template's columns all count as changed.
-const SHAPES_MAX: usize = (1 << 16) - TEMPLATES_MAX * (1 << STRINGS_MAX);
+const SHAPES_MAX: usize = SUPERSEDED as usize - TEMPLATES_MAX * (1 << STRINGS_MAX);
 /// The shapes looked at before one is made; all of them once there are many.
 const SHAPES_RECENT: usize = 16;
 /// Bytes from a record's start to where most end.
@@ -156,6 +159,19 @@ impl Arena {
         self.used = position as usize & (CHUNK_BYTES - 1);
     }
 
+    /// Notes that a record after the one at `position` has its key.
+    pub fn supersede(&mut self, position: u32) {
+        let at = position as usize & (CHUNK_BYTES - 1);
+        // The high byte of a number in little endian.
+        self.chunks[(position >> CHUNK_BITS) as usize][at + 1] |= (SUPERSEDED >> 8) as u8;
+    }
+
+    /// Whether a record after the one at `position` has its key.
+    #[inline]
+    pub fn is_superseded(&self, position: u32) -> bool {
+        first_field(self.at(position)) & SUPERSEDED != 0
+    }
+
     fn reserve(&mut self, bytes: usize) -> usize {
         if self.chunks.last().is_some_and(|chunk| chunk.len() - self.used >= bytes) {
             return 0;
@@ -190,7 +206,7 @@ impl Arena {
     /// The shape of the record that `bytes` start with.
     #[inline]
     fn shape(&self, bytes: &[u8]) -> Shape {
-        self.shapes[usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))]
+        self.shapes[usize::from(first_field(bytes) & !SUPERSEDED)]
     }
 
     /// Reads what comes before the changes of the record at `position` in `bytes`, up to `at`.
@@ -282,6 +298,12 @@ fn write_varint(out: &mut [u8], at: &mut usize, mut value: u64) {
     *at += 1;
 }
 
+/// The shape of the record in `bytes`, and whether it is superseded.
+#[inline]
+fn first_field(bytes: &[u8]) -> u16 {
+    u16::from_le_bytes([bytes[0], bytes[1]])
+}
+
 /// The order that the record in `bytes` holds, since it does not follow from the key's string.
 #[inline]
 fn own_order(bytes: &[u8]) -> u64 {
@@ -344,6 +366,9 @@ mod tests {
             arena.pop(dropped);
             pushed.push((arena.push(schema, header, &row).0, header, row));
         }
+        for (position, ..) in pushed.iter().filter(|(_, header, _)| header.group % 2 == 0) {
+            arena.supersede(*position);
+        }
         for (position, header, row) in pushed {
             let (found, group) = arena.row(schema, position);
             assert_eq!(found.ints[1..], row.ints[1..]);
@@ -352,6 +377,7 @@ mod tests {
             assert_eq!(arena.header(schema, position).previous, header.previous);
             assert_eq!(arena.order(schema, position), row.ints[1]);
             assert_eq!(arena.key_string(schema, position), row.strings[0]);
+            assert_eq!(arena.is_superseded(position), header.group % 2 == 0);
         }
     }
 

@@ -6,8 +6,6 @@
 //! a shard takes little more than one pass (`sorted.rs`).
 //! Concurrency: one owner at a time; the tree keeps a mutex around each.
 
-use std::cmp::Reverse;
-
 use super::SHARD_BITS;
 use super::arena::{Arena, Header};
 use super::groups::{Group, Groups, hash, salt};
@@ -225,6 +223,9 @@ impl Shard {
 
     /// Puts a record in stored form at `place`, which was found for its key just before.
     pub fn put(&mut self, place: &Place, row: &Row) {
+        if place.is_taken() {
+            self.arena.supersede(place.position);
+        }
         let group = self.groups.at_mut(place.group_slot);
         let header = Header { group: place.group, previous: group.newest };
         let (position, allocated) = self.arena.push(self.schema, header, row);
@@ -255,37 +256,18 @@ impl Shard {
         let mut keyed: Vec<(u64, u32)> = Vec::new();
         let mut position = group.newest;
         while position != 0 {
-            let order = self.arena.order(self.schema, position);
-            if order >= from {
-                keyed.push((order, position));
+            if !self.arena.is_superseded(position) {
+                let order = self.arena.order(self.schema, position);
+                if order >= from {
+                    keyed.push((order, position));
+                }
             }
             position = self.arena.header(self.schema, position).previous;
         }
-        // By order alone, which rarely needs a key's string; the newest, at the highest position,
-        // first.
-        keyed.sort_unstable_by_key(|(order, position)| (*order, Reverse(*position)));
-        let mut positions = Vec::with_capacity(keyed.len());
-        for same in keyed.chunk_by(|a, b| a.0 == b.0) {
-            match same {
-                [(_, only)] => positions.push(*only),
-                several => self.push_newest(several, &mut positions),
-            }
-        }
-        positions
-    }
-
-    /// Adds the positions of the newest records, by key, among `several` of one order, of which the
-    /// newest comes first.
-    fn push_newest(&self, several: &[(u64, u32)], positions: &mut Vec<u32>) {
         let string = |position: u32| self.arena.key_string(self.schema, position);
-        let first = string(several[0].1);
-        if several[1..].iter().all(|(_, position)| string(*position) == first) {
-            // One key that was changed, unless two hashes are equal.
-            return positions.push(several[0].1);
-        }
-        let mut several: Vec<u32> = several.iter().map(|(_, position)| *position).collect();
-        several.sort_by_key(|position| string(*position));
-        several.dedup_by(|later, first| string(*later) == string(*first));
-        positions.extend(several);
+        keyed.sort_unstable_by(|(a_order, a), (b_order, b)| {
+            a_order.cmp(b_order).then_with(|| string(*a).cmp(string(*b)))
+        });
+        keyed.into_iter().map(|(_, position)| position).collect()
     }
 }
