@@ -1,19 +1,26 @@
-//! Barrier: in step k every rank tells the one 2^k above it that it has come, and waits for the one
-//! 2^k below; after ⌈log2 n⌉ steps everybody has heard, by others, of everybody.
+//! Barrier: along the spanning tree of the log-ring ([`Tree`]) rank 0 learns that all have come, and
+//! along its mirror image all learn that from rank 0.
 //!
 //! ```text
-//! n = 5, rank 0     step 0: → 1, ← 4     step 1: → 2, ← 3     step 2: → 4, ← 1
+//! n = 5    up: 2 → 4, then 1, 3 and 4 → 0    down: 0 → 4, 2 and 1, then 1 → 3
 //! ```
-//! Message: number of the barrier (u64), step (u8). Ranks below may be ahead by some steps, or by a
-//! barrier; what comes early is kept, and is never more than two messages of each step.
-//! Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.
+//! That is 2 (n - 1) messages in all; a rank sends at most ⌈log2 n⌉ and receives as many. Both trees
+//! lead from a rank to one 1, 2, 4, … above it on the ring: ranks that are connected in any case, so
+//! as to watch over each other, need no connection more.
+//!
+//! Message: number of the barrier (u64), 1 for up or 2 for down (u8). A rank below may be a barrier
+//! ahead; what comes early is kept, and is never more than a message of each rank below.
+//! Source: MetaKV §III-C, Equation 3. Deviation: the way back is the mirror image.
 
 use esker_base::{Error, Kind, Result};
 
+use crate::collective::{Shape, Tree};
 use crate::transport::{Deadline, LOOK, Sent, Transport};
 use crate::{Channel, Rank};
 
 const MESSAGE_BYTES: usize = 9;
+const UP: u8 = 1;
+const DOWN: u8 = 2;
 
 /// The state of a rank's barriers on one channel, for transports and for those who wrap one and have
 /// more to do while they wait.
@@ -21,8 +28,16 @@ const MESSAGE_BYTES: usize = 9;
 pub struct Barrier {
     channel: Channel,
     number: u64,
-    /// Number and step of what has come before its time.
-    early: Vec<(u64, u8)>,
+    /// What has come and was not waited for yet.
+    early: Vec<Step>,
+}
+
+/// A message: of which barrier, and which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Step {
+    from: Rank,
+    number: u64,
+    way: u8,
 }
 
 impl Default for Barrier {
@@ -48,93 +63,173 @@ impl Barrier {
         transport: &mut T,
         is_gone: impl Fn(&mut T, Rank) -> bool,
     ) -> Result<()> {
-        let (size, me) = (transport.size(), transport.rank());
         let number = self.number;
         self.number += 1;
-        let mut step = 0_u8;
-        while 1_u64 << step < u64::from(size) {
-            let distance = 1_u32 << step;
-            let above = Rank(wrap(u64::from(me.0) + u64::from(distance), size));
-            let below = Rank(wrap(u64::from(me.0) + u64::from(size - distance), size));
-            self.tell(transport, above, (number, step))?;
-            self.await_step(transport, (number, step), below, &is_gone)?;
-            step += 1;
+        let links = Links::of(transport.rank(), transport.size());
+        self.hear(transport, (number, UP), links.children, &is_gone)?;
+        if let Some(parent) = links.parent {
+            self.tell(transport, parent, (number, UP))?;
+            self.hear(transport, (number, DOWN), links.teller.into_iter().collect(), &is_gone)?;
         }
-        Ok(())
+        links.told.into_iter().try_for_each(|rank| self.tell(transport, rank, (number, DOWN)))
     }
 
-    /// Takes in what comes while the channel is full: those above may be doing the same.
+    /// Takes in what comes while the channel is full: the other may be doing the same.
     fn tell<T: Transport>(
         &mut self,
         transport: &mut T,
-        above: Rank,
-        (number, step): (u64, u8),
+        to: Rank,
+        (number, way): (u64, u8),
     ) -> Result<()> {
         let deadline = Deadline::start(transport);
-        let mut sent = transport.try_send(above, self.channel, encode(number, step))?;
+        let mut sent = transport.try_send(to, self.channel, encode(number, way))?;
         while let Sent::Full(bytes) = sent {
             if let Some(message) = transport.receive(&[self.channel], LOOK)? {
-                self.note(message.from, &message.bytes, number)?;
+                self.note(transport, message.from, &message.bytes, number)?;
             }
-            sent = transport.try_send(above, self.channel, bytes)?;
-            deadline.check(transport, || format!("{above} takes no barrier messages"))?;
+            sent = transport.try_send(to, self.channel, bytes)?;
+            deadline.check(transport, || format!("{to} takes no barrier messages"))?;
         }
         Ok(())
     }
 
-    fn await_step<T: Transport>(
+    /// Returns once a message of the barrier and way has come from each of `awaited`.
+    fn hear<T: Transport>(
         &mut self,
         transport: &mut T,
-        awaited: (u64, u8),
-        below: Rank,
+        (number, way): (u64, u8),
+        mut awaited: Vec<Rank>,
         is_gone: impl Fn(&mut T, Rank) -> bool,
     ) -> Result<()> {
         let deadline = Deadline::start(transport);
         loop {
-            if let Some(place) = self.early.iter().position(|early| *early == awaited) {
-                self.early.swap_remove(place);
-                return Ok(());
-            }
+            awaited.retain(|from| {
+                let step = Step { from: *from, number, way };
+                let place = self.early.iter().position(|early| *early == step);
+                place.map(|place| self.early.swap_remove(place)).is_none()
+            });
+            let Some(first) = awaited.first() else { return Ok(()) };
             // Asked before receiving, since who leaves has sent before.
-            let gone = is_gone(transport, below);
-            match transport.receive(&[self.channel], LOOK)? {
-                Some(message) => self.note(message.from, &message.bytes, awaited.0)?,
-                None if gone => {
-                    let what = format!("{below} has left the job: it will come to no barrier");
+            let gone = awaited.iter().find(|rank| is_gone(transport, **rank));
+            match (transport.receive(&[self.channel], LOOK)?, gone) {
+                (Some(message), _) => {
+                    self.note(transport, message.from, &message.bytes, number)?;
+                }
+                (None, Some(gone)) => {
+                    let what = format!("{gone} has left the job: it will come to no barrier");
                     return Err(Error::new(Kind::Unavailable, what));
                 }
-                None => deadline
-                    .check(transport, || format!("{below}, or one before it, at a barrier"))?,
+                (None, None) => deadline.check(transport, || {
+                    format!("{first}, or one that it waits for, at a barrier")
+                })?,
             }
         }
     }
 
-    fn note(&mut self, from: Rank, bytes: &[u8], current: u64) -> Result<()> {
-        let early =
-            decode(bytes).filter(|(number, _)| *number == current || *number == current + 1);
-        let early = early.filter(|early| !self.early.contains(early));
-        let Some(early) = early else {
+    /// Keeps a message that may be of barrier `current`, or be early for the next.
+    fn note<T: Transport>(
+        &mut self,
+        transport: &T,
+        from: Rank,
+        bytes: &[u8],
+        current: u64,
+    ) -> Result<()> {
+        let links = Links::of(transport.rank(), transport.size());
+        let step = decode(bytes).map(|(number, way)| Step { from, number, way });
+        let step = step.filter(|step| match step.way {
+            UP => (current..=current + 1).contains(&step.number) && links.children.contains(&from),
+            // The next one cannot end before this rank has come.
+            _ => step.number == current && links.teller == Some(from),
+        });
+        let Some(step) = step.filter(|step| !self.early.contains(step)) else {
             let what = format!("a barrier message of {from} is none that it could send");
             return Err(Error::new(Kind::Corrupt, what));
         };
-        self.early.push(early);
+        self.early.push(step);
         Ok(())
     }
 }
 
-fn wrap(rank: u64, size: u32) -> u32 {
-    u32::try_from(rank % u64::from(size)).expect("below the size")
+/// Whom a rank hears from and tells, each way; rank 0 has nobody before it.
+#[derive(Debug)]
+struct Links {
+    children: Vec<Rank>,
+    parent: Option<Rank>,
+    /// Who says that all have come.
+    teller: Option<Rank>,
+    told: Vec<Rank>,
 }
 
-fn encode(number: u64, step: u8) -> Vec<u8> {
+impl Links {
+    fn of(me: Rank, size: u32) -> Self {
+        let tree = Tree::new(Shape::LogRing, size, 0);
+        let mirrored = |rank: u32| (size - rank) % size;
+        Self {
+            children: tree.children(me.0).map(Rank).collect(),
+            parent: tree.parent(me.0).map(Rank),
+            teller: tree.parent(mirrored(me.0)).map(|rank| Rank(mirrored(rank))),
+            told: tree.children(mirrored(me.0)).map(|rank| Rank(mirrored(rank))).collect(),
+        }
+    }
+}
+
+fn encode(number: u64, way: u8) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(MESSAGE_BYTES);
     bytes.extend_from_slice(&number.to_le_bytes());
-    bytes.push(step);
+    bytes.push(way);
     bytes
 }
 
 fn decode(bytes: &[u8]) -> Option<(u64, u8)> {
-    let (number, step) = bytes.split_first_chunk::<8>()?;
-    let [step] = step else { return None };
-    (*step < 32).then(|| (u64::from_le_bytes(*number), *step))
+    let (number, way) = bytes.split_first_chunk::<8>()?;
+    let [way @ (UP | DOWN)] = way else { return None };
+    Some((u64::from_le_bytes(*number), *way))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// For every number of ranks each message has one sender and one receiver, goes to a rank 1, 2,
+    /// 4, … above, and is one of 2 (n - 1); who tells a rank has heard of all before.
+    #[test]
+    fn messages_go_to_ranks_that_are_connected() {
+        for size in 1..=300_u32 {
+            let links: Vec<Links> = Rank::all(size).map(|rank| Links::of(rank, size)).collect();
+            let mut messages = 0;
+            for (me, own) in Rank::all(size).zip(&links) {
+                assert_eq!((own.parent.is_none(), own.teller.is_none()), (me.0 == 0, me.0 == 0));
+                for to in own.parent.iter().chain(&own.told) {
+                    let distance = (to.0 + size - me.0) % size;
+                    assert!(distance.is_power_of_two(), "{me} to {to} of {size}");
+                    messages += 1;
+                }
+                assert!(own.told.iter().all(|to| links[to.index()].teller == Some(me)));
+                assert!(own.children.iter().all(|from| links[from.index()].parent == Some(me)));
+            }
+            assert_eq!(messages, 2 * (size - 1));
+            assert_eq!(links.iter().map(|own| own.children.len()).sum::<usize>() as u32, size - 1);
+            assert_eq!(links.iter().map(|own| own.told.len()).sum::<usize>() as u32, size - 1);
+        }
+    }
+
+    #[test]
+    fn the_example() {
+        let of_five = |rank| Links::of(Rank(rank), 5);
+        assert_eq!(of_five(0).children, [Rank(4), Rank(3), Rank(1)]);
+        assert_eq!(of_five(2).parent, Some(Rank(4)));
+        assert_eq!(of_five(0).told, [Rank(1), Rank(2), Rank(4)]);
+        assert_eq!((of_five(1).told, of_five(3).teller), (vec![Rank(3)], Some(Rank(1))));
+    }
+
+    #[test]
+    fn messages_come_back_and_others_are_refused() {
+        for way in [UP, DOWN] {
+            let bytes = encode(1 << 40, way);
+            assert_eq!((bytes.len(), decode(&bytes)), (MESSAGE_BYTES, Some((1 << 40, way))));
+            assert!((0..bytes.len()).all(|length| decode(&bytes[..length]).is_none()));
+            assert_eq!(decode(&[&bytes[..], &[0]].concat()), None);
+        }
+        assert_eq!((decode(&encode(3, 0)), decode(&encode(3, 3))), (None, None));
+    }
 }

@@ -49,8 +49,8 @@ pub struct Message {
 pub enum Sent {
     /// The transport has it.
     Done,
-    /// The channel is full. Here is what was to be sent; receive before trying again, since the
-    /// other may be waiting for just that.
+    /// The channel is full, or the receiver has ended and nobody said yet how. Here is what was to be
+    /// sent; receive before trying again, since the other may be waiting for just that.
     Full(Vec<u8>),
 }
 

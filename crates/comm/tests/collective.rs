@@ -1,5 +1,7 @@
 //! Collectives among ranks that are threads: any number of ranks, root, nodes and delegates.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use esker_base::{Error, Kind, Result};
 use esker_comm::collective::{CollectiveOptions, Collectives, Delegates, Reduction, Shape};
 use esker_comm::threads::run;
@@ -79,6 +81,49 @@ fn nobody_sends_or_receives_more_than_log_n() {
             if collectives.transport().rank() == root {
                 assert_eq!(between.received_messages - before.received_messages, most);
                 assert_eq!(after.sent_messages - between.sent_messages, most);
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+/// What the transport counts: no rank sends or receives more than ⌈log2 n⌉ messages of a barrier, and
+/// all of them send 2 (n - 1).
+#[test]
+fn nobody_sends_or_receives_more_than_log_n_at_a_barrier() {
+    for size in 1..=300_u32 {
+        let most = u64::from(size.next_power_of_two().trailing_zeros());
+        let sent = run(size, 4, |transport| {
+            // There is no second one whose messages could come early.
+            transport.barrier()?;
+            let counters = transport.counters();
+            let (sent, received) = (counters.sent_messages, counters.received_messages);
+            let me = transport.rank();
+            assert!(sent <= most && received <= most, "{me} of {size}: {sent} and {received}");
+            if me == Rank(0) {
+                assert_eq!((sent, received), (most, most));
+            }
+            Ok(sent)
+        });
+        assert_eq!(sent.unwrap().iter().sum::<u64>(), 2 * (u64::from(size) - 1));
+    }
+}
+
+/// Ranks at the ends of the tree run ahead of those in the middle, by a barrier at most.
+#[test]
+fn nobody_leaves_a_barrier_before_all_have_come() {
+    for size in [2_u32, 3, 5, 8, 13, 31] {
+        let come = AtomicU32::new(0);
+        run(size, 4, |transport| {
+            for turn in 0..200 {
+                if transport.rank().0 % 3 == turn % 3 {
+                    std::thread::yield_now();
+                }
+                come.fetch_add(1, Ordering::SeqCst);
+                transport.barrier()?;
+                let now = come.load(Ordering::SeqCst);
+                assert!((size * (turn + 1)..=size * (turn + 2)).contains(&now), "{now}");
             }
             Ok(())
         })

@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
 
 use esker_base::store::MemoryStore;
@@ -109,6 +110,54 @@ fn a_flush_ends_when_a_rank_is_lost() {
             let expected = if rank == 5 { "bad input" } else { "rank 5 is lost" };
             assert!(error.to_string().contains(expected), "{error}");
         }
+    }
+}
+
+/// Symptom: who first sent to a rank when it had died, and is not connected with it, was told that it
+/// cannot be reached, and not that it is lost. Cause: a refused connection counted as an answer. Fix:
+/// the sender waits for word of those who know.
+#[test]
+fn who_is_refused_by_a_rank_that_died_hears_that_it_is_lost() {
+    let (port, was_refused) = (AtomicU16::new(0), AtomicBool::new(false));
+    let answers = ranks(6, 2, &options(), |transport| {
+        match transport.rank() {
+            Rank(5) => {
+                port.store(transport.port(), Ordering::SeqCst);
+                return Err(Error::new(Kind::Invalid, "bad input"));
+            }
+            // Not connected with rank 5, as 0, 1, 3 and 4 are, who say nothing for a while.
+            Rank(2) => {
+                let is_there = || match port.load(Ordering::SeqCst) {
+                    0 => true,
+                    port => TcpStream::connect(("127.0.0.1", port)).is_ok(),
+                };
+                while is_there() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                let mut send = || -> Result<()> {
+                    let sent = transport.try_send(Rank(5), DATA, vec![1])?;
+                    was_refused.fetch_or(sent != Sent::Done, Ordering::SeqCst);
+                    transport.receive(&[DATA], Duration::from_millis(1)).map(drop)
+                };
+                loop {
+                    if let Err(error) = send() {
+                        was_refused.store(true, Ordering::SeqCst);
+                        return Err(error);
+                    }
+                }
+            }
+            _ => {
+                while !was_refused.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        transport.barrier()
+    });
+    for (rank, answer) in answers.into_iter().enumerate() {
+        let error = answer.expect_err("a rank is lost");
+        let expected = if rank == 5 { "bad input" } else { "rank 5 is lost" };
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 

@@ -5,6 +5,7 @@
 //! holds up no other, by the kernel's own flow control, and three-hop routing needs few. For barriers
 //! and to watch over each other, every rank has connections to those 1, 2, 4, … above it from the
 //! start; whoever notices a loss tells all it is connected with, so everybody learns of it and by name.
+//! A rank that is connected with none of those, and is refused, waits for that word ([`peers`]).
 //! There is no other thread: bytes move during calls ([`network`]), and in the kernel between them.
 //! Decision: sockets and epoll by `rustix` rather than tokio, since one owner makes all calls and a
 //! runtime would only hand bytes to it from other threads.
@@ -31,7 +32,7 @@ pub(crate) use self::peers::PEER_BYTES;
 use crate::barrier::Barrier;
 use crate::job::Job;
 use crate::transport::{
-    CHANNEL_BYTES_MAX, Counters, DEADLINE, Message, Sent, Transport, check_send,
+    CHANNEL_BYTES_MAX, Counters, DEADLINE, Deadline, LOOK, Message, Sent, Transport, check_send,
 };
 use crate::{Channel, NodeMap, Rank};
 
@@ -101,7 +102,15 @@ impl TcpTransport {
         let network = Network::new(job.rank, met, listener, options.clone())?;
         let mut transport = Self { network, barrier: Barrier::default(), receives: 0 };
         transport.network.watch()?;
+        // Only of a rank that has answered it shows that it is lost.
+        let deadline = Deadline::start(&transport);
+        while let Some(rank) = transport.network.opening() {
+            transport.network.progress(LOOK)?;
+            transport.network.check_lost()?;
+            deadline.check(&transport, || format!("{rank} answers no connection"))?;
+        }
         transport.barrier()?;
+        transport.network.note_met();
         if job.rank == Rank(0) {
             meeting.clear()?;
         }

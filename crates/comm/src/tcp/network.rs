@@ -25,7 +25,7 @@ use super::door::{Door, HELLO_WAIT};
 use super::frame::{self, Frame};
 use super::greeting::{self, Hello, Secret};
 use super::meeting::Met;
-use super::peers::Peers;
+use super::peers::{Peers, VERDICT};
 use crate::queues::{Queues, held_bytes};
 use crate::transport::{Counters, Message, Sent};
 use crate::{Channel, NodeMap, Rank};
@@ -63,6 +63,8 @@ pub(super) struct Network {
     was_refused: bool,
     is_nudged: bool,
     lost: Option<(Rank, String)>,
+    /// All ranks are connected with those that they watch: only from then on one may leave.
+    has_met: bool,
     counters: Counters,
     scratch: Vec<u8>,
 }
@@ -92,6 +94,7 @@ impl Network {
             was_refused: false,
             is_nudged: false,
             lost: None,
+            has_met: false,
             counters: Counters::default(),
             scratch: vec![0; READ_BYTES],
         })
@@ -110,6 +113,19 @@ impl Network {
         Ok(())
     }
 
+    /// One of those that this rank connected to, and that have not answered.
+    pub fn opening(&self) -> Option<Rank> {
+        self.connections.values().find_map(|connection| match connection.role {
+            Role::Opening { to, .. } => Some(to),
+            _ => None,
+        })
+    }
+
+    /// All ranks are connected with those that they watch.
+    pub fn note_met(&mut self) {
+        self.has_met = true;
+    }
+
     pub fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<Sent> {
         let length = bytes.len();
         if to == self.rank {
@@ -118,19 +134,22 @@ impl Network {
             }
             self.queues.put(Message { from: to, channel, bytes });
         } else {
-            self.peers.check_reachable(to)?;
+            if !self.is_reachable(to)? {
+                return Ok(Sent::Full(bytes));
+            }
             let unsent = self.unsent.get(&channel).copied().unwrap_or(0);
             if unsent > 0 && unsent + held_bytes(length) > self.options.channel_bytes_max {
                 self.was_refused = true;
                 return Ok(Sent::Full(bytes));
             }
             let id = self.connection_to(to, channel)?;
-            self.check_connection(id, to)?;
+            if !self.is_sound(id, to)? {
+                return Ok(Sent::Full(bytes));
+            }
             *self.unsent.entry(channel).or_default() += held_bytes(length);
             self.unsent_all += held_bytes(length) as u64;
             self.connection(id).put(frame::Kind::Message, channel, bytes);
             self.write(id);
-            self.peers.check_reachable(to)?;
         }
         self.counters.sent_messages += 1;
         self.counters.sent_bytes += length as u64;
@@ -138,19 +157,28 @@ impl Network {
         Ok(Sent::Done)
     }
 
-    /// Says why, if nothing can be sent to `to` over the connection any more.
-    fn check_connection(&mut self, id: u64, to: Rank) -> Result<()> {
+    /// As [`Peers::check_reachable`].
+    fn is_reachable(&self, to: Rank) -> Result<bool> {
+        let wait = VERDICT.min(self.options.deadline);
+        self.peers.check_reachable(to, SystemClock.monotonic_ns(), wait)
+    }
+
+    /// Whether something can be sent to `to` over the connection. Says why, if it can no more; unless
+    /// that is not known yet.
+    fn is_sound(&mut self, id: u64, to: Rank) -> Result<bool> {
         let is_sound = |network: &Self| {
             network.connections.get(&id).is_some_and(|connection| !connection.is_broken())
         };
         if is_sound(self) {
-            return Ok(());
+            return Ok(true);
         }
         self.progress(Duration::ZERO)?;
         self.check_lost()?;
-        self.peers.check_reachable(to)?;
+        if !self.is_reachable(to)? {
+            return Ok(false);
+        }
         if is_sound(self) {
-            return Ok(());
+            return Ok(true);
         }
         Err(Error::new(Kind::Unavailable, format!("the connection to {to} has ended")))
     }
@@ -453,7 +481,9 @@ impl Network {
         }
         match role {
             // It may have left before: who watches it knows whether it is lost.
-            Role::Opening { .. } => self.peers.note_unreachable(rank, why),
+            Role::Opening { .. } if self.has_met => {
+                self.peers.note_unreachable(rank, why, SystemClock.monotonic_ns());
+            }
             _ => self.lose(rank, why),
         }
     }

@@ -1,13 +1,21 @@
 //! Peers: where the ranks of the job are, and which of them have left or cannot be reached.
+//!
+//! A connection that is refused shows that a rank has ended, and not how. If it was lost, those who
+//! watch it say so to all, and until they may have done that nothing is said here ([`VERDICT`]).
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
 
 use super::meeting::Entry;
 use crate::Rank;
+
+/// How long to wait for word of a rank that refuses connections: for its loss to go around among
+/// ranks that make calls now and then.
+pub(super) const VERDICT: Duration = Duration::from_secs(5);
 
 /// All ranks of the job.
 #[derive(Debug)]
@@ -15,8 +23,8 @@ pub(super) struct Peers {
     peers: Vec<Peer>,
     /// The names or addresses of hosts, and what was found for them.
     hosts: Vec<(String, Option<SocketAddr>)>,
-    /// Why ranks cannot be reached.
-    unreachable: HashMap<Rank, String>,
+    /// Ranks that cannot be reached: why, and since when.
+    unreachable: HashMap<Rank, (String, u64)>,
 }
 
 /// What is known of a rank; small, since there is one of every rank of the job.
@@ -96,18 +104,48 @@ impl Peers {
         peer.has_goodbye && peer.incoming == 0
     }
 
-    /// Nothing can be sent to `rank`, and `why`.
-    pub fn note_unreachable(&mut self, rank: Rank, why: &str) {
-        self.unreachable.insert(rank, why.to_owned());
+    /// Nothing can be sent to `rank` from now on, and `why`.
+    pub fn note_unreachable(&mut self, rank: Rank, why: &str, now_ns: u64) {
+        self.unreachable.entry(rank).or_insert_with(|| (why.to_owned(), now_ns));
     }
 
-    /// `Unavailable` if nothing can be sent to `to`.
-    pub fn check_reachable(&self, to: Rank) -> Result<()> {
+    /// Whether messages can be sent to `to`; if not, what became of it is not known yet.
+    /// `Unavailable` if it has left, or if nobody told within `wait`.
+    pub fn check_reachable(&self, to: Rank, now_ns: u64, wait: Duration) -> Result<bool> {
+        let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         let what = match self.unreachable.get(&to) {
             _ if self.has_goodbye(to) => format!("{to} has left the job and takes no messages"),
-            Some(why) => format!("{to} cannot be reached: {why}"),
-            None => return Ok(()),
+            Some((_, since_ns)) if now_ns < since_ns.saturating_add(wait_ns) => return Ok(false),
+            Some((why, _)) => format!("{to} cannot be reached: {why}"),
+            None => return Ok(true),
         };
         Err(Error::new(Kind::Unavailable, what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was refused is no answer until those who know may have given one; a goodbye is.
+    #[test]
+    fn a_rank_that_cannot_be_reached_has_a_verdict_in_the_end() {
+        let entry = Entry { host: "h".into(), port: 1, node: "0".into() };
+        let mut peers = Peers::new(&[entry.clone(), entry.clone(), entry]);
+        let wait = Duration::from_nanos(100);
+        let check = |peers: &Peers, now_ns| peers.check_reachable(Rank(1), now_ns, wait);
+        assert!(check(&peers, 0).unwrap());
+        peers.note_unreachable(Rank(1), "refused", 1_000);
+        peers.note_unreachable(Rank(1), "refused again", 1_050);
+        assert!(!check(&peers, 1_099).unwrap());
+        let error = check(&peers, 1_100).unwrap_err();
+        assert_eq!(error.kind(), Kind::Unavailable);
+        assert!(error.to_string().contains("rank 1 cannot be reached: refused"), "{error}");
+        assert!(peers.check_reachable(Rank(2), 1_100, wait).unwrap());
+        peers.note_goodbye(Rank(1));
+        for now_ns in [1_000, 1_100] {
+            let error = check(&peers, now_ns).unwrap_err();
+            assert!(error.to_string().contains("rank 1 has left"), "{error}");
+        }
     }
 }
