@@ -13,13 +13,16 @@
 //! its bytes. Numbers without a width are varints.
 //! Invariants: a position is `chunk << CHUNK_BITS | offset`, is never 0, and grows with time.
 
+use std::sync::Arc;
+
+use super::chunks::Chunks;
 use crate::memory::{ZeroedArray, prefetch};
 use crate::schema::{INTS_MAX, Row, STRINGS_MAX, Schema, differences};
 use crate::wire::{VARINT_BYTES_MAX, unzigzag, zigzag};
 
 const CHUNK_BITS: u32 = 21;
 /// Bytes of a chunk.
-const CHUNK_BYTES: usize = 1 << CHUNK_BITS;
+pub(super) const CHUNK_BYTES: usize = 1 << CHUNK_BITS;
 /// Bytes of a shard's first chunk, so that a small session stays small.
 const FIRST_CHUNK_BYTES: usize = 32 << 10;
 /// Bytes of its second.
@@ -50,9 +53,11 @@ const SHAPES_RECENT: usize = 16;
 const TYPICAL_BYTES: usize = 40;
 
 /// The records of a shard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Arena {
     chunks: Vec<ZeroedArray<u8>>,
+    /// Where chunks come from but for the first two, which are smaller.
+    source: Arc<Chunks>,
     /// Bytes in use of the last chunk.
     used: usize,
     templates: Vec<[u64; INTS_MAX]>,
@@ -78,6 +83,12 @@ pub struct Header {
 }
 
 impl Arena {
+    /// An empty arena whose chunks come from `source`.
+    pub fn new(source: Arc<Chunks>) -> Self {
+        let (templates, shapes) = Default::default();
+        Self { chunks: Vec::new(), source, used: 0, templates, shapes, last_shape: 0 }
+    }
+
     /// Appends a record in stored form; returns its position and the bytes newly allocated.
     pub fn push(&mut self, schema: &Schema, header: Header, row: &Row) -> (u32, usize) {
         let mut template = self.templates.len().wrapping_sub(1);
@@ -176,14 +187,15 @@ impl Arena {
         if self.chunks.last().is_some_and(|chunk| chunk.len() - self.used >= bytes) {
             return 0;
         }
-        let count = match self.chunks.len() {
-            0 => FIRST_CHUNK_BYTES.max(bytes + 1),
-            1 => SECOND_CHUNK_BYTES.max(bytes),
-            _ => CHUNK_BYTES,
+        let chunk = match self.chunks.len() {
+            0 => ZeroedArray::new(FIRST_CHUNK_BYTES.max(bytes + 1)),
+            1 => ZeroedArray::new(SECOND_CHUNK_BYTES.max(bytes)),
+            _ => self.source.take(),
         };
         // Position 0 stands for "none".
         self.used = usize::from(self.chunks.is_empty());
-        self.chunks.push(ZeroedArray::new(count));
+        let count = chunk.len();
+        self.chunks.push(chunk);
         assert!(self.chunks.len() <= 1 << (32 - CHUNK_BITS), "SHARD_BYTES_MAX bounds the arena");
         count
     }
@@ -280,6 +292,12 @@ impl Arena {
     }
 }
 
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.source.give_back(self.chunks.drain(..).skip(2));
+    }
+}
+
 /// The columns outside the key in which `ints` and `template` differ, as bits.
 #[inline]
 fn changes(schema: &Schema, ints: &[u64; INTS_MAX], template: &[u64; INTS_MAX]) -> u32 {
@@ -347,7 +365,7 @@ mod tests {
     static NAMED: Schema = Schema { hash_of: Some(xxhash_rust::xxh3::xxh3_64), ..WIDE };
 
     fn check(schema: &'static Schema, rows: u64, varying: u64) {
-        let mut arena = Arena::default();
+        let mut arena = Arena::new(Arc::new(Chunks::new(0, false)));
         let names: Vec<Vec<u8>> = (0..rows).map(|at| vec![b'n'; (mix(at) % 30) as usize]).collect();
         let mut pushed: Vec<(u32, Header, Row)> = Vec::new();
         for (at, name) in (0..rows).zip(&names) {

@@ -5,12 +5,14 @@
 //! Concurrency: `tree` keeps a mutex around each shard; a frozen memtable is immutable.
 
 mod arena;
+mod chunks;
 mod frozen;
 mod groups;
 mod shard;
 mod sorted;
 
 pub use arena::{ROW_TEXT_BYTES_MAX, SHARD_BYTES_MAX};
+pub use chunks::Chunks;
 pub(crate) use frozen::collect_group;
 pub use frozen::{FrozenMemtable, FrozenRows, SortedMemtable};
 pub use groups::GROUP_BYTES;

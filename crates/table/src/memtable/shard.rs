@@ -6,8 +6,11 @@
 //! a shard takes little more than one pass (`sorted.rs`).
 //! Concurrency: one owner at a time; the tree keeps a mutex around each.
 
+use std::sync::Arc;
+
 use super::SHARD_BITS;
 use super::arena::{Arena, Header};
+use super::chunks::Chunks;
 use super::groups::{Group, Groups, hash, salt};
 use crate::memory::{ZeroedArray, prefetch};
 use crate::schema::{KEY_INTS_MAX, Key, Row, Schema, mix};
@@ -48,14 +51,15 @@ impl Place {
 }
 
 impl Shard {
-    /// An empty shard with `slots` to begin with: 0, or as many as another has.
-    pub fn new(schema: &'static Schema, slots: usize) -> Self {
+    /// An empty shard with `slots` to begin with: 0, or as many as another has. Its records will be
+    /// in memory of `chunks`.
+    pub fn new(schema: &'static Schema, slots: usize, chunks: Arc<Chunks>) -> Self {
         assert!(slots == 0 || slots.is_power_of_two() && slots >= SLOTS_MIN);
         Self {
             schema,
             slots: ZeroedArray::new(slots),
             rows: 0,
-            arena: Arena::default(),
+            arena: Arena::new(chunks),
             groups: Groups::default(),
             bytes: slots * 8,
         }

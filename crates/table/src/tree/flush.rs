@@ -75,7 +75,7 @@ impl Inner {
     /// Freezes the memtable if it is over its share of memory, and sees to it being written; waits a
     /// little if it will be before there is room for the next.
     pub(super) fn make_room(&self) -> Result<()> {
-        let bytes_max = self.active_bytes_max();
+        let bytes_max = self.options.active_bytes_max();
         if self.active_bytes.load(Ordering::Relaxed) < bytes_max {
             self.keep_pace(bytes_max);
             return Ok(());
@@ -95,7 +95,7 @@ impl Inner {
     /// Freezes the active memtable: always if `all`, otherwise if it is over its share.
     pub(super) fn freeze(&self, all: bool) -> Result<()> {
         let mut log = self.log.lock();
-        if !all && self.active_bytes.load(Ordering::Relaxed) < self.active_bytes_max() {
+        if !all && self.active_bytes.load(Ordering::Relaxed) < self.options.active_bytes_max() {
             return Ok(());
         }
         if self.logs() {
@@ -116,7 +116,8 @@ impl Inner {
             // The next memtable will be as full when it is frozen, unless this was asked for.
             let slots = shard.rows.slots_place().1;
             let keeps_size = !all && slots >= KEPT_SLOTS_MIN;
-            let rows = Shard::new(self.schema, if keeps_size { slots } else { 0 });
+            let rows =
+                Shard::new(self.schema, if keeps_size { slots } else { 0 }, self.chunks.clone());
             let fresh = LiveShard { rows, presence, log: ShardLog::default() };
             fresh_bytes += fresh.rows.bytes();
             taken.push(std::mem::replace(&mut **shard, fresh).rows);

@@ -42,7 +42,7 @@ pub use segment_files::runs_among;
 pub use update::{Draft, Slot, check_text_bytes};
 
 use crate::manifest::{Manifest, SetId};
-use crate::memtable::{FrozenMemtable, SHARD_BYTES_MAX, Shard};
+use crate::memtable::{Chunks, FrozenMemtable, Shard};
 use crate::presence::Presence;
 use crate::schema::{Row, Schema};
 use crate::segment::{SegmentBuffer, SegmentLog};
@@ -88,6 +88,8 @@ struct Inner {
     shards: Box<[CachePadded<Mutex<LiveShard>>]>,
     /// Taken after all shards.
     segments: CachePadded<Mutex<LiveSegments>>,
+    /// Memory for records.
+    chunks: Arc<Chunks>,
     /// Where each shard's tables are.
     hints: Box<[Hint]>,
     /// Number of the next operation; taken under the lock of a shard it writes to.
@@ -129,8 +131,8 @@ struct LiveShard {
 }
 
 impl LiveShard {
-    fn new(schema: &'static Schema) -> Self {
-        let rows = Shard::new(schema, 0);
+    fn new(schema: &'static Schema, chunks: Arc<Chunks>) -> Self {
+        let rows = Shard::new(schema, 0, chunks);
         Self { rows, presence: Presence::default(), log: ShardLog::default() }
     }
 }
@@ -241,13 +243,6 @@ impl Inner {
 
     fn logs(&self) -> bool {
         self.options.durability != Durability::None
-    }
-
-    /// The memory that the active memtable may take before it is frozen.
-    fn active_bytes_max(&self) -> usize {
-        // With a thread, one memtable fills while another is written.
-        let share = if self.options.background { 2 } else { 1 };
-        (self.options.memory_bytes / share).min(SHARD_BYTES_MAX)
     }
 
     fn check_failure(&self) -> Result<()> {

@@ -15,7 +15,7 @@ use super::{
     Barrier, FlushState, Inner, LiveShard, Pending, Retention, Tree, TreeOptions, Version,
 };
 use crate::manifest::{Manifest, SetId, SetState};
-use crate::memtable::SHARDS;
+use crate::memtable::{Chunks, SHARDS};
 use crate::schema::{Row, Schema};
 use crate::segment::SegmentTables;
 use crate::tables::{TableSource, Tables};
@@ -108,6 +108,8 @@ impl Tree {
             next_run,
             compressed_mark: None,
         };
+        let chunks = Chunks::new(setup.options.active_bytes_max(), setup.options.background);
+        let chunks = Arc::new(chunks);
         let inner = Arc::new(Inner {
             schema: setup.schema,
             set,
@@ -117,8 +119,10 @@ impl Tree {
             retention: setup.retention,
             barrier: setup.barrier,
             shards: (0..SHARDS)
-                .map(|_| CachePadded::new(Mutex::new(LiveShard::new(setup.schema))))
+                .map(|_| LiveShard::new(setup.schema, chunks.clone()))
+                .map(|shard| CachePadded::new(Mutex::new(shard)))
                 .collect(),
+            chunks,
             segments: Default::default(),
             hints: (0..SHARDS).map(|_| Hint::default()).collect(),
             next_seq: CachePadded::new(AtomicU64::new(next_seq)),

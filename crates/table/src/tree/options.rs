@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::memtable::SHARD_BYTES_MAX;
+
 /// What survives when a process or a machine dies before the next sync or flush.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
@@ -63,5 +65,14 @@ impl Default for TreeOptions {
             background: true,
             flush_threads: 1,
         }
+    }
+}
+
+impl TreeOptions {
+    /// The memory that the active memtable may take before it is frozen.
+    pub(super) fn active_bytes_max(&self) -> usize {
+        // With a thread, one memtable fills while another is written.
+        let share = if self.background { 2 } else { 1 };
+        (self.memory_bytes / share).min(SHARD_BYTES_MAX)
     }
 }
