@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_base::{Bytes, Error, Kind, Result};
-use esker_comm::collective::Collectives;
+use esker_comm::collective::{Collectives, Reduction};
 use esker_comm::{Rank, Transport};
 use esker_fs::data::read_mapped;
 use esker_fs::file::{FILE_BYTES_MAX, OpenFile};
@@ -324,7 +324,7 @@ impl<T: Transport> SharedJob<T> {
         }
         self.send(file)?;
         self.segments.drain()?;
-        self.barrier()?;
+        self.segments.barrier()?;
         let mut freed_bytes = 0;
         if let Some(home) = &file.home {
             let freed = self.segments.truncate(file.id, size)?;
@@ -335,7 +335,7 @@ impl<T: Transport> SharedJob<T> {
             self.session.flush_file(home)?;
         }
         file.size = size;
-        self.barrier()?;
+        self.segments.barrier()?;
         Ok(freed_bytes)
     }
 
@@ -370,13 +370,9 @@ impl<T: Transport> SharedJob<T> {
 impl Attributes {
     /// The greatest of all ranks, along the log-ring.
     fn of_all<T: Transport>(self, collectives: &mut Collectives<T>) -> Result<Self> {
-        let mut join = |into: &mut Vec<u8>, other: &[u8]| {
-            if let (Ok(a), Ok(b)) = (Self::decode(into), Self::decode(other)) {
-                let (size, mtime_ns) = (a.size.max(b.size), a.mtime_ns.max(b.mtime_ns));
-                *into = Self { size, mtime_ns }.encode().to_vec();
-            }
-        };
-        Self::decode(&collectives.all_reduce(Rank(0), self.encode().to_vec(), &mut join)?)
+        let own = [self.size, self.mtime_ns];
+        let all = gather::reduce_numbers(collectives, &own, |_| Reduction::Max)?;
+        Ok(Self { size: all[0], mtime_ns: all[1] })
     }
 
     fn encode(self) -> [u8; 16] {

@@ -6,12 +6,14 @@ use esker_comm::{Rank, Transport};
 
 use crate::message::{decode_error, encode_error};
 use crate::service::no_answer;
+use crate::slices::SLOTS;
 
 /// Ranks whose values are joined by one reduction.
 const GROUP: u32 = 2048;
 /// A rank's number and its value.
 const ITEM_BYTES: usize = 4 + 20;
 
+const _: () = assert!(SLOTS * 8 <= VALUE_BYTES_MAX);
 const _: () = assert!(GROUP as usize * ITEM_BYTES <= VALUE_BYTES_MAX);
 
 /// Gives all ranks `bytes` of `root`.
@@ -34,6 +36,30 @@ pub(crate) fn broadcast<T: Transport>(
         all.extend_from_slice(&part);
     }
     Ok(all)
+}
+
+/// Joins the numbers of all ranks, each in its place as `by` says, and gives all of them the result.
+/// All give as many.
+pub(crate) fn reduce_numbers<T: Transport>(
+    collectives: &mut Collectives<T>,
+    own: &[u64],
+    by: impl Fn(usize) -> Reduction,
+) -> Result<Vec<u64>> {
+    let bytes = own.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let mut join = |into: &mut Vec<u8>, other: &[u8]| {
+        for (place, (own, other)) in
+            into.as_chunks_mut().0.iter_mut().zip(other.as_chunks().0).enumerate()
+        {
+            let joined = by(place).combine(u64::from_le_bytes(*own), u64::from_le_bytes(*other));
+            *own = joined.to_le_bytes();
+        }
+        // That there are others is found at the end.
+        into.truncate(other.len());
+    };
+    let all = collectives.all_reduce(Rank(0), bytes, &mut join)?;
+    let all: Vec<u64> =
+        all.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
+    if all.len() == own.len() { Ok(all) } else { Err(no_answer()) }
 }
 
 /// Gives all ranks what `root` succeeded with, or its error.

@@ -170,14 +170,6 @@ impl<T: Transport> SharedJob<T> {
         indexes.map(|(_, session)| session)
     }
 
-    /// Returns once every rank has called it; answers others meanwhile.
-    ///
-    /// # Errors
-    /// As [`Transport::barrier`].
-    pub fn barrier(&mut self) -> Result<()> {
-        self.segments.barrier()
-    }
-
     /// Ends the job: all parts become one change set that is called `name`. Close shared files
     /// before. Collective; rank 0 gets the report. Cost: a flush and a commit a part, and as
     /// [`Repository::publish_job`].
@@ -186,13 +178,13 @@ impl<T: Transport> SharedJob<T> {
     /// As [`Repository::publish_job`], for all ranks.
     pub fn publish(mut self, name: &str) -> Result<(SetId, Option<JobReport>)> {
         self.segments.sync()?;
-        self.barrier()?;
+        self.segments.barrier()?;
         self.session.complete()?;
         let inherited = self.inherited.iter().map(|(_, session)| session);
         for session in self.index.as_deref().into_iter().chain(inherited) {
             session.complete()?;
         }
-        self.barrier()?;
+        self.segments.barrier()?;
         let sets: Vec<SetId> = self.parts.iter().map(|(_, set)| *set).collect();
         let mut report = None;
         let mut told = Ok(Vec::new());
@@ -205,7 +197,7 @@ impl<T: Transport> SharedJob<T> {
         }
         let told = gather::broadcast_result(self.segments.collectives(), Rank(0), told)?;
         let set = told.try_into().map_err(|_| no_answer())?;
-        self.barrier()?;
+        self.segments.barrier()?;
         Ok((SetId(u128::from_le_bytes(set)), report))
     }
 }

@@ -3,10 +3,12 @@
 //! - [`Segments`]: the service. Slices of files are shared out among servers (`slices`), which ranks
 //!   ask by messages (`message`) through one loop (`exchange`, `server`).
 //! - [`SharedJob`], [`SharedFile`]: the data path, from a job's beginning (`job`) over writing and
-//!   reading (`file`) to its publication; `settle` moves segments to other servers.
+//!   reading (`file`) to its publication; `balance` moves slices to other servers when load is
+//!   uneven, `settle` their segments.
 //!
 //! Nothing here knows of the command or a kernel.
 
+mod balance;
 mod exchange;
 mod file;
 mod gather;

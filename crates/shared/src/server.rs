@@ -34,7 +34,7 @@ pub(crate) struct Server {
     map: Arc<SliceMap>,
     /// Sets whose logs this rank reads for others.
     sets: Vec<SetId>,
-    /// Segments that were put or asked for, by slot, since it was last taken.
+    /// Segments that were put or asked for, by slot, since the counts began.
     load: Vec<u64>,
 }
 
@@ -58,7 +58,12 @@ impl Server {
         self.sets.push(set);
     }
 
-    /// The work since this was asked last, by slot.
+    /// What was counted since the counts began.
+    pub fn work(&self) -> u64 {
+        self.load.iter().fold(0, |sum, own| sum.saturating_add(*own))
+    }
+
+    /// What was counted since the counts began, by slot; they begin anew.
     pub fn take_load(&mut self) -> Vec<u64> {
         std::mem::replace(&mut self.load, vec![0; SLOTS])
     }

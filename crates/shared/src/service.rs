@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
-use esker_comm::collective::{CollectiveOptions, Collectives, VALUE_BYTES_MAX};
+use esker_comm::collective::{CollectiveOptions, Collectives};
 use esker_comm::{Counters, Rank, Transport};
 use esker_fs::session::Session;
 use esker_table::manifest::SetId;
@@ -115,7 +115,7 @@ impl<T: Transport> Segments<T> {
         self.exchange().serve(wait)
     }
 
-    /// Returns once every rank has called it; answers others meanwhile.
+    /// Returns once every rank has called it; answers others meanwhile. Slices stay where they are.
     ///
     /// # Errors
     /// As [`Transport::barrier`].
@@ -202,10 +202,12 @@ impl<T: Transport> Segments<T> {
         let (first, next) = (self.first_put, self.exchange().next_id());
         self.first_put = next;
         let settled = self.exchange().settle_puts(first, next);
-        if let Err(error) = &settled {
-            self.failed = Some((error.kind(), error.to_string()));
-        }
-        settled
+        settled.inspect_err(|error| self.give_up(error))
+    }
+
+    /// Nothing that was put is taken for durable any more.
+    pub(crate) fn give_up(&mut self, error: &Error) {
+        self.failed = Some((error.kind(), error.to_string()));
     }
 
     /// Returns once all segments that this rank put survive power loss; those of their bytes that
@@ -450,22 +452,6 @@ impl<T: Transport> Segments<T> {
         Snapshot::of(file, all)
     }
 
-    /// How much each slot was used, over all ranks, since this was asked last; collective.
-    pub(crate) fn load(&mut self) -> Result<Vec<u64>> {
-        let own = self.exchange().server.take_load();
-        let bytes: Vec<u8> = own.iter().flat_map(|load| load.to_le_bytes()).collect();
-        let mut add = |into: &mut Vec<u8>, other: &[u8]| {
-            for (own, other) in into.chunks_exact_mut(8).zip(other.chunks_exact(8)) {
-                let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-                own.copy_from_slice(&number(own).saturating_add(number(other)).to_le_bytes());
-            }
-        };
-        let all = self.collectives.all_reduce(Rank(0), bytes, &mut add)?;
-        let load: Vec<u64> =
-            all.chunks_exact(8).map(|b| b.try_into().map_or(0, u64::from_le_bytes)).collect();
-        if load.len() == SLOTS { Ok(load) } else { Err(no_answer()) }
-    }
-
     /// Goes on with another map, which all ranks take at the same time.
     pub(crate) fn set_map(&mut self, map: SliceMap) {
         self.map = Arc::new(map);
@@ -473,8 +459,6 @@ impl<T: Transport> Segments<T> {
         self.exchange().server.set_map(map);
     }
 }
-
-const _: () = assert!(SLOTS * 8 <= VALUE_BYTES_MAX);
 
 fn runs_in(reply: Reply) -> Result<Vec<SegmentRun>> {
     match reply {

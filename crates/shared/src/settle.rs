@@ -1,5 +1,5 @@
-//! Settling: segments go to those who own their slices now, after load was evened out or a job went
-//! on with other servers. All ranks do it together, and nobody asks meanwhile.
+//! Settling: segments go to those who own their slices now, after load was evened out (`balance.rs`)
+//! or a job went on with other servers. All ranks do it together, and nobody asks meanwhile.
 //!
 //! 1. Who has segments of slices that are another's makes them durable, and sends copies.
 //! 2. Who got some makes them durable.
@@ -20,29 +20,8 @@ use crate::job::SharedJob;
 use crate::slices::SliceMap;
 
 impl<T: Transport> SharedJob<T> {
-    /// Evens out the load of the servers by what was put and asked for since it was called last:
-    /// slices move. Whether any did. Collective. Cost: nothing but a reduction unless some server
-    /// had more than one and a half times the mean; else a flush of those who give and take, and
-    /// the segments that move.
-    ///
-    /// # Errors
-    /// `Unavailable` names a rank that is lost; what stores report.
-    pub fn balance(&mut self) -> Result<bool> {
-        self.segments.drain()?;
-        let load = self.segments.load()?;
-        let mut map = self.segments.map().clone();
-        if !map.balance(&load) {
-            return Ok(false);
-        }
-        // Nobody asks while some have the old map.
-        self.barrier()?;
-        self.segments.set_map(map);
-        self.settle()?;
-        Ok(true)
-    }
-
-    /// Moves segments to their owners; whether there were any to move. Collective.
-    pub(crate) fn settle(&mut self) -> Result<bool> {
+    /// Moves segments to their owners, if there are any to move. Collective.
+    pub(crate) fn settle(&mut self) -> Result<()> {
         let me = self.segments.rank();
         let map = self.segments.map().clone();
         let strays = match &self.index {
@@ -56,21 +35,20 @@ impl<T: Transport> SharedJob<T> {
         let any = u64::from(!moving.is_empty());
         let any = self.segments.collectives().all_reduce_u64(Rank(0), any, Reduction::Or)?;
         if any == 0 {
-            return Ok(false);
+            return Ok(());
         }
         let index = self.index.clone();
         if let Some(index) = index.as_ref().filter(|_| !strays.is_empty()) {
             tree(index).flush()?;
         }
-        self.barrier()?;
-        // Later ones wait for earlier ones: nothing is put that is not on its way.
-        let _ = self.segments.put_runs(&moving)?;
-        self.segments.drain()?;
-        self.barrier()?;
+        self.segments.barrier()?;
+        let put = self.segments.put_runs(&moving)?;
+        self.segments.wait(put)?;
+        self.segments.barrier()?;
         if let Some(index) = &index {
             tree(index).flush()?;
         }
-        self.barrier()?;
+        self.segments.barrier()?;
         if let Some(index) = index.as_ref().filter(|_| !strays.is_empty()) {
             tree(index).retain_segments(&mut |run, kept| {
                 map.split(run, &mut |owner, part| kept.extend((owner == me).then_some(part)));
@@ -81,8 +59,9 @@ impl<T: Transport> SharedJob<T> {
                 tree(session).retain_segments(&mut |_, _| {})?;
             }
         }
-        self.barrier()?;
-        Ok(true)
+        // That segments moved is no load.
+        let _ = self.segments.exchange().server.take_load();
+        self.segments.barrier()
     }
 }
 

@@ -5,7 +5,7 @@
 //! ```
 //! Neighbouring slices of a file are in neighbouring slots, so a file is spread evenly, and what a
 //! rank writes in strides stays in strides at each owner. Slots move between servers, slices never
-//! change. All ranks have the same map; it is given anew only while nobody asks (`settle.rs`).
+//! change. All ranks have the same map; it is given anew only while nobody asks (`balance.rs`).
 //! Source: MetaKV §II-B (ranges of the key space to servers), as MDHIM's range servers.
 
 use std::ops::Range;
@@ -137,6 +137,11 @@ impl SliceMap {
         self.pieces(run.first.file, whole.clone()).next() == Some((rank, whole))
     }
 
+    /// Whether slots should move when a server has `most` of some load and all `mean`.
+    pub(crate) fn is_uneven(most: u64, mean: u64) -> bool {
+        mean > 0 && most / UNEVEN_HALVES > mean / 2
+    }
+
     /// Moves slots from servers that have too much of `load`, by slot, to those that have least;
     /// whether any moved. Every rank that is given the same load gets the same map.
     ///
@@ -153,8 +158,7 @@ impl SliceMap {
             *of_server = of_server.saturating_add(*own);
         }
         let mean = total / servers;
-        let is_uneven = |most: u64| most / UNEVEN_HALVES > mean / 2;
-        if mean == 0 || !loads.iter().any(|most| is_uneven(*most)) {
+        if !loads.iter().any(|most| Self::is_uneven(*most, mean)) {
             return false;
         }
         let mut slots: Vec<usize> = (0..SLOTS).filter(|slot| load[*slot] > 0).collect();

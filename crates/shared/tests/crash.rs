@@ -17,7 +17,7 @@ use esker_base::{Kind, Random, Result};
 use esker_shared::{Reads, SharedFile, SharedOptions};
 
 use crate::campaign;
-use crate::support::{Job, assert_sound, content, memory, options, repository, run, same};
+use crate::support::{Job, assert_sound, content, crowd, memory, options, repository, run, same};
 
 /// Writes end before this.
 const FILE_BYTES: usize = 12_000;
@@ -242,7 +242,10 @@ fn live(mut job: Job, told: &Told, steps: &Random, what: &str) -> Result<()> {
         life.work(&mut own)?;
         match all.below(6) {
             0 => life.truncate(all.below(FILE_BYTES as u64) as usize, all.one_in(2))?,
-            1 => drop(life.job.balance()?),
+            1 => {
+                crowd(life.job, life.file.id(), FILE_BYTES as u64)?;
+                life.job.barrier()?;
+            }
             2 => drop(life.job.stat(&mut life.file)?),
             3 => life.job.barrier()?,
             _ => drop(life.check(what)?),
@@ -351,21 +354,16 @@ fn left_behind() -> (SharedStore, Vec<u8>) {
     (store, content)
 }
 
-/// Goes on with other ranks and servers, so that segments move; loads one server and evens that out,
-/// so that they move again.
+/// Goes on with other ranks and servers, so that segments move; loads one server, so that they move
+/// again at the next barrier.
 fn go_on(store: &SharedStore, content: &[u8]) -> Result<bool> {
     let moved = run(store, (3, 1), &[], &options(1, 70), |mut job| {
         let mut file = job.open("/shared", None)?;
         same(&job.read(&mut file, 0, 10_000)?, content, "as it was left");
-        // Which slices a server has follows from the file's number, which is random.
-        let (id, map) = (file.id(), job.segments().map().clone());
-        let is_busy = |at: &u64| map.owner(id, *at) == map.owner(id, 0);
-        let busy: Vec<u64> = (0..content.len() as u64).step_by(70).filter(is_busy).collect();
-        for _ in 0..content.len() / busy.len() {
-            let _ = job.segments().get_segments(id, &busy)?;
-        }
+        let map = job.segments().map().clone();
+        crowd(&mut job, file.id(), content.len() as u64)?;
         job.barrier()?;
-        let moved = job.balance()?;
+        let moved = *job.segments().map() != map;
         same(&job.read(&mut file, 0, 10_000)?, content, "after segments moved");
         job.barrier()?;
         job.close(file)?;

@@ -1,5 +1,6 @@
 //! Tests of shared files as a whole.
 
+mod balance;
 #[path = "../../fs/tests/campaign.rs"]
 mod campaign;
 mod collective;

@@ -7,7 +7,7 @@
 use esker_base::{Random, Result};
 use esker_shared::{Reads, SharedFile, SharedOptions};
 
-use crate::support::{Job, assert_sound, content, memory, options, repository, run, same};
+use crate::support::{Job, assert_sound, content, crowd, memory, options, repository, run, same};
 
 const FILE_BYTES: u64 = 20_000;
 
@@ -93,7 +93,8 @@ fn live(job: &mut Job, mut random: Random, ranks: u32, model: &mut Vec<u8>) -> R
             check(job, &mut file, model, &mut own)?;
         }
         if random.one_in(3) {
-            job.balance()?;
+            crowd(job, file.id(), FILE_BYTES)?;
+            job.barrier()?;
             check(job, &mut file, model, &mut own)?;
         }
         job.barrier()?;

@@ -54,6 +54,23 @@ pub fn run<R: Send>(
     })
 }
 
+/// Asks for segments of `file`, up to `end`, of those slices that the first one's server has, so often
+/// that slices move at the next barrier if it is not the only server and they are more than one; all
+/// ranks do it.
+pub fn crowd(job: &mut Job, file: u128, end: u64) -> Result<()> {
+    let map = job.segments().map().clone();
+    // Which slices a server has follows from the file's number, which is random.
+    let is_hot = |at: &u64| map.owner(file, *at) == map.owner(file, 0);
+    let hot: Vec<u64> = (0..end).step_by(50).filter(is_hot).collect();
+    let servers = map.servers().len();
+    if servers > 1 && hot.iter().any(|at| map.slot(file, *at) != map.slot(file, 0)) {
+        let asked: Vec<u64> = hot.into_iter().cycle().take(160_000 / servers).collect();
+        job.segments().get_segments(file, &asked)?;
+    }
+    // Now it is counted.
+    job.segments().barrier()
+}
+
 /// The whole content of a file of a published set.
 pub fn content(repository: &Repository, set: SetId, path: &str) -> Vec<u8> {
     let namespace = repository.open(&[set], Identity::root()).expect("open");
