@@ -39,6 +39,8 @@ struct State {
     free: Vec<ZeroedArray<u8>>,
     /// How many may lie here.
     kept_max: usize,
+    /// How many the thread sees to.
+    ready: usize,
     stopping: bool,
 }
 
@@ -48,7 +50,7 @@ impl Chunks {
     #[must_use]
     pub fn new(kept_bytes_max: usize, prepares: bool) -> Self {
         let kept_max = kept_bytes_max / CHUNK_BYTES;
-        let state = State { free: Vec::new(), kept_max, stopping: false };
+        let state = State { free: Vec::new(), kept_max, ready: 0, stopping: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         Self { shared, thread: Mutex::default(), prepares }
     }
@@ -57,6 +59,7 @@ impl Chunks {
     pub(super) fn take(&self) -> ZeroedArray<u8> {
         let taken = {
             let mut state = self.shared.state.lock();
+            state.ready = READY.min(state.kept_max);
             self.shared.changed.notify_one();
             state.free.pop()
         };
@@ -81,6 +84,15 @@ impl Chunks {
         // The others go to the kernel while nobody waits.
         drop(chunks);
     }
+
+    /// Gives all that lies here to the kernel: it may be long until more is taken.
+    pub fn release(&self) {
+        let mut state = self.shared.state.lock();
+        state.ready = 0;
+        let free = std::mem::take(&mut state.free);
+        drop(state);
+        drop(free);
+    }
 }
 
 impl Drop for Chunks {
@@ -99,7 +111,7 @@ impl Shared {
     fn prepare(&self) {
         let mut state = self.state.lock();
         while !state.stopping {
-            if state.free.len() >= READY.min(state.kept_max) {
+            if state.free.len() >= state.ready {
                 self.changed.wait(&mut state);
                 continue;
             }
@@ -133,5 +145,7 @@ mod tests {
         while chunks.shared.state.lock().free.len() < READY {
             std::thread::yield_now();
         }
+        chunks.release();
+        assert!(chunks.shared.state.lock().free.len() <= 1, "but for one that was on its way");
     }
 }

@@ -41,6 +41,8 @@ impl Tree {
         inner.pending.lock().callers += 1;
         let flushed = inner.freeze(true).and_then(|()| inner.flush_frozen());
         inner.pending.lock().callers -= 1;
+        // Unlike after one that was full, the next memtable may stay small.
+        inner.chunks.release();
         flushed?;
         inner.check_failure()?;
         let mut state = inner.flush.lock();
