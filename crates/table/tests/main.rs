@@ -1,5 +1,6 @@
 //! Tests of the table engine as a whole.
 
+mod clustering;
 mod concurrency;
 mod damage;
 mod failures;

@@ -1,0 +1,235 @@
+//! Clustering on and off agree: batches of a tree are answered alike whatever blocks are read
+//! together (MetaKV §III-B, Algorithm 1), from files and from memory, before and after compaction.
+//!
+//! α follows from the pace of the store, which is told here: requests that cost much and bytes that
+//! cost nothing make regions wide; the other way round only neighbours are joined that were all asked
+//! for. Without clustering each block is read alone, for each key that is asked for. No cache answers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use esker_base::Random;
+use esker_base::clock::SystemClock;
+use esker_base::store::{CountedStore, Counts, MemoryStore, PosixStore, SharedStore};
+use esker_table::manifest::{Manifest, SetId};
+use esker_table::schema::Row;
+use esker_table::schema::record::{self, RECORD};
+use esker_table::segment::{LogPlace, Segment};
+use esker_table::tables::TableSource;
+use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup, Verdict};
+
+use crate::records::put;
+
+const SET: SetId = SetId(5 << 64 | 3);
+const KEYS: u64 = 6_000;
+const FILE: u128 = 3 << 64 | 1;
+const FILE_BYTES: u64 = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Clustering {
+    /// α is as small as it gets.
+    Wide,
+    /// α is 1.
+    Close,
+    /// Every block alone.
+    Off,
+}
+
+const ALL: [Clustering; 3] = [Clustering::Wide, Clustering::Close, Clustering::Off];
+
+/// A tree, and what its reads take.
+struct Subject {
+    tree: Tree,
+    source: TableSource,
+    store: Arc<CountedStore>,
+    /// Of each clustering: reads, and their bytes.
+    taken: [(u64, u64); 3],
+}
+
+/// What a batch of records was answered with, and one of segments.
+type Rows = Vec<Option<(Vec<u64>, Vec<Vec<u8>>)>>;
+type Found = Vec<Option<Segment>>;
+
+impl Subject {
+    fn new(inner: SharedStore, compaction: Compaction) -> Self {
+        let store = Arc::new(CountedStore::new(inner));
+        let source = TableSource::new(store.clone(), 0);
+        let options = TreeOptions {
+            durability: Durability::None,
+            compaction,
+            memory_bytes: 1 << 18,
+            background: false,
+            ..TreeOptions::default()
+        };
+        let setup = TreeSetup {
+            schema: &RECORD,
+            source: source.clone(),
+            clock: Arc::new(SystemClock),
+            options,
+            retention: |_: &Row, _| Verdict::Keep,
+            barrier: Arc::new(|| Ok(())),
+        };
+        let tree = Tree::create(setup, SET, Manifest::new(vec![], 0)).expect("a fresh set");
+        Self { tree, source, store, taken: [(0, 0); 3] }
+    }
+
+    /// Has regions found as `clustering` says, until some hundreds of requests were made.
+    fn teach(&self, clustering: Clustering) {
+        let (of_request, of_byte, percent) = match clustering {
+            Clustering::Wide => (50_000_000, 0, 5),
+            Clustering::Close | Clustering::Off => (0, 1_000, 100),
+        };
+        // What was seen before counts for nothing after so many.
+        for number in 0..4_000 {
+            let bytes = 4_096 * (1 + number % 5);
+            self.source.counters.pace.note(bytes, of_request + of_byte * bytes);
+        }
+        let alpha = self.source.counters.pace.percent_min(4_096.0);
+        assert_eq!(alpha, percent, "{clustering:?}");
+    }
+
+    fn rows(&self, keys: &[Vec<u8>], clustering: Clustering) -> Rows {
+        let wanted: Vec<_> = keys.iter().map(|key| record::key(key)).collect();
+        let batch = if clustering == Clustering::Off { 1 } else { wanted.len() };
+        let get = |batch: &[_]| self.tree.get_batch(batch).expect("a batch");
+        let rows = wanted.chunks(batch.max(1)).flat_map(get);
+        rows.map(|row| row.map(|row| (row.ints.to_vec(), row.strings.to_vec()))).collect()
+    }
+
+    fn segments(&self, offsets: &[u64], clustering: Clustering) -> Found {
+        let batch = if clustering == Clustering::Off { 1 } else { offsets.len() };
+        let mut found = vec![None; offsets.len()];
+        for (part, offsets) in offsets.chunks(batch.max(1)).enumerate() {
+            let find = self.tree.find_segments(FILE, offsets, &mut |at, run, index| {
+                let before = found[part * batch + at].replace(run.segment(index));
+                assert_eq!(before, None, "an offset has one segment");
+            });
+            find.expect("segments");
+        }
+        found
+    }
+
+    /// The answers of all three, which are one another's.
+    fn agree<A: PartialEq>(&mut self, what: &str, get: impl Fn(&Self, Clustering) -> A) -> A {
+        let mut answers = ALL.map(|clustering| {
+            self.teach(clustering);
+            let before = self.store.counts();
+            let answer = get(self, clustering);
+            let Counts { reads, read_bytes, .. } = self.store.counts() - before;
+            let taken = &mut self.taken[clustering as usize];
+            *taken = (taken.0 + reads, taken.1 + read_bytes);
+            Some(answer)
+        });
+        assert!(answers[0] == answers[2], "{what}: wide regions and blocks alone differ");
+        assert!(answers[1] == answers[2], "{what}: neighbours and blocks alone differ");
+        answers[0].take().expect("an answer")
+    }
+}
+
+fn key(number: u64) -> Vec<u8> {
+    // Some share what the table sorts by first.
+    [&(number / 3).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()[..], &[number as u8]].concat()
+}
+
+/// What one round writes: records over others, and segments over others.
+fn write(subject: &Subject, random: &mut Random, model: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
+    for _ in 0..1_500 {
+        let mut value = vec![0; random.below(300) as usize];
+        random.fill(&mut value);
+        let key = key(random.below(KEYS));
+        put(&subject.tree, &key, &value).expect("a put");
+        model.insert(key, value);
+    }
+    let segment = |random: &mut Random| {
+        let place = LogPlace { set: SET, log: random.below(9), offset: random.next_u64() >> 20 };
+        let place = Some(place).filter(|_| !random.one_in(9));
+        let (offset, length) = (random.below(FILE_BYTES), 1 + random.below(400));
+        Segment { file: FILE, offset, length, place, checksum: None, seq: 0 }
+    };
+    let mut segments: Vec<Segment> = (0..3_000).map(|_| segment(random)).collect();
+    subject.tree.put_segments(&mut segments).expect("segments");
+}
+
+/// Compares batches of few, of many and of all.
+fn compare(
+    subject: &mut Subject,
+    random: &mut Random,
+    model: &BTreeMap<Vec<u8>, Vec<u8>>,
+    is_compacted: bool,
+    what: &str,
+) {
+    let chances =
+        if is_compacted { &[1_500, 1_000, 700, 500, 300, 200, 50, 6, 1][..] } else { &[700, 20] };
+    for &chances in chances {
+        // In any order, some of them absent and some twice.
+        let mut keys: Vec<u64> = (0..KEYS + 50).filter(|_| random.one_in(chances)).collect();
+        keys.extend((0..3).map(|_| random.below(KEYS)));
+        keys.sort_by_cached_key(|_| random.next_u64());
+        let keys: Vec<Vec<u8>> = keys.into_iter().map(key).collect();
+        let rows = subject.agree(what, |subject, clustering| subject.rows(&keys, clustering));
+        for (key, row) in keys.iter().zip(rows) {
+            let value = row.map(|(_, strings)| strings[record::VALUE].clone());
+            assert_eq!(value.as_ref(), model.get(key), "{what}");
+        }
+        let count = 4 + 4_000 / chances;
+        let offsets: Vec<u64> = (0..count).map(|_| random.below(FILE_BYTES + 500)).collect();
+        let found =
+            subject.agree(what, |subject, clustering| subject.segments(&offsets, clustering));
+        for (offset, segment) in offsets.iter().zip(&found) {
+            assert!(segment.is_none_or(|one| (one.offset..one.end()).contains(offset)), "{what}");
+        }
+        assert!(found.iter().any(Option::is_some) || chances > 6, "{what}");
+    }
+}
+
+fn history(seed: u64, store: SharedStore) {
+    let mut random = Random::from_seed(seed);
+    let kinds = [Compaction::Deferred, Compaction::Tiered, Compaction::Full];
+    let mut subject = Subject::new(store, kinds[seed as usize % 3]);
+    let mut model = BTreeMap::new();
+    for round in 0..3 {
+        write(&subject, &mut random, &mut model);
+        if round < 2 {
+            subject.tree.flush().expect("flush");
+        }
+        // The last of them are in memory, in part.
+        compare(&mut subject, &mut random, &model, false, &format!("seed {seed}, round {round}"));
+    }
+    subject.tree.compact().expect("compact");
+    subject.taken = [(0, 0); 3];
+    compare(&mut subject, &mut random, &model, true, &format!("seed {seed}, compacted"));
+    together(&subject, &mut random, &format!("seed {seed}, together"));
+    let [wide, close, off] = subject.taken;
+    println!("seed {seed}: reads and bytes {wide:?} wide, {close:?} close, {off:?} alone");
+    assert!(wide.0 * 5 < close.0 * 4 && close.0 * 10 < off.0, "{wide:?}, {close:?}, {off:?}");
+    assert!(wide.1 > close.1, "wide regions have what nobody asked for");
+}
+
+/// Batches of several threads, which read for one another.
+fn together(subject: &Subject, random: &mut Random, what: &str) {
+    subject.teach(Clustering::Wide);
+    let mut batch =
+        || -> Vec<Vec<u8>> { (0..KEYS).filter(|_| random.one_in(8)).map(key).collect() };
+    let batches: [Vec<Vec<u8>>; 4] = std::array::from_fn(|_| batch());
+    std::thread::scope(|scope| {
+        for keys in &batches {
+            scope.spawn(move || {
+                let rows = subject.rows(keys, Clustering::Wide);
+                assert!(rows == subject.rows(keys, Clustering::Off), "{what}");
+            });
+        }
+    });
+}
+
+#[test]
+fn clustering_on_and_off_agree_in_memory() {
+    (0..3).for_each(|seed| history(seed, Arc::new(MemoryStore::new())));
+}
+
+#[test]
+fn clustering_on_and_off_agree_on_files() {
+    for seed in 10..13 {
+        let dir = tempfile::tempdir().expect("a directory");
+        history(seed, Arc::new(PosixStore::new(dir.path()).expect("a store")));
+    }
+}
