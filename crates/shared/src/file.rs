@@ -113,7 +113,11 @@ impl<T: Transport> SharedJob<T> {
             }
             (opened, _) => opened?,
         };
-        session.identity().check(READ | WRITE, &session.stat_file(&file)?, name)?;
+        let inode = session.stat_file(&file)?;
+        if let Err(error) = session.identity().check(READ | WRITE, &inode, name) {
+            session.close_file(file)?;
+            return Err(error);
+        }
         let handed = session.hand_over_content(&file)?;
         if handed.hides_older {
             self.segments.remove(file.id())?;

@@ -14,10 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use esker_base::store::{Effect, FaultStore, SharedStore};
 use esker_base::{Kind, Random, Result};
+use esker_comm::Rank;
 use esker_shared::{Reads, SharedFile, SharedOptions};
 
 use crate::campaign;
-use crate::support::{Job, assert_sound, content, crowd, memory, options, repository, run, same};
+use crate::support::{
+    Job, assert_sound, content, crowd, memory, options, repository, run, same, session,
+};
 
 /// Writes end before this.
 const FILE_BYTES: usize = 12_000;
@@ -488,6 +491,55 @@ fn a_sync_that_is_tried_again_after_a_failure_never_lies() {
         2 * count
     );
     assert!(told > 0 && all > 0, "{told} and {all}");
+}
+
+/// Its content goes from its record to the owners, and an owner that has no room is asked again.
+#[test]
+fn a_file_that_cannot_be_opened_stays_as_it_was() {
+    let base: SharedStore = memory();
+    let old: Vec<u8> = (0..70_000).map(|at| (at % 249) as u8).collect();
+    let names = [("/small", 100), ("/packed", 5_000), ("/mapped", 70_000)];
+    let session = repository(&base).begin(&[], session()).expect("begin");
+    for (name, length) in names {
+        let file =
+            session.create_file(session.root(), &name.as_bytes()[1..], 0o644).expect("create");
+        session.write_file(&file, 0, &old[..length]).expect("write");
+        if name == "/mapped" {
+            session.flush_file(&file).expect("flush");
+            session.write_file(&file, 100, &old[100..length]).expect("write");
+        }
+        session.close_file(file).expect("close");
+    }
+    let set = session.publish("base").expect("publish");
+    let (mut failed, mut opened) = (0, 0);
+    for after in 1..40 {
+        for (name, length) in names {
+            let faulty = Arc::new(FaultStore::new(copy_of(&base), after));
+            let shared: SharedStore = faulty.clone();
+            let could = run(&shared, (2, 1), &[set], &options(1, 1_000), |mut job| {
+                if job.segments().rank() == Rank(0) {
+                    faulty.fail_at_with(faulty.operations() + after, Kind::NoSpace, Effect::None);
+                }
+                job.barrier()?;
+                let file = job.open(name, None);
+                let could = file.is_ok();
+                if let Ok(file) = file {
+                    job.close(file)?;
+                }
+                job.publish("shared")?;
+                Ok(could)
+            });
+            let what = format!("{name} without room at operation {after}");
+            // Without room nothing need be published, but what is is whole.
+            let Ok(could) = could else { continue };
+            (failed, opened) = (failed + usize::from(!could[0]), opened + usize::from(could[0]));
+            let repository = repository(&shared);
+            let set = repository.resolve("shared").expect(&what).set;
+            same(&content(&repository, set, name), &old[..length], &what);
+        }
+    }
+    println!("{failed} could not be opened, {opened} could");
+    assert!(failed > 0 && opened > 0, "{failed} and {opened}");
 }
 
 /// For `make soak`.
