@@ -16,6 +16,7 @@ mod real;
 mod reference;
 mod regressions;
 mod smoke;
+mod space;
 mod squash;
 mod stack;
 mod subject;

@@ -94,10 +94,16 @@ pub struct TableRef {
 }
 
 impl TableRef {
+    /// The folder of a set's tables.
+    #[must_use]
+    pub fn folder(set: SetId) -> String {
+        format!("set/{set}/table/")
+    }
+
     /// The object's name.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("set/{}/table/{:016x}", self.set, self.number)
+        format!("{}{:016x}", Self::folder(self.set), self.number)
     }
 
     /// Whether `key` is in the visible range.
@@ -318,7 +324,8 @@ impl Manifest {
     ///
     /// # Errors
     /// `Fenced` if a writer of a higher epoch has committed, `Conflict` if another of the same
-    /// epoch has, and what the store reports.
+    /// epoch has; `NoSpace` if this snapshot is not there, so that it may be committed again once
+    /// there is room, `Closed` if it may be; and what else the store reports.
     pub fn commit(&mut self, store: &dyn Store, set: SetId, now_ns: u64) -> Result<()> {
         self.commit_as(store, set, now_ns, true)
     }
@@ -342,7 +349,8 @@ impl Manifest {
     ) -> Result<()> {
         self.written_ns = now_ns;
         self.number += 1;
-        let committed = self.put(store, set, owns_epoch);
+        let committed =
+            self.put(store, set, owns_epoch).map_err(|error| self.certain(store, set, error));
         if committed.is_err() {
             self.number -= 1;
         } else if let Some(old) = self.number.checked_sub(2) {
@@ -351,6 +359,17 @@ impl Manifest {
             drop(store.delete(&Self::object(set, old)));
         }
         committed
+    }
+
+    /// What `error` of a commit says: that there was no room only if the snapshot is not there.
+    fn certain(&self, store: &dyn Store, set: SetId, error: Error) -> Error {
+        let name = Self::object(set, self.number);
+        let is_absent = || store.size(&name).is_err_and(|error| error.kind() == Kind::NotFound);
+        if error.kind() != Kind::NoSpace || is_absent() {
+            return error;
+        }
+        let what = format!("{name}: whether it was committed is not known; resume the change set");
+        Error::new(Kind::Closed, what).with_source(error)
     }
 
     fn put(&self, store: &dyn Store, set: SetId, owns_epoch: bool) -> Result<()> {

@@ -111,9 +111,10 @@ impl<'a> RunWriter<'a> {
         let Some(table) = self.open.take() else {
             return Ok(());
         };
-        let summary = table.finish()?;
+        // A table that could not be finished may be there all the same.
         let number = *self.next_table;
         *self.next_table += 1;
+        let summary = table.finish()?;
         self.done.push(TableRef {
             bytes: summary.bytes,
             tail_bytes: summary.tail_bytes,

@@ -10,3 +10,4 @@ mod hostile;
 mod model;
 mod records;
 mod segments;
+mod space;

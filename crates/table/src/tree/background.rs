@@ -5,6 +5,7 @@ use std::thread::{Builder, JoinHandle};
 
 use esker_base::{Error, Kind, Result};
 
+use super::room::is_full;
 use super::{Durability, Inner, LOG_INTERVAL};
 
 /// The threads; dropping them stops and joins them.
@@ -54,19 +55,34 @@ impl Drop for Threads {
 
 fn flush_loop(inner: &Inner) {
     loop {
-        let mut pending = inner.pending.lock();
-        while pending.frozen.is_empty() && !pending.stopping {
-            inner.work.wait(&mut pending);
-        }
-        if pending.stopping {
+        if !wait_for_work(inner) {
             return;
         }
-        drop(pending);
-        if inner.flush_frozen().is_err() {
+        let flushed = inner.flush_frozen();
+        if flushed.is_err() && !is_full(&flushed) {
             // Remembered as the tree's failure; writers report it.
             return;
         }
     }
+}
+
+/// Returns once there is something to write and it is time to, or, with `false`, to stop.
+fn wait_for_work(inner: &Inner) -> bool {
+    let mut pending = inner.pending.lock();
+    while !pending.stopping {
+        match &pending.stall {
+            None if pending.frozen.is_empty() => inner.work.wait(&mut pending),
+            None => return true,
+            Some(stall) => {
+                let wait = stall.wait(&*inner.clock);
+                if wait.is_zero() {
+                    return true;
+                }
+                inner.work.wait_for(&mut pending, wait);
+            }
+        }
+    }
+    false
 }
 
 fn log_loop(inner: &Inner) {

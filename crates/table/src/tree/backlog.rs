@@ -66,6 +66,11 @@ impl Backlog {
         self.allowed_bytes.load(Ordering::Relaxed)
     }
 
+    /// Lets the active memtable grow to `bytes` before a writer looks here again.
+    pub(super) fn allow(&self, bytes: usize) {
+        self.allowed_bytes.store(bytes, Ordering::Relaxed);
+    }
+
     /// What the active memtable may take now, of `bytes_max`; `has_frozen` says whether another waits
     /// or is written.
     fn room(&self, bytes_max: usize, has_frozen: bool) -> usize {
@@ -92,7 +97,7 @@ impl Inner {
             let active = self.active_bytes.load(Ordering::Relaxed);
             if active < room || looks == 0 || self.failure.get().is_some() {
                 let allowed = room.max(active + step).min(bytes_max);
-                return self.backlog.allowed_bytes.store(allowed, Ordering::Relaxed);
+                return self.backlog.allow(allowed);
             }
             looks -= 1;
             self.done.wait_for(&mut pending, LOOK);

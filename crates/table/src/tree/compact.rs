@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use esker_base::Result;
 
+use super::room::is_full;
 use super::{Compaction, FlushState, Inner, TIER_RATIO, TIER_RUNS_MAX, Tree, Verdict, Version};
 use crate::manifest::TableRef;
 use crate::merge::{Cursor, Merge};
@@ -15,18 +16,37 @@ use crate::tables::{SortedRun, Tables};
 
 impl Tree {
     /// Merges all tables into one run, after a flush. Reads and writes every record once.
+    ///
+    /// # Errors
+    /// As [`Tree::flush`].
     pub fn compact(&self) -> Result<()> {
         self.flush()?;
-        let mut state = self.inner.flush.lock();
-        let runs = self.inner.version.load().tables.runs.len();
-        self.inner.compact_runs(&mut state, 0, runs)?;
-        self.inner.compact_segments(&mut state)
+        let inner = &*self.inner;
+        let mut state = inner.flush.lock();
+        let runs = inner.version.load().tables.runs.len();
+        inner.attempt(&mut state, |state| {
+            inner.compact_runs(state, 0, runs)?;
+            inner.compact_segments(state)
+        })
     }
 }
 
 impl Inner {
-    /// Compacts as the policy asks after a flush.
+    /// Compacts as the policy asks after a flush, or later if there is no room for that now.
     pub(super) fn compact_by_policy(&self, state: &mut FlushState) -> Result<()> {
+        let began_ns = self.clock.monotonic_ns();
+        if began_ns < state.compaction_due_ns {
+            return Ok(());
+        }
+        let compacted = self.attempt(state, |state| self.compact_crowded(state));
+        if is_full(&compacted) {
+            state.compaction_due_ns = self.due_ns(began_ns);
+            return Ok(());
+        }
+        compacted
+    }
+
+    fn compact_crowded(&self, state: &mut FlushState) -> Result<()> {
         let segment_runs = self.version.load().segments.sources().len();
         if self.options.compaction != Compaction::Deferred && segment_runs >= TIER_RUNS_MAX {
             self.compact_segments(state)?;

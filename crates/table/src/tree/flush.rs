@@ -6,7 +6,10 @@ use std::thread::available_parallelism;
 
 use esker_base::{Bytes, Kind, Result};
 
-use super::{FlushState, Frozen, Inner, LiveSegments, LiveShard, LogState, Mark, Tree, Version};
+use super::room::is_full;
+use super::{
+    FlushState, Frozen, Inner, LiveSegments, LiveShard, LogState, Mark, Pending, Tree, Version,
+};
 use crate::block::{Block, BlockBuilder};
 use crate::manifest::{Manifest, TableRef};
 use crate::memtable::{FrozenMemtable, FrozenRows, Shard, SortedMemtable};
@@ -36,24 +39,29 @@ const FROZEN_MAX: usize = 1;
 impl Tree {
     /// Writes everything put so far into tables and commits them: it survives power loss once
     /// this returns. Cost: the tables' bytes, one commit, a deletion for each log.
+    ///
+    /// # Errors
+    /// `NoSpace`: everything is as before, and may be flushed again; `Fenced`; `Closed`; what the
+    /// store reports.
     pub fn flush(&self) -> Result<()> {
         let inner = &*self.inner;
         inner.pending.lock().callers += 1;
-        let flushed = inner.freeze(true).and_then(|()| inner.flush_frozen());
+        let flushed = inner.flush_all();
         inner.pending.lock().callers -= 1;
         // Unlike after one that was full, the next memtable may stay small.
         inner.chunks.release();
         flushed?;
         inner.check_failure()?;
         let mut state = inner.flush.lock();
-        inner.drain_compressed(&mut state)
+        inner.attempt(&mut state, |state| inner.drain_compressed(state))
     }
 
     /// Returns once everything put so far survives power loss: by its log, or by a flush if there
     /// is none. Checks that no other writer has taken over. Cost: a log write, a sync, a look-up.
     ///
     /// # Errors
-    /// `Fenced` if another writer has taken over; then what was put since may be lost.
+    /// `Fenced` if another writer has taken over; then what was put since may be lost. `NoSpace` as
+    /// long as there is none for the log.
     pub fn sync(&self) -> Result<()> {
         let inner = &*self.inner;
         inner.check_failure()?;
@@ -65,6 +73,9 @@ impl Tree {
     }
 
     /// Flushes, then commits the manifest that `edit` makes of the current one.
+    ///
+    /// # Errors
+    /// As [`Tree::flush`].
     pub fn commit(&self, edit: impl FnOnce(&mut Manifest)) -> Result<Manifest> {
         self.flush()?;
         let mut state = self.inner.flush.lock();
@@ -76,7 +87,13 @@ impl Tree {
 impl Inner {
     /// Freezes the memtable if it is over its share of memory, and sees to it being written; waits a
     /// little if it will be before there is room for the next.
+    ///
+    /// # Errors
+    /// `NoSpace` if there is no memory for more, and no room on the store for what is there.
     pub(super) fn make_room(&self) -> Result<()> {
+        if self.make_do()? {
+            return Ok(());
+        }
         let bytes_max = self.options.active_bytes_max();
         if self.active_bytes.load(Ordering::Relaxed) < bytes_max {
             self.keep_pace(bytes_max);
@@ -87,28 +104,44 @@ impl Inner {
             return self.flush_frozen();
         }
         let mut pending = self.pending.lock();
-        while pending.frozen.len() > FROZEN_MAX && self.failure.get().is_none() {
+        let waits =
+            |pending: &Pending| pending.frozen.len() > FROZEN_MAX && pending.stall.is_none();
+        while waits(&pending) && self.failure.get().is_none() {
             self.done.wait(&mut pending);
         }
         drop(pending);
-        self.check_failure()
+        self.check_failure()?;
+        self.make_do().map(drop)
     }
 
-    /// Freezes the active memtable: always if `all`, otherwise if it is over its share.
+    fn flush_all(&self) -> Result<()> {
+        let is_stalled = self.pending.lock().stall.is_some();
+        if is_stalled {
+            // However often this is asked for, no more memtables wait than without it.
+            self.flush_frozen()?;
+        }
+        self.freeze(true)?;
+        self.flush_frozen()
+    }
+
+    /// Freezes the active memtable: always if `all`, otherwise if it is over its share. If there is
+    /// no room for its log, or for the next, everything stays as it is.
     pub(super) fn freeze(&self, all: bool) -> Result<()> {
         let mut log = self.log.lock();
         if !all && self.active_bytes.load(Ordering::Relaxed) < self.options.active_bytes_max() {
             return Ok(());
         }
         if self.logs() {
-            // While there is no room everything stays as it is.
             self.write_log_of(&mut log, false)?;
+        }
+        if self.is_active_empty() {
+            return Ok(());
+        }
+        if self.logs() {
+            log.prepare()?;
         }
         let mut shards = self.lock_shards();
         let mut segments = self.segments.lock();
-        if segments.buffer.is_empty() && shards.iter().all(|shard| shard.rows.rows() == 0) {
-            return Ok(());
-        }
         let last_seq = self.next_seq.load(Ordering::Acquire) - 1;
         let mut taken = Vec::with_capacity(shards.len());
         let mut fresh_bytes = 0;
@@ -136,6 +169,9 @@ impl Inner {
         self.freezes.fetch_add(1, Ordering::Relaxed);
         self.active_bytes.store(fresh_bytes, Ordering::Relaxed);
         self.backlog.look_again();
+        if self.logs() {
+            log.switch();
+        }
         drop(segments);
         drop(shards);
         let handed_over = self.hand_over(&mut log, memtable, last_seq);
@@ -146,19 +182,25 @@ impl Inner {
         handed_over
     }
 
+    /// Whether nothing was put since the memtable was frozen.
+    fn is_active_empty(&self) -> bool {
+        let has_rows = self.shards.iter().any(|shard| shard.lock().rows.rows() > 0);
+        !has_rows && self.segments.lock().buffer.is_empty()
+    }
+
     fn hand_over(
         &self,
         log: &mut LogState,
         memtable: Arc<FrozenMemtable>,
         last_seq: u64,
     ) -> Result<()> {
-        if self.logs() {
-            log.write()?;
-            log.rotate()?;
+        match self.write_chunk(log) {
+            // It is owed to its log, unless the memtable is in tables before there is room.
+            written if is_full(&written) => {}
+            written => written?,
         }
         // The log just started is the first that later memtables need.
-        let log_floor = if self.logs() { log.next() - 1 } else { log.next() };
-        let mark = Mark { last_seq, log_floor };
+        let mark = Mark { last_seq, log_floor: log.floor() };
         self.pending.lock().frozen.push_back(Frozen { memtable, mark });
         self.work.notify_all();
         Ok(())
@@ -166,28 +208,47 @@ impl Inner {
 
     /// Writes all frozen memtables, the oldest first.
     pub(super) fn flush_frozen(&self) -> Result<()> {
-        let mut state = self.flush.lock();
+        self.write_frozen(&mut self.flush.lock())
+    }
+
+    pub(super) fn write_frozen(&self, state: &mut FlushState) -> Result<()> {
         loop {
-            let pending = self.pending.lock();
-            let Some(frozen) = pending.frozen.front().cloned() else {
-                return Ok(());
-            };
-            // Callers who wait for a flush leave their cores to it.
-            let is_awaited = pending.callers > 0 && self.options.background;
-            drop(pending);
-            let cores = if is_awaited { available_parallelism().map_or(1, usize::from) } else { 1 };
-            let threads = self.options.flush_threads.max(cores);
-            let written = self.flush_one(&mut state, &frozen, threads).and_then(|()| {
-                self.pending.lock().frozen.pop_front();
-                self.done.notify_all();
-                self.compact_by_policy(&mut state)
-            });
-            if let Err(error) = &written {
-                self.fail(error);
-            }
+            let began_ns = self.clock.monotonic_ns();
+            let written = self.attempt(state, |state| self.write_oldest(state));
+            self.note_flush(&written, began_ns);
             self.done.notify_all();
-            written?;
+            if !written? {
+                return Ok(());
+            }
         }
+    }
+
+    /// Writes the oldest frozen memtable; false if there is none.
+    fn write_oldest(&self, state: &mut FlushState) -> Result<bool> {
+        if self.is_compressed_full() {
+            self.drain_compressed(state)?;
+        }
+        let pending = self.pending.lock();
+        let Some(frozen) = pending.frozen.front().cloned() else {
+            return Ok(false);
+        };
+        // Callers who wait for a flush leave their cores to it.
+        let is_awaited = pending.callers > 0 && self.options.background;
+        drop(pending);
+        let cores = if is_awaited { available_parallelism().map_or(1, usize::from) } else { 1 };
+        let threads = self.options.flush_threads.max(cores);
+        self.flush_one(state, &frozen, threads)?;
+        self.pending.lock().frozen.pop_front();
+        self.done.notify_all();
+        self.compact_by_policy(state)?;
+        Ok(true)
+    }
+
+    fn is_compressed_full(&self) -> bool {
+        let compressed = &self.version.load().compressed;
+        let bytes: usize = compressed.iter().map(|run| run.bytes()).sum();
+        bytes > self.options.memory_bytes / COMPRESSED_SHARE
+            || compressed.len() >= COMPRESSED_RUNS_MAX
     }
 
     fn flush_one(&self, state: &mut FlushState, frozen: &Frozen, threads: usize) -> Result<()> {
@@ -205,11 +266,7 @@ impl Inner {
                 version
             });
             state.compressed_mark = Some(frozen.mark);
-            let compressed = self.version.load().compressed.clone();
-            let bytes: usize = compressed.iter().map(|run| run.bytes()).sum();
-            let full = bytes > self.options.memory_bytes / COMPRESSED_SHARE
-                || compressed.len() >= COMPRESSED_RUNS_MAX;
-            return if full { self.drain_compressed(state) } else { Ok(()) };
+            return Ok(());
         }
         // Older records in memory must not come after newer ones on the store.
         self.drain_compressed(state)?;
@@ -395,7 +452,15 @@ impl Inner {
         (self.barrier)()?;
         let mut next = state.manifest.clone();
         edit(&mut next);
-        next.commit(&**self.store(), self.set, self.clock.now_ns())?;
+        let committed = next.commit(&**self.store(), self.set, self.clock.now_ns());
+        if let Err(error) = &committed
+            && error.kind() == Kind::Closed
+        {
+            // Whether it is there is not known, so nothing can be built on it.
+            self.fail(error);
+        }
+        committed?;
+        state.committed_tables = state.next_table;
         self.committed.store(Arc::new(next.clone()));
         state.manifest = next;
         Ok(())

@@ -7,6 +7,7 @@
 use esker_base::store::{AppendLog, SharedStore};
 use esker_base::{Error, Kind, Result};
 
+use super::room::is_full;
 use crate::manifest::SetId;
 use crate::wal::{Chunk, LOG_MAGIC};
 
@@ -35,8 +36,12 @@ pub(super) struct LogState {
     next: u64,
     /// Logs of frozen memtables, and last the active one; none at durability `None`.
     live: Vec<LiveLog>,
+    /// The next log, once it was opened.
+    spare: Option<LiveLog>,
     /// What is being gathered for one write.
     pub(super) chunk: Chunk,
+    /// The last chunk of the log before the active one, until it is written.
+    owed: Chunk,
     /// Operations below this number are synced.
     pub(super) synced_below: u64,
     poisoned: bool,
@@ -58,16 +63,18 @@ impl LogState {
             set,
             next,
             live: Vec::new(),
+            spare: None,
             chunk: Chunk::default(),
+            owed: Chunk::default(),
             synced_below: 0,
             poisoned: false,
             written_bytes: 0,
         }
     }
 
-    /// Number that the next log will get.
-    pub(super) fn next(&self) -> u64 {
-        self.next
+    /// The first log that what is put from now on needs.
+    pub(super) fn floor(&self) -> u64 {
+        self.live.last().map_or(self.next, |active| active.number)
     }
 
     fn check(&self) -> Result<()> {
@@ -85,36 +92,55 @@ impl LogState {
         result
     }
 
-    /// Starts the log of a new memtable.
-    pub(super) fn rotate(&mut self) -> Result<()> {
+    /// Opens the log of the next memtable, unless that was done. If there is no room for it, nothing
+    /// has changed.
+    pub(super) fn prepare(&mut self) -> Result<()> {
         self.check()?;
-        let log = self.store.append_log(&name(self.set, self.next)).and_then(|log| {
+        if self.spare.is_some() {
+            return Ok(());
+        }
+        let number = self.next;
+        self.next += 1;
+        let name = name(self.set, number);
+        let log = self.store.append_log(&name).and_then(|log| {
             log.append(&LOG_MAGIC)?;
             Ok(log)
         });
+        if is_full(&log) {
+            // Nothing was ever in it. If some of it stays, it is collected with older logs.
+            let _ = self.store.delete(&name);
+            return log.map(drop);
+        }
         let log = self.poison(log)?;
-        self.live.push(LiveLog { number: self.next, log, synced_bytes: 0 });
-        self.next += 1;
+        self.spare = Some(LiveLog { number, log, synced_bytes: 0 });
         Ok(())
     }
 
-    /// Writes the gathered chunk to the active log. If there is no room for it, it stays gathered,
-    /// to be written before anything else.
+    /// Goes on with the log that was prepared; what is gathered belongs to the one before.
+    pub(super) fn switch(&mut self) {
+        debug_assert!(self.owed.is_empty(), "a log is written before the one after it is begun");
+        std::mem::swap(&mut self.owed, &mut self.chunk);
+        self.live.push(self.spare.take().expect("a log is prepared before it is used"));
+    }
+
+    /// Writes the gathered chunk to the active log, after what is owed to the one before. If there is
+    /// no room for it, it stays gathered, to be written before anything else.
     pub(super) fn write(&mut self) -> Result<()> {
         self.check()?;
-        if self.chunk.is_empty() {
-            return Ok(());
+        let written = self.write_gathered();
+        // Without room the log is as it was, or says at the next attempt that it is not.
+        if is_full(&written) { written } else { self.poison(written) }
+    }
+
+    fn write_gathered(&mut self) -> Result<()> {
+        if !self.owed.is_empty() {
+            let before = self.live.len().checked_sub(2).expect("what is owed has a log");
+            self.written_bytes += self.live[before].append(&mut self.owed)?;
         }
-        let active = self.live.last().expect("a logged tree has an active log");
-        let bytes = self.chunk.seal(active.synced_bytes);
-        let count = bytes.len() as u64;
-        match active.log.append(bytes) {
-            // The log is as it was, or says at the next attempt that it is not.
-            Err(error) if error.kind() == Kind::NoSpace => return Err(error),
-            written => self.poison(written)?,
-        };
-        self.written_bytes += count;
-        self.chunk.clear();
+        if !self.chunk.is_empty() {
+            let active = self.live.last().expect("a logged tree has an active log");
+            self.written_bytes += active.append(&mut self.chunk)?;
+        }
         Ok(())
     }
 
@@ -137,14 +163,33 @@ impl LogState {
         Ok(())
     }
 
-    /// Deletes logs below `floor`, which no manifest needs any more.
+    /// Deletes logs below `floor`, which no manifest needs any more. One that a full store does not
+    /// let go is deleted with the next.
     pub(super) fn delete_below(&mut self, floor: u64) -> Result<()> {
         while let Some(first) = self.live.first()
             && first.number < floor
         {
-            let number = self.live.remove(0).number;
-            self.store.delete(&name(self.set, number))?;
+            let deleted = self.store.delete(&name(self.set, first.number));
+            if is_full(&deleted) {
+                return Ok(());
+            }
+            self.live.remove(0);
+            if self.live.len() < 2 {
+                self.owed.clear();
+            }
+            deleted?;
         }
         Ok(())
+    }
+}
+
+impl LiveLog {
+    /// Writes `chunk`, emptying it; returns how many bytes that took.
+    fn append(&self, chunk: &mut Chunk) -> Result<u64> {
+        let bytes = chunk.seal(self.synced_bytes);
+        let count = bytes.len() as u64;
+        self.log.append(bytes)?;
+        chunk.clear();
+        Ok(count)
     }
 }

@@ -18,6 +18,7 @@ mod log;
 mod open;
 mod options;
 mod read;
+mod room;
 mod segment_files;
 mod segments;
 mod update;
@@ -51,6 +52,7 @@ use crate::wal::ShardLog;
 use backlog::Backlog;
 use hint::Hint;
 use log::LogState;
+use room::{Lack, Lacks, Stall, is_full};
 use version::Version;
 
 /// What becomes of a record when tables are merged.
@@ -112,8 +114,8 @@ struct Inner {
     backlog: Backlog,
     /// The first failure of a flush, or a takeover; every later operation reports it.
     failure: OnceLock<(Kind, String)>,
-    /// Whether the log waits for room: the next operation tries again, before anything else.
-    lacks_room: AtomicBool,
+    /// What there was no room for: the next operation tries again, before anything else.
+    lacks: Lacks,
 }
 
 impl std::fmt::Debug for Inner {
@@ -153,6 +155,10 @@ struct FlushState {
     next_run: u64,
     /// How far tables reach once the compressed runs are in them.
     compressed_mark: Option<Mark>,
+    /// Tables of this number and above are in no manifest.
+    committed_tables: u64,
+    /// When tables may be merged again by the monotonic clock, after there was no room for that.
+    compaction_due_ns: u64,
 }
 
 /// What waits for the flusher.
@@ -162,6 +168,8 @@ struct Pending {
     frozen: VecDeque<Frozen>,
     /// How many callers wait for a flush.
     callers: usize,
+    /// Why they are not being written.
+    stall: Option<Stall>,
     stopping: bool,
 }
 
@@ -257,19 +265,10 @@ impl Inner {
         let _ = self.failure.set((error.kind(), format!("an earlier write failed: {error}")));
     }
 
-    /// Fails if nothing can be changed: after a failure, and while there is no room for the log, so
-    /// that nothing is done that an error says was not.
-    #[inline]
-    fn check_writable(&self) -> Result<()> {
-        self.check_failure()?;
-        if self.lacks_room.load(Ordering::Relaxed) { self.write_log(false) } else { Ok(()) }
-    }
-
     /// Writes what is gathered for the log, and remembers whether there was room for it.
     fn write_chunk(&self, log: &mut LogState) -> Result<()> {
         let written = log.write();
-        let lacks_room = written.as_ref().is_err_and(|error| error.kind() == Kind::NoSpace);
-        self.lacks_room.store(lacks_room, Ordering::Relaxed);
+        self.lacks.note(Lack::Log, is_full(&written));
         written
     }
 

@@ -81,7 +81,7 @@ impl Tree {
         tree.replay(&old_logs, end)?;
         tree.flush()?;
         // A flush of nothing commits nothing; this also covers logs that held nothing new.
-        let floor = tree.inner.log.lock().next().saturating_sub(1);
+        let floor = tree.inner.log.lock().floor();
         tree.commit(|manifest| manifest.log_floor = manifest.log_floor.max(floor))?;
         for number in old_logs {
             store.delete(&log::name(set, number))?;
@@ -99,14 +99,18 @@ impl Tree {
         let next_run = manifest.tables.iter().map(|table| table.run + 1).max().unwrap_or(1);
         let mut log = LogState::new(setup.source.store.clone(), set, next_log);
         if setup.options.durability != super::Durability::None {
-            log.rotate()?;
+            log.prepare()?;
+            log.switch();
         }
         let committed = ArcSwap::from_pointee(manifest.clone());
+        let first_table = manifest.epoch << 32;
         let state = FlushState {
-            next_table: manifest.epoch << 32,
+            next_table: first_table,
             manifest,
             next_run,
             compressed_mark: None,
+            committed_tables: first_table,
+            compaction_due_ns: 0,
         };
         let chunks = Chunks::new(setup.options.active_bytes_max(), setup.options.background);
         let chunks = Arc::new(chunks);
@@ -138,7 +142,7 @@ impl Tree {
             done: Condvar::new(),
             backlog: Default::default(),
             failure: OnceLock::new(),
-            lacks_room: AtomicBool::new(false),
+            lacks: Default::default(),
         });
         let threads = Threads::start(&inner)?;
         Ok(Self { inner, _threads: threads })

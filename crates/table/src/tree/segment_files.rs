@@ -84,8 +84,8 @@ impl Tree {
             self.segment_runs(file)?.iter().for_each(|run| keep(run, &mut of_file));
             kept.push(of_file);
         }
-        let mut state = self.inner.flush.lock();
-        self.inner.replace_segments(&mut state, &kept)
+        let inner = &*self.inner;
+        inner.attempt(&mut inner.flush.lock(), |state| inner.replace_segments(state, &kept))
     }
 }
 

@@ -11,6 +11,7 @@ use arrayvec::ArrayVec;
 use esker_base::{Error, Kind, Result};
 use parking_lot::MutexGuard;
 
+use super::room::{Lack, is_full};
 use super::{Durability, Inner, LOG_BYTES, LiveShard, Tree};
 use crate::memtable::{Place, ROW_TEXT_BYTES_MAX, SHARDS, shard_of};
 use crate::schema::{Key, Row, RowBuffer};
@@ -253,7 +254,7 @@ impl Inner {
             Durability::Async if !log_full => {}
             Durability::Async => match self.write_log(false) {
                 // It is done, and waits to be written as any other; whoever comes next is told.
-                Err(error) if error.kind() == Kind::NoSpace => {}
+                written if is_full(&written) => {}
                 written => written?,
             },
             Durability::Always => self.sync_through(seq)?,
@@ -261,7 +262,10 @@ impl Inner {
         if grown_bytes > 0 {
             let active = self.active_bytes.fetch_add(grown_bytes, Ordering::Relaxed) + grown_bytes;
             if active >= self.backlog.allowed_bytes() {
-                self.make_room()?;
+                match self.make_room() {
+                    made if is_full(&made) => self.lacks.note(Lack::Memory, true),
+                    made => made?,
+                }
             }
         }
         Ok(())

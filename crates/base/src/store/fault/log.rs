@@ -36,7 +36,7 @@ impl FaultLog {
 
     fn append_as_fated(&self, bytes: &[u8]) -> Result<u64> {
         let _running = self.shared.running.read();
-        match self.shared.fate() {
+        match self.shared.fate(true) {
             Fate::Done => self.inner.append(bytes),
             Fate::Failed { kind, effect, share, n } => {
                 let kept = match effect {

@@ -89,6 +89,18 @@ impl FaultStore {
         self.shared.plan.lock().fail_one_in = (chances, kind);
     }
 
+    /// From the `n`-th operation on, until [`FaultStore::make_room`], whatever takes room fails with
+    /// `NoSpace` and with `effect`: puts, and the opening, writing and finishing of objects and logs.
+    /// Reads, syncs and deletions go on.
+    pub fn fill_at(&self, n: u64, effect: Effect) {
+        self.shared.plan.lock().full = Some((n, effect));
+    }
+
+    /// There is room from now on.
+    pub fn make_room(&self) {
+        self.shared.plan.lock().full = None;
+    }
+
     /// Delays each operation by a random time up to `delay_max`.
     pub fn delay(&self, delay_max: Duration) {
         self.shared.plan.lock().delay_max = delay_max;
@@ -131,13 +143,32 @@ impl FaultStore {
     fn act<T>(&self, what: &str, name: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
         self.shared.act(what, name, act)
     }
+
+    fn add<T>(&self, what: &str, name: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.shared.add(what, name, act)
+    }
 }
 
 impl Shared {
     /// One operation: `act` is done unless its fate says otherwise.
     fn act<T>(&self, what: &str, name: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.act_as(false, what, name, act)
+    }
+
+    /// As [`Shared::act`], of what takes room.
+    fn add<T>(&self, what: &str, name: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.act_as(true, what, name, act)
+    }
+
+    fn act_as<T>(
+        &self,
+        needs_room: bool,
+        what: &str,
+        name: &str,
+        act: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         let _running = self.running.read();
-        match self.fate() {
+        match self.fate(needs_room) {
             Fate::Done => act(),
             Fate::Failed { kind, effect, share, n } => {
                 let takes_effect = match effect {
@@ -155,8 +186,8 @@ impl Shared {
     }
 
     /// Draws the fate of the next operation and sits out its delay.
-    fn fate(&self) -> Fate {
-        let (fate, delay) = self.plan.lock().draw();
+    fn fate(&self, needs_room: bool) -> Fate {
+        let (fate, delay) = self.plan.lock().draw(needs_room);
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }
@@ -170,11 +201,11 @@ impl Store for FaultStore {
     }
 
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.act("put", name, || self.shared.inner.put_if_absent(name, bytes))
+        self.add("put", name, || self.shared.inner.put_if_absent(name, bytes))
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
-        let inner = self.act("create", name, || self.shared.inner.create(name))?;
+        let inner = self.add("create", name, || self.shared.inner.create(name))?;
         Ok(Box::new(FaultWriter::new(Arc::clone(&self.shared), name.into(), inner)))
     }
 
@@ -195,7 +226,7 @@ impl Store for FaultStore {
     }
 
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
-        let inner = self.act("open", name, || {
+        let inner = self.add("open", name, || {
             let inner = self.shared.inner.append_log(name)?;
             self.shared.plan.lock().logs.insert(name.into(), plan::LogState::default());
             Ok(inner)

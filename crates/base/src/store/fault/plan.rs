@@ -14,6 +14,8 @@ pub(super) struct Plan {
     pub(super) stop: Option<(u64, Effect)>,
     pub(super) failures: BTreeMap<u64, (Kind, Effect)>,
     pub(super) fail_one_in: (u64, Kind),
+    /// From which operation on there is no room, and what those that need some do all the same.
+    pub(super) full: Option<(u64, Effect)>,
     pub(super) delay_max: Duration,
     /// Logs written through this store; others are older and taken to be synced.
     pub(super) logs: BTreeMap<String, LogState>,
@@ -44,19 +46,20 @@ impl Plan {
             stop: None,
             failures: BTreeMap::new(),
             fail_one_in: (0, Kind::Unavailable),
+            full: None,
             delay_max: Duration::ZERO,
             logs: BTreeMap::new(),
         }
     }
 
     /// The fate of the next operation and how long it waits first.
-    pub(super) fn draw(&mut self) -> (Fate, Duration) {
+    pub(super) fn draw(&mut self, needs_room: bool) -> (Fate, Duration) {
         let delay_ns = u64::try_from(self.delay_max.as_nanos()).unwrap_or(u64::MAX);
         let delay = Duration::from_nanos(self.random.below(delay_ns));
-        (self.draw_fate(), delay)
+        (self.draw_fate(needs_room), delay)
     }
 
-    fn draw_fate(&mut self) -> Fate {
+    fn draw_fate(&mut self, needs_room: bool) -> Fate {
         let n = self.operations;
         if self.stopped {
             return Fate::Failed { kind: Kind::Closed, effect: Effect::None, share: 0, n };
@@ -72,6 +75,12 @@ impl Plan {
         }
         if let Some((kind, effect)) = self.failures.remove(&n) {
             return Fate::Failed { kind, effect, share, n };
+        }
+        if let Some((from, effect)) = self.full
+            && needs_room
+            && n >= from
+        {
+            return Fate::Failed { kind: Kind::NoSpace, effect, share, n };
         }
         let (chances, kind) = self.fail_one_in;
         if self.random.one_in(chances) {

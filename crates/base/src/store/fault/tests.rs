@@ -175,3 +175,26 @@ fn an_append_without_room_leaves_the_log_as_it_was() {
     assert_eq!(log.append(b"torn in the middle").expect_err("full").kind(), Kind::NoSpace);
     assert_eq!(log.append(b"c").expect_err("uncertain").kind(), Kind::Closed);
 }
+
+#[test]
+fn a_full_store_takes_nothing_until_there_is_room() {
+    let store = store(1);
+    let log = store.append_log("log").expect("log");
+    log.append(b"a").expect("append");
+    let mut writer = store.create("object").expect("create");
+    store.fill_at(4, Effect::None);
+    let is_full = |result: Result<()>| assert_eq!(result.expect_err("full").kind(), Kind::NoSpace);
+    is_full(writer.write(b"x"));
+    is_full(log.append(b"b").map(drop));
+    is_full(store.put_if_absent("put", b""));
+    is_full(store.create("other").map(drop));
+    is_full(store.append_log("other").map(drop));
+    log.sync().expect("what is there can be synced");
+    assert_eq!(&store.get("log", 2).expect("read")[..], b"a");
+    store.delete("absent").expect("delete");
+    store.make_room();
+    log.append(b"b").expect("append");
+    store.put_if_absent("put", b"").expect("put");
+    writer.finish().expect_err("a piece of it is missing");
+    assert_eq!(store.operations(), 14);
+}

@@ -22,7 +22,7 @@ impl FaultWriter {
 impl ObjectWriter for FaultWriter {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let Self { shared, name, inner, failed } = self;
-        let outcome = shared.act("write", name, || inner.write(bytes));
+        let outcome = shared.add("write", name, || inner.write(bytes));
         *failed |= outcome.is_err();
         outcome
     }
@@ -31,6 +31,6 @@ impl ObjectWriter for FaultWriter {
         let Self { shared, name, inner, failed } = *self;
         // Pieces are missing: the object must not appear, not even as the effect of a fault.
         let finish = || if failed { Err(poisoned(&name)) } else { inner.finish() };
-        shared.act("finish", &name, finish)
+        shared.add("finish", &name, finish)
     }
 }

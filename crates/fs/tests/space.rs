@@ -1,0 +1,321 @@
+//! Sessions on a store that is full for a while, from each operation of a workload on: programs that
+//! try again find everything as it should be, nothing is left over, and what was synced survives a
+//! crash while the store is full.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_base::clock::{ManualClock, SystemClock};
+use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_base::{Clock, Kind, Random, Result};
+use esker_fs::identity::Identity;
+use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::ops::RenameFlags;
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_table::manifest::Manifest;
+use esker_table::tree::{Compaction, Durability, TreeOptions};
+
+use crate::gc::{eager, later};
+use crate::model::check_sound;
+
+/// Longer than a session waits before it tries again, whatever it took.
+const LATER: Duration = Duration::from_secs(3_600);
+/// What a name is filled up to, so that a few hundred fill the memory.
+const NAME_BYTES: usize = 200;
+
+/// Files and their content.
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+enum Step {
+    Empty(Vec<u8>),
+    Make(Vec<u8>, Vec<u8>),
+    Write(Vec<u8>, usize, Vec<u8>),
+    Rename(Vec<u8>, Vec<u8>),
+    Unlink(Vec<u8>),
+    Sync,
+    Flush,
+    Compact,
+}
+
+fn options(durability: Durability) -> SessionOptions {
+    let tree = TreeOptions {
+        durability,
+        compaction: Compaction::Full,
+        memory_bytes: 1 << 19,
+        background: false,
+        ..TreeOptions::default()
+    };
+    SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
+}
+
+fn name(number: u64) -> Vec<u8> {
+    let mut name = format!("{number:08}").into_bytes();
+    name.resize(NAME_BYTES, b'x');
+    name
+}
+
+fn workload() -> Vec<Step> {
+    let mut random = Random::from_seed(3);
+    let mut steps = Vec::new();
+    let bytes = |random: &mut Random, count: u64| {
+        let mut bytes = vec![0; 1 + random.below(count) as usize];
+        random.fill(&mut bytes);
+        bytes
+    };
+    for number in 0..900 {
+        steps.push(Step::Empty(name(number)));
+        if number % 30 == 0 {
+            steps.push(Step::Make(name(number / 2), bytes(&mut random, 5_000)));
+        }
+        if number % 50 == 7 {
+            let at = random.below(20_000) as usize;
+            steps.push(Step::Write(name(number / 9), at, bytes(&mut random, 3_000)));
+        }
+        match number {
+            n if n % 100 == 40 => steps.push(Step::Rename(name(n - 1), name(n))),
+            n if n % 100 == 80 => steps.push(Step::Unlink(name(n))),
+            120 | 620 => steps.push(Step::Sync),
+            200 | 500 => steps.push(Step::Flush),
+            700 => steps.push(Step::Compact),
+            _ => {}
+        }
+    }
+    steps
+}
+
+/// Takes what a step that was refused half-way may have done already.
+fn unless(done: Result<()>, kind: Kind) -> Result<()> {
+    done.or_else(|error| if error.kind() == kind { Ok(()) } else { Err(error) })
+}
+
+impl Step {
+    fn run(&self, session: &Session) -> Result<()> {
+        let root = session.root().clone();
+        let is_there = |name: &[u8]| session.lookup(&root, name, false).is_ok();
+        match self {
+            Self::Empty(name) => unless(session.create(&root, name, 0o644).map(drop), Kind::Exists),
+            Self::Make(name, bytes) => {
+                let mut rest = &bytes[..];
+                let mut source = |buffer: &mut [u8]| {
+                    let count = rest.len().min(buffer.len());
+                    buffer[..count].copy_from_slice(&rest[..count]);
+                    rest = &rest[count..];
+                    Ok(count)
+                };
+                if is_there(name) {
+                    session.rewrite(&root, name, &mut source).map(drop)
+                } else {
+                    session.create_with(&root, name, 0o644, &mut source).map(drop)
+                }
+            }
+            Self::Write(name, offset, bytes) => {
+                let file = match is_there(name) {
+                    true => session.open_file(&root, name)?,
+                    false => session.create_file(&root, name, 0o644)?,
+                };
+                let written = session.write_file(&file, *offset as u64, bytes);
+                let synced = written.and_then(|()| session.sync_file(&file));
+                session.close_file(file).and(synced)
+            }
+            Self::Rename(from, to) => {
+                let renamed =
+                    session.rename((&root, from), (&root, to), RenameFlags::Replace).map(drop);
+                if is_there(to) { unless(renamed, Kind::NotFound) } else { renamed }
+            }
+            Self::Unlink(name) => unless(session.unlink(&root, name).map(drop), Kind::NotFound),
+            Self::Sync => session.sync(),
+            Self::Flush => session.flush(),
+            Self::Compact => session.compact(),
+        }
+    }
+
+    fn note(&self, model: &mut Model) {
+        match self {
+            Self::Empty(name) => drop(model.entry(name.clone()).or_default()),
+            Self::Make(name, bytes) => drop(model.insert(name.clone(), bytes.clone())),
+            Self::Write(name, offset, bytes) => {
+                let file = model.entry(name.clone()).or_default();
+                file.resize(file.len().max(offset + bytes.len()), 0);
+                file[*offset..offset + bytes.len()].copy_from_slice(bytes);
+            }
+            Self::Rename(from, to) => {
+                let file = model.remove(from).expect("it was made");
+                model.insert(to.clone(), file);
+            }
+            Self::Unlink(name) => drop(model.remove(name)),
+            Self::Sync | Self::Flush | Self::Compact => {}
+        }
+    }
+
+    /// The names that it changes.
+    fn names(&self) -> Vec<&Vec<u8>> {
+        match self {
+            Self::Empty(name)
+            | Self::Make(name, _)
+            | Self::Write(name, ..)
+            | Self::Unlink(name) => vec![name],
+            Self::Rename(from, to) => vec![from, to],
+            Self::Sync | Self::Flush | Self::Compact => vec![],
+        }
+    }
+}
+
+fn content(namespace: &Namespace, name: &[u8]) -> Result<Vec<u8>> {
+    let inode = namespace.find([b"/", name].concat(), Follow::No)?.inode;
+    let mut bytes = Vec::new();
+    namespace.read_all(&inode, &mut |piece| {
+        bytes.extend_from_slice(piece);
+        Ok(())
+    })?;
+    Ok(bytes)
+}
+
+fn check(namespace: &Namespace, model: &Model, context: &str) {
+    let listed = namespace.read_dir(namespace.root(), &Default::default(), 10_000).expect("list");
+    let names: BTreeSet<Vec<u8>> = listed.into_iter().map(|entry| entry.name).collect();
+    assert!(names.iter().eq(model.keys()), "{context}: names");
+    for (name, bytes) in model {
+        let found = content(namespace, name).unwrap_or_else(|error| panic!("{context}: {error}"));
+        assert!(found == *bytes, "{context}: content");
+    }
+}
+
+struct Run {
+    store: Arc<FaultStore>,
+    memory: SharedStore,
+    clock: Arc<ManualClock>,
+    repository: Repository,
+    session: Session,
+}
+
+fn begin(durability: Durability) -> Run {
+    let memory: SharedStore = Arc::new(MemoryStore::new());
+    let store = Arc::new(FaultStore::new(memory.clone(), 5));
+    let clock = Arc::new(ManualClock::new(SystemClock.now_ns()));
+    let repository = Repository::with(store.clone(), 1 << 20, clock.clone());
+    let session = repository.begin(&[], options(durability)).expect("begin");
+    Run { store, memory, clock, repository, session }
+}
+
+impl Run {
+    /// Does `act` until it is not refused; makes room after `refusals` in all.
+    fn insist(
+        &self,
+        refused: &mut usize,
+        refusals: usize,
+        mut act: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        while let Err(error) = act() {
+            if error.kind() != Kind::NoSpace || *refused >= refusals {
+                return Err(error);
+            }
+            *refused += 1;
+            self.clock.advance(LATER);
+            if *refused == refusals {
+                self.store.make_room();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Does all, publishes, collects garbage; returns how many steps were refused.
+fn go_on_after(durability: Durability, steps: &[Step], from: u64, refusals: usize) -> (u64, usize) {
+    let run = begin(durability);
+    let context = format!("{durability:?}, full from {from}");
+    run.store.fill_at(from, Effect::None);
+    let (mut model, mut refused) = (Model::new(), 0);
+    for step in steps {
+        let done = run.insist(&mut refused, refusals, || step.run(&run.session));
+        done.unwrap_or_else(|error| panic!("{context}: {error:?}"));
+        step.note(&mut model);
+    }
+    check(&run.session, &model, &context);
+    let set = run.session.set();
+    let published = run.insist(&mut refused, refusals, || run.session.publish("name").map(drop));
+    published.unwrap_or_else(|error| panic!("{context}: {error:?}"));
+    let operations = run.store.operations();
+    run.store.make_room();
+    check_sound(&run.repository);
+    drop(run.session);
+    let later = later(&run.memory);
+    let collected = later.gc(&eager()).expect("gc");
+    assert!(collected.problems.is_empty() && collected.sets.is_empty(), "{context}");
+    let shown = Manifest::load(&*run.memory, set).expect("manifest").tables;
+    let shown: BTreeSet<String> = shown.iter().map(|table| table.name()).collect();
+    for object in run.memory.list(&format!("set/{set}/")).expect("list") {
+        let is_known = shown.contains(&object.name)
+            || object.name.starts_with(&Manifest::folder(set))
+            || object.name.contains("/data/");
+        assert!(is_known, "{context}: {} is left", object.name);
+    }
+    assert_eq!(later.gc(&eager()).expect("gc").objects, 0, "{context}: data is left");
+    let namespace = later.open(&[set], Identity::root()).expect("open");
+    check(&namespace, &model, &context);
+    check_sound(&later);
+    (operations, refused)
+}
+
+#[test]
+fn a_session_goes_on_once_a_full_store_has_room() {
+    let steps = workload();
+    for durability in [Durability::None, Durability::Async, Durability::Always] {
+        let (operations, _) = go_on_after(durability, &steps, u64::MAX, 0);
+        let begun = begin(durability).store.operations();
+        // Every change of the last level is an operation or two: some of them will do.
+        let stride = if durability == Durability::Always { 127 } else { 7 };
+        let (mut runs, mut refused) = (0, 0);
+        for from in (begun + 1..=operations).step_by(stride) {
+            refused += go_on_after(durability, &steps, from, 1 + from as usize % 5).1;
+            runs += 1;
+        }
+        println!("{durability:?}: {refused} refusals in {runs} runs, of {operations} operations");
+        assert!(refused > runs && runs > 20, "{refused} refusals in {runs} runs");
+    }
+}
+
+/// What was synced and not changed since is there, whatever the store did of what it refused.
+#[test]
+fn a_session_that_dies_on_a_full_store_loses_nothing_that_was_synced() {
+    let steps = workload();
+    for durability in [Durability::None, Durability::Async, Durability::Always] {
+        for (from, effect) in (20..1_000)
+            .step_by(90)
+            .zip([Effect::None, Effect::Partial, Effect::Full].into_iter().cycle())
+        {
+            let run = begin(durability);
+            run.store.fill_at(from, effect);
+            let (mut model, mut synced, mut changed) =
+                (Model::new(), Model::new(), BTreeSet::new());
+            let mut refused = 0;
+            for step in &steps {
+                changed.extend(step.names());
+                if run.insist(&mut refused, 3, || step.run(&run.session)).is_err() {
+                    break;
+                }
+                if refused == 3 {
+                    run.store.fill_at(0, effect);
+                }
+                step.note(&mut model);
+                if matches!(step, Step::Sync | Step::Flush | Step::Compact) {
+                    (synced, changed) = (model.clone(), BTreeSet::new());
+                }
+            }
+            let set = run.session.set();
+            let images = [run.store.after_process_death(), run.store.after_power_loss()];
+            drop(run);
+            for image in images {
+                let repository = Repository::new(image.expect("an image"));
+                let session = repository.resume(set, options(durability)).expect("resume");
+                for (name, bytes) in synced.iter().filter(|(name, _)| !changed.contains(name)) {
+                    assert!(content(&session, name).expect("it was synced") == *bytes);
+                }
+                session.create(session.root(), b"later", 0o644).expect("create");
+                session.publish("name").expect("publish");
+                check_sound(&repository);
+            }
+        }
+    }
+}
