@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use esker_base::clock::ManualClock;
@@ -348,4 +349,59 @@ fn a_thread_writes_what_waits_once_there_is_room_though_nobody_asks() {
         tree.statistics().tables > 0
     });
     assert!(is_written, "after half a minute");
+}
+
+/// Threads put, each its own keys, while the store fills up and empties; what they did is there after
+/// power loss.
+#[test]
+fn threads_lose_nothing_while_a_store_fills_up_and_empties() {
+    const THREADS: u64 = 4;
+    const PUTS: u64 = 5_000;
+    for (durability, background) in
+        [(Durability::Async, true), (Durability::Async, false), (Durability::None, true)]
+    {
+        let subject = subject(durability, background, 1 << 18);
+        let Subject { store, clock, tree, .. } = &subject;
+        let (running, refused) = (AtomicU64::new(THREADS), AtomicU64::new(0));
+        let write = |thread: u64| {
+            let mut random = Random::from_seed(thread);
+            for number in 0..PUTS {
+                let mut value = [0; 60];
+                random.fill(&mut value);
+                let key = format!("{thread}/{number}");
+                while let Err(error) = put(tree, key.as_bytes(), &value) {
+                    assert_eq!(error.kind(), Kind::NoSpace, "{error}");
+                    refused.fetch_add(1, Ordering::Relaxed);
+                    std::thread::yield_now();
+                }
+            }
+            running.fetch_sub(1, Ordering::Relaxed);
+        };
+        std::thread::scope(|scope| {
+            let write = &write;
+            (0..THREADS).for_each(|thread| drop(scope.spawn(move || write(thread))));
+            let mut random = Random::from_seed(9);
+            while running.load(Ordering::Relaxed) > 0 {
+                store.fill_at(0, Effect::None);
+                std::thread::sleep(Duration::from_micros(random.below(3_000)));
+                store.make_room();
+                clock.advance(LATER);
+                std::thread::sleep(Duration::from_micros(random.below(3_000)));
+            }
+        });
+        assert!(refused.load(Ordering::Relaxed) > 0, "it was never full");
+        tree.sync().expect("there is room");
+        let image = store.after_power_loss().expect("an image");
+        let tree = resume(&image, options(durability, false)).expect("resume");
+        let found = state_of(&tree).records;
+        assert_eq!(found.len() as u64, THREADS * PUTS, "{durability:?}");
+        for thread in 0..THREADS {
+            let mut random = Random::from_seed(thread);
+            for number in 0..PUTS {
+                let mut value = [0; 60];
+                random.fill(&mut value);
+                assert_eq!(found[format!("{thread}/{number}").as_bytes()], value);
+            }
+        }
+    }
 }

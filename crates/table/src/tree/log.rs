@@ -193,3 +193,98 @@ impl LiveLog {
         Ok(count)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use esker_base::store::{Effect, FaultStore, MemoryStore, Store};
+
+    use super::*;
+    use crate::schema::record::RECORD;
+    use crate::wal::{Logged, ShardLog, decode_log};
+
+    const SET: SetId = SetId(3);
+
+    fn gather(state: &mut LogState, seq: u64) {
+        let mut shard = ShardLog::default();
+        shard.start(seq, 0);
+        state.chunk.take(0, &mut shard);
+    }
+
+    fn operations(store: &FaultStore, number: u64) -> Vec<u64> {
+        let bytes = store.get(&name(SET, number), 1 << 20).expect("a log");
+        let mut seqs = Vec::new();
+        let whole = decode_log(&RECORD, &bytes, &mut |logged| {
+            if let Logged::Operation(seq) = logged {
+                seqs.push(seq);
+            }
+        });
+        assert_eq!(whole.expect("our own log"), bytes.len());
+        seqs
+    }
+
+    fn begun() -> (Arc<FaultStore>, LogState) {
+        let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+        let mut state = LogState::new(store.clone(), SET, 1);
+        state.prepare().expect("a log");
+        state.switch();
+        (store, state)
+    }
+
+    fn is_refused(result: Result<()>) {
+        assert_eq!(result.expect_err("full").kind(), Kind::NoSpace);
+    }
+
+    #[test]
+    fn a_log_gets_what_it_is_owed_before_the_next_one_gets_anything() {
+        let (store, mut state) = begun();
+        state.prepare().expect("the next log");
+        gather(&mut state, 1);
+        state.switch();
+        store.fill_at(1, Effect::None);
+        is_refused(state.write());
+        gather(&mut state, 2);
+        is_refused(state.write());
+        store.make_room();
+        // There is room for one of the two chunks.
+        store.fail_at(store.operations() + 2, Kind::NoSpace);
+        is_refused(state.write());
+        assert_eq!((operations(&store, 1), operations(&store, 2)), (vec![1], vec![]));
+        state.write().expect("there is room");
+        state.sync(3).expect("sync");
+        assert_eq!((operations(&store, 1), operations(&store, 2)), (vec![1], vec![2]));
+    }
+
+    #[test]
+    fn a_log_that_goes_is_owed_nothing() {
+        let (store, mut state) = begun();
+        state.prepare().expect("the next log");
+        gather(&mut state, 1);
+        state.switch();
+        store.fill_at(1, Effect::None);
+        is_refused(state.write());
+        state.delete_below(state.floor()).expect("a deletion takes no room");
+        store.make_room();
+        gather(&mut state, 2);
+        state.write().expect("there is room");
+        assert_eq!(operations(&store, 2), [2]);
+        assert_eq!(store.list_names(&folder(SET)).expect("list").len(), 1);
+    }
+
+    #[test]
+    fn a_log_that_could_not_be_begun_leaves_nothing_and_its_number() {
+        for (failing, effect) in [(0, Effect::None), (0, Effect::Full), (1, Effect::Full)] {
+            let (store, mut state) = begun();
+            store.fail_at_with(store.operations() + 1 + failing, Kind::NoSpace, effect);
+            is_refused(state.prepare());
+            gather(&mut state, 1);
+            state.write().expect("the log before goes on");
+            state.prepare().expect("there is room");
+            state.switch();
+            assert_eq!(state.floor(), 3);
+            let names = store.list_names(&folder(SET)).expect("list");
+            assert_eq!(names, ["00000000-00000001", "00000000-00000003"]);
+        }
+    }
+}
