@@ -269,3 +269,6 @@ fn part_of(value: &[u8; 20]) -> Result<(u32, SetId)> {
     let set = set.try_into().map_err(|_| no_answer())?;
     Ok((u32::from_le_bytes(*rank), SetId(u128::from_le_bytes(set))))
 }
+
+#[cfg(test)]
+mod tests;
