@@ -356,7 +356,7 @@ fn a_thread_writes_what_waits_once_there_is_room_though_nobody_asks() {
 #[test]
 fn threads_lose_nothing_while_a_store_fills_up_and_empties() {
     const THREADS: u64 = 4;
-    const PUTS: u64 = 5_000;
+    const PUTS: u64 = 6_000;
     for (durability, background) in
         [(Durability::Async, true), (Durability::Async, false), (Durability::None, true)]
     {
@@ -372,7 +372,7 @@ fn threads_lose_nothing_while_a_store_fills_up_and_empties() {
                 while let Err(error) = put(tree, key.as_bytes(), &value) {
                     assert_eq!(error.kind(), Kind::NoSpace, "{error}");
                     refused.fetch_add(1, Ordering::Relaxed);
-                    std::thread::yield_now();
+                    std::thread::sleep(Duration::from_micros(200));
                 }
             }
             running.fetch_sub(1, Ordering::Relaxed);
