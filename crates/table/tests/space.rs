@@ -356,7 +356,7 @@ fn a_thread_writes_what_waits_once_there_is_room_though_nobody_asks() {
 #[test]
 fn threads_lose_nothing_while_a_store_fills_up_and_empties() {
     const THREADS: u64 = 4;
-    const PUTS: u64 = 6_000;
+    const PUTS: u64 = 2_000;
     for (durability, background) in
         [(Durability::Async, true), (Durability::Async, false), (Durability::None, true)]
     {
