@@ -169,6 +169,8 @@ fn go_on_after(subject: &Subject, steps: &[Step], from: u64, refusals: usize) ->
     // A thread may have begun to try before there was room.
     let refusals_max = if options.background { refusals + 3 } else { refusals };
     let (mut state, mut refused) = (State::default(), 0);
+    // What began before the clock went on seems to have taken long, and then waits for longer still.
+    let mut later = LATER;
     store.fill_at(from, Effect::None);
     for (at, step) in steps.iter().enumerate() {
         while let Err(error) = step.run(tree) {
@@ -183,7 +185,8 @@ fn go_on_after(subject: &Subject, steps: &[Step], from: u64, refusals: usize) ->
             }
             if refused >= refusals {
                 store.make_room();
-                clock.advance(LATER);
+                later *= 8;
+                clock.advance(later);
             }
         }
         step.note(&mut state);
