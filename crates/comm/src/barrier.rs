@@ -66,18 +66,19 @@ impl Barrier {
         let number = self.number;
         self.number += 1;
         let links = Links::of(transport.rank(), transport.size());
-        self.hear(transport, (number, UP), links.children, &is_gone)?;
+        self.hear(transport, &links, (number, UP), &is_gone)?;
         if let Some(parent) = links.parent {
-            self.tell(transport, parent, (number, UP))?;
-            self.hear(transport, (number, DOWN), links.teller.into_iter().collect(), &is_gone)?;
+            self.tell(transport, &links, parent, (number, UP))?;
+            self.hear(transport, &links, (number, DOWN), &is_gone)?;
         }
-        links.told.into_iter().try_for_each(|rank| self.tell(transport, rank, (number, DOWN)))
+        links.told.iter().try_for_each(|rank| self.tell(transport, &links, *rank, (number, DOWN)))
     }
 
     /// Takes in what comes while the channel is full: the other may be doing the same.
     fn tell<T: Transport>(
         &mut self,
         transport: &mut T,
+        links: &Links,
         to: Rank,
         (number, way): (u64, u8),
     ) -> Result<()> {
@@ -85,7 +86,7 @@ impl Barrier {
         let mut sent = transport.try_send(to, self.channel, encode(number, way))?;
         while let Sent::Full(bytes) = sent {
             if let Some(message) = transport.receive(&[self.channel], LOOK)? {
-                self.note(transport, message.from, &message.bytes, number)?;
+                self.note(links, message.from, &message.bytes, number)?;
             }
             sent = transport.try_send(to, self.channel, bytes)?;
             deadline.check(transport, || format!("{to} takes no barrier messages"))?;
@@ -93,15 +94,16 @@ impl Barrier {
         Ok(())
     }
 
-    /// Returns once a message of the barrier and way has come from each of `awaited`.
+    /// Returns once all messages of the barrier and way have come.
     fn hear<T: Transport>(
         &mut self,
         transport: &mut T,
+        links: &Links,
         (number, way): (u64, u8),
-        mut awaited: Vec<Rank>,
         is_gone: impl Fn(&mut T, Rank) -> bool,
     ) -> Result<()> {
         let deadline = Deadline::start(transport);
+        let mut awaited = links.heard(way).to_vec();
         loop {
             awaited.retain(|from| {
                 let step = Step { from: *from, number, way };
@@ -113,7 +115,7 @@ impl Barrier {
             let gone = awaited.iter().find(|rank| is_gone(transport, **rank));
             match (transport.receive(&[self.channel], LOOK)?, gone) {
                 (Some(message), _) => {
-                    self.note(transport, message.from, &message.bytes, number)?;
+                    self.note(links, message.from, &message.bytes, number)?;
                 }
                 (None, Some(gone)) => {
                     let what = format!("{gone} has left the job: it will come to no barrier");
@@ -127,19 +129,12 @@ impl Barrier {
     }
 
     /// Keeps a message that may be of barrier `current`, or be early for the next.
-    fn note<T: Transport>(
-        &mut self,
-        transport: &T,
-        from: Rank,
-        bytes: &[u8],
-        current: u64,
-    ) -> Result<()> {
-        let links = Links::of(transport.rank(), transport.size());
+    fn note(&mut self, links: &Links, from: Rank, bytes: &[u8], current: u64) -> Result<()> {
         let step = decode(bytes).map(|(number, way)| Step { from, number, way });
-        let step = step.filter(|step| match step.way {
-            UP => (current..=current + 1).contains(&step.number) && links.children.contains(&from),
+        let step = step.filter(|step| {
             // The next one cannot end before this rank has come.
-            _ => step.number == current && links.teller == Some(from),
+            let last = if step.way == UP { current + 1 } else { current };
+            (current..=last).contains(&step.number) && links.heard(step.way).contains(&from)
         });
         let Some(step) = step.filter(|step| !self.early.contains(step)) else {
             let what = format!("a barrier message of {from} is none that it could send");
@@ -170,6 +165,11 @@ impl Links {
             teller: tree.parent(mirrored(me.0)).map(|rank| Rank(mirrored(rank))),
             told: tree.children(mirrored(me.0)).map(|rank| Rank(mirrored(rank))).collect(),
         }
+    }
+
+    /// Whom this rank hears from.
+    fn heard(&self, way: u8) -> &[Rank] {
+        if way == UP { &self.children } else { self.teller.as_slice() }
     }
 }
 

@@ -111,13 +111,17 @@ impl<T: Transport> SharedJob<T> {
             (Err(error), Some(mode)) if error.kind() == Kind::NotFound => {
                 session.create_file(&dir, name, mode)?
             }
-            (opened, _) => opened?,
+            (opened, _) => {
+                let file = opened?;
+                let inode = session.stat_file(&file)?;
+                if let Err(error) = session.identity().check(READ | WRITE, &inode, name) {
+                    // What went wrong first is what counts.
+                    let _ = session.close_file(file);
+                    return Err(error);
+                }
+                file
+            }
         };
-        let inode = session.stat_file(&file)?;
-        if let Err(error) = session.identity().check(READ | WRITE, &inode, name) {
-            session.close_file(file)?;
-            return Err(error);
-        }
         let handed = session.hand_over_content(&file)?;
         if handed.hides_older {
             self.segments.remove(file.id())?;

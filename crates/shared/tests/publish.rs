@@ -1,5 +1,6 @@
 //! A shared file as a file of the namespace: what it was before, and what it is afterwards.
 
+use esker_fs::identity::Identity;
 use esker_fs::squash::SquashOptions;
 use esker_shared::INDEX_RANK;
 
@@ -139,4 +140,27 @@ fn all_ranks_are_told_why_a_file_does_not_open() {
         job.close(file).map(|attributes| attributes.size)
     });
     assert_eq!(done.expect("job"), [0, 0, 0]);
+}
+
+/// As `open` with `O_CREAT` does; and who may not open it later leaves nothing open.
+#[test]
+fn who_makes_a_file_writes_it_whatever_its_mode_says() {
+    let store = memory();
+    let everyone = repository(&store).begin(&[], session()).expect("begin");
+    everyone.mkdir(everyone.root(), b"tmp", 0o777).expect("mkdir");
+    let base = everyone.publish("base").expect("publish");
+    let mut options = options(1, 100);
+    options.session.identity = Identity { uid: 1_000, gid: 1_000, groups: vec![] };
+    let published = run(&store, (3, 3), &[base], &options, |mut job| {
+        let mut file = job.open("/tmp/once", Some(0o400))?;
+        let me = job.segments().rank().0;
+        job.write(&mut file, 40 * u64::from(me), &bytes(me, 0, 40))?;
+        job.close(file)?;
+        let denied = job.open("/tmp/once", None).expect_err("it may be read only");
+        assert_eq!(denied.kind(), esker_base::Kind::Denied);
+        Ok(job.publish("once")?.0)
+    });
+    let set = published.expect("job")[0];
+    let wanted: Vec<u8> = (0..3).flat_map(|rank| bytes(rank, 0, 40)).collect();
+    same(&content(&repository(&store), set, "/tmp/once"), &wanted, "published");
 }

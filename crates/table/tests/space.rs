@@ -206,58 +206,53 @@ fn check_reopened(subject: Subject, steps: &[Step], context: &str) {
     assert!(state_of(&tree) == state, "{context}: after reopening");
 }
 
-/// Fills the store from every `stride`-th operation of the workload on; returns how many runs that
-/// were, and how many steps were refused in them.
-fn go_on_at_each(of: impl Fn() -> Subject, steps: &[Step], stride: usize) -> (usize, usize) {
-    let dry = of();
-    assert_eq!(go_on_after(&dry, steps, u64::MAX, 0), 0);
-    let operations = dry.store.operations();
-    let (mut runs, mut refused) = (0, 0);
-    for from in (2..=operations).step_by(stride) {
-        let subject = of();
-        let context = format!("{:?}, full from {from} of {operations}", subject.options.durability);
-        refused += go_on_after(&subject, steps, from, 1 + from as usize % 9);
-        assert_nothing_left_over(&subject.memory, 1, &context);
-        check_reopened(subject, steps, &context);
-        runs += 1;
+/// Fills the store from every `stride`-th operation of the workload on, at each level with its stride;
+/// there are at least `runs_min` runs, and more than `refused_min` refusals a run.
+fn check_each(
+    levels: &[(Durability, usize)],
+    of: impl Fn(Durability) -> Subject,
+    steps: &[Step],
+    (runs_min, refused_min): (usize, usize),
+) {
+    for &(durability, stride) in levels {
+        let dry = of(durability);
+        assert_eq!(go_on_after(&dry, steps, u64::MAX, 0), 0);
+        let operations = dry.store.operations();
+        let (mut runs, mut refused) = (0, 0);
+        for from in (2..=operations).step_by(stride) {
+            let subject = of(durability);
+            let context = format!("{durability:?}, full from {from} of {operations}");
+            refused += go_on_after(&subject, steps, from, 1 + from as usize % 9);
+            assert_nothing_left_over(&subject.memory, 1, &context);
+            check_reopened(subject, steps, &context);
+            runs += 1;
+        }
+        let counted = format!("{durability:?}: {refused} refusals in {runs} runs");
+        println!("{counted}");
+        assert!(runs >= runs_min && refused > refused_min * runs, "{counted}");
     }
-    (runs, refused)
 }
 
 #[test]
 fn a_tree_goes_on_once_a_full_store_has_room() {
-    let steps = workload(false);
-    for durability in LEVELS {
-        // Every change of the last level is an operation or two: some of them will do.
-        let stride = if durability == Durability::Always { 41 } else { 1 };
-        let of = || subject(durability, false, 1 << 17);
-        let (runs, refused) = go_on_at_each(of, &steps, stride);
-        println!("{durability:?}: {refused} refusals in {runs} runs");
-        assert!(runs > 40 && refused > 2 * runs, "{refused} refusals in {runs} runs");
-    }
+    // Every change of the last level is an operation or two: some of them will do.
+    let levels = [(Durability::None, 1), (Durability::Async, 1), (Durability::Always, 41)];
+    let of = |durability| subject(durability, false, 1 << 17);
+    check_each(&levels, of, &workload(false), (41, 2));
 }
 
 #[test]
 fn a_tree_with_a_thread_goes_on_once_a_full_store_has_room() {
-    let steps = workload(false);
-    for durability in LEVELS {
-        let stride = if durability == Durability::Always { 211 } else { 13 };
-        let of = || subject(durability, true, 1 << 18);
-        let (runs, refused) = go_on_at_each(of, &steps, stride);
-        println!("{durability:?}: {refused} refusals in {runs} runs");
-        assert!(runs > 4 && refused > runs, "{refused} refusals in {runs} runs");
-    }
+    let levels = [(Durability::None, 13), (Durability::Async, 13), (Durability::Always, 211)];
+    let of = |durability| subject(durability, true, 1 << 18);
+    check_each(&levels, of, &workload(false), (5, 1));
 }
 
 #[test]
 fn compressed_runs_wait_in_memory_for_room() {
-    let steps = workload(true);
-    for durability in [Durability::None, Durability::Async] {
-        let of = || subject(durability, false, 1 << 20);
-        let (runs, refused) = go_on_at_each(of, &steps, 5);
-        println!("{durability:?}: {refused} refusals in {runs} runs");
-        assert!(runs > 5 && refused > runs, "{refused} refusals in {runs} runs");
-    }
+    let levels = [(Durability::None, 5), (Durability::Async, 5)];
+    let of = |durability| subject(durability, false, 1 << 20);
+    check_each(&levels, of, &workload(true), (6, 1));
 }
 
 /// Does steps until some were refused, or one failed otherwise. Returns how many were done, and how

@@ -160,7 +160,7 @@ impl Network {
     /// As [`Peers::check_reachable`].
     fn is_reachable(&self, to: Rank) -> Result<bool> {
         let wait = VERDICT.min(self.options.deadline);
-        self.peers.check_reachable(to, SystemClock.monotonic_ns(), wait)
+        self.peers.check_reachable(to, || SystemClock.monotonic_ns(), wait)
     }
 
     /// Whether something can be sent to `to` over the connection. Says why, if it can no more; unless

@@ -111,11 +111,16 @@ impl Peers {
 
     /// Whether messages can be sent to `to`; if not, what became of it is not known yet.
     /// `Unavailable` if it has left, or if nobody told within `wait`.
-    pub fn check_reachable(&self, to: Rank, now_ns: u64, wait: Duration) -> Result<bool> {
+    pub fn check_reachable(
+        &self,
+        to: Rank,
+        now_ns: impl FnOnce() -> u64,
+        wait: Duration,
+    ) -> Result<bool> {
         let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         let what = match self.unreachable.get(&to) {
             _ if self.has_goodbye(to) => format!("{to} has left the job and takes no messages"),
-            Some((_, since_ns)) if now_ns < since_ns.saturating_add(wait_ns) => return Ok(false),
+            Some((_, since_ns)) if now_ns() < since_ns.saturating_add(wait_ns) => return Ok(false),
             Some((why, _)) => format!("{to} cannot be reached: {why}"),
             None => return Ok(true),
         };
@@ -133,7 +138,7 @@ mod tests {
         let entry = Entry { host: "h".into(), port: 1, node: "0".into() };
         let mut peers = Peers::new(&[entry.clone(), entry.clone(), entry]);
         let wait = Duration::from_nanos(100);
-        let check = |peers: &Peers, now_ns| peers.check_reachable(Rank(1), now_ns, wait);
+        let check = |peers: &Peers, now_ns| peers.check_reachable(Rank(1), || now_ns, wait);
         assert!(check(&peers, 0).unwrap());
         peers.note_unreachable(Rank(1), "refused", 1_000);
         peers.note_unreachable(Rank(1), "refused again", 1_050);
@@ -141,7 +146,7 @@ mod tests {
         let error = check(&peers, 1_100).unwrap_err();
         assert_eq!(error.kind(), Kind::Unavailable);
         assert!(error.to_string().contains("rank 1 cannot be reached: refused"), "{error}");
-        assert!(peers.check_reachable(Rank(2), 1_100, wait).unwrap());
+        assert!(peers.check_reachable(Rank(2), || 1_100, wait).unwrap());
         peers.note_goodbye(Rank(1));
         for now_ns in [1_000, 1_100] {
             let error = check(&peers, now_ns).unwrap_err();

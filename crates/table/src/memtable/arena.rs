@@ -8,9 +8,9 @@
 //! record before, or 0 | changes | strings
 //! ```
 //! The high bit of the first field says that a later record has the same key (`SUPERSEDED`); the rest
-//! is the number of the shape, a template and a mask. Bit c of the mask says that integer column c follows as the
-//! zigzag difference to the template's, bit `INTS_MAX + s` that string s follows as a length and
-//! its bytes. Numbers without a width are varints.
+//! is the number of the shape, a template and a mask. Bit c of the mask says that integer column c
+//! follows as the zigzag difference to the template's, bit `INTS_MAX + s` that string s follows as a
+//! length and its bytes. Numbers without a width are varints.
 //! Invariants: a position is `chunk << CHUNK_BITS | offset`, is never 0, and grows with time.
 
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! and once a tree takes large ones a thread writes to some ahead of whoever needs them.
 //! Concurrency: a list behind a lock that is taken once a piece.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
 use parking_lot::{Condvar, Mutex};
@@ -23,7 +23,8 @@ const PAGE_BYTES: usize = 4096;
 #[derive(Debug)]
 pub struct Chunks {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The thread, if it could be started.
+    thread: OnceLock<Option<JoinHandle<()>>>,
     /// Whether a thread prepares pieces.
     prepares: bool,
 }
@@ -52,7 +53,7 @@ impl Chunks {
         let kept_max = kept_bytes_max / CHUNK_BYTES;
         let state = State { free: Vec::new(), kept_max, ready: 0, stopping: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-        Self { shared, thread: Mutex::default(), prepares }
+        Self { shared, thread: OnceLock::new(), prepares }
     }
 
     /// A piece of [`CHUNK_BYTES`]; what is in it is left from others.
@@ -64,13 +65,11 @@ impl Chunks {
             state.free.pop()
         };
         if self.prepares {
-            let mut thread = self.thread.lock();
-            if thread.is_none() {
+            // Without it everything takes longer, nothing else.
+            self.thread.get_or_init(|| {
                 let shared = self.shared.clone();
-                // Without it everything takes longer, nothing else.
-                let started = Builder::new().name("esker-memory".to_owned());
-                *thread = started.spawn(move || shared.prepare()).ok();
-            }
+                Builder::new().name("esker-memory".to_owned()).spawn(move || shared.prepare()).ok()
+            });
         }
         taken.unwrap_or_else(|| ZeroedArray::new(CHUNK_BYTES))
     }
@@ -99,7 +98,7 @@ impl Drop for Chunks {
     fn drop(&mut self) {
         self.shared.state.lock().stopping = true;
         self.shared.changed.notify_one();
-        if let Some(thread) = self.thread.get_mut().take() {
+        if let Some(Some(thread)) = self.thread.take() {
             // A panic in it has been reported where it happened.
             let _ = thread.join();
         }

@@ -118,7 +118,7 @@ impl LogState {
 
     /// Goes on with the log that was prepared; what is gathered belongs to the one before.
     pub(super) fn switch(&mut self) {
-        debug_assert!(self.owed.is_empty(), "a log is written before the one after it is begun");
+        assert!(self.owed.is_empty(), "a log is written before the one after it is begun");
         std::mem::swap(&mut self.owed, &mut self.chunk);
         self.live.push(self.spare.take().expect("a log is prepared before it is used"));
     }
@@ -232,18 +232,24 @@ mod tests {
         (store, state)
     }
 
-    fn is_refused(result: Result<()>) {
-        assert_eq!(result.expect_err("full").kind(), Kind::NoSpace);
-    }
-
-    #[test]
-    fn a_log_gets_what_it_is_owed_before_the_next_one_gets_anything() {
+    /// Of which the second log is active, and the store is full before the first has what it is owed.
+    fn owing() -> (Arc<FaultStore>, LogState) {
         let (store, mut state) = begun();
         state.prepare().expect("the next log");
         gather(&mut state, 1);
         state.switch();
         store.fill_at(1, Effect::None);
         is_refused(state.write());
+        (store, state)
+    }
+
+    fn is_refused(result: Result<()>) {
+        assert_eq!(result.expect_err("full").kind(), Kind::NoSpace);
+    }
+
+    #[test]
+    fn a_log_gets_what_it_is_owed_before_the_next_one_gets_anything() {
+        let (store, mut state) = owing();
         gather(&mut state, 2);
         is_refused(state.write());
         store.make_room();
@@ -258,12 +264,7 @@ mod tests {
 
     #[test]
     fn a_log_that_goes_is_owed_nothing() {
-        let (store, mut state) = begun();
-        state.prepare().expect("the next log");
-        gather(&mut state, 1);
-        state.switch();
-        store.fill_at(1, Effect::None);
-        is_refused(state.write());
+        let (store, mut state) = owing();
         state.delete_below(state.floor()).expect("a deletion takes no room");
         store.make_room();
         gather(&mut state, 2);

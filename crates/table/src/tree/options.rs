@@ -45,7 +45,7 @@ pub struct TreeOptions {
     pub durability: Durability,
     /// How tables are merged.
     pub compaction: Compaction,
-    /// Memory for records that are not in tables yet.
+    /// Memory for records that are not in tables yet; 32 MiB more may lie ready for the next ones.
     pub memory_bytes: usize,
     /// Whether frozen memtables are written by a thread of the tree, which spares the caller the
     /// wait where a core is idle, or by the caller, which wins where every core has a rank.
