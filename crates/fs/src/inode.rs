@@ -11,6 +11,7 @@ use esker_base::{Error, Kind, Result};
 use esker_table::block::DecodedBlock;
 use esker_table::manifest::SetId;
 use esker_table::schema::{IntColumn, Key, Row, Schema};
+use esker_table::segment::LogPlace;
 use esker_table::wire::unzigzag;
 
 use crate::xattr::XATTR_BYTES_MAX;
@@ -154,7 +155,23 @@ pub struct Extent {
     /// CRC-32C of all of them as they were written.
     pub checksum: u32,
     /// How many were written, which is what the checksum covers; truncation lessens `length` only.
+    /// None of a log that may still be written in place, or was when its writer died: nothing is known
+    /// of its bytes but that they are there.
     pub written: u64,
+}
+
+impl Extent {
+    /// Whether it has a checksum.
+    #[must_use]
+    pub fn is_checked(&self) -> bool {
+        self.written > 0 || self.length == 0
+    }
+
+    /// Where its first byte is.
+    #[must_use]
+    pub fn place(&self) -> LogPlace {
+        LogPlace { set: self.set, log: self.log, offset: self.offset }
+    }
 }
 
 /// Everything about one file but its name.
@@ -420,10 +437,9 @@ impl Inode {
             written: columns.int(c::LOG_WRITTEN),
             checksum: small(c::LOG_CHECKSUM, "checksum")?,
         };
-        let whole = extent.length <= extent.written && extent.length <= columns.int(c::SIZE);
-        if set != SetId::default()
-            && (!whole || extent.offset.checked_add(extent.written).is_none())
-        {
+        let written = if extent.is_checked() { extent.written } else { extent.length };
+        let whole = extent.length <= written && extent.length <= columns.int(c::SIZE);
+        if set != SetId::default() && (!whole || extent.offset.checked_add(written).is_none()) {
             return Err(wrong("impossible extent"));
         }
         if columns.string(c::XATTRS).len() > XATTR_BYTES_MAX {

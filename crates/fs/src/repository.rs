@@ -200,7 +200,8 @@ impl Repository {
     /// Whether the bytes that a logged record of `set` refers to survived.
     fn has_data(&self, set: SetId, row: &Row) -> Result<bool> {
         let inode = Inode::of_row(row)?;
-        if inode.extent.is_none_or(|extent| extent.set != set) {
+        // What has no checksum was synced before a record said of it.
+        if inode.extent.is_none_or(|extent| extent.set != set || !extent.is_checked()) {
             return Ok(true);
         }
         match crate::data::read_all(&**self.store(), &inode, &mut |_| Ok(())) {
@@ -274,6 +275,7 @@ impl Session {
             return Err(names::taken(name));
         }
         let set = self.set();
+        let _shown = self.files().show();
         self.settle()?;
         marker::hold(&*store, set, &Holder::Name(name.to_owned()))?;
         self.tree().commit(|manifest| manifest.state = SetState::Published)?;
@@ -295,6 +297,7 @@ impl Session {
         if names::is_taken(&*store, name)? {
             return Err(names::taken(name));
         }
+        let shown = self.files().show();
         self.settle()?;
         let snapshot = SetId(Random::from_system().u128());
         marker::hold(&*store, snapshot, &Holder::Session)?;
@@ -305,6 +308,7 @@ impl Session {
             marker::hold(&*store, *held, &Holder::Set(snapshot))?;
         }
         let own = self.tree().commit(|_| {})?;
+        drop(shown);
         let mut manifest = Manifest::new(own.bases.clone(), self.now_ns());
         manifest.state = SetState::Published;
         manifest.last_seq = own.last_seq;

@@ -1,13 +1,16 @@
-//! Open files, compared with byte vectors: random writes, truncation, holes, copies, renames and
-//! removals while they are open; flushes, compactions, crashes, snapshots and stacks between.
+//! Open files, compared with byte vectors: random writes, also in place, truncation, holes, copies,
+//! renames and removals while they are open; flushes, compactions, crashes, snapshots and stacks
+//! between.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::random::Random;
-use esker_base::store::{FaultStore, MemoryStore, SharedStore};
+use esker_base::store::{FaultStore, MemoryStore, PosixStore, SharedStore};
 use esker_fs::file::{BUFFER_BYTES_MAX, OpenFile};
 use esker_fs::identity::Identity;
 use esker_fs::namespace::{Follow, Namespace};
@@ -15,6 +18,7 @@ use esker_fs::ops::{Changes, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::verify::VerifyOptions;
+use esker_table::manifest::SetId;
 use esker_table::tree::{Compaction, Durability, TreeOptions};
 
 use crate::campaign;
@@ -58,7 +62,11 @@ fn check(namespace: &Namespace, model: &Model, context: &str) {
 struct Subject {
     session: Session,
     open: BTreeMap<Vec<u8>, Arc<OpenFile>>,
+    /// The store's files of those that are written in place.
+    in_place: BTreeMap<Vec<u8>, File>,
     model: Model,
+    /// What was published, and what it should show for ever.
+    snapshots: Vec<(SetId, Model)>,
 }
 
 fn pattern(random: &mut Random, length: usize) -> Vec<u8> {
@@ -74,6 +82,11 @@ fn put(bytes: &mut Vec<u8>, offset: usize, new: &[u8]) {
 }
 
 impl Subject {
+    fn new(session: Session, model: Model) -> Self {
+        let (open, in_place) = (BTreeMap::new(), BTreeMap::new());
+        Self { session, open, in_place, model, snapshots: Vec::new() }
+    }
+
     fn file(&mut self, name: &[u8]) -> Arc<OpenFile> {
         if let Some(file) = self.open.get(name) {
             return file.clone();
@@ -90,8 +103,37 @@ impl Subject {
 
     fn close(&mut self, name: &[u8]) {
         if let Some(file) = self.open.remove(name) {
+            if self.in_place.remove(name).is_some() {
+                assert!(!self.session.end_in_place(&file).expect("end"), "nobody gave set-id bits");
+            }
             self.session.close_file(file).expect("close");
         }
+    }
+
+    /// By the session or, if there is one, maybe by the store's file.
+    fn write(&mut self, name: &[u8], offset: usize, bytes: &[u8], is_direct: bool) {
+        let file = self.file(name);
+        match self.in_place.get(name).filter(|_| is_direct) {
+            Some(direct) => direct.write_all_at(bytes, offset as u64).expect("write"),
+            None => self.session.write_file(&file, offset as u64, bytes).expect("write"),
+        }
+        put(self.model.get_mut(name).expect("opened"), offset, bytes);
+    }
+
+    fn begin_in_place(&mut self, name: &[u8]) {
+        let file = self.file(name);
+        let begun = self.session.begin_in_place(&file).expect("begin");
+        if let Some(direct) = begun {
+            assert!(self.model[name].is_empty(), "it has bytes already");
+            let before = self.in_place.insert(name.to_vec(), direct);
+            assert!(before.is_none(), "it is written in place already");
+        }
+    }
+
+    fn snapshot(&mut self, random: &mut Random) {
+        let name = format!("snapshot{:x}", random.u128());
+        let set = self.session.snapshot(&name).expect("snapshot");
+        self.snapshots.push((set, self.model.clone()));
     }
 
     fn close_all(&mut self) {
@@ -105,11 +147,10 @@ impl Subject {
         let scale = [300, 5_000, 60_000, BUFFER_BYTES_MAX + 5_000][random.below(4) as usize];
         let offset = random.below(scale as u64) as usize;
         let length = 1 + random.below(scale as u64 / 3) as usize;
-        match random.below(20) {
+        match random.below(24) {
             0..7 => {
-                let (file, bytes) = (self.file(&name), pattern(random, length));
-                self.session.write_file(&file, offset as u64, &bytes).expect("write");
-                put(self.model.get_mut(&name).expect("opened"), offset, &bytes);
+                let bytes = pattern(random, length);
+                self.write(&name, offset, &bytes, random.below(2) == 0);
             }
             7..9 => {
                 let (file, bytes) = (self.file(&name), pattern(random, length.min(2_000)));
@@ -135,6 +176,8 @@ impl Subject {
                 assert_eq!(&read[..], model.get(offset..end).unwrap_or_default());
             }
             18 => self.session.flush().expect("flush"),
+            19..22 => self.begin_in_place(&name),
+            22 if self.snapshots.len() < 6 => self.snapshot(random),
             _ => match random.below(3) {
                 0 => self.session.compact().expect("compact"),
                 1 => self.session.sync().expect("sync"),
@@ -205,6 +248,9 @@ impl Subject {
         if let Some(file) = self.open.remove(name) {
             self.open.insert(other.to_vec(), file);
         }
+        if let Some(direct) = self.in_place.remove(name) {
+            self.in_place.insert(other.to_vec(), direct);
+        }
     }
 
     fn unlink(&mut self, name: &[u8]) {
@@ -236,14 +282,13 @@ impl Subject {
     }
 }
 
-fn run(seed: u64, steps: usize) {
+fn run(seed: u64, steps: usize, store: SharedStore) {
     let mut random = Random::from_seed(seed);
-    let store: SharedStore = Arc::new(MemoryStore::new());
     let repository = Repository::new(store.clone());
     let durability = [Durability::None, Durability::Async, Durability::Always];
     let durability = durability[random.below(3) as usize];
     let session = repository.begin(&[], options(durability)).expect("begin");
-    let mut subject = Subject { session, open: BTreeMap::new(), model: Model::new() };
+    let mut subject = Subject::new(session, Model::new());
     for step in 0..steps {
         subject.step(&mut random);
         let context = format!("seed {seed}, step {step}");
@@ -251,13 +296,20 @@ fn run(seed: u64, steps: usize) {
             check(&subject.session, &subject.model, &context);
         }
         if step % 97 == 96 {
-            subject.close_all();
+            if random.below(2) == 0 {
+                subject.close_all();
+            }
+            let snapshots = std::mem::take(&mut subject.snapshots);
             subject = match random.below(3) {
                 0 => resumed(&repository, subject, durability),
                 1 => above(&repository, subject, durability, step),
                 _ => squashed(&repository, subject, durability, step),
             };
             check(&subject.session, &subject.model, &context);
+            for (set, model) in snapshots {
+                let shown = repository.open(&[set], Identity::root()).expect("open");
+                check(&shown, &model, &format!("{context}: snapshot {set}"));
+            }
             let sound = repository.verify(&VerifyOptions::default()).expect("verify");
             assert!(sound.is_sound(), "{context}: {:?}", sound.findings);
         }
@@ -271,7 +323,16 @@ fn resumed(repository: &Repository, subject: Subject, durability: Durability) ->
     let set = session.set();
     drop(session);
     let session = repository.resume(set, options(durability)).expect("resume");
-    Subject { session, open: BTreeMap::new(), model }
+    Subject::new(session, model)
+}
+
+/// What the session published. Who still writes in place changes nothing of it.
+fn published(subject: Subject, step: usize) -> (SetId, Model) {
+    let set = subject.session.publish(&format!("step{step}")).expect("publish");
+    for direct in subject.in_place.values() {
+        direct.write_all_at(b"too late", 1).expect("write");
+    }
+    (set, subject.model)
 }
 
 /// A session on top of what the last published.
@@ -281,10 +342,9 @@ fn above(
     durability: Durability,
     step: usize,
 ) -> Subject {
-    let Subject { session, model, .. } = subject;
-    let set = session.publish(&format!("step{step}")).expect("publish");
+    let (set, model) = published(subject, step);
     let session = repository.begin(&[set], options(durability)).expect("begin");
-    Subject { session, open: BTreeMap::new(), model }
+    Subject::new(session, model)
 }
 
 /// As [`above`], of a squashed stack.
@@ -294,17 +354,27 @@ fn squashed(
     durability: Durability,
     step: usize,
 ) -> Subject {
-    let Subject { session, model, .. } = subject;
-    let set = session.publish(&format!("step{step}")).expect("publish");
+    let (set, model) = published(subject, step);
     let (squashed, _) = repository.squash(&[set], &Default::default()).expect("squash");
     repository.publish(squashed, &format!("squashed{step}")).expect("publish");
     let session = repository.begin(&[squashed], options(durability)).expect("begin");
-    Subject { session, open: BTreeMap::new(), model }
+    Subject::new(session, model)
 }
 
 #[test]
 fn open_files_hold_what_was_written() {
-    campaign::quick(0..8, |seed| run(seed, 600));
+    campaign::quick(0..8, |seed| run(seed, 600, Arc::new(MemoryStore::new())));
+}
+
+#[test]
+fn files_that_are_written_in_place_hold_what_was_written() {
+    campaign::quick(0..6, |seed| run_on_files(seed, 600));
+}
+
+/// As [`run`], on a store of files, which allows writing in place.
+fn run_on_files(seed: u64, steps: usize) {
+    let directory = tempfile::tempdir().expect("a directory");
+    run(seed, steps, Arc::new(PosixStore::new(directory.path()).expect("a store")));
 }
 
 /// Bytes of all data logs of a session.

@@ -5,6 +5,7 @@ mod concurrency;
 mod crash;
 mod files;
 mod gc;
+mod in_place;
 mod input;
 mod interleave;
 mod job;

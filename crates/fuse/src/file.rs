@@ -4,9 +4,10 @@
 //! back. It goes on working when its names are gone.
 //!
 //! A large file of a snapshot that is a file of the store as well is read by the kernel from there
-//! (passthrough): its requests never come here. Not in a session: what is written goes to new places
-//! of logs, since snapshots may show the old ones, and the kernel lets nobody write here what others
-//! read there.
+//! (passthrough): its requests never come here. So are new files of a session written, and read while
+//! somebody writes them, where files get large: in directories of which the last one did. The kernel
+//! asks once, when a file is opened first, and small ones are faster here. What exists is written
+//! here: it goes to new places of logs, since snapshots may show the old ones.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -38,9 +39,21 @@ const BACKED_BYTES_MIN: u64 = 4 << 20;
 pub(crate) struct Opened {
     content: Content,
     count: u64,
-    /// What the kernel knows the store's file by that it reads instead: the same for all who have
-    /// it open.
+    /// What the kernel knows the store's file by that it reads and writes instead: the same for all
+    /// who have it open.
     backing: Option<Arc<BackingId>>,
+}
+
+/// Which new files of a session the kernel writes in the store, if it can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InPlace {
+    /// Those in directories of which the last file got large.
+    #[default]
+    Auto,
+    /// All.
+    Always,
+    /// None.
+    Never,
 }
 
 impl fmt::Debug for Opened {

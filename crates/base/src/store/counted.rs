@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use super::{AppendLog, ObjectInfo, ObjectWriter, SharedStore, Store, coalesce};
+use super::{AppendLog, LogInPlace, ObjectInfo, ObjectWriter, SharedStore, Store, coalesce};
 use crate::Result;
 
 /// A store that counts.
@@ -92,6 +92,10 @@ impl CountedStore {
         }
     }
 
+    fn count_log(&self, inner: Box<dyn AppendLog>) -> Box<dyn AppendLog> {
+        Box::new(CountedLog { inner, counters: Arc::clone(&self.counters) })
+    }
+
     fn count_read(&self, requests: u64, outcome: &[Bytes]) {
         add(&self.counters.reads, requests);
         add(&self.counters.read_bytes, outcome.iter().map(|bytes| bytes.len() as u64).sum());
@@ -143,8 +147,12 @@ impl Store for CountedStore {
     }
 
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
-        let inner = self.inner.append_log(name)?;
-        Ok(Box::new(CountedLog { inner, counters: Arc::clone(&self.counters) }))
+        self.inner.append_log(name).map(|inner| self.count_log(inner))
+    }
+
+    fn log_in_place(&self, name: &str) -> Result<Option<LogInPlace>> {
+        let made = self.inner.log_in_place(name)?;
+        Ok(made.map(|(inner, file)| (self.count_log(inner), file)))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {

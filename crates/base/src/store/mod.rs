@@ -112,6 +112,16 @@ pub trait Store: Send + Sync + Debug {
     /// `Exists` if it has been opened before, by whomever, or is an object.
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>>;
 
+    /// As [`Store::append_log`], but for who writes the log's file by themselves, anywhere in it:
+    /// nothing may be appended, and a sync covers what was written to the file before. None, and
+    /// nothing is made, unless the store keeps each log in a file of its own.
+    ///
+    /// # Errors
+    /// As [`Store::append_log`].
+    fn log_in_place(&self, _name: &str) -> Result<Option<LogInPlace>> {
+        Ok(None)
+    }
+
     /// Objects and append logs whose names start with `prefix` (empty, or ending in `/`), sorted
     /// by name. An append log is listed once, under its own name. What is put or deleted meanwhile
     /// may be there or not.
@@ -188,6 +198,9 @@ pub trait AppendLog: Send + Sync {
     /// Bytes appended so far.
     fn bytes(&self) -> u64;
 }
+
+/// A log that is written in place, and its file, opened for reading and writing.
+pub type LogInPlace = (Box<dyn AppendLog>, File);
 
 /// A shared store.
 pub type SharedStore = Arc<dyn Store>;

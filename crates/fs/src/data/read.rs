@@ -76,8 +76,8 @@ pub fn read_mapped(store: &dyn Store, range: Range<u64>, pieces: &[Segment]) -> 
     Ok(bytes.into())
 }
 
-/// Passes all bytes of `inode` to `take` and verifies their checksum; for that, bytes that were cut
-/// off are read too.
+/// Passes all bytes of `inode` to `take` and verifies their checksum, if they have one; for that, bytes
+/// that were cut off are read too.
 pub fn read_all(
     store: &dyn Store,
     inode: &Inode,
@@ -97,8 +97,8 @@ pub fn read_all(
         take(&bytes)?;
     }
     match &inode.extent {
-        Some(extent) => check_rest(store, extent, checksum),
-        None => Ok(()),
+        Some(extent) if extent.is_checked() => check_rest(store, extent, checksum),
+        _ => Ok(()),
     }
 }
 

@@ -4,6 +4,7 @@
 //! becomes durable (`DataLogs::sync` is the tree's barrier), so a recovered record finds its bytes.
 //! Concurrency: appends of several threads go to one log under a mutex; large files have their own.
 
+use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -41,6 +42,18 @@ impl std::fmt::Debug for FileLog {
     }
 }
 
+impl FileLog {
+    /// Its number among the logs of its set.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns once its bytes survive power loss.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.log.sync()
+    }
+}
+
 /// The data logs of one writer.
 pub struct DataLogs {
     store: SharedStore,
@@ -59,6 +72,19 @@ struct State {
     unsynced: Vec<Arc<dyn AppendLog>>,
     written_bytes: u64,
     is_poisoned: bool,
+}
+
+impl State {
+    fn has_room_for_file_log(&mut self) -> bool {
+        self.file_logs.retain(|(_, open)| open.strong_count() > 0);
+        self.file_logs.len() < FILE_LOGS_MAX
+    }
+
+    fn file_log(&mut self, number: u64, log: Arc<dyn AppendLog>) -> FileLog {
+        let open = Arc::new(());
+        self.file_logs.push((number, Arc::downgrade(&open)));
+        FileLog { number, log, _open: open }
+    }
 }
 
 impl std::fmt::Debug for DataLogs {
@@ -136,14 +162,32 @@ impl DataLogs {
     pub(crate) fn file_log(&self) -> Result<Option<FileLog>> {
         let mut state = self.state.lock();
         check(&state)?;
-        state.file_logs.retain(|(_, open)| open.strong_count() > 0);
-        if state.file_logs.len() >= FILE_LOGS_MAX {
+        if !state.has_room_for_file_log() {
             return Ok(None);
         }
         let (number, log) = self.open(&mut state)?;
-        let open = Arc::new(());
-        state.file_logs.push((number, Arc::downgrade(&open)));
-        Ok(Some(FileLog { number, log, _open: open }))
+        Ok(Some(state.file_log(number, log)))
+    }
+
+    /// As [`DataLogs::file_log`], to be written in place by who has its file; none, too, where stores
+    /// have no files.
+    pub(crate) fn log_in_place(&self) -> Result<Option<(FileLog, File)>> {
+        let mut state = self.state.lock();
+        check(&state)?;
+        if !state.has_room_for_file_log() {
+            return Ok(None);
+        }
+        let number = state.next;
+        let Some((log, file)) = self.store.log_in_place(&log_name(self.set, number))? else {
+            return Ok(None);
+        };
+        state.next += 1;
+        Ok(Some((state.file_log(number, Arc::from(log)), file)))
+    }
+
+    /// Notes that a log that was written in place has bytes that may not be synced.
+    pub(crate) fn note_written(&self, file: &FileLog) {
+        note_unsynced(&mut self.state.lock(), &file.log);
     }
 
     /// Numbers of the logs that may still grow.

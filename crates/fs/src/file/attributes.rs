@@ -5,7 +5,7 @@ use std::sync::Arc;
 use esker_base::{Kind, Result};
 use esker_table::segment::Segment;
 
-use super::{OpenFile, Place, State};
+use super::{InPlace, OpenFile, Place, State};
 use crate::file::space::check_end;
 use crate::identity::WRITE;
 use crate::inode::{DirId, Inode};
@@ -41,7 +41,7 @@ impl Session {
     }
 
     /// The record of `file`, or what is left of it.
-    fn record(&self, file: &OpenFile, state: &State) -> Result<Inode> {
+    pub(super) fn record(&self, file: &OpenFile, state: &State) -> Result<Inode> {
         let _shape = self.shape();
         match file.place() {
             Place::Gone => Ok(state.inode.clone()),
@@ -64,13 +64,17 @@ impl Session {
         if let Some(size) = changes.size {
             self.identity().check(WRITE, &self.record(file, &state)?, b"file")?;
             check_end(Some(size))?;
-            self.set_size(&mut state, size)?;
+            self.set_size(file, &mut state, size)?;
             self.content_was_changed(file, &mut state);
         }
-        // Times that are given must not be overlaid by those of earlier writes.
-        self.write_state_attributes(file, &mut state)?;
+        let mut others = Changes { size: None, ..*changes };
+        if state.in_place.is_some() {
+            others = InPlace::recorded(&others);
+        } else {
+            // Times that are given must not be overlaid by those of earlier writes.
+            self.write_state_attributes(file, &mut state)?;
+        }
         let now_ns = self.now_ns();
-        let others = Changes { size: None, ..*changes };
         let change = |inode: &mut Inode| {
             if changes.size.is_some() {
                 content_changed(inode, self.identity(), now_ns);
@@ -81,7 +85,12 @@ impl Session {
             Some(inode) => state.inode = inode,
             None => change(&mut state.inode)?,
         }
-        Ok(state.inode.clone())
+        if let Some(in_place) = &mut state.in_place {
+            in_place.note(changes)?;
+        }
+        let mut inode = state.inode.clone();
+        state.overlay(&mut inode);
+        Ok(inode)
     }
 
     /// Stores what `file` has in memory and writes its record, so that it survives what the
@@ -100,6 +109,7 @@ impl Session {
     /// # Errors
     /// As [`Session::sync`].
     pub fn sync_file(&self, file: &Arc<OpenFile>) -> Result<()> {
+        self.sync_in_place(file)?;
         self.flush_file(file)?;
         self.data().sync()?;
         self.tree().sync()
@@ -115,13 +125,16 @@ impl Session {
         }
         if !matches!(file.place(), Place::Gone) {
             self.store_buffer(state)?;
+            self.place_in_place(state)?;
             self.amend_file(file, |inode| {
-                state.overlay(inode);
+                state.overlay_own(inode);
                 Ok(())
             })?;
         }
-        state.is_dirty = false;
-        self.files().note_clean(file.id);
+        if state.in_place.is_none() {
+            state.is_dirty = false;
+            self.files().note_clean(file.id);
+        }
         Ok(())
     }
 

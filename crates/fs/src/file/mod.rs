@@ -11,6 +11,7 @@
 //! Source: DESIGN §1.5; MetaKV §II (each writer's bytes in its own log, segments in an index).
 
 mod attributes;
+mod in_place;
 mod open;
 mod read;
 mod reclaim;
@@ -21,6 +22,7 @@ mod write;
 
 use parking_lot::{Mutex, RwLock};
 
+use self::in_place::InPlace;
 pub use self::shared::HandedOver;
 pub(crate) use self::table::OpenFiles;
 use crate::data::FileLog;
@@ -68,6 +70,9 @@ struct State {
     may_have_segments: bool,
     /// The log that takes this file's bytes alone.
     log: Option<FileLog>,
+    /// What has the file's bytes, while somebody writes them in place. Its record always lacks
+    /// something then.
+    in_place: Option<InPlace>,
 }
 
 impl OpenFile {
@@ -85,6 +90,7 @@ impl OpenFile {
             is_dirty: false,
             may_have_segments: !is_new,
             log: None,
+            in_place: None,
             inode,
         };
         Self { id: state.inode.id, place: Mutex::new(place), state: RwLock::new(state) }
@@ -98,9 +104,16 @@ impl OpenFile {
 impl State {
     /// Puts what the record of the file lacks into `inode`.
     fn overlay(&self, inode: &mut Inode) {
-        if !self.is_dirty {
-            return;
+        if self.is_dirty {
+            self.overlay_own(inode);
         }
+        if let Some(in_place) = &self.in_place {
+            in_place.overlay(inode);
+        }
+    }
+
+    /// As [`State::overlay`], but only what is to be in the record.
+    fn overlay_own(&self, inode: &mut Inode) {
         let own = &self.inode;
         (inode.size, inode.mapped, inode.extent) = (own.size, own.mapped, own.extent);
         inode.content.clone_from(&own.content);

@@ -89,6 +89,7 @@ impl Session {
     /// were closed.
     pub(crate) fn flush_files(&self) -> Result<()> {
         self.files().dirty().iter().try_for_each(|file| {
+            self.sync_in_place(file)?;
             self.flush_file(file)?;
             self.give_back(file.id, 0)
         })

@@ -46,9 +46,12 @@ impl Session {
     /// Where bytes, or a hole, begin at or after `offset`, and the file's size.
     fn seek(&self, file: &OpenFile, offset: u64, wants_data: bool) -> Result<(u64, u64)> {
         let state = file.state.read();
-        let size = state.inode.size;
+        let size = state.size()?;
         if offset >= size {
             return Err(Error::new(Kind::Invalid, "a seek behind the end of the file"));
+        }
+        if let Some(in_place) = &state.in_place {
+            return Ok((in_place.seek(offset, wants_data)?, size));
         }
         if !state.inode.mapped {
             let inode = &state.inode;
@@ -198,6 +201,9 @@ impl Namespace {
     }
 
     pub(super) fn read_state(&self, state: &State, offset: u64, bytes_max: usize) -> Result<Bytes> {
+        if let Some(in_place) = &state.in_place {
+            return in_place.read(offset, bytes_max).map(Bytes::from);
+        }
         if let Some(buffer) = &state.buffer {
             let start = usize::try_from(offset).unwrap_or(usize::MAX).min(buffer.len());
             let end = start.saturating_add(bytes_max).min(buffer.len());

@@ -125,7 +125,7 @@ impl Session {
                 let piece = segment.part(at, segment.end().min(at + PIECE_BYTES));
                 let bytes = read_mapped(store, piece.offset..piece.end(), &[piece])?;
                 let extent = self.data().append(&bytes)?;
-                let to = LogPlace { set: extent.set, log: extent.log, offset: extent.offset };
+                let to = extent.place();
                 if piece.checksum.is_some_and(|checksum| checksum != extent.checksum) {
                     let name = log_name(place.set, place.log);
                     return Err(Error::corrupt(&name, place.offset, "bytes of the checksum"));

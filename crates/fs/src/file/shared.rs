@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use esker_base::Result;
+use esker_base::{Error, Kind, Result};
 use esker_table::segment::{LogPlace, Overlay, Segment};
 
 use super::OpenFile;
@@ -36,7 +36,7 @@ impl Session {
     pub fn append_content(&self, bytes: &[u8]) -> Result<(LogPlace, u32)> {
         let _content = self.content();
         let extent = self.data().append(bytes)?;
-        let place = LogPlace { set: extent.set, log: extent.log, offset: extent.offset };
+        let place = extent.place();
         Ok((place, extent.checksum))
     }
 
@@ -52,10 +52,13 @@ impl Session {
     /// and the caller keeps those that are returned.
     ///
     /// # Errors
-    /// What the store reports.
+    /// `Conflict` while it is written in place; what the store reports.
     pub fn hand_over_content(&self, file: &Arc<OpenFile>) -> Result<HandedOver> {
         let _content = self.content();
         let mut state = file.state.write();
+        if state.in_place.is_some() {
+            return Err(Error::new(Kind::Conflict, "somebody else writes the file in place"));
+        }
         let (size, mtime_ns) = (state.inode.size, state.inode.mtime_ns);
         let mut handed = HandedOver { segments: Vec::new(), hides_older: false, size, mtime_ns };
         if state.inode.mapped {
@@ -69,14 +72,14 @@ impl Session {
         };
         let buffered = self.take_buffer(&mut state);
         if let Some(extent) = state.inode.extent.filter(|extent| extent.length > 0) {
-            let place = LogPlace { set: extent.set, log: extent.log, offset: extent.offset };
+            let place = extent.place();
             let checksum = (extent.length == extent.written).then_some(extent.checksum);
             handed.segments.push(segment(extent.length, place, checksum));
         } else {
             let bytes = buffered.unwrap_or_else(|| std::mem::take(&mut state.inode.content));
             if !bytes.is_empty() {
                 let extent = self.data().append(&bytes)?;
-                let place = LogPlace { set: extent.set, log: extent.log, offset: extent.offset };
+                let place = extent.place();
                 handed.segments.push(segment(extent.length, place, Some(extent.checksum)));
             }
         }

@@ -9,7 +9,7 @@ use esker_base::{Error, Kind, Result};
 use esker_table::segment::Segment;
 
 use super::{FILE_BYTES_MAX, OpenFile, State};
-use crate::data::INLINE_BYTES_MAX;
+use crate::data::{INLINE_BYTES_MAX, PIECE_BYTES};
 use crate::ops::setattr::resize;
 use crate::session::Session;
 
@@ -25,13 +25,21 @@ impl Session {
         let _content = self.content();
         let mut state = file.state.write();
         check_end(Some(size))?;
-        self.set_size(&mut state, size)?;
+        self.set_size(file, &mut state, size)?;
         self.content_was_changed(file, &mut state);
         Ok(())
     }
 
     /// As [`Session::truncate_file`] without the change of times.
-    pub(super) fn set_size(&self, state: &mut State, size: u64) -> Result<()> {
+    pub(super) fn set_size(
+        &self,
+        file: &Arc<OpenFile>,
+        state: &mut State,
+        size: u64,
+    ) -> Result<()> {
+        if state.in_place.is_some() {
+            return self.set_size_in_place(file, state, size);
+        }
         if size == 0 {
             return self.empty(state);
         }
@@ -88,8 +96,10 @@ impl Session {
         let _content = self.content();
         let mut state = file.state.write();
         check_end(Some(range.end))?;
-        if !keeps_size && range.end > state.inode.size {
-            self.set_size(&mut state, range.end)?;
+        if let Some(in_place) = &state.in_place {
+            in_place.allocate(&range, keeps_size)?;
+        } else if !keeps_size && range.end > state.inode.size {
+            self.set_size(file, &mut state, range.end)?;
         }
         self.content_was_changed(file, &mut state);
         Ok(())
@@ -104,8 +114,13 @@ impl Session {
         let _content = self.content();
         let mut state = file.state.write();
         check_end(Some(range.end))?;
+        if let Some(in_place) = &state.in_place {
+            in_place.punch(&range, keeps_size)?;
+            self.content_was_changed(file, &mut state);
+            return Ok(());
+        }
         if !keeps_size && range.end > state.inode.size {
-            self.set_size(&mut state, range.end)?;
+            self.set_size(file, &mut state, range.end)?;
         }
         let end = range.end.min(state.inode.size);
         if range.start < end {
@@ -124,7 +139,7 @@ impl Session {
 
     /// Copies `range` of `from` to `offset` of `to` by sharing extents; returns how many bytes
     /// there were before the end of `from`. Ranges of one file must not overlap. No bytes are
-    /// read or written but those of small new files, which have no extents yet.
+    /// read or written but those of small new files, which have no extents yet, and of files that are written in place.
     ///
     /// # Errors
     /// `Invalid` for overlapping ranges; as [`Session::write_file`].
@@ -146,7 +161,7 @@ impl Session {
             return Err(Error::new(Kind::Invalid, "a range copied onto itself"));
         }
         // What the copy itself adds to the end is not copied again.
-        let length = range.end.min(from.state.read().inode.size).saturating_sub(range.start);
+        let length = range.end.min(from.state.read().size()?).saturating_sub(range.start);
         let mut copied = 0;
         while copied < length {
             let start = range.start + copied;
@@ -168,22 +183,20 @@ impl Session {
         offset: u64,
     ) -> Result<u64> {
         let (end, pieces) = {
+            let to_is_in_place = !Arc::ptr_eq(from, to) && to.state.read().in_place.is_some();
             let mut state = from.state.write();
-            let end = range.end.min(state.inode.size);
+            let end = range.end.min(state.size()?);
             if range.start >= end {
                 return Ok(0);
             }
-            if let Some(buffer) = &state.buffer {
-                let bytes = buffer[range.start as usize..end as usize].to_vec();
+            let is_in_place = to_is_in_place || state.in_place.is_some();
+            let has_content = !state.inode.mapped && !state.inode.content.is_empty();
+            if is_in_place || state.buffer.is_some() || has_content {
+                let count = (end - range.start).min(PIECE_BYTES) as usize;
+                let bytes = self.read_state(&state, range.start, count)?;
                 drop(state);
                 self.write_state(to, &mut to.state.write(), offset, &bytes)?;
-                return Ok(end - range.start);
-            }
-            if !state.inode.mapped && !state.inode.content.is_empty() {
-                let bytes = self.read_state(&state, range.start, (end - range.start) as usize)?;
-                drop(state);
-                self.write_state(to, &mut to.state.write(), offset, &bytes)?;
-                return Ok(end - range.start);
+                return Ok(bytes.len() as u64);
             }
             self.make_mapped(&mut state)?;
             self.content_was_placed(from, &mut state);

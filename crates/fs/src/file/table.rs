@@ -24,6 +24,18 @@ pub(crate) struct OpenFiles {
     flushes: AtomicU64,
     /// Bytes of all buffers.
     pub(super) buffered_bytes: AtomicUsize,
+    /// How many snapshots are being made of what records say.
+    shows: AtomicUsize,
+}
+
+/// While it lives, records of files that are written in place refer to copies.
+#[derive(Debug)]
+pub(crate) struct Shown<'a>(&'a OpenFiles);
+
+impl Drop for Shown<'_> {
+    fn drop(&mut self) {
+        self.0.shows.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// An open file, and how often it was opened and not closed: not at all if it could not be flushed
@@ -123,6 +135,17 @@ impl OpenFiles {
         self.dirty.lock().values().cloned().collect()
     }
 
+    /// To be held from before files are flushed until a snapshot has what their records say.
+    pub(crate) fn show(&self) -> Shown<'_> {
+        self.shows.fetch_add(1, Ordering::SeqCst);
+        Shown(self)
+    }
+
+    /// Whether a snapshot is being made of what records say.
+    pub(super) fn is_being_shown(&self) -> bool {
+        self.shows.load(Ordering::SeqCst) > 0
+    }
+
     /// Puts what records lack of an open file into its `inode`.
     #[inline]
     pub(crate) fn overlay(&self, inode: &mut Inode) {
@@ -136,6 +159,7 @@ impl OpenFiles {
         if let Some(file) = self.get(inode.id) {
             let mut state = file.state.write();
             drop(session.take_buffer(&mut state));
+            state.in_place = None;
             state.inode = inode.clone();
             (state.is_dirty, state.may_have_segments) = (false, true);
             self.note_clean(inode.id);

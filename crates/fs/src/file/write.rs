@@ -30,7 +30,7 @@ impl Session {
     pub fn append_file(&self, file: &Arc<OpenFile>, bytes: &[u8]) -> Result<u64> {
         let _content = self.content();
         let mut state = file.state.write();
-        let offset = state.inode.size;
+        let offset = state.size()?;
         self.write_state(file, &mut state, offset, bytes)?;
         Ok(offset)
     }
@@ -47,7 +47,9 @@ impl Session {
         }
         let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or_else(|| Error::new(Kind::TooLarge, "a write beyond any file's end"))?;
-        if !self.write_buffer(state, offset, bytes) {
+        if let Some(in_place) = &state.in_place {
+            in_place.write(offset, bytes)?;
+        } else if !self.write_buffer(state, offset, bytes) {
             self.make_mapped(state)?;
             self.fill_gap(state, offset)?;
             let place = self.append_data(state, bytes)?;
@@ -121,8 +123,7 @@ impl Session {
             (Some(buffer), _) => &buffer[..],
             (None, None) => &state.inode.content[..],
             (None, Some(extent)) => {
-                let place =
-                    Some(LogPlace { set: extent.set, log: extent.log, offset: extent.offset });
+                let place = Some(extent.place());
                 let (offset, length) = (0, extent.length);
                 let checksum = (length == extent.written).then_some(extent.checksum);
                 segments.push(Segment { file, offset, length, place, checksum, seq: 0 });
@@ -165,10 +166,7 @@ impl Session {
         }
         match &state.log {
             Some(log) => self.data().append_to(log, bytes),
-            None => {
-                let extent = self.data().append(bytes)?;
-                Ok(LogPlace { set: extent.set, log: extent.log, offset: extent.offset })
-            }
+            None => Ok(self.data().append(bytes)?.place()),
         }
     }
 

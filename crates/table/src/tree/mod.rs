@@ -223,6 +223,12 @@ impl Tree {
         &self.inner.source
     }
 
+    /// What survives a crash, and from when on.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        self.inner.options.durability
+    }
+
     /// A copy of the last committed manifest.
     #[must_use]
     pub fn manifest(&self) -> Manifest {

@@ -1,5 +1,7 @@
 //! Append logs: what is promised of offsets, visibility and names.
 
+use std::os::unix::fs::FileExt;
+
 use super::{Place, assert_kind, noise};
 use crate::Kind;
 
@@ -63,6 +65,29 @@ pub(super) fn a_log_is_opened_once(place: &Place) {
     place.put("object", b"x");
     assert_kind(place.store.append_log(&place.name("object")), Kind::Exists);
     assert_eq!(place.get("object"), b"x");
+}
+
+pub(super) fn a_log_in_place_is_its_file(place: &Place) {
+    let name = place.name("log");
+    let Some((log, file)) = place.store.log_in_place(&name).expect("log") else {
+        assert_kind(place.store.size(&name), Kind::NotFound);
+        return;
+    };
+    assert_kind(place.store.log_in_place(&name), Kind::Exists);
+    assert_kind(place.store.append_log(&name), Kind::Exists);
+    for (offset, bytes) in [(4, "4567"), (0, "0123"), (2, "xy")] {
+        file.write_all_at(bytes.as_bytes(), offset).expect("write");
+        log.sync().expect("sync");
+    }
+    assert_eq!(place.get("log"), b"01xy4567");
+    assert_eq!(place.store.get_range(&name, 1..5).expect("range"), "1xy4");
+    file.set_len(3).expect("cut");
+    let mut bytes = [0; 3];
+    file.read_exact_at(&mut bytes, 0).expect("read");
+    assert_eq!(&bytes, b"01x");
+    assert_eq!(place.store.size(&name).expect("size"), 3);
+    place.store.delete(&name).expect("delete");
+    assert_kind(place.store.size(&name), Kind::NotFound);
 }
 
 pub(super) fn a_log_is_listed_once(place: &Place) {

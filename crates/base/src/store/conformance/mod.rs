@@ -49,6 +49,7 @@ pub fn all(store: &SharedStore) {
         ("log/taken", log::a_log_is_opened_once),
         ("log/listed", log::a_log_is_listed_once),
         ("log/threads", log::appends_do_not_interleave),
+        ("log/in place", log::a_log_in_place_is_its_file),
         ("log/delete", log::deleted_logs_are_gone),
     ];
     for (name, check) in suite {

@@ -8,6 +8,7 @@
 //! Source: fsync after failure, Rebello et al., "Can applications recover from fsync failures?",
 //! USENIX ATC 2020.
 
+use std::fs::File;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -36,6 +37,8 @@ pub(super) struct PosixLog {
     state: Mutex<State>,
     /// What is durable; held for one fdatasync.
     synced: Mutex<Synced>,
+    /// Whether somebody else writes to the file, so that nobody knows what is durable.
+    is_in_place: bool,
 }
 
 #[derive(Debug, Default)]
@@ -56,18 +59,22 @@ struct Synced {
 impl PosixLog {
     /// Makes the log's file; `Exists` if the name is taken.
     pub(super) fn create(directories: &Arc<Directories>, name: &str) -> Result<Self> {
-        let flags =
-            OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
-        let (directory, leaf) = split(name);
-        let made = directories.with(directory, |fd| {
-            let file = retry_on_intr(|| openat(fd, leaf, flags, Mode::from_raw_mode(0o666)))?;
-            Ok((file, fcntl_dupfd_cloexec(fd, 0)?))
-        });
-        let (file, parent) = made.map_err(|errno| match errno {
-            Errno::EXIST => taken(name),
-            _ => failed("make", &directories.path_of(name), errno),
-        })?;
-        Ok(Self::over(directories, name, file, Some(parent)))
+        let flags = OFlags::WRONLY | OFlags::APPEND;
+        make(directories, name, flags, |file, parent| {
+            Ok(Self::over(directories, name, file, Some(parent)))
+        })
+    }
+
+    /// As [`PosixLog::create`], with the file for somebody else to write.
+    pub(super) fn create_in_place(
+        directories: &Arc<Directories>,
+        name: &str,
+    ) -> Result<(Self, File)> {
+        make(directories, name, OFlags::RDWR, |file, parent| {
+            let theirs = fcntl_dupfd_cloexec(&file, 0)?;
+            let log = Self::over(directories, name, file, Some(parent));
+            Ok((Self { is_in_place: true, ..log }, theirs.into()))
+        })
     }
 
     /// The log of `name` in the empty `file`, whose name in `directory` is not durable yet.
@@ -83,6 +90,7 @@ impl PosixLog {
             file,
             state: Mutex::default(),
             synced: Mutex::new(Synced { bytes: 0, directory }),
+            is_in_place: false,
         }
     }
 
@@ -113,8 +121,28 @@ impl PosixLog {
     }
 }
 
+/// Makes the new file of `name` with `flags`; `done` gets it and its directory.
+fn make<T>(
+    directories: &Directories,
+    name: &str,
+    flags: OFlags,
+    done: impl FnOnce(OwnedFd, OwnedFd) -> Result<T, Errno>,
+) -> Result<T> {
+    let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let (directory, leaf) = split(name);
+    let made = directories.with(directory, |fd| {
+        let file = retry_on_intr(|| openat(fd, leaf, flags, Mode::from_raw_mode(0o666)))?;
+        Ok((file, fcntl_dupfd_cloexec(fd, 0)?))
+    });
+    made.and_then(|(file, parent)| done(file, parent)).map_err(|errno| match errno {
+        Errno::EXIST => taken(name),
+        _ => failed("make", &directories.path_of(name), errno),
+    })
+}
+
 impl AppendLog for PosixLog {
     fn append(&self, bytes: &[u8]) -> Result<u64> {
+        assert!(!self.is_in_place, "{}: appended to a log that somebody else writes", self.name);
         let mut state = self.state.lock();
         if state.poisoned {
             return Err(poisoned(&self.name));
@@ -151,7 +179,7 @@ impl AppendLog for PosixLog {
             }
             state.bytes
         };
-        if synced.directory.is_none() && synced.bytes >= wanted {
+        if !self.is_in_place && synced.directory.is_none() && synced.bytes >= wanted {
             return Ok(());
         }
         if let Err(errno) = self.sync_file(&synced) {

@@ -36,7 +36,7 @@ use self::failure::failed;
 use self::log::PosixLog;
 use self::open_files::OpenFiles;
 use self::writer::PosixWriter;
-use super::{AppendLog, ObjectInfo, ObjectWriter, Store, coalesce, name, url};
+use super::{AppendLog, LogInPlace, ObjectInfo, ObjectWriter, Store, coalesce, name, url};
 use crate::{Error, Result};
 
 /// A store in a directory.
@@ -111,6 +111,12 @@ impl Store for PosixStore {
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         name::check(name)?;
         Ok(Box::new(PosixLog::create(&self.directories, name)?))
+    }
+
+    fn log_in_place(&self, name: &str) -> Result<Option<LogInPlace>> {
+        name::check(name)?;
+        let (log, file) = PosixLog::create_in_place(&self.directories, name)?;
+        Ok(Some((Box::new(log), file)))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {

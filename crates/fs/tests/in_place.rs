@@ -1,0 +1,263 @@
+//! Files that somebody writes in place, by the store's own file.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use esker_base::store::{MemoryStore, PosixStore};
+use esker_fs::file::OpenFile;
+use esker_fs::identity::Identity;
+use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::ops::Changes;
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_fs::verify::VerifyOptions;
+use esker_table::tree::{Durability, TreeOptions};
+use tempfile::TempDir;
+
+const MIB: usize = 1 << 20;
+
+fn options(durability: Durability) -> SessionOptions {
+    let tree = TreeOptions { durability, background: false, ..TreeOptions::default() };
+    SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
+}
+
+/// A session on a store of files.
+struct Subject {
+    directory: TempDir,
+    repository: Repository,
+    session: Session,
+}
+
+impl Subject {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = PosixStore::new(directory.path()).expect("a store");
+        let repository = Repository::new(Arc::new(store));
+        let session = repository.begin(&[], options(Durability::Async)).expect("begin");
+        Self { directory, repository, session }
+    }
+
+    /// A new file, and the store's file that has its bytes.
+    fn begin(&self, name: &[u8]) -> (Arc<OpenFile>, File) {
+        let file = self.session.create_file(self.session.root(), name, 0o755).expect("create");
+        let direct = self.session.begin_in_place(&file).expect("begin");
+        (file, direct.expect("a store of files"))
+    }
+
+    /// Its data logs and their sizes.
+    fn logs(&self) -> Vec<(String, u64)> {
+        let folder = format!("set/{}/data/", self.session.set());
+        let listed = self.repository.store().list(&folder).expect("list");
+        listed.into_iter().map(|log| (log.name, log.bytes)).collect()
+    }
+
+    fn findings(&self) -> usize {
+        let options = VerifyOptions { data: true, ..VerifyOptions::default() };
+        self.repository.verify(&options).expect("verify").findings.len()
+    }
+
+    fn mode(&self, file: &OpenFile) -> u32 {
+        self.session.stat_file(file).expect("stat").mode
+    }
+
+    fn give_mode(&self, file: &Arc<OpenFile>, mode: u32) {
+        let changes = Changes { mode: Some(mode), ..Changes::default() };
+        self.session.setattr_file(file, &changes).expect("setattr");
+    }
+}
+
+fn content(namespace: &Namespace, path: &str) -> Vec<u8> {
+    let inode = namespace.find(path, Follow::No).expect("find").inode;
+    let mut bytes = Vec::new();
+    let mut take = |piece: &[u8]| {
+        bytes.extend_from_slice(piece);
+        Ok(())
+    };
+    namespace.read_all(&inode, &mut take).expect("read");
+    bytes
+}
+
+fn noise(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 31 + at / 4_096) as u8 | 1).collect()
+}
+
+#[test]
+fn what_was_synced_survives_its_writer() {
+    let subject = Subject::new();
+    let (file, direct) = subject.begin(b"file");
+    let mut expected = noise(3 * MIB);
+    direct.write_all_at(&expected, 0).expect("write");
+    let sizes = [subject.session.stat_file(&file).expect("stat").size, 3 << 20];
+    assert_eq!(sizes[0], sizes[1], "it is seen before it is recorded");
+    subject.session.sync_file(&file).expect("sync");
+    // Written over and shorter than what a record said, then longer; none of it is synced.
+    direct.write_all_at(b"over", 7).expect("write");
+    expected[7..11].copy_from_slice(b"over");
+    subject.session.truncate_file(&file, 2 << 20).expect("truncate");
+    expected.truncate(2 * MIB);
+    direct.write_all_at(b"more", 2 << 20).expect("write");
+    let set = subject.session.set();
+    let Subject { directory: _directory, repository, session } = subject;
+    drop(session);
+    let session = repository.resume(set, options(Durability::Async)).expect("resume");
+    let found = content(&session, "/file");
+    assert_eq!(found.len(), expected.len(), "as the cut left it");
+    assert!(found == expected, "as it was written over");
+    session.publish("resumed").expect("publish");
+    let report = repository.verify(&VerifyOptions::default()).expect("verify");
+    assert!(report.is_sound(), "{:?}", report.findings);
+}
+
+#[test]
+fn a_large_file_ends_as_a_log_of_its_own_with_checksums() {
+    let subject = Subject::new();
+    let (file, direct) = subject.begin(b"large");
+    let expected = noise(9 * MIB + 77);
+    // Backwards, and then a piece once more.
+    for at in (0..expected.len()).step_by(MIB).rev() {
+        let end = expected.len().min(at + MIB);
+        direct.write_all_at(&expected[at..end], at as u64).expect("write");
+    }
+    direct.write_all_at(&expected[5..700], 5).expect("write");
+    subject.session.end_in_place(&file).expect("end");
+    subject.session.close_file(file).expect("close");
+    let set = subject.session.publish("large").expect("publish");
+    let shown = subject.repository.open(&[set], Identity::root()).expect("open");
+    assert!(content(&shown, "/large") == expected);
+    let inode = shown.find("/large", Follow::No).expect("find").inode;
+    assert!(
+        shown.backing_file(&inode).expect("a store that answers").is_some(),
+        "as it lies there"
+    );
+    assert_eq!(subject.findings(), 0);
+    let logs = subject.logs();
+    assert_eq!(logs.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), [expected.len() as u64]);
+    let path = subject.directory.path().join(&logs[0].0);
+    let log = File::options().write(true).open(path).expect("open");
+    log.write_all_at(&[expected[6 * MIB] ^ 1], 6 << 20).expect("damage");
+    assert_eq!(subject.findings(), 1, "a byte that is not what was written");
+}
+
+#[test]
+fn a_small_file_ends_where_small_files_are() {
+    let subject = Subject::new();
+    for (name, length) in [("inline", 100), ("packed", 5_000), ("empty", 0)] {
+        let (file, direct) = subject.begin(name.as_bytes());
+        direct.write_all_at(&noise(length), 0).expect("write");
+        subject.session.end_in_place(&file).expect("end");
+        subject.session.close_file(file).expect("close");
+    }
+    assert_eq!(subject.logs().len(), 1, "the packed one");
+    for (name, length) in [("inline", 100), ("packed", 5_000), ("empty", 0)] {
+        assert!(content(&subject.session, &format!("/{name}")) == noise(length), "{name}");
+    }
+}
+
+#[test]
+fn holes_stay_holes() {
+    let subject = Subject::new();
+    let (file, direct) = subject.begin(b"sparse");
+    let (first, last) = (noise(65_536), noise(65_536));
+    direct.write_all_at(&first, 0).expect("write");
+    direct.write_all_at(&last, 8 << 20).expect("write");
+    let seek = |at| {
+        let hole = subject.session.seek_hole(&file, at).expect("seek");
+        (hole, subject.session.seek_data(&file, hole).expect("seek"))
+    };
+    let found = (65_536, Some(8 << 20));
+    assert_eq!(seek(0), found, "while it is written");
+    subject.session.end_in_place(&file).expect("end");
+    assert_eq!(seek(0), found, "and afterwards");
+    subject.session.close_file(file).expect("close");
+    let bytes = content(&subject.session, "/sparse");
+    assert!(bytes[..65_536] == first && bytes[8 << 20..] == last);
+    assert!(bytes[65_536..8 << 20].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn snapshots_show_what_was_there() {
+    let subject = Subject::new();
+    let (file, direct) = subject.begin(b"file");
+    direct.write_all_at(&noise(2 * MIB), 0).expect("write");
+    let set = subject.session.snapshot("before").expect("snapshot");
+    direct.write_all_at(&vec![0; 3 * MIB], 0).expect("write");
+    subject.session.sync_file(&file).expect("sync");
+    let shown = subject.repository.open(&[set], Identity::root()).expect("open");
+    assert!(content(&shown, "/file") == noise(2 * MIB));
+    // Nobody says that it ends.
+    let set = subject.session.publish("after").expect("publish");
+    direct.write_all_at(&noise(MIB), 0).expect("write");
+    direct.set_len(5).expect("cut");
+    let shown = subject.repository.open(&[set], Identity::root()).expect("open");
+    assert!(content(&shown, "/file") == vec![0; 3 * MIB]);
+    assert_eq!(subject.findings(), 0);
+}
+
+#[test]
+fn set_id_bits_come_when_nobody_writes_any_more() {
+    let subject = Subject::new();
+    for (case, kept) in [("nothing", true), ("write", false), ("own", false), ("mode", false)] {
+        let (file, direct) = subject.begin(case.as_bytes());
+        direct.write_all_at(b"before", 0).expect("write");
+        subject.give_mode(&file, 0o6755);
+        assert_eq!(subject.mode(&file), 0o755, "{case}: somebody may be writing");
+        match case {
+            "write" => direct.write_all_at(b"after", 0).expect("write"),
+            "own" => {
+                let changes = Changes { uid: Some(7), ..Changes::default() };
+                subject.session.setattr_file(&file, &changes).expect("setattr");
+            }
+            "mode" => subject.give_mode(&file, 0o755),
+            _ => {}
+        }
+        assert_eq!(subject.session.end_in_place(&file).expect("end"), kept, "{case}");
+        assert_eq!(subject.mode(&file), if kept { 0o6755 } else { 0o755 }, "{case}");
+        subject.session.close_file(file).expect("close");
+    }
+}
+
+#[test]
+fn times_that_are_given_stay() {
+    let subject = Subject::new();
+    let (file, direct) = subject.begin(b"file");
+    direct.write_all_at(b"bytes", 0).expect("write");
+    let mtime_ns = Some(1_234_567_890_123_456_789);
+    subject.session.setattr_file(&file, &Changes { mtime_ns, ..Changes::default() }).expect("set");
+    let time = || subject.session.find("/file", Follow::No).expect("find").inode.mtime_ns;
+    assert_eq!(Some(time()), mtime_ns);
+    subject.session.end_in_place(&file).expect("end");
+    subject.session.close_file(file).expect("close");
+    assert_eq!(Some(time()), mtime_ns);
+}
+
+#[test]
+fn what_is_removed_leaves_nothing() {
+    let subject = Subject::new();
+    let (file, direct) = subject.begin(b"file");
+    subject.session.unlink(subject.session.root(), b"file").expect("unlink");
+    direct.write_all_at(&noise(2 * MIB), 0).expect("it goes on working");
+    assert_eq!(&subject.session.read_file(&file, 9, 3).expect("read")[..], &noise(12)[9..]);
+    subject.session.end_in_place(&file).expect("end");
+    subject.session.close_file(file).expect("close");
+    assert_eq!(subject.logs(), []);
+}
+
+#[test]
+fn not_every_file_can_be_written_in_place() {
+    let subject = Subject::new();
+    let file = subject.session.create_file(subject.session.root(), b"full", 0o644).expect("create");
+    subject.session.write_file(&file, 0, b"x").expect("write");
+    assert!(subject.session.begin_in_place(&file).expect("it is not empty").is_none());
+    let (twice, _direct) = subject.begin(b"twice");
+    assert!(subject.session.begin_in_place(&twice).expect("it has begun").is_none());
+    let in_memory = Repository::new(Arc::new(MemoryStore::new()));
+    for (repository, durability) in
+        [(&in_memory, Durability::Async), (&subject.repository, Durability::Always)]
+    {
+        let session = repository.begin(&[], options(durability)).expect("begin");
+        let file = session.create_file(session.root(), b"file", 0o644).expect("create");
+        assert!(session.begin_in_place(&file).expect("asked").is_none(), "{durability:?}");
+        assert!(!session.end_in_place(&file).expect("nothing to end"));
+    }
+}
