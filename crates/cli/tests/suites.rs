@@ -161,6 +161,13 @@ fn fsx_finds_nothing_when_the_kernel_collects_writes() {
     }
 }
 
+#[test]
+fn fsx_finds_nothing_when_the_kernel_writes_by_itself() {
+    if can_mount() {
+        fsx_fresh_and_inherited(FSX_OPERATIONS, 13, &["--in-place", "always"]);
+    }
+}
+
 /// Half of them on a file that is new, half on one that a base has.
 #[test]
 #[ignore = "long: see scripts/soak.sh"]

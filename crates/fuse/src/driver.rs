@@ -20,6 +20,8 @@ use fuser::{
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use rustix::fs::OFlags;
+
 use crate::attributes::{Attributes, Wanted, type_of};
 use crate::front::Front;
 use crate::listing::{Shown, Sink};
@@ -153,7 +155,7 @@ impl Filesystem for Driver {
         if self.0.writes_back {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
-        if self.0.view.session().is_none() {
+        if self.0.may_pass_through() {
             wanted |= InitFlags::FUSE_PASSTHROUGH;
             // The store's own file system may not be stacked on others.
             let _ = config.set_max_stack_depth(1);
@@ -290,9 +292,9 @@ impl Filesystem for Driver {
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let truncates = flags.0 & rustix::fs::OFlags::TRUNC.bits().cast_signed() != 0;
+        let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
         let register = |file: &File| reply.open_backing(file);
-        match self.0.open(number.0, truncates, drops_set_id(request), register) {
+        match self.0.open(number.0, flags, drops_set_id(request), register) {
             Ok(None) => reply.opened(FileHandle(0), open_flags()),
             Ok(Some(backing)) => {
                 reply.opened_passthrough(FileHandle(0), FopenFlags::FOPEN_NOFLUSH, &backing);
@@ -312,8 +314,15 @@ impl Filesystem for Driver {
         reply: ReplyCreate,
     ) {
         let asked = Asked::new(FileKind::File, mode);
-        match self.0.create(request, parent.0, name.as_bytes(), &asked) {
-            Ok(attr) => reply.created(&TTL, &attr, GENERATION, FileHandle(0), open_flags()),
+        let register = |file: &File| reply.open_backing(file);
+        match self.0.create(request, parent.0, name.as_bytes(), &asked, register) {
+            Ok((attr, None)) => {
+                reply.created(&TTL, &attr, GENERATION, FileHandle(0), open_flags());
+            }
+            Ok((attr, Some(backing))) => {
+                let flags = FopenFlags::FOPEN_NOFLUSH;
+                reply.created_passthrough(&TTL, &attr, GENERATION, FileHandle(0), flags, &backing);
+            }
             Err(errno) => reply.error(errno),
         }
     }

@@ -15,8 +15,9 @@ use std::sync::atomic::Ordering;
 use std::{fmt, io};
 
 use esker_fs::file::OpenFile;
-use esker_fs::inode::Inode;
-use fuser::{BackingId, Errno, FileAttr, Request};
+use esker_fs::inode::{FileKind, Inode};
+use fuser::{BackingId, Errno, FileAttr, INodeNo, Request};
+use rustix::fs::OFlags;
 
 use crate::attributes::Attributes;
 use crate::front::Front;
@@ -32,13 +33,19 @@ const ZERO_RANGE: i32 = 16;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// Smaller files are read in as many requests as it takes to tell the kernel of a file of the store.
+/// What a file is opened with by who may write it.
+const WRITES: OFlags = OFlags::WRONLY.union(OFlags::RDWR);
+
+/// Smaller files are read, or written, in as many requests as it takes to tell the kernel of a file of
+/// the store.
 const BACKED_BYTES_MIN: u64 = 4 << 20;
 
 /// An open file, and how often it is open.
 pub(crate) struct Opened {
     content: Content,
     count: u64,
+    /// Whether it was made to be opened.
+    is_new: bool,
     /// What the kernel knows the store's file by that it reads and writes instead: the same for all
     /// who have it open.
     backing: Option<Arc<BackingId>>,
@@ -71,12 +78,12 @@ enum Content {
 }
 
 impl Front {
-    /// Opens the file `number`; cuts it off first if `truncates`, and then without set-id bits if
-    /// `drops_set_id`. Returns what `register` told the kernel to read instead, if anything.
+    /// Opens the file `number` as `flags` say; who cuts it off takes set-id bits away if `drops_set_id`.
+    /// Returns what `register` told the kernel to use instead, if anything.
     pub(crate) fn open(
         &self,
         number: u64,
-        truncates: bool,
+        flags: OFlags,
         drops_set_id: bool,
         register: impl FnOnce(&File) -> io::Result<BackingId>,
     ) -> Result<Option<Arc<BackingId>>, Errno> {
@@ -90,15 +97,20 @@ impl Front {
                 }
                 None => {
                     let content = self.content(&node)?;
-                    // What cannot be passed through is read like any other.
-                    let found = self.backing_file(&content).and_then(|file| register(&file).ok());
-                    let backing = found.map(Arc::new);
-                    *file = Some(Opened { content, count: 1, backing: backing.clone() });
+                    let backing = match &content {
+                        Content::Fixed(inode) => self.pass_reads(inode, register),
+                        Content::Changing(file) if flags.intersects(WRITES) => {
+                            self.pass_writes(self.parent(&node).as_deref(), file, register)
+                        }
+                        Content::Changing(_) => None,
+                    };
+                    let (count, is_new) = (1, false);
+                    *file = Some(Opened { content, count, is_new, backing: backing.clone() });
                     backing
                 }
             }
         };
-        if truncates {
+        if flags.contains(OFlags::TRUNC) {
             let wanted =
                 crate::attributes::Wanted { size: Some(0), drops_set_id, ..Default::default() };
             self.change(&node, &wanted).inspect_err(|_| {
@@ -109,13 +121,53 @@ impl Front {
         Ok(backing)
     }
 
-    /// The file of the store that the kernel may read instead of asking for `content`.
-    fn backing_file(&self, content: &Content) -> Option<File> {
-        let Content::Fixed(inode) = content else { return None };
+    /// Lets the kernel read the store's file instead of asking for `inode`, if there is one; what
+    /// cannot be passed through is read like any other.
+    fn pass_reads(
+        &self,
+        inode: &Inode,
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Option<Arc<BackingId>> {
         if !self.passes_through.load(Ordering::Relaxed) || inode.size < BACKED_BYTES_MIN {
             return None;
         }
-        self.view.backing_file(inode).ok().flatten()
+        let file = self.view.backing_file(inode).ok().flatten()?;
+        register(&file).ok().map(Arc::new)
+    }
+
+    /// Lets the kernel write `file`, in `parent`, in the store, if it is empty and likely to get large;
+    /// what cannot be passed through is written like any other.
+    fn pass_writes(
+        &self,
+        parent: Option<&Node>,
+        file: &Arc<OpenFile>,
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Option<Arc<BackingId>> {
+        let is_wanted = match self.in_place {
+            InPlace::Always => true,
+            InPlace::Auto => parent?.grows_large.load(Ordering::Relaxed),
+            InPlace::Never => false,
+        };
+        if !is_wanted || !self.passes_through.load(Ordering::Relaxed) {
+            return None;
+        }
+        let session = self.view.session()?;
+        let direct = session.begin_in_place(file).ok().flatten()?;
+        let registered = register(&direct);
+        if registered.is_err() {
+            // Should that fail, it is written in place by this process.
+            let _ = session.end_in_place(file);
+        }
+        registered.ok().map(Arc::new)
+    }
+
+    /// The directory that a file is in, if it has one name and the kernel knows it.
+    fn parent(&self, node: &Node) -> Option<Arc<Node>> {
+        let dir = match &*node.place.lock() {
+            Place::Name(dir, _) => dir.id(),
+            _ => return None,
+        };
+        self.nodes.find(dir.0, FileKind::Directory)
     }
 
     fn content(&self, node: &Node) -> Result<Content, Errno> {
@@ -131,25 +183,31 @@ impl Front {
         opened.map_err(|error| self.errno(&error))
     }
 
-    /// Makes the regular file `name` in `parent` and opens it; the kernel is told of it.
+    /// Makes the regular file `name` in `parent` and opens it; the kernel is told of it, and, as by
+    /// [`Front::open`], what it may use instead.
     pub(crate) fn create(
         &self,
         request: &Request,
         parent: u64,
         name: &[u8],
         asked: &Asked,
-    ) -> Result<FileAttr, Errno> {
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Result<(FileAttr, Option<Arc<BackingId>>), Errno> {
         let session = self.session()?;
-        let dir = self.dir(&*self.node(parent)?)?;
+        let parent = self.node(parent)?;
+        let dir = self.dir(&parent)?;
         let made = session.make(&dir, name, &asked.by(request));
         self.note_change();
         let inode = made.map_err(|error| self.errno(&error))?;
         let node = self.remember(&dir, name, &inode)?;
         node.is_bare.store(true, Ordering::Relaxed);
         let shown = Attributes::from(&inode).shown(node.number);
-        let content = Content::Changing(session.open_created(&dir, name, inode));
-        *node.file.lock() = Some(Opened { content, count: 1, backing: None });
-        Ok(shown)
+        let file = session.open_created(&dir, name, inode);
+        let backing = self.pass_writes(Some(&parent), &file, register);
+        let content = Content::Changing(file);
+        let (count, is_new) = (1, true);
+        *node.file.lock() = Some(Opened { content, count, is_new, backing: backing.clone() });
+        Ok((shown, backing))
     }
 
     /// Closes the file `number` once.
@@ -164,24 +222,54 @@ impl Front {
             }
             file.take()
         };
-        self.close(closed)
+        let Some(Opened { content: Content::Changing(file), is_new, backing, .. }) = closed else {
+            return Ok(());
+        };
+        let ended = match backing {
+            Some(_) => self.end_in_place(number, &file),
+            None => Ok(()),
+        };
+        if is_new || backing.is_some() {
+            self.learn(&node, &file, backing.is_some());
+        }
+        ended.and(self.close(file))
     }
 
-    fn close(&self, closed: Option<Opened>) -> Result<(), Errno> {
-        if let Some(Opened { content: Content::Changing(file), .. }) = closed {
-            let closed = self.session()?.close_file(file);
-            self.note_change();
-            closed.map_err(|error| self.errno(&error))?;
+    /// Nobody has the store's file any more that the kernel wrote.
+    fn end_in_place(&self, number: u64, file: &Arc<OpenFile>) -> Result<(), Errno> {
+        let got_set_id = self.session()?.end_in_place(file).map_err(|error| self.errno(&error))?;
+        if got_set_id && let Some(notifier) = self.notifier.get() {
+            // It keeps the mode without those bits otherwise; it may have forgotten the file.
+            let _ = notifier.inval_inode(INodeNo(number), -1, 0);
         }
         Ok(())
     }
 
-    /// Closes everything that is still open, when the kernel is gone.
+    /// Notes for the next file in the directory whether this one got large.
+    fn learn(&self, node: &Node, file: &OpenFile, was_in_place: bool) {
+        let is_large = file.size().is_ok_and(|size| size >= BACKED_BYTES_MIN);
+        if self.in_place == InPlace::Auto
+            && is_large != was_in_place
+            && let Some(parent) = self.parent(node)
+        {
+            parent.grows_large.store(is_large, Ordering::Relaxed);
+        }
+    }
+
+    fn close(&self, file: Arc<OpenFile>) -> Result<(), Errno> {
+        let closed = self.session()?.close_file(file);
+        self.note_change();
+        closed.map_err(|error| self.errno(&error))
+    }
+
+    /// Closes everything that is still open, when the kernel is gone. Who has the store's file goes on
+    /// writing to it, which changes nothing of what is published.
     pub(crate) fn close_all(&self) -> Result<(), Errno> {
         let mut first = Ok(());
         for node in self.nodes.open() {
-            let closed = node.file.lock().take();
-            first = first.and(self.close(closed));
+            if let Some(Opened { content: Content::Changing(file), .. }) = node.file.lock().take() {
+                first = first.and(self.close(file));
+            }
         }
         first
     }

@@ -6,15 +6,16 @@
 //! change a directory, and writes to one file one after the other.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use esker_base::{Clock, Error, Kind};
 use esker_fs::session::Session;
-use fuser::Errno;
+use fuser::{Errno, Notifier};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
+use crate::file::InPlace;
 use crate::listing::DirHandle;
 use crate::nodes::{Node, Nodes};
 use crate::place::Place;
@@ -37,8 +38,11 @@ pub(crate) struct Front {
     /// The store's directory, whose room is the mount's.
     store: Option<PathBuf>,
     pub(crate) writes_back: bool,
-    /// Whether the kernel reads files of the store itself, once it was asked.
+    pub(crate) in_place: InPlace,
+    /// Whether the kernel reads and writes files of the store itself, once it was asked.
     pub(crate) passes_through: AtomicBool,
+    /// By which the kernel is told what it did not ask for, once it is mounted.
+    pub(crate) notifier: OnceLock<Notifier>,
     report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
@@ -48,13 +52,14 @@ pub(crate) struct Setup {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) store: Option<PathBuf>,
     pub(crate) writes_back: bool,
+    pub(crate) in_place: InPlace,
     pub(crate) report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
 impl Front {
     pub(crate) fn new(view: View, setup: Setup) -> Self {
         let root = Place::Dir(view.root().clone());
-        let Setup { status, clock, store, writes_back, report } = setup;
+        let Setup { status, clock, store, writes_back, in_place, report } = setup;
         Self {
             view,
             nodes: Nodes::new(root),
@@ -65,8 +70,19 @@ impl Front {
             clock,
             store,
             writes_back,
+            in_place,
             passes_through: AtomicBool::new(false),
+            notifier: OnceLock::new(),
             report,
+        }
+    }
+
+    /// Whether the kernel may read, or write, files of the store itself. It does not where it collects
+    /// small writes.
+    pub(crate) fn may_pass_through(&self) -> bool {
+        match self.view.session() {
+            None => true,
+            Some(_) => self.in_place != InPlace::Never && !self.writes_back,
         }
     }
 

@@ -27,5 +27,6 @@ mod view;
 mod xattr;
 
 pub use control::{Request, Status, ask, status_of};
+pub use file::InPlace;
 pub use mount::{Ending, Mount, MountOptions, is_supported};
 pub use view::View;

@@ -20,6 +20,7 @@ use signal_hook::iterator::Signals;
 
 use crate::control::{Asker, Listener, Request};
 use crate::driver::Driver;
+use crate::file::InPlace;
 use crate::front::{Front, Setup};
 use crate::view::View;
 
@@ -33,6 +34,8 @@ pub struct MountOptions {
     pub threads: usize,
     /// Whether the kernel collects small writes before it passes them on.
     pub writes_back: bool,
+    /// Which new files of a session the kernel writes in the store, if that is a directory.
+    pub in_place: InPlace,
     /// Whether other users see it.
     pub allows_others: bool,
     /// The directory of the store, whose room is the mount's.
@@ -99,11 +102,14 @@ impl Mount {
             clock: options.clock,
             store: options.store,
             writes_back: options.writes_back,
+            in_place: options.in_place,
             report: options.report,
         };
         let front = Arc::new(Front::new(view, setup));
         let session = fuser::Session::new(Driver(front.clone()), &mountpoint, &config)
             .map_err(|error| failed("mount at", error))?;
+        let is_first = front.notifier.set(session.notifier()).is_ok();
+        assert!(is_first, "a front is mounted once");
         let shared = Shared { front, mountpoint, listener, asker: Mutex::default() };
         Ok(Self { session, shared: Arc::new(shared) })
     }

@@ -40,6 +40,8 @@ pub(crate) struct Node {
     pub(crate) file: Mutex<Option<Opened>>,
     /// Of a directory: what its count of links is made of.
     pub(crate) directories: Mutex<Directories>,
+    /// Of a directory: whether the last file that was made in it got large.
+    pub(crate) grows_large: AtomicBool,
     /// Whether it certainly has no extended attributes.
     pub(crate) is_bare: AtomicBool,
 }
@@ -187,6 +189,7 @@ impl Node {
             place: Mutex::new(place),
             file: Mutex::default(),
             directories: Mutex::default(),
+            grows_large: AtomicBool::new(false),
             is_bare: AtomicBool::new(false),
         }
     }

@@ -11,7 +11,7 @@ use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::identity::Identity;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fuse::{Mount, MountOptions, View, is_supported};
+use esker_fuse::{InPlace, Mount, MountOptions, View, is_supported};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
@@ -53,6 +53,11 @@ pub fn session() -> Arc<Session> {
 impl Mounted {
     /// Mounts `view`.
     pub fn new(view: View) -> Self {
+        Self::with(view, InPlace::default())
+    }
+
+    /// Mounts `view`; the kernel writes such files in the store.
+    pub fn with(view: View, in_place: InPlace) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let at = directory.path().join("at");
         std::fs::create_dir(&at).expect("a new directory");
@@ -61,6 +66,7 @@ impl Mounted {
             name: "test".into(),
             threads: 3,
             writes_back: false,
+            in_place,
             allows_others: true,
             store: None,
             clock: Arc::new(SystemClock),

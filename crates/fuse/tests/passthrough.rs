@@ -1,14 +1,20 @@
-//! Large files of snapshots, which the kernel reads from the store itself where it can.
+//! Large files, which the kernel reads and writes in the store itself where it can: those of snapshots,
+//! and new ones of sessions.
 
 use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use esker_base::store::{CountedStore, PosixStore};
 use esker_fs::identity::Identity;
 use esker_fs::namespace::Follow;
-use esker_fuse::View;
+use esker_fs::session::Session;
+use esker_fs::verify::VerifyOptions;
+use esker_fuse::{InPlace, View};
+use tempfile::TempDir;
 
 use crate::mounted::{Mounted, can_mount, options, repository};
 
@@ -45,7 +51,7 @@ fn the_kernel_reads_files_of_snapshots_from_the_store() {
     let mut rest = put.as_slice();
     let mut fill = |buffer: &mut [u8]| Ok(rest.read(buffer).expect("bytes in memory"));
     session.create_with(session.root(), b"put", 0o644, &mut fill).expect("create");
-    let mounted = Mounted::new(View::Session(session.clone()));
+    let mounted = Mounted::with(View::Session(session.clone()), InPlace::Never);
     std::fs::write(mounted.path("in order"), content(2)).expect("write");
     let mixed = File::create(mounted.path("mixed")).expect("create");
     mixed.write_all_at(&content(3)[BYTES / 2..], BYTES as u64 / 2).expect("write");
@@ -59,7 +65,7 @@ fn the_kernel_reads_files_of_snapshots_from_the_store() {
     let mut program = std::fs::read("/bin/true").expect("every machine has it");
     program.resize(BYTES, 0);
     std::fs::write(mounted.path("program"), &program).expect("write");
-    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    let executable = PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(mounted.path("program"), executable).expect("chmod");
     mounted.end().expect("end");
     session.publish("large").expect("publish");
@@ -97,4 +103,172 @@ fn the_kernel_reads_files_of_snapshots_from_the_store() {
     let run = std::process::Command::new(mounted.path("program")).status().expect("run");
     assert!(run.success(), "a program is mapped");
     mounted.end().expect("end");
+}
+
+/// A session that is mounted, of whose store it is counted what the mount writes to it.
+struct Writing {
+    store: Arc<CountedStore>,
+    session: Arc<Session>,
+    mounted: Mounted,
+    _directory: TempDir,
+}
+
+impl Writing {
+    fn new(in_place: InPlace) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let inner = Arc::new(PosixStore::new(directory.path()).expect("a store"));
+        let store = Arc::new(CountedStore::new(inner));
+        let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
+        let mounted = Mounted::with(View::Session(session.clone()), in_place);
+        Self { store, session, mounted, _directory: directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.mounted.path(name)
+    }
+
+    /// A new file with `length` bytes; returns how many came by the mount.
+    fn write(&self, name: &str, length: usize) -> u64 {
+        let before = self.store.counts().log_bytes;
+        let mut file = File::create(self.path(name)).expect("create");
+        file.write_all(&content(1)[..length]).expect("write");
+        // What is written behind the mount is no part of this.
+        let came = self.store.counts().log_bytes - before;
+        drop(file);
+        came
+    }
+
+    /// Ends the mount and publishes; every name must have these bytes, and all checksums be right.
+    fn check(self, wanted: &[(&str, Vec<u8>)]) {
+        let Self { store, session, mounted, .. } = self;
+        for (name, bytes) in wanted {
+            assert!(std::fs::read(mounted.path(name)).expect("read") == *bytes, "{name}");
+        }
+        mounted.end().expect("end");
+        let set = session.publish("written").expect("publish");
+        let repository = repository(store);
+        let shown = repository.open(&[set], Identity::root()).expect("open");
+        for (name, bytes) in wanted {
+            let inode = shown.stat(format!("/{name}"), Follow::No).expect("stat");
+            let read = shown.read(&inode, 0, 2 * BYTES).expect("read");
+            assert!(read == bytes[..], "{name} is published");
+        }
+        let report = repository.verify(&VerifyOptions::default()).expect("verify");
+        assert!(report.is_sound(), "{:?}", report.findings);
+    }
+}
+
+/// Whether what happens here is what a test is about; says so if not.
+fn can_pass_writes() -> bool {
+    if can_mount() && !is_offered() {
+        println!("skipped: passthrough takes Linux 6.9 and the superuser");
+    }
+    can_mount() && is_offered()
+}
+
+#[test]
+fn where_files_get_large_the_kernel_writes_them_in_the_store() {
+    if !can_pass_writes() {
+        return;
+    }
+    let writing = Writing::new(InPlace::Auto);
+    std::fs::create_dir(writing.path("other")).expect("mkdir");
+    let all = BYTES as u64;
+    let is_passed = |name: &str, length: usize| {
+        let came = writing.write(name, length);
+        // Released, so that the next file is made after it.
+        std::thread::sleep(Duration::from_millis(100));
+        came < 1 << 20
+    };
+    assert!(writing.write("first", BYTES) >= all, "nothing is known of the directory");
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(is_passed("second", BYTES), "the last one got large");
+    assert!(writing.write("other/first", BYTES) >= all, "another directory");
+    // It is made in the store, and found to be small.
+    assert!(is_passed("small", 9_000));
+    assert!(writing.write("third", BYTES) >= all, "the last one was small");
+    let whole = content(1);
+    writing.check(&[
+        ("first", whole.clone()),
+        ("second", whole.clone()),
+        ("small", whole[..9_000].to_vec()),
+        ("third", whole),
+    ]);
+}
+
+#[test]
+fn files_that_the_kernel_writes_are_files_like_others() {
+    if !can_pass_writes() {
+        return;
+    }
+    let writing = Writing::new(InPlace::Always);
+    assert!(writing.write("written", BYTES) < 1 << 20, "nothing comes by the mount");
+    let mut wanted = content(2);
+    let file = File::create_new(writing.path("file")).expect("create");
+    file.write_all_at(&wanted, 0).expect("write");
+    // Seen by who looks, and by who opens it as well.
+    assert_eq!(std::fs::metadata(writing.path("file")).expect("stat").len(), BYTES as u64);
+    let mut second = File::options().append(true).open(writing.path("file")).expect("open");
+    second.write_all(b"appended").expect("append");
+    wanted.extend_from_slice(b"appended");
+    file.sync_all().expect("sync");
+    assert!(std::fs::read(writing.path("file")).expect("read") == wanted);
+    file.set_len(8 << 20).expect("cut");
+    wanted.truncate(8 << 20);
+    std::fs::rename(writing.path("file"), writing.path("renamed")).expect("rename");
+    drop(second);
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).expect("seek");
+    let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, flags, 1 << 20, 2 << 20).expect("punch");
+    wanted[1 << 20..3 << 20].fill(0);
+    // Into it, and out of it.
+    let copy = File::create_new(writing.path("copy")).expect("create");
+    let (mut from, mut to) = (4 << 20, 100);
+    let copied = rustix::fs::copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), 1 << 20);
+    let copied = copied.expect("copy");
+    assert!(copied > 0);
+    let copy_wanted = [&[0; 100][..], &wanted[4 << 20..(4 << 20) + copied]].concat();
+    // A snapshot shows what is there now.
+    let set = writing.session.snapshot("between").expect("snapshot");
+    file.write_all_at(b"later", 7).expect("write");
+    let at_snapshot = wanted.clone();
+    wanted[7..12].copy_from_slice(b"later");
+    drop((file, copy));
+    let gone = File::create_new(writing.path("gone")).expect("create");
+    gone.write_all_at(&content(3), 0).expect("write");
+    std::fs::remove_file(writing.path("gone")).expect("remove");
+    gone.write_all_at(b"it goes on working", 5).expect("write");
+    let mut found = [0; 9];
+    gone.read_exact_at(&mut found, 8).expect("read");
+    assert_eq!(&found, b"goes on w");
+    drop(gone);
+    let shown = repository(writing.store.clone()).open(&[set], Identity::root()).expect("open");
+    let inode = shown.stat("/renamed", Follow::No).expect("stat");
+    assert!(shown.read(&inode, 0, 2 * BYTES).expect("read") == at_snapshot[..], "as it was");
+    writing.check(&[("written", content(1)), ("renamed", wanted), ("copy", copy_wanted)]);
+}
+
+#[test]
+fn set_id_bits_are_no_way_around_who_writes() {
+    if !can_pass_writes() {
+        return;
+    }
+    let writing = Writing::new(InPlace::Always);
+    for (name, writes_after, wanted) in [("kept", false, 0o4755), ("lost", true, 0o755)] {
+        let file = File::create_new(writing.path(name)).expect("create");
+        file.write_all_at(&content(1), 0).expect("write");
+        file.set_permissions(PermissionsExt::from_mode(0o4755)).expect("chmod");
+        if writes_after {
+            file.write_all_at(b"other code", 0).expect("write");
+        }
+        let mode = || std::fs::metadata(writing.path(name)).expect("stat").mode() & 0o7777;
+        assert_eq!(mode(), 0o755, "{name}: while it is written");
+        drop(file);
+        // The kernel says that it is closed when it likes.
+        let is_there = (0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            wanted == 0o4755 && mode() == wanted
+        });
+        assert_eq!((is_there, mode()), (wanted == 0o4755, wanted), "{name}");
+    }
 }

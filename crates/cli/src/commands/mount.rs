@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use esker_base::clock::SystemClock;
 use esker_base::{Clock, Error, Kind, Result};
 use esker_fs::identity::Identity;
 use esker_fs::marker::Holder;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fuse::{Mount as Mounted, MountOptions, View};
+use esker_fuse::{InPlace, Mount as Mounted, MountOptions, View};
 use esker_table::manifest::{SetId, SetState};
 use serde_json::{Value, json};
 
@@ -28,6 +28,28 @@ use crate::output::notice;
 const PROPERTY: &str = "mount";
 /// Set for the child that works in the background.
 const READY: &str = "ESKER_MOUNT_READY";
+
+/// New files that the kernel writes in the store by itself.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Passed {
+    /// Those in directories in which the last new file got large (4 MiB)
+    #[default]
+    Auto,
+    /// All
+    Always,
+    /// None
+    Never,
+}
+
+impl From<Passed> for InPlace {
+    fn from(passed: Passed) -> Self {
+        match passed {
+            Passed::Auto => Self::Auto,
+            Passed::Always => Self::Always,
+            Passed::Never => Self::Never,
+        }
+    }
+}
 
 /// Show a snapshot, or a session to write in, as a directory
 ///
@@ -70,6 +92,11 @@ pub struct Mount {
     /// write a few bytes or random pages at a time, slower for many small files
     #[arg(long)]
     write_back: bool,
+    /// New files that the kernel writes in the store by itself, at the store's speed, where it can:
+    /// in a store that is a directory, for root, from Linux 6.9 on, without --write-back and
+    /// --durability always
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t = Passed::Auto)]
+    in_place: Passed,
     /// Threads that answer the kernel
     #[arg(long, value_name = "N", default_value_t = 4)]
     threads: usize,
@@ -202,6 +229,7 @@ impl Mount {
             name: subject.name.clone(),
             threads: self.threads,
             writes_back: self.write_back,
+            in_place: self.in_place.into(),
             allows_others: self.allow_other || is_root,
             store: Some(PathBuf::from(store.strip_prefix("file://").unwrap_or(store)))
                 .filter(|path| path.is_dir()),

@@ -82,6 +82,14 @@ impl OpenFile {
         self.id
     }
 
+    /// Its size in bytes now.
+    ///
+    /// # Errors
+    /// What the store reports of one that is written in place.
+    pub fn size(&self) -> esker_base::Result<u64> {
+        self.state.read().size()
+    }
+
     fn new(inode: Inode, place: Place, is_new: bool) -> Self {
         let is_inline =
             !inode.mapped && inode.extent.is_none() && inode.size == inode.content.len() as u64;
