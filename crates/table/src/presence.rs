@@ -1,19 +1,25 @@
-//! Presence filter: whether a shard has ever held a key, in one cache miss per generation.
+//! Presence filter: whether older memtables of a shard ever held a key, in one cache miss per
+//! generation.
 //!
 //! A create must know that its name does not exist yet in any of the writer's frozen memtables,
 //! runs and tables. Asking each of their filters costs a miss apiece; this one filter over all of
-//! them answers most creates at a cost that stays flat as tables add up.
+//! them answers most creates at a cost that stays flat as tables add up. It learns the keys of a
+//! memtable once that is frozen (`tree/cover.rs`), by their tags, which name the slots of the
+//! memtable's hash table: so creates do not write to it, there is none before the first memtable
+//! is full, its size fits what it gets, and lines are filled one after the other.
 //!
-//! Bits: a stack of blocked Bloom filters, each `GROWTH` times as large as the one before. A key
-//! sets one bit in each of the eight words of one 64-byte line. Memory: 13 bits a key of the room there is.
+//! Bits: a stack of blocked Bloom filters, each at least `GROWTH` times as large as all before. A
+//! key sets one bit in each of the eight words of one 64-byte line. Memory: 13 bits a key of the
+//! room there is.
 //! Concurrency: one owner at a time, the shard whose keys it knows.
 //! Source: Putze, Sanders and Singler, Cache-, Hash- and Space-Efficient Bloom Filters, 2007;
 //! Almeida et al., Scalable Bloom Filters, 2007.
 
 use crate::memory::{Zeroable, ZeroedArray, prefetch};
+use crate::schema::mix;
 
 const LINE_WORDS: usize = 8;
-/// Odd multipliers that spread a digest differently over each word of a line.
+/// Odd multipliers that spread a hash differently over each word of a line.
 const SPREAD: [u64; LINE_WORDS] = [
     0x9E37_79B9_7F4A_7C15,
     0xBF58_476D_1CE4_E5B9,
@@ -26,10 +32,10 @@ const SPREAD: [u64; LINE_WORDS] = [
 ];
 /// Keys for which a line is meant: 512 bits at 13 bits a key.
 const LINE_KEYS: usize = 39;
-/// Lines of the first generation: 32 KiB.
+/// Lines that a generation has at least: 32 KiB.
 const LINES_MIN: usize = 1 << 9;
-/// How much larger each generation is than the one before: few are probed, not much is spare.
-const GROWTH: usize = 8;
+/// How much larger each generation is at least than all before: few are probed, not much is spare.
+const GROWTH: usize = 4;
 
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug)]
@@ -38,32 +44,58 @@ struct Line([u64; LINE_WORDS]);
 // SAFETY: an array of integers.
 unsafe impl Zeroable for Line {}
 
-/// The line of `digest` among `lines`.
-fn line_of(lines: &[Line], digest: u64) -> usize {
-    ((u128::from(digest) * lines.len() as u128) >> 64) as usize
-}
-
-/// The bits of a line that `digest` sets. Every word is computed alike, without branches or
-/// look-ups, so that they are computed together.
+/// The line of `tag` among `count`: neighbours share it.
 #[inline]
-fn pattern(digest: u64) -> [u64; LINE_WORDS] {
-    SPREAD.map(|spread| 1 << (digest.wrapping_mul(spread) >> 58))
+#[must_use]
+pub fn line_of(tag: u32, count: usize) -> usize {
+    ((u64::from(tag) * count as u64) >> 32) as usize
 }
 
-/// The keys that a shard has held.
+/// The bits of a line that `tag` sets. Every word is computed alike, without branches or look-ups,
+/// so that they are computed together.
+#[inline]
+fn pattern(tag: u32) -> [u64; LINE_WORDS] {
+    let hash = mix(u64::from(tag));
+    SPREAD.map(|spread| 1 << (hash.wrapping_mul(spread) >> 58))
+}
+
+/// The keys of a shard's older memtables.
 #[derive(Debug, Default)]
 pub struct Presence {
-    generations: Vec<ZeroedArray<Line>>,
-    /// Keys for which the newest generation has room.
+    generations: Vec<Generation>,
+}
+
+/// One filter, with room for a number of keys.
+#[derive(Debug)]
+pub struct Generation {
+    lines: ZeroedArray<Line>,
+    /// Keys for which there still is room.
     room: usize,
 }
 
+impl Generation {
+    /// Adds the keys of `tags`, no more than there is room for; at little cost if they ascend.
+    ///
+    /// # Panics
+    /// If there are more.
+    pub fn extend(&mut self, tags: impl Iterator<Item = u32>) {
+        let count = self.lines.len();
+        for tag in tags {
+            self.room = self.room.checked_sub(1).expect("callers ask for room");
+            let line = &mut self.lines[line_of(tag, count)];
+            for (word, bits) in line.0.iter_mut().zip(pattern(tag)) {
+                *word |= bits;
+            }
+        }
+    }
+}
+
 impl Presence {
-    /// Hints the processor that `digest` is asked for soon.
+    /// Hints the processor that `tag` is asked for soon.
     #[inline]
-    pub fn prefetch(&self, digest: u64) {
-        for lines in &self.generations {
-            prefetch(&raw const lines[line_of(lines, digest)]);
+    pub fn prefetch(&self, tag: u32) {
+        for Generation { lines, .. } in &self.generations {
+            prefetch(&raw const lines[line_of(tag, lines.len())]);
         }
     }
 
@@ -73,65 +105,79 @@ impl Presence {
     pub fn lines_places(&self) -> [(*const u8, usize); 2] {
         let mut newest = self.generations.iter().rev();
         std::array::from_fn(|_| {
-            newest
-                .next()
-                .map_or((std::ptr::null(), 0), |lines| (lines.as_ptr().cast(), lines.len()))
+            newest.next().map_or((std::ptr::null(), 0), |Generation { lines, .. }| {
+                (lines.as_ptr().cast(), lines.len())
+            })
         })
     }
 
-    /// Whether `digest` may have been inserted; never a wrong "no".
+    /// Whether the key of `tag` may have been added; never a wrong "no".
     #[inline]
     #[must_use]
-    pub fn may_contain(&self, digest: u64) -> bool {
-        let bits = pattern(digest);
-        self.generations.iter().any(|lines| {
-            let line = &lines[line_of(lines, digest)];
+    pub fn may_contain(&self, tag: u32) -> bool {
+        let bits = pattern(tag);
+        self.generations.iter().any(|Generation { lines, .. }| {
+            let line = &lines[line_of(tag, lines.len())];
             line.0.iter().zip(bits).fold(0, |missing, (word, bits)| missing | (bits & !word)) == 0
         })
     }
 
-    /// Adds `digest`.
-    #[inline]
-    pub fn insert(&mut self, digest: u64) {
-        if self.room == 0 {
-            self.grow();
-        }
-        self.room -= 1;
-        let lines = self.generations.last_mut().expect("a generation with room");
-        let line = line_of(lines, digest);
-        for (word, bits) in lines[line].0.iter_mut().zip(pattern(digest)) {
-            *word |= bits;
-        }
+    /// The generation that has room for `keys` more, if there is one.
+    pub fn with_room(&mut self, keys: usize) -> Option<&mut Generation> {
+        self.generations.last_mut().filter(|newest| newest.room >= keys)
     }
 
-    #[cold]
-    fn grow(&mut self) {
-        let count = self.generations.last().map_or(LINES_MIN, |last| last.len() * GROWTH);
-        self.generations.push(ZeroedArray::new(count));
-        self.room = count * LINE_KEYS;
+    /// A generation with room for `keys`, to be added by [`Presence::push`]: it can be filled while
+    /// others go on asking.
+    #[must_use]
+    pub fn next_generation(&self, keys: usize) -> Generation {
+        let before: usize = self.generations.iter().map(|older| older.lines.len()).sum();
+        let count = keys.div_ceil(LINE_KEYS).max(before * GROWTH).max(LINES_MIN);
+        Generation { lines: ZeroedArray::new(count), room: count * LINE_KEYS }
+    }
+
+    /// Adds a generation.
+    pub fn push(&mut self, generation: Generation) {
+        self.generations.push(generation);
     }
 
     /// Memory that the filter takes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.generations.iter().map(|lines| lines.len() * size_of::<Line>()).sum()
+        self.generations.iter().map(|own| own.lines.len() * size_of::<Line>()).sum()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema::mix;
+
+    fn tags(range: std::ops::Range<u64>) -> Vec<u32> {
+        let mut tags: Vec<u32> = range.map(|i| (mix(i) >> 32) as u32).collect();
+        tags.sort_unstable();
+        tags
+    }
 
     #[test]
     fn holds_every_key_and_few_others_over_generations() {
         let mut presence = Presence::default();
         assert!(!presence.may_contain(1));
-        let total = 300_000u64;
-        (0..total).for_each(|i| presence.insert(mix(i)));
-        assert!((0..total).all(|i| presence.may_contain(mix(i))));
-        let wrong = (total..total + 100_000).filter(|&i| presence.may_contain(mix(i))).count();
+        let (batch, total) = (30_000, 300_000);
+        for start in (0..total).step_by(batch) {
+            let tags = tags(start..start + batch as u64);
+            if let Some(generation) = presence.with_room(batch) {
+                generation.extend(tags.into_iter());
+            } else {
+                let mut generation = presence.next_generation(batch);
+                generation.extend(tags.into_iter());
+                presence.push(generation);
+            }
+        }
+        assert_eq!(presence.generations.len(), 3);
+        assert!(tags(0..total).into_iter().all(|tag| presence.may_contain(tag)));
+        let others = tags(total..total + 100_000);
+        let wrong = others.into_iter().filter(|&tag| presence.may_contain(tag)).count();
         assert!(wrong < 3_000, "{wrong} of 100,000 absent keys pass");
-        assert!(presence.memory_bytes() < 4 << 20);
+        assert!(presence.memory_bytes() < 2 << 20);
     }
 }

@@ -1,7 +1,9 @@
 //! Frozen memtable: immutable, readable by key, and in key order once its shards are sorted.
 
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::slice;
+use std::thread::ScopedJoinHandle;
 
 use super::shard::{GroupKey, Shard};
 use super::shard_of;
@@ -52,6 +54,35 @@ impl FrozenMemtable {
     pub fn get(&self, key: &Key) -> Option<Row<'_>> {
         let shard = &self.shards[shard_of(self.schema.order(&key.ints))];
         shard.find(key).map(|position| shard.row(position))
+    }
+
+    /// Whether there is a record of `key`.
+    #[must_use]
+    pub fn contains(&self, key: &Key) -> bool {
+        self.shards[shard_of(self.schema.order(&key.ints))].find(key).is_some()
+    }
+
+    /// What `work` makes of each shard and its number, with so many `threads`.
+    pub fn map_shards<T: Send>(
+        &self,
+        threads: usize,
+        work: impl Fn(usize, &Shard) -> T + Sync,
+    ) -> Vec<T> {
+        let share = self.shards.len().div_ceil(threads.max(1));
+        let of_part = |part: usize| -> Vec<T> {
+            let shards = self.shards.iter().enumerate().skip(part * share).take(share);
+            shards.map(|(number, shard)| work(number, shard)).collect()
+        };
+        if threads <= 1 {
+            return of_part(0);
+        }
+        let of_part = &of_part;
+        std::thread::scope(|scope| {
+            let parts = 0..self.shards.len().div_ceil(share);
+            let parts: Vec<_> = parts.map(|part| scope.spawn(move || of_part(part))).collect();
+            let done = parts.into_iter().map(ScopedJoinHandle::join);
+            done.flat_map(|part| part.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        })
     }
 
     /// Appends up to `limit` records of `group` from `from` on, by key, to `out`; returns the
@@ -126,25 +157,8 @@ struct Span {
 
 impl<'a> SortedMemtable<'a> {
     fn new(memtable: &'a FrozenMemtable, threads: usize) -> Self {
-        let share = memtable.shards.len().div_ceil(threads.max(1));
-        let sort = |shards: &[Shard]| -> Vec<SortedShard> {
-            shards.iter().map(|shard| SortedShard::of(memtable.schema, shard)).collect()
-        };
-        let sorted: Vec<SortedShard> = if threads <= 1 {
-            sort(&memtable.shards)
-        } else {
-            std::thread::scope(|scope| {
-                let parts: Vec<_> = memtable
-                    .shards
-                    .chunks(share)
-                    .map(|shards| scope.spawn(move || sort(shards)))
-                    .collect();
-                parts
-                    .into_iter()
-                    .flat_map(|part| part.join().expect("sorting does not panic"))
-                    .collect()
-            })
-        };
+        let sorted =
+            memtable.map_shards(threads, |_, shard| SortedShard::of(memtable.schema, shard));
         let mut spans = Vec::new();
         for (shard, sorted) in sorted.iter().enumerate() {
             let keys = memtable.shards[shard].groups.keys();

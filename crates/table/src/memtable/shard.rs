@@ -79,6 +79,11 @@ impl Shard {
         &self.slots
     }
 
+    /// Tags of the records, nearly in ascending order.
+    pub fn tags(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().filter(|&&entry| entry != 0).map(|entry| (entry >> 32) as u32)
+    }
+
     #[inline]
     fn group_key(&self, key: &Key) -> GroupKey {
         std::array::from_fn(|at| if at < self.schema.group_ints { key.ints[at] } else { 0 })
@@ -105,15 +110,16 @@ impl Shard {
     }
 
     /// Hints the processor that `key` is looked up soon: its group and its slot at once, which are
-    /// otherwise read one after the other.
+    /// otherwise read one after the other. Returns the key's tag.
     #[inline]
-    pub fn prefetch(&self, key: &Key) {
+    pub fn prefetch(&self, key: &Key) -> u32 {
         let hash = hash(&self.group_key(key));
         self.groups.prefetch(hash);
-        if self.schema.hash_of.is_some() && !self.slots.is_empty() {
-            let tag = self.tag(hash as u32, self.schema.order(&key.ints), key.string);
+        let tag = self.tag(hash as u32, self.schema.order(&key.ints), key.string);
+        if !self.slots.is_empty() {
             prefetch(&raw const self.slots[self.first_slot(tag)]);
         }
+        tag
     }
 
     /// Where the slots are and how many.
@@ -127,12 +133,18 @@ impl Shard {
         (groups.cast(), count)
     }
 
-    /// Puts a record in stored form if its key is not here; whether it was put.
+    /// Puts a record in stored form if its key is not here, nor elsewhere as `is_elsewhere` says by
+    /// its tag; where it was put.
     ///
-    /// The record is written before the key is looked for: by the time the slot is read, a
-    /// prefetch that was started earlier has had time to finish.
+    /// The record is written before the key is looked for: by the time that what says where it is
+    /// is read, a prefetch that was started earlier has had time to finish.
     #[inline]
-    pub fn insert(&mut self, key: &Key, row: &Row) -> Option<Place> {
+    pub fn insert(
+        &mut self,
+        key: &Key,
+        row: &Row,
+        is_elsewhere: impl FnOnce(u32) -> bool,
+    ) -> Option<Place> {
         if (self.rows + 1) * 4 > self.slots.len() * 3 {
             self.grow();
         }
@@ -145,7 +157,7 @@ impl Shard {
         self.bytes += allocated;
         let tag = self.tag(salt(&group_key), order, key.string);
         let (slot, taken) = self.probe(group, tag, order, key.string);
-        if taken != 0 {
+        if taken != 0 || is_elsewhere(tag) {
             self.arena.pop(position);
             return None;
         }

@@ -147,20 +147,25 @@ impl Inner {
         let mut fresh_bytes = 0;
         for (number, shard) in shards.iter_mut().enumerate() {
             log.chunk.take(number, &mut shard.log);
-            let presence = std::mem::take(&mut shard.presence);
+            let past = std::mem::take(&mut shard.past);
             // The next memtable will be as full when it is frozen, unless this was asked for.
             let slots = shard.rows.slots_place().1;
             let keeps_size = !all && slots >= KEPT_SLOTS_MIN;
             let rows =
                 Shard::new(self.schema, if keeps_size { slots } else { 0 }, self.chunks.clone());
-            let fresh = LiveShard { rows, presence, log: ShardLog::default() };
+            let fresh = LiveShard { rows, past, log: ShardLog::default() };
             fresh_bytes += fresh.rows.bytes();
             taken.push(std::mem::replace(&mut **shard, fresh).rows);
-            self.hints[number].set(shard);
         }
         log.chunk.take_segments(&mut segments.log);
         let LiveSegments { buffer, .. } = std::mem::take(&mut *segments);
         let memtable = Arc::new(FrozenMemtable::new(self.schema, taken, buffer));
+        for (shard, hint) in shards.iter_mut().zip(&self.hints) {
+            if self.knows_past {
+                shard.past.add(memtable.clone());
+            }
+            hint.set(shard);
+        }
         self.version.rcu(|version| {
             let mut version = Version::clone(version);
             version.frozen.insert(0, memtable.clone());
@@ -237,6 +242,7 @@ impl Inner {
         drop(pending);
         let cores = if is_awaited { available_parallelism().map_or(1, usize::from) } else { 1 };
         let threads = self.options.flush_threads.max(cores);
+        self.learn(&frozen.memtable, threads);
         self.flush_one(state, &frozen, threads)?;
         self.pending.lock().frozen.pop_front();
         self.done.notify_all();

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use super::LiveShard;
 use crate::memory::prefetch;
 use crate::memtable::{GROUP_BYTES, SHARD_BITS};
+use crate::presence::line_of;
 
 const LINE_BYTES: usize = 64;
 
@@ -31,7 +32,7 @@ impl Hint {
         self.slots.store(slots.cast_mut(), Ordering::Relaxed);
         self.slots_log.store(count.checked_ilog2().unwrap_or(0), Ordering::Relaxed);
         for ((own, own_count), (lines, count)) in
-            self.lines.iter().zip(shard.presence.lines_places())
+            self.lines.iter().zip(shard.past.presence().lines_places())
         {
             own.store(lines.cast_mut(), Ordering::Relaxed);
             own_count.store(count, Ordering::Relaxed);
@@ -42,9 +43,9 @@ impl Hint {
     }
 
     /// Starts fetching the slot of a key with hash `order` in a group of hash `group`, the group, and
-    /// the lines of the key's digest.
+    /// the presence filters' lines of the key.
     #[inline]
-    pub(super) fn prefetch(&self, order: u64, group: u64, digest: u64) {
+    pub(super) fn prefetch(&self, order: u64, group: u64) {
         let count = self.group_count.load(Ordering::Relaxed);
         let slot = (group >> 32) as usize & count.wrapping_sub(1);
         prefetch(self.groups.load(Ordering::Relaxed).wrapping_add(slot * GROUP_BYTES));
@@ -53,8 +54,7 @@ impl Hint {
         let slot = tag.checked_shr(32 - log).unwrap_or(0) as usize;
         prefetch(self.slots.load(Ordering::Relaxed).wrapping_add(slot));
         for (lines, count) in &self.lines {
-            let count = count.load(Ordering::Relaxed);
-            let line = ((u128::from(digest) * count as u128) >> 64) as usize;
+            let line = line_of(tag, count.load(Ordering::Relaxed));
             prefetch(lines.load(Ordering::Relaxed).wrapping_add(line * LINE_BYTES));
         }
     }

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use esker_base::Result;
 
-use super::Tree;
 use super::update::SHARD_LOG_BYTES;
+use super::{LiveShard, Tree};
 use crate::memtable::{group_hash, shard_of};
 use crate::schema::{Key, Row};
 
@@ -17,7 +17,7 @@ impl Tree {
         let schema = self.inner.schema;
         let order = schema.order(&key.ints);
         let group = group_hash(&key.ints[..schema.group_ints]);
-        self.inner.hints[shard_of(order)].prefetch(order, group, schema.digest(key));
+        self.inner.hints[shard_of(order)].prefetch(order, group);
     }
 
     /// Puts a row, in readable form, if certainly no record of its key exists, not even a
@@ -37,41 +37,32 @@ impl Tree {
     ) -> Result<Option<u64>> {
         let inner = &*self.inner;
         inner.check_writable()?;
-        if !inner.presence_covers.load(Ordering::Relaxed) {
+        if !inner.knows_past {
             return Ok(None);
         }
         let schema = inner.schema;
         let key = schema.key(row);
-        let digest = schema.digest(&key);
         let number = shard_of(schema.order(&row.ints));
         let mut guard = inner.shards[number].lock();
-        let shard = &mut *guard;
-        let older = inner.freezes.load(Ordering::Relaxed) > 0;
-        if older && shard.presence.may_contain(digest) {
-            return Ok(None);
-        }
+        let LiveShard { rows, past, log } = &mut *guard;
         // The operation's number is certain to be put or to be logged as nothing.
         let seq = inner.next_seq.fetch_add(1, Ordering::AcqRel);
         complete(seq, row);
         row.ints[schema.seq()] = seq;
         schema.store(&mut row.ints);
-        let before = shard.rows.bytes();
-        let place = shard.rows.insert(&key, row);
-        let grown_bytes = shard.rows.bytes() - before;
+        let before = rows.bytes();
+        let place = rows.insert(&key, row, |tag| past.may_contain(tag, &key));
+        let grown_bytes = rows.bytes() - before;
         if inner.logs() {
-            shard.log.start(seq, usize::from(place.is_some()));
-        }
-        if let Some(place) = &place {
-            if inner.logs() {
-                let logged = &mut shard.rows.group_mut(place).logged;
-                shard.log.row(schema, row, Some(logged));
+            log.start(seq, usize::from(place.is_some()));
+            if let Some(place) = &place {
+                log.row(schema, row, Some(&mut rows.group_mut(place).logged));
             }
-            shard.presence.insert(digest);
         }
+        let log_full = log.pending().len() >= SHARD_LOG_BYTES;
         if grown_bytes > 0 {
-            inner.hints[number].set(shard);
+            inner.hints[number].set(&guard);
         }
-        let log_full = shard.log.pending().len() >= SHARD_LOG_BYTES;
         drop(guard);
         inner.settle(seq, log_full, grown_bytes)?;
         Ok(place.map(|_| seq))

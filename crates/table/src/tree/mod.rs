@@ -17,6 +17,7 @@ mod insert;
 mod log;
 mod open;
 mod options;
+mod past;
 mod read;
 mod room;
 mod segment_files;
@@ -25,7 +26,7 @@ mod update;
 mod version;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -44,7 +45,6 @@ pub use update::{Draft, Slot, check_text_bytes};
 
 use crate::manifest::{Manifest, SetId};
 use crate::memtable::{Chunks, FrozenMemtable, Shard};
-use crate::presence::Presence;
 use crate::schema::{Row, Schema};
 use crate::segment::{SegmentBuffer, SegmentLog};
 use crate::tables::TableSource;
@@ -52,6 +52,7 @@ use crate::wal::ShardLog;
 use backlog::Backlog;
 use hint::Hint;
 use log::LogState;
+use past::Past;
 use room::{Lack, Lacks, Stall, is_full};
 use version::Version;
 
@@ -101,8 +102,8 @@ struct Inner {
     /// Memory of the active memtable, in steps of its allocations.
     active_bytes: AtomicUsize,
     version: ArcSwap<Version>,
-    /// Whether the shards' presence filters cover all tables; not after reopening a set.
-    presence_covers: AtomicBool,
+    /// Whether the shards know of their past all that tables hold; not after reopening a set.
+    knows_past: bool,
     log: Mutex<LogState>,
     flush: Mutex<FlushState>,
     /// A copy of the last committed manifest, for those who must not wait for a flush.
@@ -127,15 +128,15 @@ impl std::fmt::Debug for Inner {
 /// A shard of the active memtable and the log of its operations.
 struct LiveShard {
     rows: Shard,
-    /// Keys that the shard has ever held, also those frozen since.
-    presence: Presence,
+    /// Keys that the shard held before; nothing unless the tree knows its past.
+    past: Past,
     log: ShardLog,
 }
 
 impl LiveShard {
     fn new(schema: &'static Schema, chunks: Arc<Chunks>) -> Self {
         let rows = Shard::new(schema, 0, chunks);
-        Self { rows, presence: Presence::default(), log: ShardLog::default() }
+        Self { rows, past: Past::default(), log: ShardLog::default() }
     }
 }
 

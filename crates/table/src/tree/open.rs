@@ -1,6 +1,6 @@
 //! Opening a tree: beginning a change set, or taking one over from a writer that is gone.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -91,7 +91,7 @@ impl Tree {
 
     fn start(setup: TreeSetup, set: SetId, manifest: Manifest) -> Result<Self> {
         let tables = Tables::new(&manifest.tables, setup.schema, &setup.source);
-        let covers = tables.runs.is_empty();
+        let knows_past = tables.runs.is_empty();
         let segments = SegmentTables::new(&manifest.tables, &setup.source);
         let version = Version { tables, segments, ..Version::default() };
         let next_log = manifest.epoch << 32;
@@ -133,7 +133,7 @@ impl Tree {
             freezes: AtomicU64::new(0),
             active_bytes: AtomicUsize::new(0),
             version: ArcSwap::from_pointee(version),
-            presence_covers: AtomicBool::new(covers),
+            knows_past,
             log: Mutex::new(log),
             flush: Mutex::new(state),
             committed,
@@ -186,8 +186,6 @@ impl Inner {
         let place = shard.rows.place(&key);
         let newer = |old: Row| old.ints[self.schema.seq()] > seq;
         if !shard.rows.at(&place).is_some_and(newer) {
-            let digest = self.schema.digest(&key);
-            shard.presence.insert(digest);
             shard.rows.put(&place, row);
         }
         shard.rows.bytes() - before

@@ -1,7 +1,7 @@
 //! Updates: read some keys, decide, write them, as one operation.
 //!
 //! The active memtable is looked at under the locks of the keys' shards. What is older is read
-//! without them, and only if the presence filter says that there may be something; should the
+//! without them, and only if the shard's past says that there may be something; should the
 //! memtable be frozen meanwhile, it is read again.
 
 use std::array;
@@ -77,9 +77,6 @@ impl Draft<'_, '_> {
             let shard = self.shard(number);
             let before = shard.rows.bytes();
             let place = place.unwrap_or_else(|| shard.rows.place(&key));
-            if !place.is_taken() {
-                shard.presence.insert(schema.digest(&key));
-            }
             shard.rows.put(&place, row);
             let grown = shard.rows.bytes() - before;
             if grown > 0 {
@@ -219,9 +216,8 @@ impl Inner {
         let number = shard_of(self.schema.order(&key.ints));
         let own = shards.iter_mut().find(|(own, _)| *own == number);
         let shard = &mut *own.expect("every key's shard is locked").1;
-        shard.rows.prefetch(key);
-        let digest = self.schema.digest(key);
-        shard.presence.prefetch(digest);
+        let tag = shard.rows.prefetch(key);
+        shard.past.presence().prefetch(tag);
         let place = shard.rows.place(key);
         if let Some(row) = shard.rows.at(&place) {
             let mut buffer = Box::<RowBuffer>::default();
@@ -232,8 +228,7 @@ impl Inner {
         if older.as_ref().is_some_and(|(at, _)| *at == freezes) {
             return Look { row: None, place, is_unknown: false };
         }
-        let covers = self.presence_covers.load(Ordering::Relaxed);
-        let absent = covers && (freezes == 0 || !shard.presence.may_contain(digest));
+        let absent = self.knows_past && !shard.past.may_contain(tag, key);
         *older = absent.then_some((freezes, None));
         Look { row: None, place, is_unknown: !absent }
     }

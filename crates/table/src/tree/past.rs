@@ -1,0 +1,120 @@
+//! Past: whether a shard's older memtables may have held a key, wherever its record is by now.
+//!
+//! A memtable that is frozen is asked itself until the shards' presence filters know its keys, which
+//! whoever writes it to tables sees to first. So filters are filled in order of their lines, off the
+//! path of those who put records, and what is never frozen needs none.
+//! Concurrency: a shard's past is behind the shard's lock; filters change under `flush` only.
+
+use std::sync::Arc;
+
+use super::{Inner, LiveShard};
+use crate::memtable::FrozenMemtable;
+use crate::presence::Presence;
+use crate::schema::Key;
+
+/// Keys that a shard held in memtables before the active one.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    presence: Presence,
+    /// Memtables whose keys the filter does not know yet.
+    unlearnt: Vec<Arc<FrozenMemtable>>,
+}
+
+impl Past {
+    /// The filter.
+    pub(super) fn presence(&self) -> &Presence {
+        &self.presence
+    }
+
+    /// Adds a memtable that was frozen just now.
+    pub(super) fn add(&mut self, memtable: Arc<FrozenMemtable>) {
+        self.unlearnt.push(memtable);
+    }
+
+    /// Whether `key`, whose tag is `tag`, may have been held; never a wrong "no".
+    #[inline]
+    pub(super) fn may_contain(&self, tag: u32, key: &Key) -> bool {
+        self.presence.may_contain(tag)
+            || self.unlearnt.iter().any(|memtable| memtable.contains(key))
+    }
+}
+
+impl Inner {
+    /// Sees to it that the filters know the keys of a frozen memtable, with so many `threads`.
+    pub(super) fn learn(&self, memtable: &Arc<FrozenMemtable>, threads: usize) {
+        memtable.map_shards(threads, |number, frozen| {
+            let is_unlearnt = |own: &Arc<FrozenMemtable>| Arc::ptr_eq(own, memtable);
+            let mut live = self.shards[number].lock();
+            if !live.past.unlearnt.iter().any(is_unlearnt) {
+                return;
+            }
+            let presence = &mut live.past.presence;
+            if let Some(generation) = presence.with_room(frozen.rows()) {
+                generation.extend(frozen.tags());
+            } else {
+                let mut generation = presence.next_generation(frozen.rows());
+                drop(live);
+                generation.extend(frozen.tags());
+                live = self.shards[number].lock();
+                live.past.presence.push(generation);
+            }
+            live.past.unlearnt.retain(|own| !is_unlearnt(own));
+            let live: &LiveShard = &live;
+            self.hints[number].set(live);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_base::Result;
+    use esker_base::clock::SystemClock;
+    use esker_base::store::{MemoryStore, SharedStore};
+
+    use super::*;
+    use crate::manifest::{Manifest, SetId};
+    use crate::schema::record::{self, RECORD};
+    use crate::tables::TableSource;
+    use crate::tree::{Tree, TreeOptions, TreeSetup, Verdict};
+
+    fn tree() -> Result<Tree> {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let setup = TreeSetup {
+            schema: &RECORD,
+            source: TableSource::new(store, 1 << 20),
+            clock: Arc::new(SystemClock),
+            options: TreeOptions { background: false, ..TreeOptions::default() },
+            retention: |_, _| Verdict::Keep,
+            barrier: Arc::new(|| Ok(())),
+        };
+        Tree::create(setup, SetId(1), Manifest::new(vec![], 0))
+    }
+
+    /// How many of `numbers` can be inserted without a look at what is older.
+    fn inserted(tree: &Tree, numbers: std::ops::Range<u64>) -> usize {
+        let is_inserted = |number: &u64| {
+            let key = number.to_be_bytes();
+            tree.insert(&mut record::row(&key, b""), |_, _| {}).expect("memory").is_some()
+        };
+        numbers.filter(is_inserted).count()
+    }
+
+    #[test]
+    fn what_was_frozen_is_remembered_before_and_after_it_is_learnt() -> Result<()> {
+        let tree = tree()?;
+        let inner = &*tree.inner;
+        assert_eq!(inserted(&tree, 0..3_000), 3_000);
+        inner.freeze(true)?;
+        assert_eq!(inserted(&tree, 0..6_000), 3_000, "the frozen memtable is asked");
+        inner.freeze(true)?;
+        for frozen in inner.version.load().frozen.iter().rev() {
+            inner.learn(frozen, 2);
+            assert_eq!(inserted(&tree, 0..6_000), 0);
+        }
+        assert!(inner.shards.iter().all(|shard| shard.lock().past.unlearnt.is_empty()));
+        assert!(inserted(&tree, 6_000..16_000) > 9_900, "the filters know few others");
+        tree.flush()?;
+        assert_eq!(inserted(&tree, 0..16_000), 0);
+        Ok(())
+    }
+}
