@@ -48,6 +48,8 @@ pub struct EntryView<'a> {
     namespace: &'a Namespace,
     block: &'a DecodedBlock,
     row: usize,
+    /// What was said before the block was read.
+    flushes: u64,
 }
 
 /// An entry of a directory with its attributes.
@@ -99,7 +101,8 @@ impl<'a> EntryView<'a> {
     #[inline]
     pub fn inode(&self) -> Result<Inode> {
         let is_link = self.block.int(column::ENTRY, self.row) == Entry::Link.number();
-        if is_link || !self.namespace.files().is_empty() {
+        let files = self.namespace.files();
+        if is_link || !files.is_empty() || files.flushes() != self.flushes {
             return self.current_inode();
         }
         Inode::of_block(self.block, self.row)
@@ -108,12 +111,26 @@ impl<'a> EntryView<'a> {
     /// As [`EntryView::inode`] where the record may not say all.
     #[cold]
     fn current_inode(&self) -> Result<Inode> {
-        let mut inode = Inode::of_block(self.block, self.row)?;
-        if inode.entry == Entry::Link {
-            inode = self.namespace.linked(inode.id, true)?;
+        let (block, row, namespace) = (self.block, self.row, self.namespace);
+        let name = self.name();
+        let key = Key { ints: [0, 1, 2].map(|column| block.int(column, row)), string: name };
+        let mut flushes = self.flushes;
+        let mut inode = Inode::of_block(block, row)?;
+        loop {
+            if inode.entry == Entry::Link {
+                inode = namespace.linked(inode.id, true)?;
+            }
+            let is_file = inode.entry == Entry::Is(FileKind::File);
+            if !is_file || namespace.files().overlay(&mut inode, flushes) {
+                return Ok(inode);
+            }
+            flushes = namespace.files().flushes();
+            match namespace.record(&key, false, true)? {
+                Some(current) => inode = current,
+                // It was removed since.
+                None => return Ok(inode),
+            }
         }
-        self.namespace.files().overlay(&mut inode);
-        Ok(inode)
     }
 }
 
@@ -148,6 +165,7 @@ impl Namespace {
             from.ints[2] = cursor.hash;
         }
         loop {
+            let flushes = self.files().flushes();
             let (cursors, end) = self.layers().cursors(&from.key(), PAGE_ROWS);
             let mut merge = Merge::new(cursors, &from.key())?;
             while merge.advance()? {
@@ -163,7 +181,7 @@ impl Namespace {
                 if block.int(column::ENTRY, row) == 0 || name.is_empty() || name == cursor.name {
                     continue;
                 }
-                if visit(&EntryView { namespace: self, block, row })?.is_break() {
+                if visit(&EntryView { namespace: self, block, row, flushes })?.is_break() {
                     return Ok(());
                 }
             }

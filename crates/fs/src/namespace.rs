@@ -5,7 +5,7 @@
 use std::sync::{Arc, Weak};
 
 use esker_base::{Bytes, Error, Kind, Result};
-use esker_table::schema::RowBuffer;
+use esker_table::schema::{Key, RowBuffer};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
@@ -107,9 +107,19 @@ impl Namespace {
         name: &[u8],
         with_strings: bool,
     ) -> Result<Option<Inode>> {
+        self.record(&key(dir.id(), name), dir.is_fresh(), with_strings)
+    }
+
+    /// The record of `key`, unless there is none or a tombstone.
+    #[inline]
+    pub(crate) fn record(
+        &self,
+        key: &Key,
+        only_writer: bool,
+        with_strings: bool,
+    ) -> Result<Option<Inode>> {
         let mut row = RowBuffer::default();
-        let key = key(dir.id(), name);
-        if !self.layers.get(&key, dir.is_fresh(), with_strings, &mut row)? {
+        if !self.layers.get(key, only_writer, with_strings, &mut row)? {
             return Ok(None);
         }
         let inode = Inode::of_row(&row.row())?;
@@ -118,16 +128,11 @@ impl Namespace {
 
     /// The inode of a file with several names.
     pub(crate) fn linked(&self, id: u128, with_strings: bool) -> Result<Inode> {
-        let mut row = RowBuffer::default();
-        let name = id.to_be_bytes();
-        if self.layers.get(&key(DirId::LINKS, &name), false, with_strings, &mut row)? {
-            let inode = Inode::of_row(&row.row())?;
-            if inode.entry != Entry::Tombstone {
-                return Ok(inode);
-            }
-        }
-        let context = format!("file {id:032x} has a name and no inode; run `esker verify`");
-        Err(Error::new(Kind::Corrupt, context))
+        let found = self.record(&key(DirId::LINKS, &id.to_be_bytes()), false, with_strings)?;
+        found.ok_or_else(|| {
+            let context = format!("file {id:032x} has a name and no inode; run `esker verify`");
+            Error::new(Kind::Corrupt, context)
+        })
     }
 
     /// Looks up `name` in `dir`: its attributes, without content and extended attributes unless
@@ -138,19 +143,23 @@ impl Namespace {
     #[inline]
     pub fn lookup(&self, dir: &DirNode, name: &[u8], with_strings: bool) -> Result<Inode> {
         dir.check(&self.identity, EXECUTE, name)?;
-        // Under the empty name the root keeps its own inode.
-        let found = if name.is_empty() { None } else { self.entry(dir, name, with_strings)? };
-        let Some(mut inode) = found else {
-            check_name(name)?;
-            return Err(Error::new(Kind::NotFound, format!("{}: no such file", show(name))));
-        };
-        match inode.entry {
-            Entry::Link => inode = self.linked(inode.id, with_strings)?,
-            Entry::Is(FileKind::Directory) => self.overlay_times(&mut inode),
-            _ => {}
+        loop {
+            let flushes = self.files.flushes();
+            // Under the empty name the root keeps its own inode.
+            let found = if name.is_empty() { None } else { self.entry(dir, name, with_strings)? };
+            let Some(mut inode) = found else {
+                check_name(name)?;
+                return Err(Error::new(Kind::NotFound, format!("{}: no such file", show(name))));
+            };
+            match inode.entry {
+                Entry::Link => inode = self.linked(inode.id, with_strings)?,
+                Entry::Is(FileKind::Directory) => self.overlay_times(&mut inode),
+                _ => {}
+            }
+            if self.files.overlay(&mut inode, flushes) {
+                return Ok(inode);
+            }
         }
-        self.files.overlay(&mut inode);
-        Ok(inode)
     }
 
     pub(crate) fn overlay_times(&self, inode: &mut Inode) {

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_base::Kind;
 use esker_base::random::Random;
@@ -520,4 +521,37 @@ fn synced_writes_survive_power_loss_at_every_request() {
         stop += 1;
     }
     assert!(stop > 15, "the workload has store requests to stop at");
+}
+
+/// What was written is seen by who looks afterwards, also while the file is being closed.
+#[test]
+fn who_looks_at_a_file_that_is_closed_sees_all_of_it() {
+    let repository = Repository::new(Arc::new(MemoryStore::new()));
+    let session = repository.begin(&[], options(Durability::Async)).expect("begin");
+    let (root, name) = (session.root().clone(), b"file");
+    session.create(&root, name, 0o644).expect("create");
+    let (written, looks) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let look = || {
+            while written.load(Ordering::SeqCst) < 60_000 {
+                let before = written.load(Ordering::SeqCst);
+                let found = session.lookup(&root, name, false).expect("look up").size;
+                assert!(found >= before, "looked up {found} of {before} bytes");
+                let before = written.load(Ordering::SeqCst);
+                let listed = session.read_dir(&root, &Default::default(), 9).expect("list");
+                let found = listed[0].inode.size;
+                assert!(found >= before, "listed {found} of {before} bytes");
+                looks.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        scope.spawn(look);
+        scope.spawn(look);
+        for _ in 0..20_000 {
+            let file = session.open_file(&root, name).expect("open");
+            let at = session.append_file(&file, b"abc").expect("append");
+            written.store(at + 3, Ordering::SeqCst);
+            session.close_file(file).expect("close");
+        }
+    });
+    assert!(looks.into_inner() > 100, "nobody looked");
 }

@@ -205,8 +205,10 @@ impl Session {
         let Some((log, own)) = self.data().log_in_place()? else { return Ok(None) };
         let theirs = own.try_clone().map_err(|error| Error::io(error, "file data"))?;
         drop(self.take_buffer(&mut state));
+        let written_at = UNIX_EPOCH + Duration::from_nanos(state.inode.mtime_ns);
         let (synced_bytes, recorded_bytes, cuts) = (0, None, 0);
         let in_place = InPlace { log, file: own, synced_bytes, recorded_bytes, cuts, set_id: None };
+        in_place.set_written_at(written_at)?;
         state.in_place = Some(in_place);
         self.content_was_placed(file, &mut state);
         Ok(Some(theirs))

@@ -110,14 +110,16 @@ impl OpenFile {
 }
 
 impl State {
-    /// Puts what the record of the file lacks into `inode`.
-    fn overlay(&self, inode: &mut Inode) {
-        if self.is_dirty {
-            self.overlay_own(inode);
+    /// Puts what the record of the file lacks into `inode`; whether it lacks anything.
+    fn overlay(&self, inode: &mut Inode) -> bool {
+        if !self.is_dirty {
+            return false;
         }
+        self.overlay_own(inode);
         if let Some(in_place) = &self.in_place {
             in_place.overlay(inode);
         }
+        true
     }
 
     /// As [`State::overlay`], but only what is to be in the record.

@@ -62,8 +62,10 @@ impl OpenFiles {
         self.files.lock().get(&id).map(|known| known.file.clone())
     }
 
-    /// To be given to [`OpenFiles::get_or_open`] after a record was read.
-    pub(super) fn flushes(&self) -> u64 {
+    /// To be said before a record is read, and given to [`OpenFiles::get_or_open`] or
+    /// [`OpenFiles::overlay`] afterwards.
+    #[inline]
+    pub(crate) fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::SeqCst)
     }
 
@@ -146,12 +148,13 @@ impl OpenFiles {
         self.shows.load(Ordering::SeqCst) > 0
     }
 
-    /// Puts what records lack of an open file into its `inode`.
+    /// Puts what records lack of an open file into its `inode`; whether that is as it should be. It
+    /// is not if the record, which was read when `flushes` was said, may be older than what the file
+    /// has written to it since: it is to be read again.
     #[inline]
-    pub(crate) fn overlay(&self, inode: &mut Inode) {
-        if let Some(file) = self.get(inode.id) {
-            file.state.read().overlay(inode);
-        }
+    pub(crate) fn overlay(&self, inode: &mut Inode, flushes: u64) -> bool {
+        let file = self.get(inode.id);
+        file.is_some_and(|file| file.state.read().overlay(inode)) || self.flushes() == flushes
     }
 
     /// The content of a file was replaced as a whole: `inode` is its record.

@@ -17,9 +17,13 @@ impl Session {
     /// `NotFound`, `Exists`, `Denied`; `IsADirectory` for a directory; `TooManyLinks` over
     /// [`LINKS_MAX`] names.
     pub fn link(&self, old_dir: &Dir, old_name: &[u8], dir: &Dir, name: &[u8]) -> Result<Inode> {
+        let mut flushes = self.files().flushes();
         let mut inode = self.add_name((old_dir, old_name), (dir, name))?;
         // With the structure held nobody may wait for a file, as who has it may wait for that.
-        self.files().overlay(&mut inode);
+        while !self.files().overlay(&mut inode, flushes) {
+            flushes = self.files().flushes();
+            inode = self.linked(inode.id, false)?;
+        }
         Ok(inode)
     }
 
