@@ -1,14 +1,17 @@
-//! Chunks: the memory of arenas, in pieces of one size that have been in use when they are needed.
+//! Chunks: the memory of arenas, in pieces of one size, and of hash tables, that has been in use when
+//! it is needed.
 //!
 //! Memory that a process writes to for the first time is slow: the kernel clears it, and a hypervisor
 //! may have to find it. So the pieces of memtables that were written to tables serve the next ones,
-//! and once a tree takes large ones a thread writes to some ahead of whoever needs them.
-//! Concurrency: a list behind a lock that is taken once a piece.
+//! and once a tree takes large ones a thread writes to some ahead of whoever needs them. It also has
+//! slots ready for the next shard whose hash table grows: shards grow to one size in turn
+//! (`shard.rs`), so few suffice.
+//! Concurrency: lists behind a lock that is taken once a piece and once a hash table.
 
 use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::SHARDS;
 use super::arena::CHUNK_BYTES;
@@ -16,16 +19,18 @@ use crate::memory::ZeroedArray;
 
 /// Pieces that lie ready: shards fill alike, so all of them may ask for one at about the same time.
 const READY: usize = SHARDS;
-/// Writing to one byte of each page is writing to it for the first time.
-const PAGE_BYTES: usize = 4096;
+/// Hash tables whose slots lie ready.
+const TABLES_READY: usize = 2;
+/// Slots that are worth a thread.
+const SLOTS_MIN: usize = 1 << 13;
 
-/// Memory of arenas: of all memtables of a tree.
+/// Memory of all memtables of a tree.
 #[derive(Debug)]
 pub struct Chunks {
     shared: Arc<Shared>,
     /// The thread, if it could be started.
     thread: OnceLock<Option<JoinHandle<()>>>,
-    /// Whether a thread prepares pieces.
+    /// Whether a thread prepares memory.
     prepares: bool,
 }
 
@@ -35,23 +40,30 @@ struct Shared {
     changed: Condvar,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     free: Vec<ZeroedArray<u8>>,
     /// How many may lie here.
     kept_max: usize,
     /// How many the thread sees to.
     ready: usize,
+    /// Slots of hash tables of one size, all of them zero.
+    tables: Vec<ZeroedArray<u64>>,
+    /// That size.
+    slots: usize,
+    /// How many shards have not got a table of that size yet.
+    tables_left: usize,
+    /// Slots that the thread gives to the kernel.
+    outgrown: Vec<ZeroedArray<u64>>,
     stopping: bool,
 }
 
 impl Chunks {
-    /// None yet; at most `kept_bytes_max` will lie ready. With `prepares`, a thread is started with the
-    /// first that is taken.
+    /// None yet; at most `kept_bytes_max` will lie ready. With `prepares`, a thread is started once
+    /// much is taken.
     #[must_use]
     pub fn new(kept_bytes_max: usize, prepares: bool) -> Self {
-        let kept_max = kept_bytes_max / CHUNK_BYTES;
-        let state = State { free: Vec::new(), kept_max, ready: 0, stopping: false };
+        let state = State { kept_max: kept_bytes_max / CHUNK_BYTES, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         Self { shared, thread: OnceLock::new(), prepares }
     }
@@ -64,13 +76,7 @@ impl Chunks {
             self.shared.changed.notify_one();
             state.free.pop()
         };
-        if self.prepares {
-            // Without it everything takes longer, nothing else.
-            self.thread.get_or_init(|| {
-                let shared = self.shared.clone();
-                Builder::new().name("esker-memory".to_owned()).spawn(move || shared.prepare()).ok()
-            });
-        }
+        self.prepare();
         taken.unwrap_or_else(|| ZeroedArray::new(CHUNK_BYTES))
     }
 
@@ -84,13 +90,53 @@ impl Chunks {
         drop(chunks);
     }
 
+    /// So many slots, all zero, for a hash table that grows.
+    pub(super) fn take_slots(&self, count: usize) -> ZeroedArray<u64> {
+        if !self.prepares || count < SLOTS_MIN {
+            return ZeroedArray::new(count);
+        }
+        let (taken, others) = {
+            let mut state = self.shared.state.lock();
+            let mut others = Vec::new();
+            if state.slots != count {
+                others = std::mem::take(&mut state.tables);
+                (state.slots, state.tables_left) = (count, SHARDS);
+            }
+            state.tables_left = state.tables_left.saturating_sub(1);
+            self.shared.changed.notify_one();
+            (state.tables.pop(), others)
+        };
+        drop(others);
+        self.prepare();
+        taken.unwrap_or_else(|| ZeroedArray::written(count))
+    }
+
+    /// Gives slots to the kernel that a hash table has grown out of.
+    pub(super) fn outgrow(&self, slots: ZeroedArray<u64>) {
+        if self.prepares && slots.len() >= SLOTS_MIN {
+            self.shared.state.lock().outgrown.push(slots);
+            self.shared.changed.notify_one();
+        }
+    }
+
     /// Gives all that lies here to the kernel: it may be long until more is taken.
     pub fn release(&self) {
         let mut state = self.shared.state.lock();
-        state.ready = 0;
+        (state.ready, state.tables_left) = (0, 0);
         let free = std::mem::take(&mut state.free);
+        let tables = std::mem::take(&mut state.tables);
         drop(state);
-        drop(free);
+        drop((free, tables));
+    }
+
+    /// Starts the thread. Without it everything takes longer, nothing else.
+    fn prepare(&self) {
+        if self.prepares {
+            self.thread.get_or_init(|| {
+                let shared = self.shared.clone();
+                Builder::new().name("esker-memory".to_owned()).spawn(move || shared.prepare()).ok()
+            });
+        }
     }
 }
 
@@ -106,19 +152,26 @@ impl Drop for Chunks {
 }
 
 impl Shared {
-    /// Sees to it that pieces lie ready, until it is stopped.
+    /// Sees to it that memory lies ready, until it is stopped.
     fn prepare(&self) {
         let mut state = self.state.lock();
         while !state.stopping {
-            if state.free.len() >= state.ready {
+            let slots = state.slots;
+            if !state.outgrown.is_empty() {
+                let outgrown = std::mem::take(&mut state.outgrown);
+                MutexGuard::unlocked(&mut state, || drop(outgrown));
+            } else if state.tables.len() < TABLES_READY.min(state.tables_left) {
+                let table = MutexGuard::unlocked(&mut state, || ZeroedArray::written(slots));
+                // Another size may be asked for by now.
+                if state.slots == slots {
+                    state.tables.push(table);
+                }
+            } else if state.free.len() < state.ready {
+                let chunk = MutexGuard::unlocked(&mut state, || ZeroedArray::written(CHUNK_BYTES));
+                state.free.push(chunk);
+            } else {
                 self.changed.wait(&mut state);
-                continue;
             }
-            drop(state);
-            let mut chunk = ZeroedArray::new(CHUNK_BYTES);
-            chunk.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1);
-            state = self.state.lock();
-            state.free.push(chunk);
         }
     }
 }
@@ -146,5 +199,23 @@ mod tests {
         }
         chunks.release();
         assert!(chunks.shared.state.lock().free.len() <= 1, "but for one that was on its way");
+    }
+
+    #[test]
+    fn slots_lie_ready_for_as_many_shards_as_there_are() {
+        let chunks = Chunks::new(0, true);
+        let ready = || chunks.shared.state.lock().tables.len();
+        for count in [SLOTS_MIN, 2 * SLOTS_MIN] {
+            for left in (0..SHARDS).rev() {
+                let mut slots = chunks.take_slots(count);
+                assert!(slots.len() == count && slots.iter().all(|&slot| slot == 0));
+                slots.fill(7);
+                chunks.outgrow(slots);
+                while ready() < TABLES_READY.min(left) {
+                    std::thread::yield_now();
+                }
+            }
+            assert_eq!(ready(), 0);
+        }
     }
 }

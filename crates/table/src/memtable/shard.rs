@@ -1,21 +1,26 @@
 //! Shard: the records of one part of the key space, found by a hash table over an arena.
 //!
 //! Slots hold `tag << 32 | position`, in linear probing from the slot that the tag's high bits
-//! name. Where the last integer of a key is a hash, the tag is its high bits, rotated by a number
+//! name. They double when they are 11 to 13 sixteenths full, one shard after the other: each at a
+//! part of its own, since shards fill alike. Where the last integer of a key is a hash, the tag is its high bits, rotated by a number
 //! of the group; so walking the slots visits each group's records nearly in key order, and sorting
 //! a shard takes little more than one pass (`sorted.rs`).
 //! Concurrency: one owner at a time; the tree keeps a mutex around each.
 
 use std::sync::Arc;
 
-use super::SHARD_BITS;
 use super::arena::{Arena, Header};
 use super::chunks::Chunks;
 use super::groups::{Group, Groups, hash, salt};
+use super::{SHARD_BITS, SHARDS};
 use crate::memory::{ZeroedArray, prefetch};
 use crate::schema::{KEY_INTS_MAX, Key, Row, Schema, mix};
 
 const SLOTS_MIN: usize = 256;
+/// Slots double once so many of [`LOAD_PARTS`] are in use, and one more for each shard before.
+const LOAD_MIN: usize = 88;
+const LOAD_PARTS: usize = 128;
+const _: () = assert!((LOAD_MIN + SHARDS) * 16 <= LOAD_PARTS * 13);
 
 /// Integers that name a group, padded with 0.
 pub type GroupKey = [u64; KEY_INTS_MAX - 1];
@@ -24,8 +29,13 @@ pub type GroupKey = [u64; KEY_INTS_MAX - 1];
 #[derive(Debug)]
 pub struct Shard {
     schema: &'static Schema,
+    chunks: Arc<Chunks>,
+    /// See [`LOAD_MIN`].
+    load_max: usize,
     slots: ZeroedArray<u64>,
     rows: usize,
+    /// Rows for which there are slots.
+    rows_max: usize,
     pub(super) arena: Arena,
     pub(super) groups: Groups,
     bytes: usize,
@@ -51,17 +61,18 @@ impl Place {
 }
 
 impl Shard {
-    /// An empty shard with `slots` to begin with: 0, or as many as another has. Its records will be
-    /// in memory of `chunks`.
-    pub fn new(schema: &'static Schema, slots: usize, chunks: Arc<Chunks>) -> Self {
-        assert!(slots == 0 || slots.is_power_of_two() && slots >= SLOTS_MIN);
+    /// The empty shard `number`; it will take memory from `chunks`.
+    pub fn new(schema: &'static Schema, number: usize, chunks: Arc<Chunks>) -> Self {
         Self {
             schema,
-            slots: ZeroedArray::new(slots),
+            load_max: LOAD_MIN + number,
+            slots: ZeroedArray::default(),
             rows: 0,
-            arena: Arena::new(chunks),
+            rows_max: 0,
+            arena: Arena::new(chunks.clone()),
+            chunks,
             groups: Groups::default(),
-            bytes: slots * 8,
+            bytes: 0,
         }
     }
 
@@ -145,7 +156,7 @@ impl Shard {
         row: &Row,
         is_elsewhere: impl FnOnce(u32) -> bool,
     ) -> Option<Place> {
-        if (self.rows + 1) * 4 > self.slots.len() * 3 {
+        if self.rows == self.rows_max {
             self.grow();
         }
         let group_key = self.group_key(key);
@@ -184,7 +195,7 @@ impl Shard {
     /// Where `key` is or would be; makes room for it.
     #[inline]
     pub fn place(&mut self, key: &Key) -> Place {
-        if (self.rows + 1) * 4 > self.slots.len() * 3 {
+        if self.rows == self.rows_max {
             self.grow();
         }
         let group_key = self.group_key(key);
@@ -219,9 +230,10 @@ impl Shard {
         }
     }
 
+    #[cold]
     fn grow(&mut self) {
         let count = (self.slots.len() * 2).max(SLOTS_MIN);
-        let old = std::mem::replace(&mut self.slots, ZeroedArray::new(count));
+        let old = std::mem::replace(&mut self.slots, self.chunks.take_slots(count));
         self.bytes += (count - old.len()) * 8;
         for &entry in old.iter().filter(|&&entry| entry != 0) {
             let mut slot = self.first_slot((entry >> 32) as u32);
@@ -230,6 +242,8 @@ impl Shard {
             }
             self.slots[slot] = entry;
         }
+        self.rows_max = count * self.load_max / LOAD_PARTS;
+        self.chunks.outgrow(old);
     }
 
     /// The record at `place`, in stored form, if there is one.

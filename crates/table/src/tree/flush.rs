@@ -31,8 +31,6 @@ const PART_ROWS_MIN: usize = 1 << 16;
 /// Numbers set aside for the tables of one part.
 const PART_TABLES_MAX: u64 = 1 << 10;
 const _: () = assert!(crate::memtable::SHARD_BYTES_MAX as u64 / TABLE_BYTES < PART_TABLES_MAX);
-/// Slots of a shard that are worth making at once for the next memtable.
-const KEPT_SLOTS_MIN: usize = 1 << 14;
 /// Frozen memtables that may wait for the thread before writers wait with them.
 const FROZEN_MAX: usize = 1;
 
@@ -144,17 +142,11 @@ impl Inner {
         let mut segments = self.segments.lock();
         let last_seq = self.next_seq.load(Ordering::Acquire) - 1;
         let mut taken = Vec::with_capacity(shards.len());
-        let mut fresh_bytes = 0;
         for (number, shard) in shards.iter_mut().enumerate() {
             log.chunk.take(number, &mut shard.log);
             let past = std::mem::take(&mut shard.past);
-            // The next memtable will be as full when it is frozen, unless this was asked for.
-            let slots = shard.rows.slots_place().1;
-            let keeps_size = !all && slots >= KEPT_SLOTS_MIN;
-            let rows =
-                Shard::new(self.schema, if keeps_size { slots } else { 0 }, self.chunks.clone());
+            let rows = Shard::new(self.schema, number, self.chunks.clone());
             let fresh = LiveShard { rows, past, log: ShardLog::default() };
-            fresh_bytes += fresh.rows.bytes();
             taken.push(std::mem::replace(&mut **shard, fresh).rows);
         }
         log.chunk.take_segments(&mut segments.log);
@@ -172,7 +164,7 @@ impl Inner {
             version
         });
         self.freezes.fetch_add(1, Ordering::Relaxed);
-        self.active_bytes.store(fresh_bytes, Ordering::Relaxed);
+        self.active_bytes.store(0, Ordering::Relaxed);
         self.backlog.look_again();
         if self.logs() {
             log.switch();

@@ -134,8 +134,8 @@ struct LiveShard {
 }
 
 impl LiveShard {
-    fn new(schema: &'static Schema, chunks: Arc<Chunks>) -> Self {
-        let rows = Shard::new(schema, 0, chunks);
+    fn new(schema: &'static Schema, number: usize, chunks: Arc<Chunks>) -> Self {
+        let rows = Shard::new(schema, number, chunks);
         Self { rows, past: Past::default(), log: ShardLog::default() }
     }
 }

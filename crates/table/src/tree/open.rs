@@ -123,7 +123,7 @@ impl Tree {
             retention: setup.retention,
             barrier: setup.barrier,
             shards: (0..SHARDS)
-                .map(|_| LiveShard::new(setup.schema, chunks.clone()))
+                .map(|number| LiveShard::new(setup.schema, number, chunks.clone()))
                 .map(|shard| CachePadded::new(Mutex::new(shard)))
                 .collect(),
             chunks,
