@@ -10,7 +10,7 @@ use std::fmt;
 use esker_base::{Error, Kind, Result};
 use esker_table::block::DecodedBlock;
 use esker_table::manifest::SetId;
-use esker_table::schema::{IntColumn, Key, Row, Schema};
+use esker_table::schema::{IntColumn, Key, Row, RowBuffer, Schema};
 use esker_table::segment::LogPlace;
 use esker_table::wire::unzigzag;
 
@@ -402,13 +402,30 @@ impl Inode {
         Self::of_columns(row)
     }
 
-    /// What the record at `row` of `block` says. Inlined, it reads no more columns than are used.
+    /// As [`Inode::of_row`] of a record that was read.
     ///
     /// # Errors
     /// As [`Inode::of_row`].
     #[inline]
+    pub(crate) fn of_buffer(row: &RowBuffer) -> Result<Self> {
+        Self::of_columns(row)
+    }
+
+    /// What the record at `row` of `block` says.
+    ///
+    /// # Errors
+    /// As [`Inode::of_row`].
     pub(crate) fn of_block(block: &DecodedBlock, row: usize) -> Result<Self> {
-        Self::of_columns(&Stored { block, row })
+        Self::of_columns(&Stored::<{ !0 }> { block, row })
+    }
+
+    /// As [`Inode::of_block`] where the records of `block` differ in few columns, as most do; `None`
+    /// where they differ in others. Inlined, it looks at no more columns than are used, and does not
+    /// ask which of them differ.
+    #[inline(always)]
+    pub(crate) fn of_plain_block(block: &DecodedBlock, row: usize) -> Option<Result<Self>> {
+        let is_plain = block.varies() & !PLAIN == 0;
+        is_plain.then(|| Self::of_columns(&Stored::<PLAIN> { block, row }))
     }
 
     #[inline(always)]
@@ -472,7 +489,7 @@ impl Inode {
 }
 
 /// A copy of `bytes`, of which most are none.
-#[inline]
+#[inline(always)]
 fn owned(bytes: &[u8]) -> Vec<u8> {
     if bytes.is_empty() { Vec::new() } else { bytes.to_vec() }
 }
@@ -495,31 +512,54 @@ impl Columns for Row<'_> {
     }
 }
 
-/// A record in stored form, of which each column is made readable by itself.
-struct Stored<'a> {
+impl Columns for RowBuffer {
+    #[inline(always)]
+    fn int(&self, column: usize) -> u64 {
+        self.ints[column]
+    }
+
+    #[inline(always)]
+    fn string(&self, column: usize) -> &[u8] {
+        &self.strings[column]
+    }
+}
+
+/// Columns in which records usually differ, and those of the directory, which are not asked for.
+const PLAIN: u32 =
+    0b11 | 1 << column::HASH | 1 << column::SEQ | 1 << column::SIZE | 1 << column::MTIME;
+
+/// A record in stored form, of which each column is made readable by itself. Its block's records
+/// differ in no columns but those of `VARYING`.
+struct Stored<'a, const VARYING: u32> {
     block: &'a DecodedBlock,
     row: usize,
 }
 
-impl Stored<'_> {
+impl<const VARYING: u32> Stored<'_, VARYING> {
+    #[inline(always)]
+    fn stored(&self, column: usize) -> u64 {
+        let may_vary = VARYING >> column & 1 == 1;
+        if may_vary { self.block.int(column, self.row) } else { self.block.shared(column) }
+    }
+
     #[inline(always)]
     fn follow(&self, column: usize, base: u64) -> u64 {
-        unzigzag(self.block.int(column, self.row)).wrapping_add(base)
+        unzigzag(self.stored(column)).wrapping_add(base)
     }
 }
 
-impl Columns for Stored<'_> {
+impl<const VARYING: u32> Columns for Stored<'_, VARYING> {
     /// As [`Schema::restore`] does for all columns of [`INODE`].
     #[inline(always)]
     fn int(&self, number: usize) -> u64 {
         use column as c;
-        let stored = |column| self.block.int(column, self.row);
         match number {
-            c::CTIME | c::ATIME => self.follow(number, stored(c::MTIME)),
-            c::ID_LOW => self.follow(number, stored(c::SEQ)),
-            c::LOG_LENGTH => self.follow(number, stored(c::SIZE)),
-            c::LOG_WRITTEN => self.follow(number, self.follow(c::LOG_LENGTH, stored(c::SIZE))),
-            _ => stored(number),
+            c::CTIME | c::ATIME => self.follow(number, self.stored(c::MTIME)),
+            c::ID_LOW => self.follow(number, self.stored(c::SEQ)),
+            c::LOG_LENGTH => self.follow(number, self.stored(c::SIZE)),
+            // Not by way of itself: then it would be a call.
+            c::LOG_WRITTEN => self.follow(number, self.follow(c::LOG_LENGTH, self.stored(c::SIZE))),
+            _ => self.stored(number),
         }
     }
 
@@ -564,9 +604,37 @@ mod tests {
         block.push(&INODE, &Row::default());
         block.push(&INODE, &row);
         INODE.restore(&mut row.ints);
-        let stored = Stored { block: &block, row: 1 };
+        let stored = Stored::<{ !0 }> { block: &block, row: 1 };
         for column in 0..INODE.ints.len() {
             assert_eq!(stored.int(column), row.ints[column]);
+        }
+    }
+
+    #[test]
+    fn a_plain_block_says_what_any_block_says() {
+        let mut inode = Inode::new(Entry::Is(FileKind::File), 0o640, 1_000);
+        (inode.uid, inode.gid, inode.id, inode.content) = (7, 8, 9 << 64, b"x".to_vec());
+        let mut block = DecodedBlock::default();
+        for at in 0..3 {
+            (inode.seq, inode.size, inode.id) = (at, 5 * at, inode.id + u128::from(at));
+            (inode.mtime_ns, inode.ctime_ns) = (1_000 + at, 1_000 + at);
+            let mut row = inode.row(&key(DirId(u128::from(at)), b"name"));
+            INODE.store(&mut row.ints);
+            block.push(&INODE, &row);
+            let inode = Inode::of_plain_block(&block, at as usize);
+            // Access times do not follow from the second row on: their column varies then.
+            assert_eq!(inode.is_some(), at == 0);
+        }
+        block.clear();
+        inode.atime_ns = inode.mtime_ns;
+        for at in 0..3 {
+            (inode.seq, inode.id, inode.size) = (at, 9 << 64 | u128::from(at), 5 * at);
+            let mut row = inode.row(&key(DirId(u128::from(at)), b"name"));
+            INODE.store(&mut row.ints);
+            block.push(&INODE, &row);
+            let plain = Inode::of_plain_block(&block, at as usize).expect("a plain block");
+            assert_eq!(plain.expect("our own record"), inode);
+            assert_eq!(Inode::of_block(&block, at as usize).expect("our own record"), inode);
         }
     }
 

@@ -193,7 +193,7 @@ impl Layers {
         let mut row = RowBuffer::default();
         for base in &self.bases {
             if base.tables.get(&wanted, true, &mut row)? {
-                let inode = Inode::of_row(&row.row())?;
+                let inode = Inode::of_buffer(&row)?;
                 below.next_generation = below.next_generation.max(inode.next_generation());
                 below.inode.get_or_insert(inode);
             }

@@ -102,23 +102,28 @@ impl<'a> EntryView<'a> {
     pub fn inode(&self) -> Result<Inode> {
         let is_link = self.block.int(column::ENTRY, self.row) == Entry::Link.number();
         let files = self.namespace.files();
-        if is_link || !files.is_empty() || files.flushes() != self.flushes {
-            return self.current_inode();
+        if !is_link
+            && files.is_empty()
+            && files.flushes() == self.flushes
+            && let Some(inode) = Inode::of_plain_block(self.block, self.row)
+        {
+            return inode;
         }
-        Inode::of_block(self.block, self.row)
+        self.any_inode().map(|inode| *inode)
     }
 
-    /// As [`EntryView::inode`] where the record may not say all.
-    #[cold]
-    fn current_inode(&self) -> Result<Inode> {
+    /// As [`EntryView::inode`] where the record may not say all, or differs from others in unusual
+    /// columns. Boxed so that what is usual stays in registers.
+    #[inline(never)]
+    fn any_inode(&self) -> Result<Box<Inode>> {
         let (block, row, namespace) = (self.block, self.row, self.namespace);
         let name = self.name();
         let key = Key { ints: [0, 1, 2].map(|column| block.int(column, row)), string: name };
         let mut flushes = self.flushes;
-        let mut inode = Inode::of_block(block, row)?;
+        let mut inode = Box::new(Inode::of_block(block, row)?);
         loop {
             if inode.entry == Entry::Link {
-                inode = namespace.linked(inode.id, true)?;
+                *inode = namespace.linked(inode.id, true)?;
             }
             let is_file = inode.entry == Entry::Is(FileKind::File);
             if !is_file || namespace.files().overlay(&mut inode, flushes) {
@@ -126,7 +131,7 @@ impl<'a> EntryView<'a> {
             }
             flushes = namespace.files().flushes();
             match namespace.record(&key, false, true)? {
-                Some(current) => inode = current,
+                Some(current) => *inode = current,
                 // It was removed since.
                 None => return Ok(inode),
             }

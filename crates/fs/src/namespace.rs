@@ -13,7 +13,7 @@ use crate::data;
 use crate::dir::{Dir, DirNode, Touched};
 use crate::file::OpenFiles;
 use crate::identity::{EXECUTE, Identity, READ};
-use crate::inode::{DirId, Entry, FileId, FileKind, Inode, key};
+use crate::inode::{DirId, Entry, FileId, FileKind, Inode, column, key};
 use crate::layers::Layers;
 use crate::path::{SYMLINKS_MAX, check_name, components, show, split_last};
 use crate::xattr::{self, Xattrs};
@@ -58,7 +58,7 @@ impl Namespace {
     pub(crate) fn new(layers: Layers, identity: Identity) -> Result<Self> {
         let mut row = RowBuffer::default();
         let inode = if layers.get(&key(DirId::ROOT, b""), false, true, &mut row)? {
-            Inode::of_row(&row.row())?
+            Inode::of_buffer(&row)?
         } else {
             Inode::new(Entry::Is(FileKind::Directory), ROOT_MODE, 0)
         };
@@ -122,7 +122,7 @@ impl Namespace {
         if !self.layers.get(key, only_writer, with_strings, &mut row)? {
             return Ok(None);
         }
-        let inode = Inode::of_row(&row.row())?;
+        let inode = Inode::of_buffer(&row)?;
         Ok((inode.entry != Entry::Tombstone).then_some(inode))
     }
 
@@ -143,23 +143,43 @@ impl Namespace {
     #[inline]
     pub fn lookup(&self, dir: &DirNode, name: &[u8], with_strings: bool) -> Result<Inode> {
         dir.check(&self.identity, EXECUTE, name)?;
+        let (key, mut row) = (key(dir.id(), name), RowBuffer::default());
         loop {
             let flushes = self.files.flushes();
             // Under the empty name the root keeps its own inode.
-            let found = if name.is_empty() { None } else { self.entry(dir, name, with_strings)? };
-            let Some(mut inode) = found else {
-                check_name(name)?;
-                return Err(Error::new(Kind::NotFound, format!("{}: no such file", show(name))));
-            };
-            match inode.entry {
-                Entry::Link => inode = self.linked(inode.id, with_strings)?,
-                Entry::Is(FileKind::Directory) => self.overlay_times(&mut inode),
-                _ => {}
+            let is_found = !name.is_empty()
+                && self.layers.get(&key, dir.is_fresh(), with_strings, &mut row)?;
+            let is_file = row.ints[column::ENTRY] == Entry::Is(FileKind::File).number();
+            if is_found && is_file && self.files.is_empty() && self.files.flushes() == flushes {
+                return Inode::of_buffer(&row);
             }
-            if self.files.overlay(&mut inode, flushes) {
+            let inode = is_found.then(|| Inode::of_buffer(&row)).transpose()?;
+            if let Some(inode) = self.current(name, inode, with_strings, flushes)? {
                 return Ok(inode);
             }
         }
+    }
+
+    /// What `inode`, the record of `name` if there is one, stands for, where that is not all; `None`
+    /// if it was read when `flushes` was said and is to be read again.
+    fn current(
+        &self,
+        name: &[u8],
+        inode: Option<Inode>,
+        with_strings: bool,
+        flushes: u64,
+    ) -> Result<Option<Inode>> {
+        let Some(mut inode) = inode.filter(|inode| inode.entry != Entry::Tombstone) else {
+            check_name(name)?;
+            return Err(Error::new(Kind::NotFound, format!("{}: no such file", show(name))));
+        };
+        match inode.entry {
+            Entry::Link => inode = self.linked(inode.id, with_strings)?,
+            Entry::Is(FileKind::Directory) => self.overlay_times(&mut inode),
+            _ => {}
+        }
+        let is_current = self.files.overlay(&mut inode, flushes);
+        Ok(is_current.then_some(inode))
     }
 
     pub(crate) fn overlay_times(&self, inode: &mut Inode) {

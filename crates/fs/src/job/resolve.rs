@@ -262,7 +262,7 @@ fn base_of(key: &KeyBuffer, below: &[&Tables]) -> Result<Option<Inode>> {
     let mut row = RowBuffer::default();
     for tables in below {
         if tables.get(&wanted, true, &mut row)? {
-            return Inode::of_row(&row.row()).map(Some);
+            return Inode::of_buffer(&row).map(Some);
         }
     }
     Ok(None)

@@ -143,6 +143,20 @@ impl DecodedBlock {
         if varies { self.ints[column][row] } else { self.constants[column] }
     }
 
+    /// The columns in which records differ, as bits.
+    #[inline(always)]
+    #[must_use]
+    pub fn varies(&self) -> u32 {
+        self.varies
+    }
+
+    /// The stored integer of `column`, which is none of [`DecodedBlock::varies`], in all records.
+    #[inline(always)]
+    #[must_use]
+    pub fn shared(&self, column: usize) -> u64 {
+        self.constants[column]
+    }
+
     /// The stored integers at `row`.
     #[inline]
     #[must_use]
