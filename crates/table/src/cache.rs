@@ -98,25 +98,27 @@ impl BlockCache {
     }
 
     /// Reads a key's record in `block` if the block has an image: whether there is a record.
+    /// `is_first_group` says whether the block begins with the key's group.
     #[inline]
     pub(crate) fn get_record(
         &self,
-        (shelf, block): (&Shelf, usize),
+        (shelf, block, is_first_group): (&Shelf, usize, bool),
         wanted: &Wanted,
         with_strings: bool,
         out: &mut RowBuffer,
     ) -> Option<bool> {
         let (hot, slots) = (self.hot.as_ref()?, shelf.slots.as_ref()?);
-        hot.get((slots, block), wanted, with_strings, out)
+        hot.get((slots, block, is_first_group), wanted, with_strings, out)
     }
 
-    /// Notes that a point read has met `parsed`, block `block`, in the cache.
+    /// Notes that a point read has met `parsed`, block `block`, which begins with the group
+    /// `group`, in the cache.
     #[inline]
-    pub(crate) fn warm_up(&self, shelf: &Shelf, block: usize, parsed: &Block) {
+    pub(crate) fn warm_up(&self, shelf: &Shelf, block: usize, parsed: &Block, group: &[u64]) {
         if let (Some(hot), Some(slots)) = (&self.hot, &shelf.slots)
             && !slots.is_settled(block)
         {
-            hot.insert(slots, block, parsed, || self.make_room(hot));
+            hot.insert(slots, block, (parsed, group), || self.make_room(hot));
         }
     }
 

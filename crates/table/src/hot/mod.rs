@@ -3,7 +3,8 @@
 //! A block that point reads have met in the cache gets an image (`image.rs`). Images lie in chunks
 //! of large pages. Each block of an open table has a slot, half a line of the processor's cache,
 //! that says where its image is and about where in it a key's row is, so a warm read waits for
-//! memory once.
+//! memory once. What many images of a table have in common, their form, is kept once, beside the
+//! slots, so that a read fetches nothing of an image but the key's row.
 //! Eviction: chunks are used in turn. When one is used again, images that were read since they
 //! were put there stay, up to half of it; the others go.
 //! Concurrency: readers take no lock and write nothing but a mark, the first time. A slot's state
@@ -16,7 +17,7 @@
 mod image;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
@@ -25,7 +26,7 @@ use crate::block::{Block, DecodedBlock};
 use crate::memory::{Zeroable, ZeroedArray, prefetch};
 use crate::schema::{Followers, RowBuffer, Schema};
 use crate::table::Wanted;
-use image::{BUCKETS, Image, Layout, Words};
+use image::{BUCKETS, Image, Shape, View, Words};
 
 /// Bytes of a chunk: a large page.
 const CHUNK_BYTES_MAX: u64 = 2 << 20;
@@ -38,8 +39,18 @@ const LINE_WORDS: usize = 8;
 const IMAGE_SHARE: usize = 4;
 const GENERATIONS: u64 = 1 << 14;
 
+/// A table has at most this many common forms, and no more than a part of its blocks.
+const FORMS_MAX: usize = 128;
+const FORM_SHARE: usize = 8;
+/// Longer forms are not common.
+const FORM_WORDS_MAX: usize = 32;
+/// A form of an image's own takes at most this many lines.
+const OWN_FORM_LINES_MAX: usize = u8::MAX as usize - FORMS_MAX;
+
 /// The image of one block: bit 0 whether there is one, bit 1 whether it was read, then 14 bits of
-/// generation, a byte for each part of its layout, and the line where it starts.
+/// generation, a byte for its form, one for the words of a row, and the line where it starts. The
+/// form is the number of a common one, or [`FORMS_MAX`] and how many lines the image's own takes,
+/// which come first.
 const PRESENT: u64 = 1;
 const READ: u64 = 2;
 /// State of a block that no image suits.
@@ -49,6 +60,9 @@ const UNFIT: u64 = 2;
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: ZeroedArray<Slot>,
+    forms: ZeroedArray<AtomicU64>,
+    /// How many of them there are; each stays as it is.
+    forms_count: AtomicUsize,
     schema: &'static Schema,
     followers: Followers,
 }
@@ -76,14 +90,17 @@ impl Slots {
         for (slot, first) in slots.iter().zip(firsts) {
             slot.first.store(first, Ordering::Relaxed);
         }
-        Arc::new(Self { slots, schema, followers: schema.followers() })
+        let forms = slots.len().div_ceil(FORM_SHARE).min(FORMS_MAX);
+        let forms = ZeroedArray::new(forms * FORM_WORDS_MAX);
+        let (forms_count, followers) = (AtomicUsize::new(0), schema.followers());
+        Arc::new(Self { slots, forms, forms_count, schema, followers })
     }
 
     /// Hints the processor that [`Slots::block_of`] follows.
     #[inline]
     pub(crate) fn prefetch(&self, blocks: &Range<usize>, order: u64) {
         let start = self.slots.as_ptr().wrapping_add(guess(blocks, order));
-        prefetch(start);
+        prefetch(start.wrapping_sub(1));
         prefetch(start.wrapping_add(1));
     }
 
@@ -92,8 +109,13 @@ impl Slots {
     #[inline]
     pub(crate) fn block_of(&self, blocks: &Range<usize>, order: u64) -> Option<usize> {
         let first_of = |block: usize| self.slots[block].first.load(Ordering::Relaxed);
-        let mut block = guess(blocks, order);
-        // Blocks are nearly as even as their keys.
+        let guess = guess(blocks, order);
+        // Blocks are nearly as even as their keys, so that the first step, either way, is mostly the
+        // last: without a branch, which would wait for memory.
+        let back = usize::from(guess > blocks.start) & usize::from(first_of(guess) > order);
+        let next = (guess + 1).min(blocks.end - 1);
+        let ahead = usize::from(next > guess) & usize::from(first_of(next) <= order);
+        let mut block = guess - back + ahead;
         while first_of(block) > order {
             if block == blocks.start {
                 return None;
@@ -106,16 +128,50 @@ impl Slots {
         (first_of(block) != order).then_some(block)
     }
 
+    /// Memory that slots and forms take.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.slots) + size_of_val(&*self.forms)
+    }
+
+    #[inline]
+    fn form(&self, number: usize) -> Words<'_> {
+        let start = number * FORM_WORDS_MAX;
+        Words(self.forms.get(start..start + FORM_WORDS_MAX).unwrap_or_default())
+    }
+
+    /// The number of a common form, which becomes one if there is room. Only for who holds
+    /// `filling`.
+    fn number_of(&self, form: &[u64]) -> Option<usize> {
+        let count = self.forms_count.load(Ordering::Relaxed);
+        let words = form.iter().copied().chain(std::iter::repeat(0)).take(FORM_WORDS_MAX);
+        if form.len() > FORM_WORDS_MAX {
+            return None;
+        }
+        let is_own = |number: &usize| {
+            let own = self.form(*number).0.iter().map(|word| word.load(Ordering::Relaxed));
+            own.eq(words.clone())
+        };
+        if let Some(number) = (0..count).find(is_own) {
+            return Some(number);
+        }
+        let own = self.form(count).0;
+        own.iter().zip(words).for_each(|(own, word)| own.store(word, Ordering::Relaxed));
+        self.forms_count.store(count + usize::from(!own.is_empty()), Ordering::Relaxed);
+        (!own.is_empty()).then_some(count)
+    }
+
     /// Whether `block` has an image, or cannot have one.
     pub(crate) fn is_settled(&self, block: usize) -> bool {
         self.slots[block].state.load(Ordering::Relaxed) != 0
     }
 }
 
-/// Where in `blocks`, which are evenly spread, `order` should be.
+/// Where in `blocks`, which are evenly spread, `order` should be. The group begins in the block
+/// before them, on average in the middle of it.
 #[inline]
 fn guess(blocks: &Range<usize>, order: u64) -> usize {
-    blocks.start + ((u128::from(order) * blocks.len() as u128) >> 64) as usize
+    let place = (u128::from(order) * blocks.len() as u128).saturating_sub(1 << 63);
+    blocks.start + (place >> 64) as usize
 }
 
 impl Slot {
@@ -127,15 +183,24 @@ impl Slot {
     fn publish(&self, image_line: usize, layout: Layout, generation: u64) {
         let state = PRESENT
             | (generation % GENERATIONS) << 2
-            | u64::from(layout.header) << 16
+            | u64::from(layout.form) << 16
             | u64::from(layout.stride) << 24
             | (image_line as u64) << 32;
         self.state.store(state, Ordering::Release);
     }
 }
 
-fn layout_of(state: u64) -> Layout {
-    Layout { header: (state >> 16) as u8, stride: (state >> 24) as u8 }
+/// The parts of a state that say how an image lies.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    form: u8,
+    stride: u8,
+}
+
+impl Layout {
+    fn of(state: u64) -> Self {
+        Self { form: (state >> 16) as u8, stride: (state >> 24) as u8 }
+    }
 }
 
 /// Images under one budget, shared by all tables of a cache.
@@ -164,6 +229,17 @@ struct Tenant {
     block: usize,
     line: usize,
     words: usize,
+}
+
+/// The form of an image as its layout names it, and the image's own words.
+fn lay_out(slots: &Slots, mut form: Vec<u64>, is_common: bool, words: Vec<u64>) -> (u8, Vec<u64>) {
+    if is_common && let Some(number) = slots.number_of(&form) {
+        return (number as u8, words);
+    }
+    let lines = form.len().div_ceil(LINE_WORDS);
+    form.resize(lines * LINE_WORDS, 0);
+    form.extend(words);
+    ((FORMS_MAX + lines) as u8, form)
 }
 
 impl HotRecords {
@@ -204,24 +280,45 @@ impl HotRecords {
         Some(Words(&chunk[start..]))
     }
 
+    /// The image that `state` says `slot` to have, and whether its form is its own.
+    #[inline]
+    fn view<'a>(&'a self, slots: &'a Slots, slot: &Slot, state: u64) -> Option<(View<'a>, bool)> {
+        let (words, layout) = (self.words(state)?, Layout::of(state));
+        let shape = Shape { starts: slot.starts(), stride: layout.stride };
+        Some(match usize::from(layout.form).checked_sub(FORMS_MAX) {
+            None => {
+                let form = slots.form(usize::from(layout.form));
+                (View { form, rows: words, shape }, false)
+            }
+            Some(lines) => {
+                let rows = Words(words.0.get(lines * LINE_WORDS..)?);
+                (View { form: words, rows, shape }, true)
+            }
+        })
+    }
+
     /// Hints the processor that `digest` is looked up in `block` soon.
     #[inline]
     pub(crate) fn prefetch(&self, slots: &Slots, block: usize, digest: u64) {
         let slot = &slots.slots[block];
         let state = slot.state.load(Ordering::Relaxed);
         if state & PRESENT != 0
-            && let Some(words) = self.words(state)
+            && let Some((view, is_own)) = self.view(slots, slot, state)
         {
-            layout_of(state).prefetch(words, &slot.starts(), digest);
+            view.prefetch(digest);
+            if is_own {
+                view.prefetch_form();
+            }
         }
     }
 
-    /// Reads a key's record in `block` into `out`, its strings only if `with_strings`; whether
-    /// there is one, or `None` if the block has no image. Then `out` may hold anything.
+    /// Reads a key's record in `block`, which `is_first_group` says to begin with the key's group,
+    /// into `out`, its strings only if `with_strings`; whether there is one, or `None` if the block
+    /// has no image. Then `out` may hold anything.
     #[inline]
     pub(crate) fn get(
         &self,
-        (slots, block): (&Slots, usize),
+        (slots, block, is_first_group): (&Slots, usize, bool),
         wanted: &Wanted,
         with_strings: bool,
         out: &mut RowBuffer,
@@ -231,10 +328,10 @@ impl HotRecords {
         if state & PRESENT == 0 {
             return None;
         }
-        let words = self.words(state)?;
-        let row_at = layout_of(state).find(words, &slot.starts(), slots.schema, wanted);
+        let (view, _) = self.view(slots, slot, state)?;
+        let row_at = view.find(slots.schema, wanted, is_first_group);
         if let Some(row_at) = row_at {
-            image::read(words, row_at, (&slots.followers, &wanted.key), with_strings, out);
+            view.read(row_at, (&slots.followers, &wanted.key), with_strings, out);
         }
         // What was read is good only if the image was still there afterwards.
         fence(Ordering::Acquire);
@@ -248,20 +345,25 @@ impl HotRecords {
         Some(row_at.is_some())
     }
 
-    /// Gives `block`, whose slot is not settled, an image. Calls `grown` when memory was taken.
+    /// Gives `block`, whose slot is not settled and which begins with the group `group`, an image.
+    /// Calls `grown` when memory was taken.
     #[cold]
     pub(crate) fn insert(
         &self,
         slots: &Arc<Slots>,
         number: usize,
-        block: &Block,
+        (block, group): (&Block, &[u64]),
         grown: impl FnOnce(),
     ) {
         let words_max = self.chunk_words() / IMAGE_SHARE;
         let image = if block.memory_bytes() <= 2 * 8 * words_max {
             let mut decoded = DecodedBlock::default();
             block.decode(&mut decoded);
-            Image::of(slots.schema, &decoded).filter(|image| image.words.len() <= words_max)
+            let image = Image::of(slots.schema, group, &decoded);
+            image.filter(|image| {
+                image.form.len() <= OWN_FORM_LINES_MAX * LINE_WORDS
+                    && image.form.len() + LINE_WORDS + image.words.len() <= words_max
+            })
         } else {
             None
         };
@@ -277,7 +379,9 @@ impl HotRecords {
             slot.state.store(UNFIT, Ordering::Relaxed);
             return;
         };
-        if filling.used_words + image.words.len() > self.chunk_words() {
+        let (form, words) = lay_out(slots, image.form, image.is_form_common, image.words);
+        let layout = Layout { form, stride: image.shape.stride };
+        if filling.used_words + words.len() > self.chunk_words() {
             self.turn(&mut filling);
         }
         let chunk = self.chunks[filling.chunk].get();
@@ -287,16 +391,12 @@ impl HotRecords {
             grown();
             new
         });
-        for (own, start) in slot.starts.iter().zip(image.starts) {
+        for (own, start) in slot.starts.iter().zip(image.shape.starts) {
             own.store(start, Ordering::Relaxed);
         }
-        let tenant = Tenant {
-            slots: Arc::downgrade(slots),
-            block: number,
-            line: 0,
-            words: image.words.len(),
-        };
-        self.place(&mut filling, chunk, tenant, &image.words, image.layout);
+        let (slots, line) = (Arc::downgrade(slots), 0);
+        let tenant = Tenant { slots, block: number, line, words: words.len() };
+        self.place(&mut filling, chunk, tenant, &words, layout);
     }
 
     /// Puts an image where the chunk that is being filled has room.
@@ -342,7 +442,7 @@ impl HotRecords {
                 let words: Vec<u64> =
                     words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
                 stay_words += words.len().next_multiple_of(LINE_WORDS);
-                stay.push((tenant, words, layout_of(state)));
+                stay.push((tenant, words, Layout::of(state)));
             }
         }
         // Readers that see what overwrites the chunk from here on see the cleared states as well.
@@ -388,7 +488,7 @@ mod tests {
         let wanted = Wanted { key, digest: RECORD.digest(&key) };
         let mut out = RowBuffer::default();
         hot.prefetch(slots, number, wanted.digest);
-        match hot.get((slots, number), &wanted, true, &mut out) {
+        match hot.get((slots, number, true), &wanted, true, &mut out) {
             None => false,
             Some(found) => {
                 assert_eq!(found, row < ROWS);
@@ -409,7 +509,7 @@ mod tests {
         let (slots, blocks): (_, Vec<Block>) = (slots(), (0..BLOCKS).map(block).collect());
         let mut grown = 0;
         for (number, block) in blocks.iter().enumerate() {
-            hot.insert(&slots, number, block, || grown += 1);
+            hot.insert(&slots, number, (block, &[]), || grown += 1);
             assert!(read(&hot, &slots, number, 3) || number > 0);
             // The first block is read all the time, so it outlives many others.
             assert!(read(&hot, &slots, 0, ROWS - 1), "after {number} blocks");
@@ -421,7 +521,7 @@ mod tests {
         assert!((20..BLOCKS - 20).contains(&there), "{there} of {BLOCKS} blocks");
         drop(slots);
         let others = super::tests::slots();
-        (0..BLOCKS).for_each(|number| hot.insert(&others, number, &blocks[number], || ()));
+        (0..BLOCKS).for_each(|number| hot.insert(&others, number, (&blocks[number], &[]), || ()));
         assert!(read(&hot, &others, BLOCKS - 1, 7));
     }
 
@@ -441,7 +541,7 @@ mod tests {
             }
             for step in 0..3_000 {
                 let number = crate::schema::mix(step) as usize % BLOCKS;
-                hot.insert(&slots, number, &blocks[number], || ());
+                hot.insert(&slots, number, (&blocks[number], &[]), || ());
             }
         });
     }

@@ -80,6 +80,10 @@ impl IndexBuilder {
 pub struct Index {
     firsts: Vec<[u64; KEY_INTS_MAX]>,
     buckets: Buckets,
+    /// The groups with which blocks begin, if keys are evenly spread in each: few, so that the
+    /// processor's cache holds them.
+    groups: Vec<Group>,
+    group_buckets: Buckets,
     /// Column of the integer by which groups are ordered, if it is evenly spread.
     spread: Option<usize>,
     separators: Strings,
@@ -126,9 +130,13 @@ impl Index {
         }
         last.string = input.bytes(1 << 16, "a key's string within bounds")?.to_vec();
         input.end()?;
+        let spread = schema.hash_of.map(|_| schema.key_ints - 1);
+        let groups = spread.map_or(Vec::new(), |_| groups_of(&firsts, schema.group_ints));
         let index = Self {
-            buckets: Buckets::of(&firsts, schema.group_ints),
-            spread: schema.hash_of.map(|_| schema.key_ints - 1),
+            buckets: Buckets::of(&firsts, |first| first[0]),
+            group_buckets: Buckets::of(&groups, |group| group.ints[0]),
+            groups,
+            spread,
             firsts,
             separators,
             bytes: bytes.to_vec(),
@@ -197,6 +205,12 @@ impl Index {
         self.block_of_tied(key, after)
     }
 
+    /// The group of the first key of `block`.
+    #[inline]
+    pub fn first_group(&self, block: usize, schema: &Schema) -> &[u64] {
+        &self.firsts[block][..schema.group_ints]
+    }
+
     /// The last integers of the blocks' first keys.
     pub fn first_orders(&self, schema: &Schema) -> impl ExactSizeIterator<Item = u64> {
         self.firsts.iter().map(|first| schema.order(first))
@@ -207,16 +221,17 @@ impl Index {
     #[inline]
     pub fn group_blocks(&self, key: &Key) -> Option<Range<usize>> {
         let order = self.spread?;
-        let (blocks, is_group) = self.buckets.range(key.ints[0]);
-        let first = self.firsts.get(blocks.start)?;
-        let is_own = is_group && (0..order).all(|at| first[at] == key.ints[at]);
-        is_own.then_some(blocks)
+        let ints = std::array::from_fn(|at| if at < order { key.ints[at] } else { 0 });
+        let near = &self.groups[self.group_buckets.range(key.ints[0])];
+        let group = near.get(near.partition_point(|group| group.ints < ints))?;
+        let (start, end) = group.blocks;
+        (group.ints == ints).then_some(start as usize..end as usize)
     }
 
     /// How many blocks start at or before the integers of `key`.
     #[inline]
     fn after(&self, key: &Key) -> usize {
-        let Range { start: mut low, end: mut high } = self.buckets.range(key.ints[0]).0;
+        let Range { start: mut low, end: mut high } = self.buckets.range(key.ints[0]);
         if low == high {
             return low;
         }
@@ -286,64 +301,77 @@ impl Index {
     pub fn memory_bytes(&self) -> usize {
         self.firsts.capacity() * size_of::<[u64; KEY_INTS_MAX]>()
             + self.bytes.len()
-            + self.buckets.starts.capacity() * 4
+            + (self.buckets.starts.capacity() + self.group_buckets.starts.capacity()) * 4
+            + self.groups.capacity() * size_of::<Group>()
             + self.separators.heap_bytes()
             + (self.offsets.capacity() + self.filter_offsets.capacity()) * 8
     }
 }
 
-/// Blocks by the first integer of their first keys, so that a search need not begin with all.
+/// A group with which blocks begin.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    /// The integers that name it; those past the schema's are 0.
+    ints: [u64; KEY_INTS_MAX - 1],
+    /// The first of its blocks, and the one after the last.
+    blocks: (u32, u32),
+}
+
+/// The groups of `firsts`. Hostile keys may not ascend; the caller finds out.
+fn groups_of(firsts: &[[u64; KEY_INTS_MAX]], group_ints: usize) -> Vec<Group> {
+    let mut end = 0;
+    let group_of = |blocks: &[[u64; KEY_INTS_MAX]]| {
+        let start = end;
+        end += blocks.len() as u32;
+        let ints = std::array::from_fn(|at| if at < group_ints { blocks[0][at] } else { 0 });
+        Group { ints, blocks: (start, end) }
+    };
+    firsts.chunk_by(|a, b| a[..group_ints] == b[..group_ints]).map(group_of).collect()
+}
+
+/// Blocks or groups by their first integer, so that a search need not begin with all.
 #[derive(Debug)]
 struct Buckets {
     low: u64,
     high: u64,
     shift: u32,
-    /// The first block of each bucket, in all but the highest bit, which says that the bucket's
-    /// blocks, if any, all start with keys of one group; one more entry for the end.
+    /// The first item of each bucket; one more entry for the end.
     starts: Vec<u32>,
 }
 
-/// Set if all blocks of a bucket start with keys of one group.
-const ONE_GROUP: u32 = 1 << 31;
-const _: () = assert!(TABLE_DATA_BYTES_MAX / (BLOCK_BYTES_MIN as u64) < ONE_GROUP as u64);
+const _: () = assert!(TABLE_DATA_BYTES_MAX / (BLOCK_BYTES_MIN as u64) < u32::MAX as u64);
 
 impl Buckets {
-    fn of(firsts: &[[u64; KEY_INTS_MAX]], group_ints: usize) -> Self {
-        let (low, high) = (firsts[0][0], firsts[firsts.len() - 1][0]);
-        // About as many buckets as blocks. Hostile keys may not ascend; the caller finds out.
+    fn of<T>(items: &[T], int_of: impl Fn(&T) -> u64) -> Self {
+        let (Some(low), Some(high)) = (items.first().map(&int_of), items.last().map(&int_of))
+        else {
+            return Self { low: 0, high: 0, shift: 0, starts: vec![0; 2] };
+        };
+        // About as many buckets as items. Hostile keys may not ascend; the caller finds out.
         let range = high.saturating_sub(low);
-        let shift = (u64::BITS - range.leading_zeros()).saturating_sub(firsts.len().ilog2() + 1);
+        let shift = (u64::BITS - range.leading_zeros()).saturating_sub(items.len().ilog2() + 1);
         let count = (range >> shift) as usize + 1;
         let mut starts = Vec::with_capacity(count + 1);
-        for (block, first) in firsts.iter().enumerate() {
-            let bucket = (first[0].saturating_sub(low) >> shift) as usize;
+        for (at, item) in items.iter().enumerate() {
+            let bucket = (int_of(item).saturating_sub(low) >> shift) as usize;
             while starts.len() <= bucket.min(count - 1) {
-                starts.push(block as u32);
+                starts.push(at as u32);
             }
         }
-        starts.resize(count + 1, firsts.len() as u32);
-        for bucket in 0..count {
-            let blocks = &firsts[starts[bucket] as usize..starts[bucket + 1] as usize];
-            let groups = blocks.first().zip(blocks.last());
-            if groups.is_some_and(|(a, b)| a[..group_ints] == b[..group_ints]) {
-                starts[bucket] |= ONE_GROUP;
-            }
-        }
+        starts.resize(count + 1, items.len() as u32);
         Self { low, high, shift, starts }
     }
 
-    /// Blocks of which the last that starts at or before keys with first integer `int` is one, or
-    /// comes just before; and whether there are any, and all start with keys of one group.
+    /// Items of which the last that is at or before first integer `int` is one, or comes just
+    /// before.
     #[inline]
-    fn range(&self, int: u64) -> (Range<usize>, bool) {
+    fn range(&self, int: u64) -> Range<usize> {
         if int < self.low {
-            return (0..0, false);
+            return 0..0;
         }
         let bucket = (int.min(self.high) - self.low) >> self.shift;
         let bucket = (bucket as usize).min(self.starts.len() - 2);
-        let start = self.starts[bucket];
-        let range = (start & !ONE_GROUP) as usize..(self.starts[bucket + 1] & !ONE_GROUP) as usize;
-        (range, start & ONE_GROUP != 0)
+        self.starts[bucket] as usize..self.starts[bucket + 1] as usize
     }
 }
 
@@ -413,7 +441,9 @@ mod tests {
                 let after = firsts.partition_point(|first| *first <= (group, hash));
                 let key = Key { ints: [group, hash, 0], string: b"x" };
                 prop_assert_eq!(index.block_of(&key), after.saturating_sub(1));
-                if let Some(blocks) = index.group_blocks(&key) {
+                let blocks = index.group_blocks(&key);
+                prop_assert_eq!(blocks.is_some(), groups.contains_key(&group));
+                if let Some(blocks) = blocks {
                     prop_assert!(!blocks.is_empty());
                     prop_assert!(firsts[blocks.clone()].iter().all(|first| first.0 == group));
                     prop_assert!(blocks.start == 0 || firsts[blocks.start - 1].0 != group);

@@ -16,6 +16,7 @@ use super::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::block::{BLOCK_BYTES_MAX, Block};
 use crate::cache::{BlockCache, Shelf};
 use crate::filter;
+use crate::hot::Slots;
 use crate::pace::Pace;
 use crate::schema::{Key, RowBuffer, Schema};
 use crate::wire::Damage;
@@ -85,6 +86,8 @@ pub struct Seek<'a> {
     /// Blocks of the key's group, if the key's place follows from its hash.
     blocks: Option<Range<usize>>,
     block: usize,
+    /// Whether the block begins with the key's group.
+    is_first_group: bool,
 }
 
 impl Seek<'_> {
@@ -96,7 +99,13 @@ impl Seek<'_> {
         let order = table.schema.order(&wanted.key.ints);
         let found = self.blocks.as_ref().zip(slots);
         let found = found.and_then(|(blocks, slots)| slots.block_of(blocks, order));
-        self.block = found.unwrap_or_else(|| table.index.block_of(&wanted.key));
+        self.is_first_group = found.is_some();
+        self.block = found.unwrap_or_else(|| {
+            let block = table.index.block_of(&wanted.key);
+            let group = table.index.first_group(block, table.schema);
+            self.is_first_group = group == &wanted.key.ints[..group.len()];
+            block
+        });
         table.cache.prefetch_record(&table.shelf, self.block, wanted.digest);
     }
 
@@ -105,7 +114,7 @@ impl Seek<'_> {
     #[inline]
     pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
         let table = self.table;
-        let place = (&table.shelf, self.block);
+        let place = (&table.shelf, self.block, self.is_first_group);
         match table.cache.get_record(place, wanted, with_strings, out) {
             Some(found) => Ok(found),
             None => table.get_in_block(self.block, wanted, with_strings, out),
@@ -189,7 +198,8 @@ impl Table {
     /// Memory that the open table takes, without cached blocks.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.tail.len() + self.index.memory_bytes()
+        let slots = self.shelf.slots().map_or(0, Slots::memory_bytes);
+        self.tail.len() + self.index.memory_bytes() + slots
     }
 
     /// Whether block `block` may hold a key of `digest`.
@@ -207,7 +217,7 @@ impl Table {
             slots.prefetch(&blocks, self.schema.order(&wanted.key.ints));
             Some(blocks)
         });
-        Seek { table: self, blocks, block: 0 }
+        Seek { table: self, blocks, block: 0, is_first_group: false }
     }
 
     /// Reads a key's record into `out`, its strings only if `with_strings`; false if there is none.
@@ -230,7 +240,8 @@ impl Table {
         }
         let block = match self.cache.get(&self.shelf, number) {
             Some(block) => {
-                self.cache.warm_up(&self.shelf, number, &block);
+                let group = self.index.first_group(number, self.schema);
+                self.cache.warm_up(&self.shelf, number, &block, group);
                 block
             }
             None => self.block(number)?,

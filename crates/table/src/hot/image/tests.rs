@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::block::BLOCK_ROWS_MAX;
+use crate::block::{BLOCK_ROWS_MAX, DecodedBlock};
 use crate::schema::record::{self, RECORD};
-use crate::schema::{IntColumn, Row};
+use crate::schema::{IntColumn, KEY_INTS_MAX, Row};
 
 fn hash(name: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name)
@@ -48,30 +48,34 @@ fn decoded(schema: &Schema, rows: &[Row]) -> DecodedBlock {
     decoded
 }
 
-fn words_of(image: &Image) -> Vec<AtomicU64> {
-    image.words.iter().copied().map(AtomicU64::new).collect()
+fn words_of(words: &[u64]) -> Vec<AtomicU64> {
+    words.iter().copied().map(AtomicU64::new).collect()
 }
 
-/// Looks up `key`; the whole record if there is one.
-fn look_up(schema: &Schema, image: &Image, words: &[AtomicU64], key: &Key) -> Option<RowBuffer> {
+/// Looks up `key` in a block that begins with the group `group`; the whole record if there is one.
+fn look_up(schema: &Schema, view: View, group: &[u64], key: &Key) -> Option<RowBuffer> {
     let wanted = Wanted { key: *key, digest: schema.digest(key) };
-    let row_at = image.layout.find(Words(words), &image.starts, schema, &wanted)?;
+    view.prefetch(wanted.digest);
+    let row_at = view.find(schema, &wanted, *group == key.ints[..group.len()])?;
     let mut out = RowBuffer::default();
-    read(Words(words), row_at, (&schema.followers(), key), true, &mut out);
+    view.read(row_at, (&schema.followers(), key), true, &mut out);
     Some(out)
 }
 
 fn check(schema: &Schema, rows: &[Row], absent: &[Key]) {
-    let image = Image::of(schema, &decoded(schema, rows)).expect("records that suit an image");
-    let words = words_of(&image);
+    let group = &rows[0].ints[..schema.group_ints];
+    let image = Image::of(schema, group, &decoded(schema, rows));
+    let image = image.expect("records that suit an image");
+    let (form, words) = (words_of(&image.form), words_of(&image.words));
+    let view = View { form: Words(&form), rows: Words(&words), shape: image.shape };
     for row in rows {
         let key = schema.key(row);
-        let found = look_up(schema, &image, &words, &key).expect("a record that is there");
+        let found = look_up(schema, view, group, &key).expect("a record that is there");
         assert_eq!(found.ints, row.ints);
         assert_eq!(found.row().strings, row.strings);
     }
     for key in absent.iter().filter(|key| rows.iter().all(|row| schema.key(row) != **key)) {
-        assert!(look_up(schema, &image, &words, key).is_none());
+        assert!(look_up(schema, view, group, key).is_none());
     }
 }
 
@@ -127,35 +131,74 @@ proptest! {
     /// What a reader sees while the words are overwritten; the answer is discarded.
     #[test]
     fn any_words_are_read_without_harm(
-        words in proptest::collection::vec(any::<u64>(), 0..200),
-        (header, stride) in any::<(u8, u8)>(),
-        starts in any::<[u64; BUCKETS / 8]>(),
-        digest in any::<u64>(),
+        (form, rows) in any::<(Vec<u64>, Vec<u64>)>(),
+        (starts, stride) in any::<([u64; BUCKETS / 8], u8)>(),
+        (digest, is_group) in any::<(u64, bool)>(),
     ) {
-        let words: Vec<AtomicU64> = words.into_iter().map(AtomicU64::new).collect();
-        let words = Words(&words);
-        let layout = Layout { header, stride };
+        let (form, rows) = (words_of(&form), words_of(&rows));
+        let shape = Shape { starts, stride };
+        let view = View { form: Words(&form), rows: Words(&rows), shape };
         let key = Key { ints: [0; KEY_INTS_MAX], string: b"name" };
-        let wanted = Wanted { key, digest };
-        layout.prefetch(words, &starts, digest);
-        let _ = layout.find(words, &starts, &NAMED, &wanted);
-        let mut out = RowBuffer::default();
-        read(words, usize::from(header), (&NAMED.followers(), &key), true, &mut out);
-        is_key(words, &Header::of(words), usize::from(header) * 64, &NAMED, &key);
+        view.prefetch(digest);
+        view.prefetch_form();
+        let _ = view.find(&NAMED, &Wanted { key, digest }, is_group);
+        view.read(usize::from(stride), (&NAMED.followers(), &key), true, &mut RowBuffer::default());
+        view.is_key(&Header::of(view.form), usize::from(stride) * 64, &NAMED, &key);
     }
 }
 
-#[test]
-fn records_of_mdtest_take_two_words() {
-    let rows: Vec<Named> = (0..BLOCK_ROWS_MAX as u64)
-        .map(|at| {
-            let name = format!("file.mdtest.0.{}", 1_000_000 + at * 7_919).into_bytes();
-            (7, name, (at * 48_271) % (1 << 20), (1 << 50) + (at * 69_621) % (1 << 30), Vec::new())
-        })
-        .collect();
-    let rows = in_order(rows);
+/// `count` random files of a directory as a benchmark makes them.
+fn mdtest(seed: u64, count: usize) -> Vec<Named> {
+    let row = |at: u64| {
+        let random = crate::schema::mix(seed << 32 | at);
+        let name = format!("file.mdtest.0.{}", 1_000_000 + random % 8_000_000).into_bytes();
+        let time = (1 << 50) + random % 1_500_000_007;
+        (7, name, random % 1_000_003, time, Vec::new())
+    };
+    in_order((0..count as u64).map(row).collect())
+}
+
+fn image_of(rows: &[Named]) -> Option<Image> {
     let rows: Vec<Row> = rows.iter().map(named_row).collect();
-    let image = Image::of(&NAMED, &decoded(&NAMED, &rows)).expect("records that suit an image");
-    assert_eq!(image.layout.stride, 2);
-    assert!(image.layout.header <= 20);
+    Image::of(&NAMED, &[7], &decoded(&NAMED, &rows))
+}
+
+#[test]
+fn records_of_mdtest_take_two_words_and_have_forms_in_common() {
+    let images: Vec<Image> =
+        (0..64).map(|block| image_of(&mdtest(block, BLOCK_ROWS_MAX)).expect("an image")).collect();
+    assert!(images.iter().all(|image| image.shape.stride == 2 && image.is_form_common));
+    let mut forms: Vec<&[u64]> = images.iter().map(|image| &image.form[..]).collect();
+    forms.sort_unstable();
+    forms.dedup();
+    assert!(forms.len() <= 4, "{} forms of 64 blocks", forms.len());
+    assert!(forms.iter().all(|form| form.len() <= 20));
+}
+
+/// Symptom: a record of a full block was not found. Cause: the end of the last bucket with records
+/// is where the next begins, and 256 did not fit its byte. Fix: such a block, one of ten million,
+/// has no image.
+#[test]
+fn a_full_block_with_nothing_in_its_last_bucket_has_no_image() {
+    let is_last =
+        |row: &Named| place_of(NAMED.digest(&NAMED.key(&named_row(row)))).0 == BUCKETS - 1;
+    let mut rows = mdtest(0, 2 * BLOCK_ROWS_MAX);
+    rows.retain(|row| !is_last(row));
+    assert!(image_of(&rows[..BLOCK_ROWS_MAX]).is_none());
+    let rows: Vec<Row> = rows[1..BLOCK_ROWS_MAX].iter().map(named_row).collect();
+    check(&NAMED, &rows, &[]);
+}
+
+#[test]
+fn a_key_of_another_group_is_not_found() {
+    let rows = mdtest(0, 100);
+    let of_8 = |row: &Named| (8, row.1.clone(), row.2, row.3, row.4.clone());
+    let others: Vec<Named> = rows.iter().map(of_8).collect();
+    let absent: Vec<Row> = others.iter().map(named_row).collect();
+    let absent: Vec<Key> = absent.iter().map(|row| NAMED.key(row)).collect();
+    check(&NAMED, &rows.iter().map(named_row).collect::<Vec<Row>>(), &absent);
+    // Of a block that does not begin as the index says, each row has its own group.
+    let rows: Vec<Row> = rows.iter().map(named_row).collect();
+    let image = Image::of(&NAMED, &[8], &decoded(&NAMED, &rows)).expect("an image");
+    assert!(!image.is_form_common);
 }
