@@ -42,6 +42,7 @@ BOUNDS = [
     ("list.find", "null", 0.80),
     ("fio.read", "ext4", 0.85),
     ("fio.write", "ext4", 0.85),
+    ("fio.write_next", "ext4", 0.85),
 ]
 
 
@@ -162,16 +163,19 @@ def listing(system, options, figures):
 def transfer(system, options, figures):
     place = system.at / "io"
     place.mkdir()
-    for name, pattern, block, fraction in (
-        ("write", "write", "1m", 1),
-        ("read", "read", "1m", 1),
-        ("random_write", "randwrite", "4k", 16),
-        ("random_read", "randread", "4k", 16),
+    for name, file, pattern, block, fraction in (
+        ("write", "data", "write", "1m", 1),
+        ("read", "data", "read", "1m", 1),
+        ("random_write", "data", "randwrite", "4k", 16),
+        ("random_read", "data", "randread", "4k", 16),
+        # A second large file, which mounts may have written otherwise than the first.
+        ("write_next", "next", "write", "1m", 1),
+        ("random_write_new", "new", "randwrite", "4k", 16),
     ):
         forget()
         size = options.megabytes if fraction == 1 else max(1, options.megabytes // fraction)
         told = run("fio", "--output-format=json", "--ioengine=psync", "--randrepeat=1",
-                   f"--directory={place}", "--name=io", "--filename=data", f"--rw={pattern}",
+                   f"--directory={place}", "--name=io", f"--filename={file}", f"--rw={pattern}",
                    f"--bs={block}", f"--filesize={options.megabytes}m", f"--io_size={size}m",
                    "--invalidate=0", "--end_fsync=1" if "write" in pattern else "--end_fsync=0")
         job = json.loads(told[told.index("{"):])["jobs"][0]

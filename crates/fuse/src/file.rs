@@ -44,7 +44,7 @@ const BACKED_BYTES_MIN: u64 = 4 << 20;
 pub(crate) struct Opened {
     content: Content,
     count: u64,
-    /// Whether it was made to be opened.
+    /// Whether nothing was written to it before it was opened to be written.
     is_new: bool,
     /// What the kernel knows the store's file by that it reads and writes instead: the same for all
     /// who have it open.
@@ -96,17 +96,8 @@ impl Front {
                     opened.backing.clone()
                 }
                 None => {
-                    let content = self.content(&node)?;
-                    let backing = match &content {
-                        Content::Fixed(inode) => self.pass_reads(inode, register),
-                        Content::Changing(file) if flags.intersects(WRITES) => {
-                            self.pass_writes(self.parent(&node).as_deref(), file, register)
-                        }
-                        Content::Changing(_) => None,
-                    };
-                    let (count, is_new) = (1, false);
-                    *file = Some(Opened { content, count, is_new, backing: backing.clone() });
-                    backing
+                    let opened = self.open_first(&node, flags, register)?;
+                    file.insert(opened).backing.clone()
                 }
             }
         };
@@ -119,6 +110,25 @@ impl Front {
             })?;
         }
         Ok(backing)
+    }
+
+    /// Opens `node`, which nobody has open.
+    fn open_first(
+        &self,
+        node: &Node,
+        flags: OFlags,
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Result<Opened, Errno> {
+        let content = self.content(node)?;
+        let writes = flags.intersects(WRITES);
+        let (is_new, backing) = match &content {
+            Content::Fixed(inode) => (false, self.pass_reads(inode, register)),
+            Content::Changing(file) if writes && file.is_blank() => {
+                (true, self.pass_writes(self.parent(node).as_deref(), file, register))
+            }
+            Content::Changing(_) => (false, None),
+        };
+        Ok(Opened { content, count: 1, is_new, backing })
     }
 
     /// Lets the kernel read the store's file instead of asking for `inode`, if there is one; what
@@ -135,7 +145,7 @@ impl Front {
         register(&file).ok().map(Arc::new)
     }
 
-    /// Lets the kernel write `file`, in `parent`, in the store, if it is empty and likely to get large;
+    /// Lets the kernel write `file`, in `parent`, in the store, if it is new and likely to get large;
     /// what cannot be passed through is written like any other.
     fn pass_writes(
         &self,

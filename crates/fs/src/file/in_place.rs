@@ -174,6 +174,13 @@ impl InPlace {
 }
 
 impl State {
+    /// Whether nothing but zeros was ever written, and nobody writes it in place.
+    pub(super) fn is_blank(&self) -> bool {
+        let inode = &self.inode;
+        let is_placed = inode.mapped || inode.extent.is_some() || self.in_place.is_some();
+        !is_placed && inode.content.is_empty() && self.buffer.as_ref().is_none_or(Vec::is_empty)
+    }
+
     /// The file's size now.
     pub(super) fn size(&self) -> Result<u64> {
         self.in_place.as_ref().map_or(Ok(self.inode.size), InPlace::bytes)
@@ -182,8 +189,9 @@ impl State {
 
 impl Session {
     /// Lets the caller write `file` in place: returns the store's file that has its bytes from now
-    /// on, open for reading and writing. None where that cannot be: `file` is not empty, the store
-    /// has no files, every change is to be durable at once, or many files are written so.
+    /// on, open for reading and writing. None where that cannot be: something was written to `file`
+    /// already, the store has no files, every change is to be durable at once, or many files are
+    /// written so.
     ///
     /// It is read and looked at through this session as ever, but gets set-id bits only at the end.
     /// What is written survives power loss after [`Session::sync_file`], as far as it was written
@@ -196,19 +204,22 @@ impl Session {
     pub fn begin_in_place(&self, file: &Arc<OpenFile>) -> Result<Option<File>> {
         let _content = self.content();
         let mut state = file.state.write();
-        let inode = &state.inode;
-        let is_empty = inode.size == 0 && !inode.mapped && inode.extent.is_none();
-        let is_possible = state.in_place.is_none() && inode.mode & SET_ID_BITS == 0;
-        if !is_empty || !is_possible || self.tree().durability() == Durability::Always {
+        let is_possible = state.is_blank() && state.inode.mode & SET_ID_BITS == 0;
+        if !is_possible || self.tree().durability() == Durability::Always {
             return Ok(None);
         }
         let Some((log, own)) = self.data().log_in_place()? else { return Ok(None) };
         let theirs = own.try_clone().map_err(|error| Error::io(error, "file data"))?;
+        let (size, mtime_ns) = (state.inode.size, state.inode.mtime_ns);
+        let (recorded_bytes, cuts, set_id) = (None, 0, None);
+        let in_place = InPlace { log, file: own, synced_bytes: size, recorded_bytes, cuts, set_id };
+        if size > 0 {
+            // Its record says so much already.
+            in_place.file.set_len(size).map_err(|error| in_place.failed(error))?;
+            in_place.log.sync()?;
+        }
+        in_place.set_written_at(UNIX_EPOCH + Duration::from_nanos(mtime_ns))?;
         drop(self.take_buffer(&mut state));
-        let written_at = UNIX_EPOCH + Duration::from_nanos(state.inode.mtime_ns);
-        let (synced_bytes, recorded_bytes, cuts) = (0, None, 0);
-        let in_place = InPlace { log, file: own, synced_bytes, recorded_bytes, cuts, set_id: None };
-        in_place.set_written_at(written_at)?;
         state.in_place = Some(in_place);
         self.content_was_placed(file, &mut state);
         Ok(Some(theirs))

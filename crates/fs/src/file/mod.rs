@@ -82,6 +82,11 @@ impl OpenFile {
         self.id
     }
 
+    /// Whether nothing was written to it yet; it may be longer than empty all the same.
+    pub fn is_blank(&self) -> bool {
+        self.state.read().is_blank()
+    }
+
     /// Its size in bytes now.
     ///
     /// # Errors
