@@ -153,22 +153,25 @@ impl Namespace {
             if is_found && is_file && self.files.is_empty() && self.files.flushes() == flushes {
                 return Inode::of_buffer(&row);
             }
-            let inode = is_found.then(|| Inode::of_buffer(&row)).transpose()?;
-            if let Some(inode) = self.current(name, inode, with_strings, flushes)? {
-                return Ok(inode);
+            let found = is_found.then_some(&row);
+            if let Some(inode) = self.current(name, found, with_strings, flushes)? {
+                return Ok(*inode);
             }
         }
     }
 
-    /// What `inode`, the record of `name` if there is one, stands for, where that is not all; `None`
-    /// if it was read when `flushes` was said and is to be read again.
+    /// What `row`, the record of `name` if there is one, stands for, where that is not all; `None`
+    /// if it was read when `flushes` was said and is to be read again. Boxed so that what is usual
+    /// stays in registers.
+    #[inline(never)]
     fn current(
         &self,
         name: &[u8],
-        inode: Option<Inode>,
+        row: Option<&RowBuffer>,
         with_strings: bool,
         flushes: u64,
-    ) -> Result<Option<Inode>> {
+    ) -> Result<Option<Box<Inode>>> {
+        let inode = row.map(Inode::of_buffer).transpose()?;
         let Some(mut inode) = inode.filter(|inode| inode.entry != Entry::Tombstone) else {
             check_name(name)?;
             return Err(Error::new(Kind::NotFound, format!("{}: no such file", show(name))));
@@ -179,7 +182,7 @@ impl Namespace {
             _ => {}
         }
         let is_current = self.files.overlay(&mut inode, flushes);
-        Ok(is_current.then_some(inode))
+        Ok(is_current.then(|| Box::new(inode)))
     }
 
     pub(crate) fn overlay_times(&self, inode: &mut Inode) {
