@@ -197,19 +197,32 @@ fn snapshots_show_what_was_there() {
 #[test]
 fn set_id_bits_come_when_nobody_writes_any_more() {
     let subject = Subject::new();
-    for (case, kept) in [("nothing", true), ("write", false), ("own", false), ("mode", false)] {
+    let cases = [
+        ("nothing", true),
+        ("time", true),
+        ("write", false),
+        ("write and time", false),
+        ("own", false),
+        ("mode", false),
+    ];
+    let mtime_ns = Some(1_000_000_000_000_000_007);
+    for (case, kept) in cases {
         let (file, direct) = subject.begin(case.as_bytes());
         direct.write_all_at(b"before", 0).expect("write");
         subject.give_mode(&file, 0o6755);
         assert_eq!(subject.mode(&file), 0o755, "{case}: somebody may be writing");
         match case {
-            "write" => direct.write_all_at(b"after", 0).expect("write"),
+            "write" | "write and time" => direct.write_all_at(b"after", 0).expect("write"),
             "own" => {
                 let changes = Changes { uid: Some(7), ..Changes::default() };
                 subject.session.setattr_file(&file, &changes).expect("setattr");
             }
             "mode" => subject.give_mode(&file, 0o755),
             _ => {}
+        }
+        if case.contains("time") {
+            let changes = Changes { mtime_ns, ..Changes::default() };
+            subject.session.setattr_file(&file, &changes).expect("setattr");
         }
         assert_eq!(subject.session.end_in_place(&file).expect("end"), kept, "{case}");
         assert_eq!(subject.mode(&file), if kept { 0o6755 } else { 0o755 }, "{case}");

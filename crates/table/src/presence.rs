@@ -4,7 +4,7 @@
 //! A create must know that its name does not exist yet in any of the writer's frozen memtables,
 //! runs and tables. Asking each of their filters costs a miss apiece; this one filter over all of
 //! them answers most creates at a cost that stays flat as tables add up. It learns the keys of a
-//! memtable once that is frozen (`tree/cover.rs`), by their tags, which name the slots of the
+//! memtable once that is frozen (`tree/past.rs`), by their tags, which name the slots of the
 //! memtable's hash table: so creates do not write to it, there is none before the first memtable
 //! is full, its size fits what it gets, and lines are filled one after the other.
 //!

@@ -146,7 +146,10 @@ impl InPlace {
     /// Notes what of `changes` does not go into its record.
     pub(super) fn note(&mut self, changes: &Changes) -> Result<()> {
         if let Some(mtime_ns) = changes.mtime_ns {
-            self.set_written_at(UNIX_EPOCH + Duration::from_nanos(mtime_ns))?;
+            let at = UNIX_EPOCH + Duration::from_nanos(mtime_ns);
+            let bits = self.set_id();
+            self.set_written_at(at)?;
+            self.set_id = (bits != 0).then_some((bits, at));
         }
         if changes.uid.is_some() || changes.gid.is_some() || changes.mode.is_some() {
             self.set_id = None;

@@ -287,11 +287,12 @@ impl View<'_> {
         start..start + (2 * reach).next_multiple_of(LINE_WORDS) + LINE_WORDS
     }
 
-    /// The rows that begin there, at most 16, `row` among them.
+    /// The rows that begin there, at most 16, `row` among them. What lies behind the last row may
+    /// be another image, with rows of the same form and other keys.
     #[inline]
     fn rows_near(&self, row: usize) -> Range<usize> {
         let (lines, stride) = (self.lines_near(row), usize::from(self.shape.stride).max(1));
-        lines.start.div_ceil(stride)..lines.end.div_ceil(stride)
+        lines.start.div_ceil(stride)..lines.end.div_ceil(stride).min(self.shape.rows())
     }
 
     /// Hints the processor that the form is read soon, if it is the image's own.

@@ -2,9 +2,9 @@
 //!
 //! Slots hold `tag << 32 | position`, in linear probing from the slot that the tag's high bits
 //! name. They double when they are 11 to 13 sixteenths full, one shard after the other: each at a
-//! part of its own, since shards fill alike. Where the last integer of a key is a hash, the tag is its high bits, rotated by a number
-//! of the group; so walking the slots visits each group's records nearly in key order, and sorting
-//! a shard takes little more than one pass (`sorted.rs`).
+//! part of its own, since shards fill alike. Where the last integer of a key is a hash, the tag is its
+//! high bits, rotated by a number of the group; so walking the slots visits each group's records
+//! nearly in key order, and sorting a shard takes little more than one pass (`sorted.rs`).
 //! Concurrency: one owner at a time; the tree keeps a mutex around each.
 
 use std::sync::Arc;
