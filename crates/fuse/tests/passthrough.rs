@@ -196,6 +196,31 @@ fn where_files_get_large_the_kernel_writes_them_in_the_store() {
     ]);
 }
 
+/// What was made longer first, and read so, has zeros in the kernel's pages, which are not what the
+/// store's file gets.
+#[test]
+fn what_was_read_before_the_kernel_writes_it_is_read_anew() {
+    if !can_pass_writes() {
+        return;
+    }
+    let writing = Writing::new(InPlace::Auto);
+    let file = File::create(writing.path("reserved")).expect("create");
+    file.set_len(BYTES as u64).expect("reserve");
+    drop(file);
+    std::thread::sleep(Duration::from_millis(100));
+    let read = || std::fs::read(writing.path("reserved")).expect("read");
+    assert!(read() == vec![0; BYTES]);
+    let before = writing.store.counts().log_bytes;
+    let file = File::options().write(true).open(writing.path("reserved")).expect("open");
+    file.write_all_at(&content(1)[..BYTES - 9], 0).expect("write");
+    assert!(writing.store.counts().log_bytes - before < 1 << 20, "the kernel writes it");
+    let wanted = [&content(1)[..BYTES - 9], &[0; 9]].concat();
+    assert!(read() == wanted, "while it is written");
+    drop(file);
+    assert!(read() == wanted, "afterwards");
+    writing.check(&[("reserved", wanted)]);
+}
+
 #[test]
 fn files_that_the_kernel_writes_are_files_like_others() {
     if !can_pass_writes() {
