@@ -230,7 +230,7 @@ impl Session {
 
     /// Ends what [`Session::begin_in_place`] began: nobody writes the file's bytes by themselves any
     /// more. Whether it got set-id bits by that. Cost: all its bytes are read for their checksums,
-    /// most likely from memory.
+    /// most likely from memory; who looks at the file meanwhile waits.
     ///
     /// # Errors
     /// What the store reports; then bytes that could not be read have no checksum.

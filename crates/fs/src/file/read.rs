@@ -103,7 +103,8 @@ impl Session {
 
 impl Namespace {
     /// The file of the store that has the bytes of `inode` and no others, if there is one: its
-    /// content is a data log of its own, written from its beginning to its end, on a POSIX store.
+    /// content is a data log of its own, written in place without holes or from its beginning to its
+    /// end, on a POSIX store.
     /// Cost: an open.
     ///
     /// # Errors
