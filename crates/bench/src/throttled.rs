@@ -234,6 +234,10 @@ impl Store for ThrottledStore {
         self.inner.list_names(prefix)
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+
     fn delete(&self, name: &str) -> Result<()> {
         self.inner.delete(name)
     }

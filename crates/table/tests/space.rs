@@ -331,6 +331,27 @@ fn a_full_store_is_not_tried_at_each_change() {
     assert!((1..10).contains(&tried), "{tried} operations for one attempt");
 }
 
+/// A change was refused although space had been freed: a stalled flush waited for its next attempt to
+/// become due, and changes that filled the memory meanwhile were told that the store is full. The
+/// store now says how much is free, and enough of it makes the attempt due.
+#[test]
+fn no_change_is_refused_once_there_is_room_whenever_the_next_attempt_is_due() {
+    for durability in [Durability::None, Durability::Async] {
+        let subject = subject(durability, false, 1 << 17);
+        let Subject { store, tree, .. } = &subject;
+        store.fill_at(store.operations() + 1, Effect::None);
+        let steps = workload(false);
+        let mut puts = steps.iter().filter(|step| matches!(step, Step::Put(..)));
+        assert!(puts.any(|step| step.run(tree).is_err()), "memory is bounded");
+        store.make_room();
+        // The clock stands still, so nothing becomes due by itself.
+        for step in puts {
+            step.run(tree).expect("there is room");
+        }
+        tree.flush().expect("there is room");
+    }
+}
+
 #[test]
 fn a_thread_writes_what_waits_once_there_is_room_though_nobody_asks() {
     let memory: SharedStore = Arc::new(MemoryStore::new());

@@ -170,6 +170,10 @@ impl Store for CountedStore {
         self.inner.delete(name)
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+
     fn sweep_unfinished(&self, before_ns: u64) -> Result<u64> {
         add(&self.counters.lists, 1);
         self.inner.sweep_unfinished(before_ns)

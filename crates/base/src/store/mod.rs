@@ -143,6 +143,12 @@ pub trait Store: Send + Sync + Debug {
     /// Those of every method.
     fn delete(&self, name: &str) -> Result<()>;
 
+    /// Bytes that this process may still store; `None` where the store cannot tell. A hint: a quota
+    /// may leave less, and other writers take their share. No store request.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Removes what writers that died left of unfinished objects, if it was last written before
     /// `before_ns` since the Unix epoch; returns how many. A writer that has paused for longer
     /// loses its object too, so leave a day. A listing and a request for each; no-op where the

@@ -210,9 +210,9 @@ impl Inner {
 
     pub(super) fn write_frozen(&self, state: &mut FlushState) -> Result<()> {
         loop {
-            let began_ns = self.clock.monotonic_ns();
+            let (began_ns, free_bytes) = (self.clock.monotonic_ns(), self.store().free_bytes());
             let written = self.attempt(state, |state| self.write_oldest(state));
-            self.note_flush(&written, began_ns);
+            self.note_flush(&written, began_ns, free_bytes);
             self.done.notify_all();
             if !written? {
                 return Ok(());

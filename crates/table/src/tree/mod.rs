@@ -174,6 +174,13 @@ struct Pending {
     stopping: bool,
 }
 
+impl Pending {
+    /// Memory of the frozen memtables.
+    fn frozen_bytes(&self) -> usize {
+        self.frozen.iter().map(|frozen| frozen.memtable.bytes()).sum()
+    }
+}
+
 /// A frozen memtable on its way to tables.
 #[derive(Clone)]
 struct Frozen {

@@ -15,7 +15,9 @@
 //! merged tables          as before; what was merged goes          nothing              a flush, when it is due
 //! ```
 //! A step is due after [`RETRY_MIN`], and so long after one that took long that trying takes a small
-//! share of the time. A stall ends with the first memtable that is written.
+//! share of the time. Tables are due at once when the store reports that space was freed since the last
+//! attempt and that it suffices, so that no change is refused for lack of space that there is. A stall
+//! ends with the first memtable that is written.
 //!
 //! Invariants: (1) only `NoSpace` is met so, and only where it is known what the store has; any other
 //! failure, and a commit that may have taken effect, stops the tree for good. (2) A change is refused
@@ -29,9 +31,10 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use esker_base::store::Store;
 use esker_base::{Clock, Error, Kind, Result};
 
-use super::{FlushState, Inner};
+use super::{FlushState, Inner, Pending};
 use crate::manifest::TableRef;
 
 /// How long a step waits at least before it is tried again.
@@ -78,12 +81,25 @@ pub(super) struct Stall {
     context: String,
     /// When it is due, by the monotonic clock.
     due_ns: u64,
+    /// Bytes that the store had free before the attempt, if it can tell.
+    free_bytes: Option<u64>,
 }
 
 impl Stall {
     /// How long it is until the next attempt.
     pub(super) fn wait(&self, clock: &dyn Clock) -> Duration {
         Duration::from_nanos(self.due_ns.saturating_sub(clock.monotonic_ns()))
+    }
+
+    /// Whether to try again now: it is time to, or the store has freed space since the attempt began
+    /// and has enough for `frozen_bytes` of memtables. Tables take less than the memtables they come
+    /// from, so an attempt that is made for the second reason rarely fails.
+    fn is_due(&self, clock: &dyn Clock, store: &dyn Store, frozen_bytes: usize) -> bool {
+        self.wait(clock).is_zero()
+            || store
+                .free_bytes()
+                .zip(self.free_bytes)
+                .is_some_and(|(free, before)| free > before && free >= frozen_bytes as u64)
     }
 
     fn error(&self) -> Error {
@@ -123,34 +139,45 @@ impl Inner {
         {
             let pending = self.pending.lock();
             let Some(stall) = &pending.stall else { return Ok(false) };
-            let frozen: usize = pending.frozen.iter().map(|frozen| frozen.memtable.bytes()).sum();
-            let left = self.options.memory_bytes.saturating_sub(frozen);
+            let left = self.options.memory_bytes.saturating_sub(pending.frozen_bytes());
             let bytes_max = left.min(self.options.active_bytes_max());
             if self.active_bytes.load(Ordering::Relaxed) < bytes_max {
                 self.backlog.allow(bytes_max);
                 return Ok(true);
             }
-            if !stall.wait(&*self.clock).is_zero() {
-                return Err(stall.error());
-            }
+            self.check_due(stall, &pending)?;
         }
         let mut state = self.flush.lock();
-        // Whoever had the lock may have tried just now.
-        match &self.pending.lock().stall {
-            Some(stall) if !stall.wait(&*self.clock).is_zero() => return Err(stall.error()),
-            _ => {}
+        {
+            // Another thread may have had the lock, and tried, just now.
+            let pending = self.pending.lock();
+            pending.stall.as_ref().map_or(Ok(()), |stall| self.check_due(stall, &pending))?;
         }
         self.write_frozen(&mut state)?;
         Ok(false)
     }
 
-    /// Notes how an attempt to write what is frozen went, which began at `began_ns`.
-    pub(super) fn note_flush<T>(&self, flushed: &Result<T>, began_ns: u64) {
+    /// Fails with the stall's error unless another attempt is due.
+    fn check_due(&self, stall: &Stall, pending: &Pending) -> Result<()> {
+        let is_due = stall.is_due(&*self.clock, &**self.store(), pending.frozen_bytes());
+        if is_due { Ok(()) } else { Err(stall.error()) }
+    }
+
+    /// Notes how an attempt to write what is frozen went, which began at `began_ns`, when the store
+    /// had `free_bytes`.
+    pub(super) fn note_flush<T>(
+        &self,
+        flushed: &Result<T>,
+        began_ns: u64,
+        free_bytes: Option<u64>,
+    ) {
         let stall = match flushed {
             Ok(_) => None,
-            Err(error) if error.kind() == Kind::NoSpace => {
-                Some(Stall { context: error.to_string(), due_ns: self.due_ns(began_ns) })
-            }
+            Err(error) if error.kind() == Kind::NoSpace => Some(Stall {
+                context: error.to_string(),
+                due_ns: self.due_ns(began_ns),
+                free_bytes,
+            }),
             Err(error) => return self.fail(error),
         };
         self.pending.lock().stall = stall;

@@ -250,6 +250,10 @@ impl Store for FaultStore {
         })
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        Some(if self.shared.plan.lock().is_full() { 0 } else { u64::MAX })
+    }
+
     fn sweep_unfinished(&self, before_ns: u64) -> Result<u64> {
         self.act("sweep", "", || self.shared.inner.sweep_unfinished(before_ns))
     }

@@ -52,6 +52,11 @@ impl Plan {
         }
     }
 
+    /// Whether the next operation finds no room if it needs some.
+    pub(super) fn is_full(&self) -> bool {
+        self.full.is_some_and(|(from, _)| self.operations + 1 >= from)
+    }
+
     /// The fate of the next operation and how long it waits first.
     pub(super) fn draw(&mut self, needs_room: bool) -> (Fate, Duration) {
         let delay_ns = u64::try_from(self.delay_max.as_nanos()).unwrap_or(u64::MAX);

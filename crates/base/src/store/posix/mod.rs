@@ -151,6 +151,11 @@ impl Store for PosixStore {
         Ok(())
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        let status = rustix::fs::fstatvfs(self.directories.root()).ok()?;
+        Some(status.f_bavail.saturating_mul(status.f_frsize))
+    }
+
     fn sweep_unfinished(&self, before_ns: u64) -> Result<u64> {
         aside::sweep(&self.directories, before_ns)
     }
