@@ -95,11 +95,10 @@ impl Mounted {
 
     /// Kills the process that serves the mount, and removes what is left of it.
     pub fn crash(&self) {
-        let pid = rustix::process::Pid::from_raw(self.pid()).expect("a process");
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
-        while Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists() && !is_zombie(pid) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let pid = self.pid();
+        let process = rustix::process::Pid::from_raw(pid).expect("a process");
+        rustix::process::kill_process(process, rustix::process::Signal::KILL).expect("it is ours");
+        wait_for_end(pid);
     }
 
     /// As [`Mounted::crash`]; the session is compacted then, which gives up what was overwritten.
@@ -121,9 +120,12 @@ impl Drop for Mounted {
     }
 }
 
-fn is_zombie(pid: rustix::process::Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
+/// Waits until process `pid` is gone, but for what its parent may still ask about it.
+pub fn wait_for_end(pid: i32) {
+    let is_zombie = |stat: &str| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z"));
+    while std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !is_zombie(&stat)) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Runs a program, which succeeds; returns what it prints.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
 use crate::esker::Esker;
-use crate::mounted::{Mounted, can_mount, run};
+use crate::mounted::{Mounted, can_mount, run, wait_for_end};
 
 #[test]
 fn what_is_written_is_published_at_the_end() {
@@ -44,14 +44,38 @@ fn every_way_to_end_a_mount_publishes() {
             signal => run("/".as_ref(), "kill", &[signal, &pid.to_string()]),
         };
         // Published once the process is gone.
-        while fs::read_to_string(format!("/proc/{pid}/stat"))
-            .is_ok_and(|stat| !stat.contains(") Z"))
-        {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        wait_for_end(pid);
         assert_eq!(mounted.esker.ok(["cat", &format!("{name}:/{name}")]), name);
     }
     assert_eq!(mounted.log(), "");
+}
+
+/// A mount that ended also unmounted the file system beneath it: the session of the FUSE library
+/// unmounts its directory once more when it is dropped. The session is kept until the process ends.
+#[test]
+fn ending_a_mount_leaves_what_is_mounted_beneath_it() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        println!("skipped: mounting another file system takes the superuser");
+        return;
+    }
+    let mounted = Mounted::new();
+    let beneath = Small(mounted.root().to_owned());
+    beneath.resize("size=1m");
+    fs::write(mounted.path("beneath"), "still here").expect("write");
+    for way in ["command", "umount", "helper", "TERM", "INT"] {
+        mounted.write(way, &[]);
+        fs::metadata(mounted.path("beneath")).expect_err("it is covered");
+        let pid = mounted.pid();
+        match way {
+            "command" => drop(mounted.end()),
+            "umount" => drop(run("/".as_ref(), "umount", &[beneath.path()])),
+            "helper" => drop(run("/".as_ref(), "fusermount3", &["-u", beneath.path()])),
+            signal => drop(run("/".as_ref(), "kill", &["-s", signal, &pid.to_string()])),
+        }
+        wait_for_end(pid);
+        let read = fs::read_to_string(mounted.path("beneath"));
+        assert_eq!(read.expect("it is not covered any more"), "still here", "{way}");
+    }
 }
 
 #[test]
@@ -76,9 +100,7 @@ fn end_by_a_signal(mounted: &Mounted, name: &str, may_be_passed: bool) {
     open.write_all(b" after").expect("it goes on");
     let pid = mounted.pid();
     run("/".as_ref(), "kill", &["-TERM", &pid.to_string()]);
-    while fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z")) {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    wait_for_end(pid);
     // The kernel may go on writing by itself, which changes nothing that was published.
     let is_written = open.write_all(b"too late").is_ok();
     assert!(may_be_passed || !is_written, "the mount is gone");

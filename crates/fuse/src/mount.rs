@@ -130,7 +130,7 @@ impl Mount {
         drop(std::thread::spawn(move || on_signals.end_on(signals, &taken)));
         let on_requests = shared.clone();
         drop(std::thread::spawn(move || on_requests.answer_requests()));
-        drop(std::thread::spawn(move || ends.send(session.run())));
+        drop(std::thread::spawn(move || answer_kernel(session, &ends)));
         let ran = end.recv().unwrap_or_else(|_| Err(io::Error::other("the mount's thread died")));
         stop.close();
         let closed = shared.front.close_all();
@@ -138,10 +138,15 @@ impl Mount {
             Error::new(Kind::DeviceFailed, format!("close what was open: {}", text_of(errno)))
         });
         match ran {
-            // Who reads a request at the moment of the unmount may be told so instead of nothing.
+            // A thread that reads a request at the moment of the unmount may get this error.
             Err(error)
                 if error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error()) => {}
-            ran => ran.map_err(|error| Error::io(error, "answer the kernel"))?,
+            Err(error) => {
+                // Nobody answers any more, so the mount must not stay.
+                let _ = shared.unmount(UnmountFlags::DETACH);
+                return Err(Error::io(error, "answer the kernel"));
+            }
+            Ok(()) => {}
         }
         Ok(Ending { asker: shared.asker.lock().take(), closed })
     }
@@ -232,6 +237,23 @@ impl Shared {
         let set = session.snapshot(name)?;
         Ok(json!({"published": name, "set": set.to_string()}))
     }
+}
+
+/// Answers the kernel until the mount is gone, says so on `ended`, and never returns: dropping the
+/// session would unmount its directory once more, and with it the file system beneath.
+fn answer_kernel(session: fuser::Session<Driver>, ended: &Sender<io::Result<()>>) {
+    let ran = match session.spawn() {
+        Ok(background) => {
+            // The rest of `background`, which unmounts when it is dropped, stays here.
+            let ran = background.guard.join();
+            let _ = ended.send(ran.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))));
+            loop {
+                std::thread::park();
+            }
+        }
+        Err(error) => Err(error),
+    };
+    let _ = ended.send(ran);
 }
 
 fn config_of(view: &View, options: &MountOptions) -> Config {
