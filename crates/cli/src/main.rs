@@ -31,17 +31,30 @@ use crate::context::Context;
 /// Paths are NAME:/path for a published name and @SETID:/path for a change set, whose id may be
 /// cut to a few digits.
 #[derive(Parser)]
-#[command(name = "esker", version, max_term_width = 100, after_long_help = AFTER_HELP)]
+#[command(name = "esker", version = VERSION, max_term_width = 100, after_long_help = AFTER_HELP)]
 pub struct Cli {
     /// Store: a directory, s3://bucket/prefix, or memory: for tries
-    #[arg(long, global = true, env = "ESKER_STORE", value_name = "URL", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "ESKER_STORE",
+        value_name = "URL",
+        hide_env_values = true,
+        help_heading = GLOBAL_HEADING
+    )]
     store: Option<String>,
     /// Print JSON, for programs
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING)]
     json: bool,
     #[command(subcommand)]
     command: Command,
 }
+
+/// The heading of options that every command has; its own come first.
+const GLOBAL_HEADING: &str = "Store and output";
+
+/// Version, commit and features, for reports of bugs.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("ESKER_BUILD"));
 
 const AFTER_HELP: &str = "\
 A first session:

@@ -122,6 +122,16 @@ pub fn count(number: u64) -> String {
     text
 }
 
+/// A number with its noun, which takes an `s` (or, of `y`, `ies`) unless the number is 1.
+pub fn counted(number: u64, noun: &str) -> String {
+    let number_text = count(number);
+    match noun.strip_suffix('y') {
+        _ if number == 1 => format!("{number_text} {noun}"),
+        Some(stem) => format!("{number_text} {stem}ies"),
+        None => format!("{number_text} {noun}s"),
+    }
+}
+
 /// A kind of file in JSON and for `find --type`.
 pub const fn kind(kind: FileKind) -> &'static str {
     match kind {

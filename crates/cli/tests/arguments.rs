@@ -102,3 +102,45 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(0));
 }
+
+/// `ls -lh` and `du -sh` printed help, because `-h` was taken by it.
+#[test]
+fn h_means_sizes_for_people_as_in_other_tools() {
+    let esker = Esker::new();
+    esker.publish("n", &[("f", &"x".repeat(3_000))]);
+    assert!(esker.ok(["ls", "-lh", "n:/"]).contains("2.9 KiB"));
+    assert!(esker.ok(["ls", "-lH", "n:/"]).contains("2.9 KiB"), "the former letter");
+    assert!(esker.ok(["du", "-sh", "n:/"]).contains("2.9 KiB"));
+    for command in ["ls", "du"] {
+        assert!(esker.ok([command, "--help"]).contains("Sizes as 1.5 KiB"));
+    }
+}
+
+/// The options of a command come before those that all commands have, under a heading of their own.
+#[test]
+fn options_of_a_command_are_listed_before_those_of_all_commands() {
+    let esker = Esker::without_store();
+    for command in ["ls", "import", "gc"] {
+        let help = esker.ok([command, "--help"]);
+        let (own, shared) = help.split_once("\nStore and output:\n").expect("a heading");
+        assert!(own.contains("\nOptions:\n") && !own.contains("--store"), "{help}");
+        assert!(shared.contains("--store") && shared.contains("--json"), "{help}");
+    }
+}
+
+#[test]
+fn the_version_says_commit_and_features() {
+    let said = Esker::without_store().ok(["--version"]);
+    assert!(said.starts_with("esker 0.") && said.contains("features: "), "{said}");
+    let in_checkout = std::path::Path::new("../../.git").exists();
+    assert_eq!(said.contains("commit "), in_checkout, "{said}");
+}
+
+#[test]
+fn one_is_not_followed_by_a_plural() {
+    let esker = Esker::new();
+    esker.publish("n", &[("d/f", "text")]);
+    assert!(esker.ok(["tree", "n:/"]).ends_with("1 directory, 1 file\n"));
+    let said = esker.ok(["verify"]);
+    assert!(said.contains("sound: 1 change set, ") && !said.contains(" 1 tables"), "{said}");
+}

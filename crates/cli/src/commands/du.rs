@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use esker_base::Result;
 
 use crate::context::Context;
@@ -15,10 +15,13 @@ use crate::text;
 /// Bytes of content, each file once however many names it has. What a change set takes in the
 /// store is shown by `esker show`.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(
+    disable_help_flag = true,
+    after_help = "\
 Examples:
-  esker du -s headers:/
-  esker du -H --max-depth 1 headers:/")]
+  esker du -sh headers:/
+  esker du -h --max-depth 1 headers:/"
+)]
 pub struct Du {
     /// Directories or files
     #[arg(required = true, value_name = "NAME[:/path]", value_parser = Location::parser())]
@@ -33,8 +36,11 @@ pub struct Du {
     #[arg(short, long)]
     all: bool,
     /// Sizes as 1.5 KiB
-    #[arg(short = 'H', long)]
+    #[arg(short = 'h', short_alias = 'H', long)]
     human: bool,
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
 }
 
 impl Du {

@@ -58,9 +58,10 @@ impl Gc {
             }));
         }
         let verb = if self.dry_run { "would free" } else { "freed" };
-        let (sets, objects) = (report.sets.len(), text::count(report.objects));
+        let sets = text::counted(report.sets.len() as u64, "change set");
+        let objects = text::counted(report.objects, "object");
         let size = text::bytes(report.bytes);
-        context.out.line(format!("{verb} {size}: {sets} change sets, {objects} objects"))?;
+        context.out.line(format!("{verb} {size}: {sets}, {objects}"))?;
         for problem in &report.problems {
             notice(problem);
         }

@@ -92,9 +92,9 @@ fn title(node: &GraphNode) -> String {
 fn detail(node: &GraphNode) -> String {
     match &node.manifest {
         Ok(manifest) => format!(
-            "{}, {} records, {} of tables, {} of data",
+            "{}, {}, {} of tables, {} of data",
             text::minute(manifest.written_ns),
-            text::count(node.rows),
+            text::counted(node.rows, "record"),
             text::bytes(node.table_bytes),
             text::bytes(node.data_bytes),
         ),

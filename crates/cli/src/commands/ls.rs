@@ -1,6 +1,6 @@
 //! `esker ls`: lists directories.
 
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use esker_base::Result;
 use esker_fs::identity::READ;
 use esker_fs::indexed;
@@ -37,11 +37,14 @@ enum Sort {
 /// -l or -d asks for the entry itself. Times are UTC. In a pipe names are written byte by byte; on a terminal what
 /// cannot be shown is escaped.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(
+    disable_help_flag = true,
+    after_help = "\
 Examples:
   esker ls headers:/linux
-  esker ls -lH --sort size headers:/
-  esker ls -R --json headers:/ | jq -r .path")]
+  esker ls -lh --sort size headers:/
+  esker ls -R --json headers:/ | jq -r .path"
+)]
 pub struct Ls {
     /// Directories, or files
     #[arg(required = true, value_name = "NAME[:/path]", value_parser = Location::parser())]
@@ -59,8 +62,11 @@ pub struct Ls {
     #[arg(short = 'R', long)]
     recursive: bool,
     /// Sizes as 1.5 KiB
-    #[arg(short = 'H', long)]
+    #[arg(short = 'h', short_alias = 'H', long)]
     human: bool,
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
     /// Owners and groups by number
     #[arg(short, long)]
     numeric: bool,

@@ -148,7 +148,8 @@ fn list(context: &Context) -> Result<()> {
             context.out.json(log::object(&node))?;
         } else {
             let (set, begun) = (node.set, text::minute(manifest.created_ns));
-            context.out.line(format!("@{set}  {begun}  {} records", text::count(node.rows)))?;
+            let records = text::counted(node.rows, "record");
+            context.out.line(format!("@{set}  {begun}  {records}"))?;
         }
     }
     Ok(())

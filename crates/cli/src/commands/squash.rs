@@ -109,10 +109,10 @@ fn show(context: &Context, verb: &str, report: &SquashReport) -> Result<()> {
         }));
     }
     context.out.line(format!(
-        "{verb} {} change sets, {} records, into {} tables of {} in {seconds:.2} s",
-        report.sets,
-        text::count(read),
-        report.tables,
+        "{verb} {}, {}, into {} of {} in {seconds:.2} s",
+        text::counted(report.sets as u64, "change set"),
+        text::counted(read, "record"),
+        text::counted(report.tables as u64, "table"),
         text::bytes(report.table_bytes),
     ))
 }

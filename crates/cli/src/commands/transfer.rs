@@ -44,10 +44,10 @@ pub fn report(context: &Context, verb: &str, tally: &Tally, seconds: f64) -> Res
         }))?;
     } else {
         context.out.line(format!(
-            "{verb} {} files, {} directories, {} links: {} in {seconds:.2} s, {} entries/s",
-            text::count(counts.files + counts.specials),
-            text::count(counts.directories),
-            text::count(counts.symlinks + counts.links),
+            "{verb} {}, {}, {}: {} in {seconds:.2} s, {} entries/s",
+            text::counted(counts.files + counts.specials, "file"),
+            text::counted(counts.directories, "directory"),
+            text::counted(counts.symlinks + counts.links, "link"),
             text::bytes(counts.bytes),
             text::count(entries_per_second),
         ))?;
@@ -58,7 +58,7 @@ pub fn report(context: &Context, verb: &str, tally: &Tally, seconds: f64) -> Res
     }
     if counts.problems > PROBLEMS_SHOWN_MAX as u64 {
         let more = counts.problems - PROBLEMS_SHOWN_MAX as u64;
-        notice(format!("and {more} problems more; --json lists up to 1000"));
+        notice(format!("and {} more; --json lists up to 1000", text::counted(more, "problem")));
     }
     let code = problems.first().map_or(0, |problem| problem.error.kind().exit_code());
     Ok(ExitCode::from(code))

@@ -90,8 +90,8 @@ impl Tree {
         if context.out.is_json() {
             return context.out.json(json!({"directories": directories, "files": files}));
         }
-        let (directories, files) = (text::count(directories), text::count(files));
-        context.out.line(format!("\n{directories} directories, {files} files"))
+        let directories = text::counted(directories, "directory");
+        context.out.line(format!("\n{directories}, {}", text::counted(files, "file")))
     }
 
     fn lines(&self, is_last: bool) -> (&'static str, &'static str) {

@@ -89,11 +89,15 @@ impl Verify {
         }
         let errors = report.count(Severity::Error);
         context.out.line(format!(
-            "{}: {} change sets, {} tables, {} records, {} of tables, {} of data in {seconds:.2} s",
-            if report.is_sound() { "sound".to_owned() } else { format!("{errors} errors") },
-            report.sets,
-            report.tables,
-            text::count(report.records),
+            "{}: {}, {}, {}, {} of tables, {} of data in {seconds:.2} s",
+            if report.is_sound() {
+                "sound".to_owned()
+            } else {
+                text::counted(errors as u64, "error")
+            },
+            text::counted(report.sets as u64, "change set"),
+            text::counted(report.tables as u64, "table"),
+            text::counted(report.records, "record"),
             text::bytes(report.table_bytes),
             text::bytes(report.data_bytes),
         ))
