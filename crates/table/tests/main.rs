@@ -9,5 +9,7 @@ mod golden;
 mod hostile;
 mod model;
 mod records;
+mod recovery;
+
 mod segments;
 mod space;

@@ -80,9 +80,13 @@ impl Tree {
         let tree = Self::start(setup, set, manifest)?;
         tree.replay(&old_logs, end)?;
         tree.flush()?;
-        // A flush of nothing commits nothing; this also covers logs that held nothing new.
+        // A flush commits nothing if the logs held nothing but operations that were given up. Their
+        // numbers are taken all the same: the next log goes on after them.
         let floor = tree.inner.log.lock().floor();
-        tree.commit(|manifest| manifest.log_floor = manifest.log_floor.max(floor))?;
+        tree.commit(|manifest| {
+            manifest.log_floor = manifest.log_floor.max(floor);
+            manifest.last_seq = manifest.last_seq.max(end);
+        })?;
         for number in old_logs {
             store.delete(&log::name(set, number))?;
         }
