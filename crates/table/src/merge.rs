@@ -11,6 +11,7 @@ use esker_base::{Bytes, Error, Kind, Result};
 
 use crate::block::{Block, DecodedBlock};
 use crate::schema::{KEY_INTS_MAX, Key, KeyBuffer, Row, Schema};
+use crate::table::READ_AHEAD_BLOCKS;
 use crate::tables::TableHandle;
 
 /// Reads the records of one sorted source.
@@ -51,6 +52,7 @@ struct TablesSource {
 
 /// Scans read this many blocks through the cache before they read further ahead around it.
 const CACHED_BLOCKS: usize = 4;
+const _: () = assert!(CACHED_BLOCKS <= READ_AHEAD_BLOCKS);
 
 impl Cursor {
     /// Reads `decoded` alone.
@@ -229,7 +231,7 @@ impl TablesSource {
             }
             let end = self.blocks_end.min(self.block + self.ahead_blocks);
             self.ahead = table.read_ahead(self.block, end)?.into_iter();
-            self.ahead_blocks *= 2;
+            self.ahead_blocks = (self.ahead_blocks * 2).min(READ_AHEAD_BLOCKS);
         }
     }
 }

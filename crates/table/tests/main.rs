@@ -10,6 +10,6 @@ mod hostile;
 mod model;
 mod records;
 mod recovery;
-
+mod scans;
 mod segments;
 mod space;

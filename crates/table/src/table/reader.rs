@@ -22,7 +22,7 @@ use crate::schema::{Key, RowBuffer, Schema};
 use crate::wire::Damage;
 
 /// How many blocks scans fetch in one request.
-const READ_AHEAD_BLOCKS: usize = 64;
+pub(crate) const READ_AHEAD_BLOCKS: usize = 64;
 
 /// What reads have cost, for reports.
 #[derive(Debug, Default)]
