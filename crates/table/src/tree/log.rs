@@ -42,8 +42,9 @@ pub(super) struct LogState {
     pub(super) chunk: Chunk,
     /// The last chunk of the log before the active one, until it is written.
     owed: Chunk,
-    /// Operations below this number are synced.
-    pub(super) synced_below: u64,
+    /// Operations below this number are acknowledged: they were synced, and no other writer had
+    /// taken over after that.
+    pub(super) acknowledged_below: u64,
     poisoned: bool,
     /// Bytes written to logs so far.
     pub(super) written_bytes: u64,
@@ -66,7 +67,7 @@ impl LogState {
             spare: None,
             chunk: Chunk::default(),
             owed: Chunk::default(),
-            synced_below: 0,
+            acknowledged_below: 0,
             poisoned: false,
             written_bytes: 0,
         }
@@ -144,8 +145,8 @@ impl LogState {
         Ok(())
     }
 
-    /// Syncs every live log; operations below `written_below` are then durable.
-    pub(super) fn sync(&mut self, written_below: u64) -> Result<()> {
+    /// Syncs every live log.
+    pub(super) fn sync(&mut self) -> Result<()> {
         self.check()?;
         let mut synced = Ok(());
         for live in &mut self.live {
@@ -158,9 +159,7 @@ impl LogState {
                 live.synced_bytes = bytes;
             }
         }
-        self.poison(synced)?;
-        self.synced_below = self.synced_below.max(written_below);
-        Ok(())
+        self.poison(synced)
     }
 
     /// Deletes logs below `floor`, which no manifest needs any more. One that a full store does not
@@ -258,7 +257,7 @@ mod tests {
         is_refused(state.write());
         assert_eq!((operations(&store, 1), operations(&store, 2)), (vec![1], vec![]));
         state.write().expect("there is room");
-        state.sync(3).expect("sync");
+        state.sync().expect("sync");
         assert_eq!((operations(&store, 1), operations(&store, 2)), (vec![1], vec![2]));
     }
 

@@ -293,10 +293,11 @@ impl Inner {
 
     /// Writes what all shards have pending to the log, and syncs it if asked to.
     fn write_log(&self, sync: bool) -> Result<()> {
-        self.write_log_of(&mut self.log.lock(), sync)
+        self.write_log_of(&mut self.log.lock(), sync).map(drop)
     }
 
-    fn write_log_of(&self, log: &mut LogState, sync: bool) -> Result<()> {
+    /// As [`Inner::write_log`]; returns the number below which all operations are written.
+    fn write_log_of(&self, log: &mut LogState, sync: bool) -> Result<u64> {
         // Operations below this number are in their shard's log once the shard's lock was taken.
         let below = self.next_seq.load(Ordering::Acquire);
         self.write_chunk(log)?;
@@ -307,8 +308,8 @@ impl Inner {
         self.write_chunk(log)?;
         if sync {
             (self.barrier)()?;
-            log.sync(below)?;
+            log.sync()?;
         }
-        Ok(())
+        Ok(below)
     }
 }

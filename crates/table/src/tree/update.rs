@@ -266,14 +266,74 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns once operation `seq` is synced; those that wait together share one sync, and one
-    /// look for another writer, which may have read the log before that.
+    /// Returns once operation `seq` is acknowledged; operations that wait together share one sync,
+    /// and one check for another writer, which may have read the log before that.
     fn sync_through(&self, seq: u64) -> Result<()> {
         let mut log = self.log.lock();
-        if log.synced_below > seq {
+        if log.acknowledged_below > seq {
             return self.check_failure();
         }
-        self.write_log_of(&mut log, true)?;
-        self.check_owned()
+        let below = self.write_log_of(&mut log, true)?;
+        self.check_owned()?;
+        log.acknowledged_below = below;
+        Ok(())
+    }
+}
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use esker_base::clock::SystemClock;
+    use esker_base::store::{FaultStore, MemoryStore, SharedStore};
+
+    use super::*;
+    use crate::manifest::{Manifest, SetId};
+    use crate::schema::record::RECORD;
+    use crate::tables::TableSource;
+    use crate::tree::{TreeOptions, TreeSetup, Verdict};
+
+    const SET: SetId = SetId(1);
+
+    fn setup(store: &SharedStore) -> TreeSetup {
+        TreeSetup {
+            schema: &RECORD,
+            source: TableSource::new(store.clone(), 1 << 20),
+            clock: Arc::new(SystemClock),
+            options: TreeOptions {
+                durability: Durability::Always,
+                background: false,
+                ..TreeOptions::default()
+            },
+            retention: |_, _| Verdict::Keep,
+            barrier: Arc::new(|| Ok(())),
+        }
+    }
+
+    /// Takes a number and logs it, as an operation does before it waits for its sync.
+    fn log_operation(inner: &Inner) -> u64 {
+        let shard = &mut inner.shards[0].lock();
+        let seq = inner.next_seq.fetch_add(1, Ordering::AcqRel);
+        shard.log.start(seq, 0);
+        seq
+    }
+
+    /// Symptom: with durability `always` a put was acknowledged, and lost to a writer that had taken
+    /// the set over.
+    /// Cause: a sync said that it had the put before it looked for another writer, and went on saying
+    /// so when that look failed.
+    /// Fix: operations are acknowledged up to what was synced before a look that found none.
+    #[test]
+    fn a_sync_whose_look_for_another_writer_fails_acknowledges_nothing() {
+        let fault = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+        let store: SharedStore = fault.clone();
+        let tree = Tree::create(setup(&store), SET, Manifest::new(vec![], 0)).expect("create");
+        let inner = &*tree.inner;
+        let seq = log_operation(inner);
+        // An append, a sync, the look.
+        fault.fail_at(fault.operations() + 3, Kind::Unavailable);
+        assert_eq!(tree.sync().expect_err("no answer").kind(), Kind::Unavailable);
+        let _second = Tree::resume(setup(&store), SET, &mut |_| Ok(true)).expect("resume");
+        let refused = inner.sync_through(seq).expect_err("taken over");
+        assert_eq!(refused.kind(), Kind::Fenced);
     }
 }
