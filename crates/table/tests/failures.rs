@@ -1,12 +1,19 @@
 //! Failures of the store while a tree writes: what was acknowledged is never quietly dropped.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
-use esker_base::Kind;
 use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
-use esker_table::tree::{Durability, Tree};
+use esker_base::{Error, Kind};
+use esker_table::manifest::Manifest;
+use esker_table::tree::{Durability, Tree, TreeSetup};
 
-use crate::records::{create, get, options, put, resume};
+use crate::records::{SET, create, get, options, put, resume, setup};
+
+/// A writer that waits for longer than this waits for ever.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Symptom: after a failed flush, the next one returned success without the first one's records.
 /// Cause: the memtable was frozen before its log was written and rotated; when that failed, no one
@@ -50,4 +57,77 @@ fn assert_is_in_tables(store: &SharedStore, fault: u64, effect: Effect) {
     let tree: Tree = resume(store, options(Durability::None, false)).expect("resume");
     let value = get(&tree, b"key").expect("get");
     assert_eq!(value.as_deref(), Some(&b"value"[..]), "operation {fault} failed, {effect:?}");
+}
+
+/// Symptom: after a commit whose answer was lost, the next one failed with `Conflict`, "changed by
+/// somebody else", and the tree went on taking changes.
+/// Cause: only a commit that failed with `Closed` stopped the tree.
+/// Fix: every failed commit does, unless its manifest is certainly not in the store.
+#[test]
+fn a_commit_that_may_have_taken_effect_stops_the_tree() {
+    for effect in [Effect::None, Effect::Full] {
+        // The put of the manifest, and the look whether it rules.
+        for request in [1, 2] {
+            let fault_store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+            let store: SharedStore = fault_store.clone();
+            let tree = create(&store, options(Durability::Async, false)).expect("create");
+            let at = fault_store.operations() + request;
+            fault_store.fail_at_with(at, Kind::Unavailable, effect);
+            let failed = tree.commit(|_| {}).expect_err("no answer");
+            assert_eq!(failed.kind(), Kind::Unavailable);
+            for refused in [put(&tree, b"key", b"value").map(drop), tree.sync(), tree.flush()] {
+                let error = refused.expect_err("stopped");
+                assert!(error.to_string().contains("an earlier write failed"), "{error}");
+            }
+            let again = tree.commit(|_| {}).expect_err("stopped");
+            assert!(again.to_string().contains("an earlier write failed"), "{again}");
+            drop(tree);
+            resume(&store, options(Durability::Async, false)).expect("resume");
+        }
+    }
+}
+
+/// Puts records until one is refused, in a thread; fails if that takes too long.
+fn put_until_refused(tree: Tree) -> Error {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let refused = (0u64..).find_map(|number| put(&tree, &number.to_be_bytes(), &[7; 99]).err());
+        sender.send(refused.expect("one is refused"))
+    });
+    receiver.recv_timeout(WAIT_MAX).expect("a writer waits for ever")
+}
+
+/// Symptom: writers waited for ever.
+/// Cause: the thread that writes frozen memtables had panicked, and nobody was told.
+/// Fix: a panic of a thread is the tree's failure, and a failure wakes those who wait.
+#[test]
+fn a_panic_of_the_flushing_thread_is_reported_to_writers() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let panics = Arc::new(AtomicBool::new(false));
+    let barrier = panics.clone();
+    let setup = TreeSetup {
+        barrier: Arc::new(move || {
+            assert!(!barrier.load(Ordering::SeqCst), "a bug");
+            Ok(())
+        }),
+        ..setup(&store, options(Durability::None, true))
+    };
+    let tree = Tree::create(setup, SET, Manifest::new(vec![], 0)).expect("create");
+    panics.store(true, Ordering::SeqCst);
+    let refused = put_until_refused(tree);
+    assert_eq!(refused.kind(), Kind::Closed, "{refused}");
+}
+
+/// Writers that wait for the flushing thread are told of any failure of its store.
+#[test]
+fn a_failed_flush_is_reported_to_writers() {
+    for failing in 1..12 {
+        let fault_store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), failing));
+        let store: SharedStore = fault_store.clone();
+        let tree = create(&store, options(Durability::None, true)).expect("create");
+        for later in 0..1_000 {
+            fault_store.fail_at(fault_store.operations() + failing + later, Kind::Unavailable);
+        }
+        assert_eq!(put_until_refused(tree).kind(), Kind::Unavailable);
+    }
 }

@@ -1,7 +1,7 @@
 //! Threads of a tree: one writes frozen memtables, one writes the log through in time.
 
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::thread::{self, Builder, JoinHandle};
 
 use esker_base::{Error, Kind, Result};
 
@@ -35,10 +35,27 @@ impl Threads {
 
     fn spawn(&mut self, name: &str, run: fn(&Inner)) -> Result<()> {
         let inner = self.inner.clone();
-        let handle = Builder::new().name(name.to_owned()).spawn(move || run(&inner));
+        let handle = Builder::new().name(name.to_owned()).spawn(move || {
+            let _guard = FailOnPanic(&inner);
+            run(&inner);
+        });
         self.handles
             .push(handle.map_err(|error| Error::io(error, format!("start thread {name}")))?);
         Ok(())
+    }
+}
+
+/// Makes a panic of the thread that holds it the tree's failure: nobody else would finish the work
+/// that writers wait for.
+pub(super) struct FailOnPanic<'a>(pub(super) &'a Inner);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let context =
+                format!("a thread that writes change set {} panicked; reopen the set", self.0.set);
+            self.0.fail(&Error::new(Kind::Closed, context));
+        }
     }
 }
 
@@ -101,5 +118,55 @@ fn log_loop(inner: &Inner) {
             Err(error) if error.kind() == Kind::NoSpace => {}
             Err(error) => return inner.fail(&error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use esker_base::clock::SystemClock;
+    use esker_base::store::{MemoryStore, SharedStore};
+
+    use super::*;
+    use crate::manifest::{Manifest, SetId};
+    use crate::schema::record::RECORD;
+    use crate::tables::TableSource;
+    use crate::tree::{Tree, TreeOptions, TreeSetup, Verdict};
+
+    /// Symptom: now and then a writer waited for ever after a flush had failed.
+    /// Cause: the failure was set, and those who wait woken, without the lock under which they look
+    /// for it, so it could come between a look and the wait.
+    /// Fix: a failure is set and announced under that lock.
+    #[test]
+    fn a_failure_wakes_those_who_wait() -> Result<()> {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let setup = TreeSetup {
+            schema: &RECORD,
+            source: TableSource::new(store, 1 << 20),
+            clock: Arc::new(SystemClock),
+            options: TreeOptions { durability: Durability::None, ..TreeOptions::default() },
+            retention: |_, _| Verdict::Keep,
+            barrier: Arc::new(|| Ok(())),
+        };
+        let tree = Tree::create(setup, SetId(1), Manifest::new(vec![], 0))?;
+        let inner = tree.inner.clone();
+        let (sender, receiver) = mpsc::channel();
+        // Taken before the failure is set, which has to wait for it.
+        let mut pending = inner.pending.lock();
+        let failing = tree.inner.clone();
+        let thread = thread::spawn(move || {
+            failing.fail(&Error::new(Kind::Unavailable, "no answer"));
+            sender.send(()).expect("the test waits");
+        });
+        while inner.failure.get().is_none() {
+            let waited = inner.done.wait_for(&mut pending, Duration::from_secs(60));
+            assert!(!waited.timed_out(), "nobody said that the flush failed");
+        }
+        drop(pending);
+        receiver.recv().expect("the thread sends");
+        thread.join().expect("no panic");
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::thread::available_parallelism;
 
 use esker_base::{Bytes, Kind, Result};
 
+use super::background::FailOnPanic;
 use super::room::is_full;
 use super::{
     FlushState, Frozen, Inner, LiveSegments, LiveShard, LogState, Mark, Pending, Tree, Version,
@@ -209,6 +210,7 @@ impl Inner {
     }
 
     pub(super) fn write_frozen(&self, state: &mut FlushState) -> Result<()> {
+        let _guard = FailOnPanic(self);
         loop {
             let (began_ns, free_bytes) = (self.clock.monotonic_ns(), self.store().free_bytes());
             let written = self.attempt(state, |state| self.write_oldest(state));
@@ -441,20 +443,22 @@ impl Inner {
         self.log.lock().delete_below(mark.log_floor)
     }
 
-    /// Commits what `edit` makes of the manifest.
+    /// Commits what `edit` makes of the manifest. A commit that fails stops the tree, unless its
+    /// manifest is certainly not in the store: because there was no room, or because readers would
+    /// refuse it.
     pub(super) fn commit(
         &self,
         state: &mut FlushState,
         edit: impl FnOnce(&mut Manifest),
     ) -> Result<()> {
+        self.check_failure()?;
         (self.barrier)()?;
         let mut next = state.manifest.clone();
         edit(&mut next);
         let committed = next.commit(&**self.store(), self.set, self.clock.now_ns());
         if let Err(error) = &committed
-            && error.kind() == Kind::Closed
+            && !matches!(error.kind(), Kind::NoSpace | Kind::TooLarge)
         {
-            // Whether it is there is not known, so nothing can be built on it.
             self.fail(error);
         }
         committed?;

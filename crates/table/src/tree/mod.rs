@@ -274,9 +274,13 @@ impl Inner {
         }
     }
 
-    /// Remembers a failure of work that no caller waits for.
+    /// Stops the tree with its first failure, which every later operation reports, and wakes the
+    /// writers that wait for room.
     fn fail(&self, error: &Error) {
+        // Writers check for a failure under this lock before they wait.
+        let _pending = self.pending.lock();
         let _ = self.failure.set((error.kind(), format!("an earlier write failed: {error}")));
+        self.done.notify_all();
     }
 
     /// Writes what is gathered for the log, and remembers whether there was room for it.
