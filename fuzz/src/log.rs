@@ -7,13 +7,17 @@ use esker_table::manifest::Manifest;
 use esker_table::memtable::SHARDS;
 use esker_table::schema::Schema;
 use esker_table::schema::record::RECORD;
-use esker_table::wal::{Chunk, LOG_MAGIC, Logged, ShardLog, decode_log, prefix_end};
+use esker_table::wal::{
+    Chunk, ChunkOrigin, LOG_MAGIC, LogId, Logged, ShardLog, decode_log, prefix_end,
+};
 
 use crate::choices::Choices;
 use crate::{manifest, records};
 
 /// Bytes of a chunk's header, and where its length and checksum are in it.
 const HEADER_BYTES: usize = 20;
+/// The log that is fuzzed.
+const LOG: LogId = LogId { set: manifest::SET, number: 1 << 32 };
 
 type Found = Vec<(u64, Vec<u8>)>;
 
@@ -25,7 +29,7 @@ pub fn run(bytes: &[u8]) {
         let mut log = LOG_MAGIC.to_vec();
         let mut chunk = vec![0; HEADER_BYTES];
         chunk.extend_from_slice(choices.rest());
-        repair(&mut chunk);
+        repair(&mut chunk, log.len());
         log.extend_from_slice(&chunk);
         exercise(schema, &log);
         return;
@@ -36,7 +40,7 @@ pub fn run(bytes: &[u8]) {
     for mut chunk in chunks {
         if kind == 1 {
             changed |= choices.mutate(&mut chunk);
-            repair(&mut chunk);
+            repair(&mut chunk, log.len());
         }
         log.extend_from_slice(&chunk);
     }
@@ -51,15 +55,21 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Makes a chunk's length and checksum right.
-fn repair(chunk: &mut [u8]) {
+/// Makes the length and checksum of a chunk at `offset` right.
+fn repair(chunk: &mut [u8], offset: usize) {
     if chunk.len() <= HEADER_BYTES {
         return;
     }
     let length = u32::try_from(chunk.len() - HEADER_BYTES).expect("small");
     chunk[..4].copy_from_slice(b"ECNK");
     chunk[4..8].copy_from_slice(&length.to_le_bytes());
-    let checksum = crc32c::crc32c(&chunk[12..]);
+    let origin = [
+        &LOG.set.0.to_le_bytes()[..],
+        &LOG.number.to_le_bytes(),
+        &(offset as u64).to_le_bytes(),
+        &chunk[12..],
+    ];
+    let checksum = crc32c::crc32c(&origin.concat());
     chunk[8..12].copy_from_slice(&checksum.to_le_bytes());
 }
 
@@ -91,7 +101,7 @@ fn write(schema: &'static Schema, choices: &mut Choices) -> (Vec<Vec<u8>>, Found
         in_chunk.sort_by_key(|(shard, seq, _)| (*shard, *seq));
         written.extend(in_chunk.into_iter().map(|(_, seq, key)| (seq, key)));
         let synced = if choices.u8().is_multiple_of(2) { at } else { 0 };
-        let sealed = chunk.seal(synced).to_vec();
+        let sealed = chunk.seal(&ChunkOrigin { log: LOG, offset: at }, synced).to_vec();
         at += sealed.len() as u64;
         chunks.push(sealed);
     }
@@ -101,7 +111,7 @@ fn write(schema: &'static Schema, choices: &mut Choices) -> (Vec<Vec<u8>>, Found
 /// Decodes a log; then takes over a set that has it.
 fn exercise(schema: &'static Schema, log: &[u8]) -> Option<Found> {
     let (mut found, mut seqs) = (Vec::new(), Vec::new());
-    let whole = decode_log(schema, log, &mut |logged| match logged {
+    let whole = decode_log(schema, LOG, log, &mut |logged| match logged {
         Logged::Row(seq, row) => found.push((seq, row.strings[0].to_vec())),
         Logged::Segments(..) => {}
         Logged::Operation(seq) => seqs.push(seq),
@@ -120,9 +130,8 @@ fn exercise(schema: &'static Schema, log: &[u8]) -> Option<Found> {
 fn take_over(log: &[u8]) {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let mut first = Manifest::new(Vec::new(), 0);
-    first.claim(&*store, manifest::set(), 0).expect("claim");
-    let name = format!("set/{}/wal/00000001-00000000", manifest::set());
-    store.put_if_absent(&name, log).expect("put");
+    first.claim(&*store, manifest::SET, 0).expect("claim");
+    store.put_if_absent(&LOG.name(), log).expect("put");
     if let Ok(tree) = manifest::resume(&store) {
         manifest::use_tree(&tree);
         drop(tree);

@@ -13,7 +13,8 @@ use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup, Ve
 use crate::choices::Choices;
 use crate::records;
 
-const SET: SetId = SetId(1);
+/// The set that [`resume`] takes over.
+pub const SET: SetId = SetId(1);
 
 pub fn run(bytes: &[u8]) {
     let mut choices = Choices::new(bytes);
@@ -105,11 +106,6 @@ pub fn resume(store: &SharedStore) -> esker_base::Result<Tree> {
         barrier: Arc::new(|| Ok(())),
     };
     Tree::resume(setup, SET, &mut |_| Ok(true))
-}
-
-/// The set that [`resume`] takes over.
-pub const fn set() -> SetId {
-    SET
 }
 
 /// Reads and writes; the store's tables may be missing, which is an error and no more.

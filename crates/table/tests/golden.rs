@@ -19,7 +19,7 @@ use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KeyBuffer, RowBuffer};
 use esker_table::segment::{LogPlace, Segment, SegmentLog, SegmentRun};
-use esker_table::wal::{Chunk, LOG_MAGIC, ShardLog};
+use esker_table::wal::{Chunk, ChunkOrigin, LOG_MAGIC, LogId, ShardLog};
 
 use crate::records::SET;
 
@@ -184,6 +184,10 @@ fn a_table_of_several_blocks() {
     assert_golden("table.hex", &tables(&records)[0]);
 }
 
+/// Where the chunks of the examples are: at the start of the first log of `SET`.
+const FIRST_CHUNK: ChunkOrigin =
+    ChunkOrigin { log: LogId { set: SET, number: 1 << 32 }, offset: LOG_MAGIC.len() as u64 };
+
 #[test]
 fn log() {
     let mut shards: [ShardLog; 2] = Default::default();
@@ -197,7 +201,7 @@ fn log() {
     }
     chunk.take(6, &mut shards[0]);
     chunk.take(7, &mut shards[1]);
-    log.extend_from_slice(chunk.seal(0));
+    log.extend_from_slice(chunk.seal(&FIRST_CHUNK, 0));
     assert_documented("wal.md", "log", &log);
 }
 
@@ -221,7 +225,7 @@ fn log_of_segments() {
     segments.add(4, &[SegmentRun { first, count: 256, stride: 16_384, log_stride: 4_096 }]);
     let mut chunk = Chunk::default();
     chunk.take_segments(&mut segments);
-    assert_documented("wal.md", "segments", chunk.seal(0));
+    assert_documented("wal.md", "segments", chunk.seal(&FIRST_CHUNK, 0));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use esker_table::schema::{KeyBuffer, RowBuffer};
 use esker_table::table::{Footer, Table, TableWriter, Wanted};
 use esker_table::tables::{TableHandle, TableSource};
 use esker_table::tree::Durability;
-use esker_table::wal::{Chunk, LOG_MAGIC, Logged, ShardLog, decode_log};
+use esker_table::wal::{Chunk, ChunkOrigin, LOG_MAGIC, LogId, Logged, ShardLog, decode_log};
 
 use crate::records::{SET, options, resume};
 
@@ -164,22 +164,29 @@ fn manifests_with_numbers_at_the_end_of_their_range_are_refused() {
     }
 }
 
+/// A log of `rows` puts of one row, each a few bytes: in the log a row says how it differs from the
+/// one before.
+fn log_of_equal_rows(id: LogId, value: &[u8], rows: u64) -> Vec<u8> {
+    let (mut shard, mut chunk) = (ShardLog::default(), Chunk::default());
+    for seq in 1..=rows {
+        shard.start(seq, 1);
+        shard.row(&RECORD, &record::row(b"key of over eight bytes", value), None);
+    }
+    chunk.take(0, &mut shard);
+    let origin = ChunkOrigin { log: id, offset: LOG_MAGIC.len() as u64 };
+    [&LOG_MAGIC[..], chunk.seal(&origin, 0)].concat()
+}
+
+const LOG: LogId = LogId { set: SET, number: 1 << 32 };
+
 /// Symptom: taking over a set panicked in the memtable, which refuses records over its limit.
 /// Cause: each string of a logged row was bounded, and not their sum.
 /// Fix: the sum is.
 #[test]
 fn a_logged_row_over_the_memtables_limit_is_refused() {
-    let (key, value) = (vec![b'k'; 200], vec![b'v'; ROW_TEXT_BYTES_MAX]);
-    let (mut shard, mut chunk) = (ShardLog::default(), Chunk::default());
-    shard.start(1, 1);
-    shard.row(&RECORD, &record::row(&key, &value), None);
-    chunk.take(0, &mut shard);
-    let log = [&LOG_MAGIC[..], chunk.seal(0)].concat();
+    let log = log_of_equal_rows(LOG, &vec![b'v'; ROW_TEXT_BYTES_MAX], 1);
     let mut rows = 0;
-    assert!(
-        decode_log(&RECORD, &log, &mut |logged| rows +=
-            usize::from(matches!(logged, Logged::Row(..))))
-        .is_err()
-    );
+    let mut count = |logged: Logged| rows += usize::from(matches!(logged, Logged::Row(..)));
+    assert!(decode_log(&RECORD, LOG, &log, &mut count).is_err());
     assert_eq!(rows, 0);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use esker_base::store::{MemoryStore, SharedStore};
+use esker_base::store::{FaultStore, MemoryStore, SharedStore};
 use esker_table::schema::record;
 use esker_table::tree::{Durability, Tree};
 
@@ -44,5 +44,37 @@ fn a_sync_after_a_takeover_of_operations_that_were_given_up_survives_the_next_on
             let value = get(&tree, key).expect("get");
             assert_eq!(value.as_deref(), Some(&b"1"[..]), "{durability:?}: {key:?}");
         }
+    }
+}
+
+/// A value that holds a chunk of a log with a right checksum, which says that everything before it
+/// was synced.
+fn value_with_a_chunk() -> Vec<u8> {
+    let checked = [&u64::MAX.to_le_bytes()[..], b"x"].concat();
+    let mut value = b"ECNK\x01\0\0\0".to_vec();
+    value.extend_from_slice(&crc32c::crc32c(&checked).to_le_bytes());
+    value.extend_from_slice(&checked);
+    value.extend((0..3_000u32).map(|at| (at * 7 + at / 251) as u8));
+    value
+}
+
+/// Symptom: a set could not be resumed after power loss.
+/// Cause: bytes of a value passed for a chunk of the log, and said that what was torn before them
+/// had been synced.
+/// Fix: the checksum of a chunk covers the set, the log and the offset at which it was written.
+#[test]
+fn a_value_that_looks_like_a_chunk_is_none() {
+    let fault = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));
+    let store: SharedStore = fault.clone();
+    let tree = create(&store, options(Durability::Async, false)).expect("create");
+    put(&tree, b"synced", b"1").expect("put");
+    tree.sync().expect("sync");
+    put(&tree, b"unsynced", &value_with_a_chunk()).expect("put");
+    // A shard that has this much pending writes the log.
+    put(&tree, b"large", &[7; 1 << 14]).expect("put");
+    for _ in 0..100 {
+        let image = fault.after_power_loss().expect("image");
+        let tree = resume(&image, options(Durability::Async, false)).expect("resume");
+        assert!(get(&tree, b"synced").expect("get").is_some());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
-use esker_table::wal::decode_log;
+use esker_table::wal::{LogId, decode_log};
 
 use super::{Finding, Severity, Targets, Verification};
 use crate::condemn::{self, Phase};
@@ -141,7 +141,9 @@ impl Verification<'_> {
                 continue;
             }
             let read = store.get(&object.name, LOG_BYTES_MAX).and_then(|bytes| {
-                decode_log(&INODE, &bytes, &mut |_| {}).map_err(|damage| damage.of(&object.name, 0))
+                let id = LogId { set, number };
+                decode_log(&INODE, id, &bytes, &mut |_| {})
+                    .map_err(|damage| damage.of(&object.name, 0))
             });
             match read {
                 Ok(_) => {}

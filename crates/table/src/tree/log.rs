@@ -9,24 +9,7 @@ use esker_base::{Error, Kind, Result};
 
 use super::room::is_full;
 use crate::manifest::SetId;
-use crate::wal::{Chunk, LOG_MAGIC};
-
-/// The folder of a set's logs.
-pub(super) fn folder(set: SetId) -> String {
-    format!("set/{set}/wal/")
-}
-
-/// The name of log `number` of `set`; the number's high half is the writer's epoch.
-pub(super) fn name(set: SetId, number: u64) -> String {
-    format!("{}{:08x}-{:08x}", folder(set), number >> 32, number as u32)
-}
-
-/// The number of a log of that name in its folder.
-pub(super) fn number(name: &str) -> Option<u64> {
-    let (epoch, count) = name.split_once('-')?;
-    let part = |text: &str| (text.len() == 8).then(|| u32::from_str_radix(text, 16).ok()).flatten();
-    Some(u64::from(part(epoch)?) << 32 | u64::from(part(count)?))
-}
+use crate::wal::{Chunk, ChunkOrigin, LOG_MAGIC, LogId};
 
 /// The logs that a writer still needs, and how far they are written and synced.
 pub(super) struct LogState {
@@ -51,7 +34,7 @@ pub(super) struct LogState {
 }
 
 struct LiveLog {
-    number: u64,
+    id: LogId,
     log: Box<dyn AppendLog>,
     synced_bytes: u64,
 }
@@ -75,7 +58,7 @@ impl LogState {
 
     /// The first log that what is put from now on needs.
     pub(super) fn floor(&self) -> u64 {
-        self.live.last().map_or(self.next, |active| active.number)
+        self.live.last().map_or(self.next, |active| active.id.number)
     }
 
     fn check(&self) -> Result<()> {
@@ -100,9 +83,9 @@ impl LogState {
         if self.spare.is_some() {
             return Ok(());
         }
-        let number = self.next;
+        let id = LogId { set: self.set, number: self.next };
         self.next += 1;
-        let name = name(self.set, number);
+        let name = id.name();
         let log = self.store.append_log(&name).and_then(|log| {
             log.append(&LOG_MAGIC)?;
             Ok(log)
@@ -113,7 +96,7 @@ impl LogState {
             return log.map(drop);
         }
         let log = self.poison(log)?;
-        self.spare = Some(LiveLog { number, log, synced_bytes: 0 });
+        self.spare = Some(LiveLog { id, log, synced_bytes: 0 });
         Ok(())
     }
 
@@ -166,9 +149,9 @@ impl LogState {
     /// let go is deleted with the next.
     pub(super) fn delete_below(&mut self, floor: u64) -> Result<()> {
         while let Some(first) = self.live.first()
-            && first.number < floor
+            && first.id.number < floor
         {
-            let deleted = self.store.delete(&name(self.set, first.number));
+            let deleted = self.store.delete(&first.id.name());
             if is_full(&deleted) {
                 return Ok(());
             }
@@ -185,7 +168,8 @@ impl LogState {
 impl LiveLog {
     /// Writes `chunk`, emptying it; returns how many bytes that took.
     fn append(&self, chunk: &mut Chunk) -> Result<u64> {
-        let bytes = chunk.seal(self.synced_bytes);
+        let origin = ChunkOrigin { log: self.id, offset: self.log.bytes() };
+        let bytes = chunk.seal(&origin, self.synced_bytes);
         let count = bytes.len() as u64;
         self.log.append(bytes)?;
         chunk.clear();
@@ -212,9 +196,10 @@ mod tests {
     }
 
     fn operations(store: &FaultStore, number: u64) -> Vec<u64> {
-        let bytes = store.get(&name(SET, number), 1 << 20).expect("a log");
+        let id = LogId { set: SET, number };
+        let bytes = store.get(&id.name(), 1 << 20).expect("a log");
         let mut seqs = Vec::new();
-        let whole = decode_log(&RECORD, &bytes, &mut |logged| {
+        let whole = decode_log(&RECORD, id, &bytes, &mut |logged| {
             if let Logged::Operation(seq) = logged {
                 seqs.push(seq);
             }
@@ -269,7 +254,7 @@ mod tests {
         gather(&mut state, 2);
         state.write().expect("there is room");
         assert_eq!(operations(&store, 2), [2]);
-        assert_eq!(store.list_names(&folder(SET)).expect("list").len(), 1);
+        assert_eq!(store.list_names(&LogId::folder(SET)).expect("list").len(), 1);
     }
 
     #[test]
@@ -283,7 +268,7 @@ mod tests {
             state.prepare().expect("there is room");
             state.switch();
             assert_eq!(state.floor(), 3);
-            let names = store.list_names(&folder(SET)).expect("list");
+            let names = store.list_names(&LogId::folder(SET)).expect("list");
             assert_eq!(names, ["00000000-00000001", "00000000-00000003"]);
         }
     }

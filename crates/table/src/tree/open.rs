@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::background::Threads;
 use super::hint::Hint;
-use super::log::{self, LogState};
+use super::log::LogState;
 use super::{
     Barrier, FlushState, Inner, LiveShard, Pending, Retention, Tree, TreeOptions, Version,
 };
@@ -19,7 +19,7 @@ use crate::memtable::{Chunks, SHARDS};
 use crate::schema::{Row, Schema};
 use crate::segment::SegmentTables;
 use crate::tables::{TableSource, Tables};
-use crate::wal::{Logged, decode_log, prefix_end};
+use crate::wal::{LogId, Logged, decode_log, prefix_end};
 
 /// A log larger than this is refused.
 const LOG_BYTES_MAX: u64 = 1 << 36;
@@ -76,7 +76,7 @@ impl Tree {
         manifest.epoch += 1;
         manifest.claim(&*store, set, setup.clock.now_ns())?;
         let old_logs = old_logs(&setup, set, &manifest)?;
-        let end = replay_end(&setup, set, &old_logs, manifest.last_seq, accepts)?;
+        let end = replay_end(&setup, &old_logs, manifest.last_seq, accepts)?;
         let tree = Self::start(setup, set, manifest)?;
         tree.replay(&old_logs, end)?;
         tree.flush()?;
@@ -87,8 +87,8 @@ impl Tree {
             manifest.log_floor = manifest.log_floor.max(floor);
             manifest.last_seq = manifest.last_seq.max(end);
         })?;
-        for number in old_logs {
-            store.delete(&log::name(set, number))?;
+        for log in old_logs {
+            store.delete(&log.name())?;
         }
         Ok(tree)
     }
@@ -153,12 +153,12 @@ impl Tree {
     }
 
     /// Puts the operations of `logs` up to `end` into the memtable.
-    fn replay(&self, logs: &[u64], end: u64) -> Result<()> {
+    fn replay(&self, logs: &[LogId], end: u64) -> Result<()> {
         let inner = &*self.inner;
         let last_seq = inner.flush.lock().manifest.last_seq;
         inner.next_seq.store(end + 1, std::sync::atomic::Ordering::Release);
-        for &number in logs {
-            let name = log::name(inner.set, number);
+        for &log in logs {
+            let name = log.name();
             let bytes = inner.store().get(&name, LOG_BYTES_MAX)?;
             let mut grown = 0;
             let mut put = |logged: Logged| match logged {
@@ -173,7 +173,8 @@ impl Tree {
                 }
                 _ => {}
             };
-            decode_log(inner.schema, &bytes, &mut put).map_err(|damage| damage.of(&name, 0))?;
+            decode_log(inner.schema, log, &bytes, &mut put)
+                .map_err(|damage| damage.of(&name, 0))?;
             inner.active_bytes.fetch_add(grown, std::sync::atomic::Ordering::Relaxed);
         }
         Ok(())
@@ -196,30 +197,30 @@ impl Inner {
     }
 }
 
-/// Numbers of the logs that `manifest` still needs, in order.
-fn old_logs(setup: &TreeSetup, set: SetId, manifest: &Manifest) -> Result<Vec<u64>> {
-    let names = setup.source.store.list_names(&log::folder(set))?;
-    let mut numbers: Vec<u64> = names
+/// The logs that `manifest` still needs, in order.
+fn old_logs(setup: &TreeSetup, set: SetId, manifest: &Manifest) -> Result<Vec<LogId>> {
+    let names = setup.source.store.list_names(&LogId::folder(set))?;
+    let needed = manifest.log_floor..manifest.epoch << 32;
+    let mut logs: Vec<LogId> = names
         .iter()
-        .filter_map(|name| log::number(name))
-        .filter(|&number| number >= manifest.log_floor && number < manifest.epoch << 32)
+        .filter_map(|name| LogId::parse(set, name))
+        .filter(|log| needed.contains(&log.number))
         .collect();
-    numbers.sort_unstable();
-    Ok(numbers)
+    logs.sort_unstable_by_key(|log| log.number);
+    Ok(logs)
 }
 
 /// The last operation of the logs' prefix in which `accepts` takes every row.
 fn replay_end(
     setup: &TreeSetup,
-    set: SetId,
-    logs: &[u64],
+    logs: &[LogId],
     last_seq: u64,
     accepts: &mut dyn FnMut(Logged) -> Result<bool>,
 ) -> Result<u64> {
     let mut seqs = Vec::new();
     let mut refused = u64::MAX;
-    for &number in logs {
-        let name = log::name(set, number);
+    for &log in logs {
+        let name = log.name();
         let bytes = setup.source.store.get(&name, LOG_BYTES_MAX)?;
         let mut failed = Ok(());
         let mut check = |logged: Logged| {
@@ -238,7 +239,7 @@ fn replay_end(
                 Err(error) => failed = Err(error),
             }
         };
-        decode_log(setup.schema, &bytes, &mut check).map_err(|damage| damage.of(&name, 0))?;
+        decode_log(setup.schema, log, &bytes, &mut check).map_err(|damage| damage.of(&name, 0))?;
         failed?;
     }
     Ok(prefix_end(seqs, last_seq).min(refused.saturating_sub(1)).max(last_seq))

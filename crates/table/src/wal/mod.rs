@@ -6,9 +6,11 @@
 //! their sequence numbers and stops at the first that is missing: what it yields is a prefix.
 
 mod encoder;
+mod log_id;
 mod replay;
 
 pub use encoder::ShardLog;
+pub use log_id::LogId;
 pub use replay::{Logged, decode_log, prefix_end};
 
 use crate::memtable::{ROW_TEXT_BYTES_MAX, SHARDS};
@@ -16,7 +18,7 @@ use crate::segment::SegmentLog;
 use crate::wire::{Damage, Input, put_varint};
 
 /// A log starts with these bytes.
-pub const LOG_MAGIC: [u8; 8] = *b"ESKERWL1";
+pub const LOG_MAGIC: [u8; 8] = *b"ESKERWL2";
 /// A chunk larger than this is not one of ours: what a thousand writers of the largest records
 /// have pending at once stays below.
 pub const CHUNK_BYTES_MAX: usize = 1 << 30;
@@ -26,9 +28,29 @@ const _: () = assert!(CHUNK_BYTES_MAX > 1_000 * ROW_TEXT_BYTES_MAX);
 pub(crate) const SEGMENTS_PORTION: usize = SHARDS;
 /// A chunk starts with these bytes, by which one is found again after bytes that are damaged.
 const CHUNK_MAGIC: [u8; 4] = *b"ECNK";
-/// Bytes of a chunk before its portions: magic, their length, a CRC-32C of what follows it, and
-/// how many bytes of the log were synced when the chunk was written.
+/// Bytes of a chunk before its portions: magic, their length, a CRC-32C of the chunk's origin and of
+/// what follows, and how many bytes of the log were synced when the chunk was written.
 const CHUNK_HEADER_BYTES: usize = 20;
+
+/// Where a chunk starts: in which log, and at which offset. Its checksum covers this, so that the
+/// same bytes anywhere else, such as in a value that somebody wrote, are no chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkOrigin {
+    /// The log.
+    pub log: LogId,
+    /// Offset of the chunk's first byte.
+    pub offset: u64,
+}
+
+impl ChunkOrigin {
+    /// The checksum of a chunk from here whose bytes after the checksum are `checked`.
+    fn checksum(&self, checked: &[u8]) -> u32 {
+        let set = crc32c::crc32c(&self.log.set.0.to_le_bytes());
+        let number = crc32c::crc32c_append(set, &self.log.number.to_le_bytes());
+        let offset = crc32c::crc32c_append(number, &self.offset.to_le_bytes());
+        crc32c::crc32c_append(offset, checked)
+    }
+}
 
 /// What the shards have pending, as one unit that is written whole or counts as absent.
 #[derive(Debug)]
@@ -73,16 +95,16 @@ impl Chunk {
         true
     }
 
-    /// The chunk as it is written to a log of which `synced_bytes` are synced.
+    /// The chunk as it is written at `origin` to a log of which `synced_bytes` are synced.
     #[must_use]
-    pub fn seal(&mut self, synced_bytes: u64) -> &[u8] {
+    pub fn seal(&mut self, origin: &ChunkOrigin, synced_bytes: u64) -> &[u8] {
         let body = self.bytes.len() - CHUNK_HEADER_BYTES;
         assert!(body <= CHUNK_BYTES_MAX, "shards write through long before that");
         let length = u32::try_from(body).expect("CHUNK_BYTES_MAX fits 32 bits");
         self.bytes[..4].copy_from_slice(&CHUNK_MAGIC);
         self.bytes[4..8].copy_from_slice(&length.to_le_bytes());
         self.bytes[12..20].copy_from_slice(&synced_bytes.to_le_bytes());
-        let checksum = crc32c::crc32c(&self.bytes[12..]);
+        let checksum = origin.checksum(&self.bytes[12..]);
         self.bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
         &self.bytes
     }
@@ -114,14 +136,16 @@ impl<'a> ReadChunk<'a> {
         (length > 0 && length <= CHUNK_BYTES_MAX && bytes <= input.left()).then_some(bytes)
     }
 
-    /// The chunk at the front of `input`; `None` if what is there is not a whole chunk.
-    pub(crate) fn read(input: &mut Input<'a>) -> Option<Self> {
+    /// The chunk at the front of `input`, which reads the whole of `log`; `None` if what is there is
+    /// not a whole chunk that was written there.
+    pub(crate) fn read(log: LogId, input: &mut Input<'a>) -> Option<Self> {
         let bytes = Self::bytes(input)?;
         let mut ahead = input.clone();
         ahead.take(8).ok()?;
         let checksum = ahead.u32().ok()?;
         let checked = ahead.take(bytes - 12).ok()?;
-        if crc32c::crc32c(checked) != checksum {
+        let origin = ChunkOrigin { log, offset: input.at() as u64 };
+        if origin.checksum(checked) != checksum {
             return None;
         }
         *input = ahead;

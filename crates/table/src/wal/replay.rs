@@ -3,7 +3,7 @@
 //! Two passes, so that memory does not grow with the rows: the first finds the sequence numbers
 //! that are there, the second decodes again and passes on what belongs to the prefix.
 
-use super::{CHUNK_MAGIC, LOG_MAGIC, ReadChunk, ShardLog, read_portion};
+use super::{CHUNK_MAGIC, LOG_MAGIC, LogId, ReadChunk, ShardLog, read_portion};
 use crate::memtable::SHARDS;
 use crate::schema::{Row, Schema};
 use crate::segment::{SegmentLog, SegmentRun};
@@ -24,14 +24,15 @@ pub enum Logged<'a> {
     Operation(u64),
 }
 
-/// Decodes the operations of a log up to where it was cut short, and passes what they hold to
-/// `visit`. Returns how many bytes were whole.
+/// Decodes the operations of log `id`, whose bytes are `log`, up to where it was cut short, and
+/// passes what they hold to `visit`. Returns how many bytes were whole.
 ///
 /// Power loss may cut a log anywhere behind its last sync, and may leave later bytes there. Bytes
 /// that a later chunk says were synced are another matter: if those are not whole, that is damage.
 /// So are bytes that pass their checksum and still make no sense.
 pub fn decode_log(
     schema: &Schema,
+    id: LogId,
     log: &[u8],
     visit: &mut dyn FnMut(Logged),
 ) -> Result<usize, Damage> {
@@ -43,18 +44,18 @@ pub fn decode_log(
         Some(found)
             if found.is_ascii_digit() && log[LOG_MAGIC.len()..].starts_with(&CHUNK_MAGIC) =>
         {
-            return Err(Damage { offset: 0, what: "a write-ahead log of format version 1" });
+            return Err(Damage { offset: 0, what: "a write-ahead log of format version 2" });
         }
         // Power loss may leave a part of the magic too.
-        _ => return check_cut(log, 0),
+        _ => return check_cut(id, log, 0),
     };
     let mut shards: Vec<ShardLog> = Vec::new();
     shards.resize_with(SHARDS, ShardLog::default);
     let (mut segments, mut put) = (SegmentLog::default(), Vec::new());
     loop {
         let at = input.at();
-        let Some(mut chunk) = ReadChunk::read(&mut input) else {
-            return check_cut(log, at);
+        let Some(mut chunk) = ReadChunk::read(id, &mut input) else {
+            return check_cut(id, log, at);
         };
         while chunk.portions.left() > 0 {
             let inside = |damage| Damage { offset: at, ..damage };
@@ -76,14 +77,15 @@ pub fn decode_log(
 }
 
 /// Fails if a chunk behind `at`, where the log is not whole, says that bytes there were synced.
-fn check_cut(log: &[u8], at: usize) -> Result<usize, Damage> {
+fn check_cut(id: LogId, log: &[u8], at: usize) -> Result<usize, Damage> {
     let rest = &log[at..];
     let mut checked_bytes = 0;
     let candidates = rest.windows(CHUNK_MAGIC.len()).enumerate();
     for (offset, _) in candidates.filter(|(_, bytes)| *bytes == CHUNK_MAGIC) {
-        let mut input = Input::new(&rest[offset..]);
+        let mut input = Input::new(log);
+        input.take(at + offset)?;
         checked_bytes += ReadChunk::bytes(&input).unwrap_or(0);
-        let chunk = ReadChunk::read(&mut input);
+        let chunk = ReadChunk::read(id, &mut input);
         if chunk.is_some_and(|chunk| chunk.synced_bytes > at as u64) {
             return Err(Damage { offset: at, what: "a chunk that had been synced" });
         }
@@ -110,9 +112,12 @@ pub fn prefix_end(mut seqs: Vec<u64>, last_seq: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Chunk;
+    use super::super::{Chunk, ChunkOrigin};
     use super::*;
+    use crate::manifest::SetId;
     use crate::schema::record::{self, RECORD};
+
+    const LOG: LogId = LogId { set: SetId(3), number: 1 << 32 };
 
     fn logged(operations: &[(u64, usize, &[u8])]) -> Vec<u8> {
         let mut shards: Vec<ShardLog> = Vec::new();
@@ -129,15 +134,15 @@ mod tests {
             for (shard, log) in shards.iter_mut().enumerate() {
                 chunk.take(shard, log);
             }
-            let synced = log.len() as u64;
-            log.extend_from_slice(chunk.seal(synced));
+            let offset = log.len() as u64;
+            log.extend_from_slice(chunk.seal(&ChunkOrigin { log: LOG, offset }, offset));
         }
         log
     }
 
     fn decode(log: &[u8]) -> (Vec<(u64, Vec<u8>)>, usize) {
         let mut rows = Vec::new();
-        let whole = decode_log(&RECORD, log, &mut |logged| {
+        let whole = decode_log(&RECORD, LOG, log, &mut |logged| {
             if let Logged::Row(seq, row) = logged {
                 rows.push((seq, row.strings[record::KEY].to_vec()));
             }
@@ -168,7 +173,7 @@ mod tests {
             let mut flipped = log.clone();
             flipped[at] ^= 0x40;
             let mut count = 0;
-            let decoded = decode_log(&RECORD, &flipped, &mut |logged| {
+            let decoded = decode_log(&RECORD, LOG, &flipped, &mut |logged| {
                 count += usize::from(matches!(logged, Logged::Row(..)));
             });
             // Only the last chunk is not known to have been synced.
@@ -188,12 +193,30 @@ mod tests {
             log[torn..].fill(0);
             assert_eq!(decode(&log), (vec![], 0), "torn at {torn}");
         }
-        for garbled in [&b"ESKERWL2"[..], b"ESKERWL7\x93\x00\xfeECN", b"ESKERWL0"] {
+        for garbled in [&b"ESKERWL1"[..], b"ESKERWL7\x93\x00\xfeECN", b"ESKERWL0"] {
             assert_eq!(decode(garbled), (vec![], 0));
         }
-        let mut newer = log.clone();
-        newer[LOG_MAGIC.len() - 1] = b'2';
-        assert!(decode_log(&RECORD, &newer, &mut |_| {}).is_err());
+        for version in [b'1', b'3'] {
+            let mut other = log.clone();
+            other[LOG_MAGIC.len() - 1] = version;
+            assert!(decode_log(&RECORD, LOG, &other, &mut |_| {}).is_err());
+        }
+    }
+
+    /// Chunks of other logs, and ours elsewhere in the log, are none: not at the start, and not as
+    /// proof of what was synced.
+    #[test]
+    fn a_chunk_counts_only_where_it_was_written() {
+        let log = logged(&[(1, 3, b"one"), (2, 3, b"two"), (3, 3, b"three"), (4, 3, b"four")]);
+        let read = |id, log: &[u8]| decode_log(&RECORD, id, log, &mut |_| {});
+        assert_eq!(read(LOG, &log), Ok(log.len()));
+        for other in [LogId { number: LOG.number + 1, ..LOG }, LogId { set: SetId(4), ..LOG }] {
+            assert_eq!(read(other, &log), Ok(LOG_MAGIC.len()));
+        }
+        let mut moved = log[..LOG_MAGIC.len()].to_vec();
+        moved.extend_from_slice(&[0; 5]);
+        moved.extend_from_slice(&log[LOG_MAGIC.len()..]);
+        assert_eq!(read(LOG, &moved), Ok(LOG_MAGIC.len()));
     }
 
     #[test]
