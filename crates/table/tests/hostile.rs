@@ -190,3 +190,22 @@ fn a_logged_row_over_the_memtables_limit_is_refused() {
     assert!(decode_log(&RECORD, LOG, &log, &mut count).is_err());
     assert_eq!(rows, 0);
 }
+
+/// Symptom: a log of 600 kB took over four gigabytes to replay, and panicked then.
+/// Cause: rows are logged as differences, so a few bytes may be a row of half a mebibyte, and replay
+/// put all of them into one memtable.
+/// Fix: the rows of one log take no more memory than a memtable has.
+#[test]
+#[ignore = "takes 3.5 GiB of memory"]
+fn a_log_whose_records_are_more_than_a_memtable_is_refused() {
+    let store = store();
+    let mut manifest = Manifest::new(vec![], 0);
+    manifest.claim(&*store, SET, 0).expect("claim");
+    let value = vec![b'v'; ROW_TEXT_BYTES_MAX - 100];
+    let log = log_of_equal_rows(LOG, &value, 8_000);
+    assert!(log.len() < 1 << 20);
+    store.put_if_absent(&LOG.name(), &log).expect("put");
+    let error = resume(&store, options(Durability::None, false)).expect_err("hostile");
+    assert_eq!(error.kind(), Kind::Corrupt);
+    assert!(error.to_string().contains("more memory than a memtable has"), "{error}");
+}

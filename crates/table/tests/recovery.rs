@@ -2,11 +2,17 @@
 
 use std::sync::Arc;
 
-use esker_base::store::{FaultStore, MemoryStore, SharedStore};
-use esker_table::schema::record;
-use esker_table::tree::{Durability, Tree};
+use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
+use esker_table::manifest::{Manifest, SetId};
+use esker_table::schema::record::{self, RECORD};
+use esker_table::segment::{LogPlace, Segment, SegmentRun};
+use esker_table::tree::{Durability, Tree, TreeOptions};
 
-use crate::records::{create, get, options, put, resume};
+use esker_table::wal::{Chunk, ChunkOrigin, LOG_MAGIC, LogId, ShardLog};
+
+use crate::records::{SET, create, get, options, put, resume, scan};
+
+const FILE: u128 = 5;
 
 fn store() -> SharedStore {
     Arc::new(MemoryStore::new())
@@ -76,5 +82,98 @@ fn a_value_that_looks_like_a_chunk_is_none() {
         let image = fault.after_power_loss().expect("image");
         let tree = resume(&image, options(Durability::Async, false)).expect("resume");
         assert!(get(&tree, b"synced").expect("get").is_some());
+    }
+}
+
+/// Room for every operation of these tests in one memtable.
+fn roomy() -> TreeOptions {
+    TreeOptions { memory_bytes: 256 << 20, ..options(Durability::Async, false) }
+}
+
+fn segment(offset: u64, length: u64, log_offset: u64) -> Segment {
+    let place = Some(LogPlace { set: SetId(9), log: 1, offset: log_offset });
+    Segment { place, ..Segment::hole(FILE, offset, length) }
+}
+
+/// `count` segments of 4 bytes, every 16 bytes from `offset` on.
+fn run(offset: u64, count: u64, log_offset: u64) -> SegmentRun {
+    SegmentRun { first: segment(offset, 4, log_offset), count, stride: 16, log_stride: 4 }
+}
+
+/// Puts a segment alone, then `runs`; takes the set over and returns it.
+fn replayed(runs: &[SegmentRun]) -> esker_base::Result<Tree> {
+    let store = store();
+    let tree = create(&store, roomy()).expect("create");
+    tree.put_runs(FILE, &mut [SegmentRun::one(segment(0, 7, 0))]).expect("put");
+    for run in runs {
+        tree.put_runs(FILE, &mut [*run]).expect("put");
+    }
+    tree.sync().expect("sync");
+    drop(tree);
+    resume(&store, roomy())
+}
+
+fn table_rows(tree: &Tree) -> u64 {
+    tree.manifest().tables.iter().map(|table| table.rows).sum()
+}
+
+/// Symptom: a log of 81 bytes took 120 MiB to replay, and became a table of a million rows.
+/// Cause: a file whose first segment was put alone is a map of segments, and replay put runs of such
+/// a file into it segment by segment.
+/// Fix: a file of a memtable becomes one of runs with the first run that is put.
+#[test]
+fn runs_that_are_replayed_stay_runs() {
+    let tree = replayed(&[run(100, 1 << 20, 7)]).expect("resume");
+    assert!(table_rows(&tree) < 10, "{} rows", table_rows(&tree));
+    let pieces = tree.segments_within(FILE, 0..140).expect("segments");
+    let offsets: Vec<u64> = pieces.iter().map(|piece| piece.offset).collect();
+    assert_eq!(offsets, [0, 100, 116, 132]);
+}
+
+/// Puts log `count` of the first writer, of 20 rows each of which overwrites one of the log before.
+fn put_log(store: &SharedStore, count: u64) {
+    let id = LogId { set: SET, number: 1 << 32 | count };
+    let (mut shard, mut chunk) = (ShardLog::default(), Chunk::default());
+    for number in 0..20 {
+        let (key, value) = ([b'k', (count * 10 + number) as u8], [count as u8; 2_000]);
+        let mut row = record::row(&key, &value);
+        RECORD.store(&mut row.ints);
+        shard.start(count * 20 + number + 1, 1);
+        shard.row(&RECORD, &row, None);
+    }
+    chunk.take(0, &mut shard);
+    let origin = ChunkOrigin { log: id, offset: LOG_MAGIC.len() as u64 };
+    let log = [&LOG_MAGIC[..], chunk.seal(&origin, 0)].concat();
+    store.put_if_absent(&id.name(), &log).expect("put");
+}
+
+/// A takeover that replays several logs flushes one after the other. Stopped at any operation of the
+/// store, it leaves the next takeover all that it has not put into tables.
+#[test]
+fn a_takeover_of_several_logs_may_be_stopped_anywhere() {
+    const LOGS: u64 = 4;
+    for durability in [Durability::None, Durability::Async] {
+        for stop in 1.. {
+            let memory: SharedStore = Arc::new(MemoryStore::new());
+            let mut first = Manifest::new(vec![], 0);
+            first.claim(&*memory, SET, 0).expect("claim");
+            (0..LOGS).for_each(|count| put_log(&memory, count));
+            let fault = Arc::new(FaultStore::new(memory.clone(), stop));
+            let store: SharedStore = fault.clone();
+            fault.stop_at(stop, Effect::Partial);
+            let stopped = resume(&store, options(durability, false));
+            let is_whole = !fault.is_stopped();
+            drop(stopped);
+            let tree = resume(&memory, options(durability, false)).expect("resume");
+            let found = scan(&tree, &[0], 10).expect("scan");
+            assert_eq!(found.len() as u64, 10 * (LOGS + 1), "stopped at {stop}");
+            for (key, value) in found {
+                let newest = (u64::from(key[1]) / 10).min(LOGS - 1);
+                assert_eq!(u64::from(value[0]), newest, "{key:?}, stopped at {stop}");
+            }
+            if is_whole {
+                break;
+            }
+        }
     }
 }

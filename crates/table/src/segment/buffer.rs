@@ -14,6 +14,11 @@ use super::{Lattice, Overlay, Segment, SegmentMap, SegmentRun};
 /// With more segments in no run than this a file is better off as rows than as runs.
 const SINGLES_MAX: usize = 1 << 16;
 
+/// Segments that overlap take memory for each when they are cut to pieces. All files of a memtable
+/// have at most this many of them, what a memtable of three gigabytes has; in a log that somebody made
+/// up a few bytes are a million.
+const CUT_SEGMENTS_MAX: u64 = 3 << 26;
+
 /// The segments of a memtable.
 #[derive(Debug, Default)]
 pub struct SegmentBuffer {
@@ -46,22 +51,23 @@ impl SegmentBuffer {
 
     /// Puts a run, newer than all that are here.
     pub fn insert_run(&mut self, run: SegmentRun) {
-        if run.count == 1 && !self.runs.contains_key(&run.first.file) {
-            return self.map.insert(run.first);
-        }
-        if self.map.has(run.first.file) {
-            return run.segments().for_each(|segment| self.map.insert(segment));
-        }
-        self.push(run);
+        if run.count == 1 { self.insert(run.first) } else { self.push(run) }
     }
 
-    /// As [`SegmentBuffer::insert_run`] of all of `runs`, of which single ones come in thousands.
+    /// As [`SegmentBuffer::insert_run`] of all of `runs`, of which single ones come in thousands. A
+    /// file that is a map becomes one of runs with the first run of several segments: cutting that
+    /// to pieces may take a million times as much memory.
     pub fn insert_batch(&mut self, file: u128, runs: &[SegmentRun]) {
+        let mut single = Vec::new();
         if self.map.has(file) {
-            return runs.iter().for_each(|run| self.insert_run(*run));
+            if runs.iter().all(|run| run.count == 1) {
+                return runs.iter().for_each(|run| self.map.insert(run.first));
+            }
+            single = self.map.take_file(file).into_iter().map(SegmentRun::one).collect();
         }
         let written = self.runs.entry(file).or_insert_with(|| Written::new(file));
         let before = written.bytes();
+        written.extend(&single);
         written.extend(runs);
         self.runs_bytes += written.bytes() - before;
     }
@@ -111,8 +117,9 @@ impl SegmentBuffer {
     /// As [`SegmentBuffer::fill`].
     pub fn for_tables(&self) -> Result<ForTables<'_>> {
         let (mut rows, mut runs) = (Vec::new(), Vec::new());
+        let mut cut_max = CUT_SEGMENTS_MAX;
         for (file, written) in &self.runs {
-            let lattice = written.lattice()?;
+            let lattice = written.lattice_within(&mut cut_max)?;
             match prefers_rows(&lattice) {
                 true => rows.push((*file, lattice)),
                 false => runs.push(lattice),
@@ -165,5 +172,42 @@ impl ForTables<'_> {
             visit(&segment)?;
         }
         of_lattices(None, visit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_base::Kind;
+
+    use super::*;
+    use crate::manifest::SetId;
+    use crate::segment::{LogPlace, OPERATION_SEGMENTS_MAX};
+
+    /// A run of a million segments of `file`, `step` bytes behind the first of the file.
+    fn run(file: u128, step: u64) -> SegmentRun {
+        let place = Some(LogPlace { set: SetId(1), log: 1, offset: 0 });
+        let first = Segment { place, ..Segment::hole(file, step, 4) };
+        SegmentRun { first, count: OPERATION_SEGMENTS_MAX as u64, stride: 8, log_stride: 4 }
+    }
+
+    #[test]
+    fn segments_of_all_files_that_overlap_are_bounded() {
+        let mut buffer = SegmentBuffer::default();
+        // More of one file than may be cut, so that nothing takes memory.
+        for step in 0..200 {
+            buffer.insert_run(run(1, step % 7));
+        }
+        assert_eq!(buffer.for_tables().expect_err("they overlap").kind(), Kind::TooLarge);
+        let mut written = Written::new(1);
+        written.extend(&[run(1, 0), run(1, 1)]);
+        let mut cut_max = 1 << 20;
+        let refused = written.lattice_within(&mut cut_max).expect_err("two million");
+        assert_eq!(refused.kind(), Kind::TooLarge);
+        // Runs that do not overlap are none of these.
+        let mut buffer = SegmentBuffer::default();
+        for file in 0..200 {
+            buffer.insert_run(run(file, 0));
+        }
+        assert_eq!(buffer.for_tables().expect("apart").row_count(), 200);
     }
 }

@@ -99,6 +99,16 @@ impl SegmentMap {
         self.put(&new);
     }
 
+    /// Removes and returns the segments of `file`, in order.
+    pub fn take_file(&mut self, file: u128) -> Vec<Segment> {
+        let of_file = self.entries.range((file, 0)..=(file, u64::MAX));
+        let taken: Vec<Segment> = of_file.map(|(key, entry)| segment(*key, entry)).collect();
+        for segment in &taken {
+            self.entries.remove(&(file, segment.end()));
+        }
+        taken
+    }
+
     /// All segments in key order.
     pub fn iter(&self) -> impl Iterator<Item = Segment> {
         self.entries.iter().map(|(key, entry)| segment(*key, entry))

@@ -29,7 +29,8 @@ impl SegmentRun {
     }
 
     /// Whether its numbers make sense: it has segments, they do not overlap, all of them end within
-    /// 64 bits, in the file and in the log, and only one alone has a checksum or is a hole.
+    /// 64 bits, in the file and in the log of a set other than 0, and only one alone has a checksum
+    /// or is a hole.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         let reach = |start: u64, stride: u64| {
@@ -40,6 +41,7 @@ impl SegmentRun {
         let is_alone_or_plain =
             self.count == 1 || (self.first.place.is_some() && self.first.checksum.is_none());
         self.first.length > 0
+            && self.first.place.is_none_or(|place| place.set != SetId::default())
             && is_alone_or_plain
             && (self.count == 1 || self.stride >= self.first.length)
             && reach(self.first.offset, self.stride).is_some()

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use esker_base::Result;
+use esker_base::{Error, Kind, Result};
 use hashbrown::HashMap;
 
 use super::strand::Part;
@@ -130,13 +130,29 @@ impl Written {
     /// # Errors
     /// `TooLarge` if too many overlap.
     pub(super) fn lattice(&self) -> Result<Arc<Lattice>> {
+        let mut cut_max = u64::MAX;
+        self.lattice_within(&mut cut_max)
+    }
+
+    /// As [`Written::lattice`], of a file whose segments are at most `cut_max` if they have to be cut
+    /// to pieces; they are taken off that.
+    ///
+    /// # Errors
+    /// `TooLarge` if too many overlap.
+    pub(super) fn lattice_within(&self, cut_max: &mut u64) -> Result<Arc<Lattice>> {
         if let Some(lattice) = self.lattice.get() {
             return Ok(lattice.clone());
         }
         let (nests, singles) = self.parts();
         let lattice = match Lattice::of_parts(nests, singles) {
             Some(lattice) => lattice,
-            None => Lattice::cut(self.segments, self.in_order())?,
+            None => {
+                *cut_max = cut_max.checked_sub(self.segments).ok_or_else(|| {
+                    let what = "more segments that overlap than one memtable can have";
+                    Error::new(Kind::TooLarge, what)
+                })?;
+                Lattice::cut(self.segments, self.in_order())?
+            }
         };
         Ok(self.lattice.get_or_init(|| Arc::new(lattice)).clone())
     }

@@ -21,6 +21,8 @@ pub(super) struct LogState {
     live: Vec<LiveLog>,
     /// The next log, once it was opened.
     spare: Option<LiveLog>,
+    /// While logs of an earlier writer are replayed: the first that is not in tables yet.
+    pub(super) replayed_from: Option<u64>,
     /// What is being gathered for one write.
     pub(super) chunk: Chunk,
     /// The last chunk of the log before the active one, until it is written.
@@ -48,6 +50,7 @@ impl LogState {
             next,
             live: Vec::new(),
             spare: None,
+            replayed_from: None,
             chunk: Chunk::default(),
             owed: Chunk::default(),
             acknowledged_below: 0,
@@ -58,7 +61,8 @@ impl LogState {
 
     /// The first log that what is put from now on needs.
     pub(super) fn floor(&self) -> u64 {
-        self.live.last().map_or(self.next, |active| active.id.number)
+        let active = self.live.last().map_or(self.next, |active| active.id.number);
+        self.replayed_from.unwrap_or(active)
     }
 
     fn check(&self) -> Result<()> {

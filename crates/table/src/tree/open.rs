@@ -1,6 +1,6 @@
 //! Opening a tree: beginning a change set, or taking one over from a writer that is gone.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -15,7 +15,7 @@ use super::{
     Barrier, FlushState, Inner, LiveShard, Pending, Retention, Tree, TreeOptions, Version,
 };
 use crate::manifest::{Manifest, SetId, SetState};
-use crate::memtable::{Chunks, SHARDS};
+use crate::memtable::{Chunks, SHARD_BYTES_MAX, SHARDS};
 use crate::schema::{Row, Schema};
 use crate::segment::SegmentTables;
 use crate::tables::{TableSource, Tables};
@@ -23,6 +23,9 @@ use crate::wal::{LogId, Logged, decode_log, prefix_end};
 
 /// A log larger than this is refused.
 const LOG_BYTES_MAX: u64 = 1 << 36;
+/// The records of one log, which were in one memtable, take at most this much memory. A few bytes of
+/// a log may be a record of half a mebibyte.
+const REPLAYED_BYTES_MAX: usize = SHARD_BYTES_MAX + (512 << 20);
 
 /// What a tree is opened with.
 pub struct TreeSetup {
@@ -152,36 +155,57 @@ impl Tree {
         Ok(Self { inner, _threads: threads })
     }
 
-    /// Puts the operations of `logs` up to `end` into the memtable.
+    /// Puts the operations of `logs` up to `end` into the memtable; flushes what is of each log
+    /// before the next, as its writer did, so that memory is that of one memtable.
     fn replay(&self, logs: &[LogId], end: u64) -> Result<()> {
         let inner = &*self.inner;
-        let last_seq = inner.flush.lock().manifest.last_seq;
-        inner.next_seq.store(end + 1, std::sync::atomic::Ordering::Release);
-        for &log in logs {
-            let name = log.name();
-            let bytes = inner.store().get(&name, LOG_BYTES_MAX)?;
-            let mut grown = 0;
-            let mut put = |logged: Logged| match logged {
-                Logged::Row(seq, row) if seq > last_seq && seq <= end => {
-                    grown += inner.replay_row(seq, row);
-                }
-                Logged::Segments(seq, segments) if seq > last_seq && seq <= end => {
-                    let buffer = &mut inner.segments.lock().buffer;
-                    let before = buffer.bytes();
-                    segments.iter().for_each(|run| buffer.insert_run(*run));
-                    grown += buffer.bytes().saturating_sub(before);
-                }
-                _ => {}
-            };
-            decode_log(inner.schema, log, &bytes, &mut put)
-                .map_err(|damage| damage.of(&name, 0))?;
-            inner.active_bytes.fetch_add(grown, std::sync::atomic::Ordering::Relaxed);
+        let after = inner.flush.lock().manifest.last_seq;
+        let mut last_seq = after;
+        for (at, log) in logs.iter().enumerate() {
+            last_seq = last_seq.max(inner.replay_log(*log, after, end)?);
+            inner.next_seq.store(last_seq + 1, Ordering::Release);
+            let next = logs.get(at + 1).map(|log| log.number);
+            inner.log.lock().replayed_from = next;
+            if next.is_some() {
+                self.flush()?;
+            }
         }
+        inner.next_seq.store(end + 1, Ordering::Release);
         Ok(())
     }
 }
 
 impl Inner {
+    /// Puts the operations of `log` after `after` up to `end` into the memtable; returns the last.
+    fn replay_log(&self, log: LogId, after: u64, end: u64) -> Result<u64> {
+        let name = log.name();
+        let bytes = self.store().get(&name, LOG_BYTES_MAX)?;
+        let (mut last_seq, mut row_bytes, mut segment_bytes) = (after, 0, 0);
+        let mut put = |logged: Logged| {
+            let (Logged::Row(seq, _) | Logged::Segments(seq, _) | Logged::Operation(seq)) = logged;
+            if seq <= after || seq > end || row_bytes > REPLAYED_BYTES_MAX {
+                return;
+            }
+            match logged {
+                Logged::Row(_, row) => row_bytes += self.replay_row(seq, row),
+                Logged::Segments(_, runs) => {
+                    let buffer = &mut self.segments.lock().buffer;
+                    let before = buffer.bytes();
+                    runs.iter().for_each(|run| buffer.insert_run(*run));
+                    segment_bytes += buffer.bytes().saturating_sub(before);
+                }
+                Logged::Operation(_) => last_seq = last_seq.max(seq),
+            }
+        };
+        decode_log(self.schema, log, &bytes, &mut put).map_err(|damage| damage.of(&name, 0))?;
+        if row_bytes > REPLAYED_BYTES_MAX {
+            let what = "records of one log that take more memory than a memtable has";
+            return Err(Error::corrupt(&name, 0, what));
+        }
+        self.active_bytes.fetch_add(row_bytes + segment_bytes, Ordering::Relaxed);
+        Ok(last_seq)
+    }
+
     /// Puts a logged row, in stored form, unless a later operation on its key came before it.
     fn replay_row(&self, seq: u64, row: &Row) -> usize {
         let order = self.schema.order(&row.ints);
