@@ -10,6 +10,7 @@
 use std::cmp::Ordering;
 
 use arrayvec::ArrayVec;
+use esker_base::{Error, Kind, Result};
 
 use crate::wire::{unzigzag, zigzag};
 
@@ -18,6 +19,32 @@ pub const INTS_MAX: usize = 24;
 /// A schema has at most this many string columns.
 pub const STRINGS_MAX: usize = 3;
 const _: () = assert!(INTS_MAX + STRINGS_MAX <= 32);
+/// A record's strings take at most this many bytes in all, so that it fits a chunk of a memtable.
+pub const ROW_TEXT_BYTES_MAX: usize = 512 << 10;
+/// A key's string takes at most this many bytes: tables and manifests name keys.
+pub const KEY_TEXT_BYTES_MAX: usize = 64 << 10;
+const _: () = assert!(KEY_TEXT_BYTES_MAX <= ROW_TEXT_BYTES_MAX);
+
+/// Fails if the strings of a record, of which the first is the key's, are longer than readers take.
+///
+/// # Errors
+/// `TooLarge`.
+#[inline]
+pub fn check_text_bytes(strings: &[&[u8]; STRINGS_MAX]) -> Result<()> {
+    let bytes: usize = strings.iter().map(|string| string.len()).sum();
+    if bytes <= KEY_TEXT_BYTES_MAX {
+        return Ok(());
+    }
+    let key_bytes = strings[0].len();
+    if bytes <= ROW_TEXT_BYTES_MAX && key_bytes <= KEY_TEXT_BYTES_MAX {
+        return Ok(());
+    }
+    let context = format!(
+        "a record of {bytes} bytes with a key of {key_bytes}; at most {ROW_TEXT_BYTES_MAX} with a \
+         key of {KEY_TEXT_BYTES_MAX} are possible"
+    );
+    Err(Error::new(Kind::TooLarge, context))
+}
 
 /// One integer column.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,6 @@
 //! Tests of the table engine as a whole.
 
+mod bounds;
 mod clustering;
 mod concurrency;
 mod damage;

@@ -3,7 +3,7 @@
 //! Most columns of neighbouring records hold one value. Only those that have held another in this
 //! block are collected row by row.
 
-use super::{BLOCK_ROWS_MAX, BLOCK_TEXT_BYTES_MIN};
+use super::{BLOCK_BYTES_MAX, BLOCK_ROWS_MAX, BLOCK_TEXT_BYTES_MIN};
 use crate::column::{Ints, StringsBuilder};
 use crate::schema::{INTS_MAX, KEY_INTS_MAX, KeyBuffer, Row, STRINGS_MAX, Schema, differences};
 
@@ -120,6 +120,7 @@ impl BlockBuilder {
         }
         let checksum = crc32c::crc32c(&out[start + 4..]);
         out[start..start + 4].copy_from_slice(&checksum.to_le_bytes());
+        assert!(out.len() - start <= BLOCK_BYTES_MAX, "a block within what a reader takes");
         (self.rows, self.text_bytes) = (0, 0);
     }
 }

@@ -8,6 +8,8 @@ mod builder;
 mod decoded;
 mod parsed;
 
+use crate::schema::ROW_TEXT_BYTES_MAX;
+
 pub use builder::BlockBuilder;
 pub use decoded::{DecodedBlock, Values};
 pub use parsed::Block;
@@ -20,6 +22,7 @@ pub const BLOCK_TEXT_BYTES_MIN: usize = 32 << 10;
 /// A reader refuses larger blocks.
 pub const BLOCK_BYTES_MAX: usize = 32 << 20;
 const _: () = assert!(BLOCK_BYTES_MAX > crate::column::TEXT_BYTES_MAX);
+const _: () = assert!(BLOCK_TEXT_BYTES_MIN + ROW_TEXT_BYTES_MAX <= crate::column::TEXT_BYTES_MAX);
 /// Bytes before the columns: checksum and number of rows.
 pub(crate) const HEADER_BYTES: usize = 6;
 /// The least bytes of a block: its header, two integer columns of two and a string column of four.

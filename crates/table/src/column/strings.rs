@@ -68,7 +68,11 @@ impl StringsBuilder {
     }
 
     /// Appends the cheapest encoding of the strings to `out`.
+    ///
+    /// # Panics
+    /// If they take more than [`TEXT_BYTES_MAX`].
     pub fn encode(&mut self, out: &mut Vec<u8>) {
+        assert!(self.text.len() <= TEXT_BYTES_MAX, "strings within what a reader takes");
         self.lengths.resize(self.rows, 0);
         if self.text.is_empty() {
             Ints::encode_constant(0, out);

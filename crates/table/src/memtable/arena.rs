@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use super::chunks::Chunks;
 use crate::memory::{ZeroedArray, prefetch};
-use crate::schema::{INTS_MAX, Row, STRINGS_MAX, Schema, differences};
+use crate::schema::{INTS_MAX, ROW_TEXT_BYTES_MAX, Row, STRINGS_MAX, Schema, differences};
 use crate::wire::{VARINT_BYTES_MAX, unzigzag, zigzag};
 
 const CHUNK_BITS: u32 = 21;
@@ -27,8 +27,6 @@ pub(super) const CHUNK_BYTES: usize = 1 << CHUNK_BITS;
 const FIRST_CHUNK_BYTES: usize = 32 << 10;
 /// Bytes of its second.
 const SECOND_CHUNK_BYTES: usize = 256 << 10;
-/// A record's strings take at most this many bytes, so that it fits a chunk.
-pub const ROW_TEXT_BYTES_MAX: usize = 512 << 10;
 /// A shard must be frozen before it takes more: positions have 32 bits.
 pub const SHARD_BYTES_MAX: usize = 3 << 30;
 const SHAPE_BYTES: usize = 2;

@@ -11,7 +11,7 @@ mod groups;
 mod shard;
 mod sorted;
 
-pub use arena::{ROW_TEXT_BYTES_MAX, SHARD_BYTES_MAX};
+pub use arena::SHARD_BYTES_MAX;
 pub use chunks::Chunks;
 pub(crate) use frozen::collect_group;
 pub use frozen::{FrozenMemtable, FrozenRows, SortedMemtable};

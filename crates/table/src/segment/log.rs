@@ -35,6 +35,9 @@ impl SegmentLog {
     }
 
     /// Adds operation `seq`, which puts `runs` in their order.
+    ///
+    /// # Panics
+    /// If there are too many, or their numbers make no sense.
     pub fn add(&mut self, seq: u64, runs: &[SegmentRun]) {
         assert!(runs.len() <= OPERATION_SEGMENTS_MAX, "an operation within its bound");
         put_varint(&mut self.pending, seq.wrapping_sub(self.last_seq));
@@ -46,6 +49,7 @@ impl SegmentLog {
     }
 
     fn add_run(&mut self, run: &SegmentRun) {
+        assert!(is_loggable(run), "a run of segments within its bounds");
         let segment = &run.first;
         let out = &mut self.pending;
         let same_file = segment.file == self.file;
@@ -168,7 +172,7 @@ impl SegmentLog {
 
     /// Notes where `run` ends, if its numbers make sense.
     fn accept(&mut self, run: SegmentRun, input: &Input) -> Result<SegmentRun, Damage> {
-        if !run.is_possible() || run.count > OPERATION_SEGMENTS_MAX as u64 {
+        if !is_loggable(&run) {
             return Err(input.damage("segments within their file and log"));
         }
         (self.file, self.end) = (run.first.file, run.end());
@@ -177,4 +181,9 @@ impl SegmentLog {
         }
         Ok(run)
     }
+}
+
+/// Whether a decoder takes `run`.
+fn is_loggable(run: &SegmentRun) -> bool {
+    run.is_possible() && run.count <= OPERATION_SEGMENTS_MAX as u64
 }

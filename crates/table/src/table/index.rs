@@ -10,7 +10,7 @@ use super::TABLE_DATA_BYTES_MAX;
 use crate::block::BLOCK_BYTES_MIN;
 use crate::column::{Ints, Strings, StringsBuilder};
 use crate::filter::{self, FILTER_BLOCKS};
-use crate::schema::{KEY_INTS_MAX, Key, KeyBuffer, Schema};
+use crate::schema::{KEY_INTS_MAX, KEY_TEXT_BYTES_MAX, Key, KeyBuffer, Schema};
 use crate::wire::{Damage, Input, put_bytes, put_varint};
 
 /// Collects an index while a table is written.
@@ -128,7 +128,7 @@ impl Index {
         for int in &mut last.ints[..schema.key_ints] {
             *int = input.varint()?;
         }
-        last.string = input.bytes(1 << 16, "a key's string within bounds")?.to_vec();
+        last.string = input.bytes(KEY_TEXT_BYTES_MAX, "a key's string within bounds")?.to_vec();
         input.end()?;
         let spread = schema.hash_of.map(|_| schema.key_ints - 1);
         let groups = spread.map_or(Vec::new(), |_| groups_of(&firsts, schema.group_ints));

@@ -3,13 +3,13 @@
 use esker_base::store::ObjectWriter;
 use esker_base::{Error, Kind, Result};
 
-use super::footer::Footer;
+use super::footer::{FOOTER_BYTES, Footer};
 use super::index::IndexBuilder;
-use super::{TABLE_BYTES, TABLE_DATA_BYTES_MAX};
+use super::{TABLE_BYTES, TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::block::{BlockBuilder, DecodedBlock};
 use crate::column::TEXT_BYTES_MAX;
 use crate::filter::{self, FILTER_BLOCKS};
-use crate::schema::{Key, KeyBuffer, Row, Schema};
+use crate::schema::{Key, KeyBuffer, Row, STRINGS_MAX, Schema, check_text_bytes};
 
 /// Encoded bytes are handed to the store in pieces of about this size.
 const PIECE_BYTES: usize = 1 << 20;
@@ -98,8 +98,13 @@ impl TableWriter {
     }
 
     /// Adds a record in stored form, whose key is over all before.
+    ///
+    /// # Errors
+    /// `TooLarge` if it is longer than readers take, as only a hostile table has one; what the store
+    /// reports.
     #[inline]
     pub fn push(&mut self, row: &Row) -> Result<()> {
+        check_text_bytes(&row.strings)?;
         let key = self.schema.key(row);
         if self.block.is_full() {
             self.close_block()?;
@@ -113,15 +118,22 @@ impl TableWriter {
     }
 
     /// Adds an encoded block whose records, `decoded`, all have keys over those before.
+    ///
+    /// # Errors
+    /// As [`TableWriter::push`].
     pub fn push_block(&mut self, encoded: &[u8], decoded: &DecodedBlock) -> Result<()> {
         self.close_block()?;
+        let last = decoded.key(self.schema, decoded.rows() - 1);
+        for key in [decoded.key(self.schema, 0), last] {
+            check_key(&key)?;
+        }
         self.start_block(&decoded.key(self.schema, 0))?;
         let seqs = decoded.column(self.schema.seq());
         for row in 0..decoded.rows() {
             self.note(&decoded.key(self.schema, row), seqs.at(row));
         }
         self.pending.extend_from_slice(encoded);
-        self.last = decoded.key(self.schema, decoded.rows() - 1).into();
+        self.last = last.into();
         self.end_block(encoded.len())
     }
 
@@ -207,6 +219,10 @@ impl TableWriter {
         let mut tail = std::mem::take(&mut self.filters);
         let filter_bytes = tail.len() as u64;
         self.index.encode(&self.last.key(), &mut tail);
+        if tail.len() as u64 + FOOTER_BYTES as u64 > TAIL_BYTES_MAX {
+            let what = format!("a table with a tail of {} bytes; nobody could read it", tail.len());
+            return Err(Error::new(Kind::TooLarge, what));
+        }
         let footer = Footer {
             schema: self.schema.id,
             blocks: u32::try_from(self.index.blocks()).expect("TABLE_BYTES bounds the blocks"),
@@ -228,4 +244,11 @@ impl TableWriter {
             last: self.last,
         })
     }
+}
+
+/// Fails if the string of `key` is longer than readers take.
+fn check_key(key: &Key) -> Result<()> {
+    let mut strings = [&[][..]; STRINGS_MAX];
+    strings[0] = key.string;
+    check_text_bytes(&strings)
 }

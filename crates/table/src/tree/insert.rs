@@ -7,7 +7,7 @@ use esker_base::Result;
 use super::update::SHARD_LOG_BYTES;
 use super::{LiveShard, Tree};
 use crate::memtable::{group_hash, shard_of};
-use crate::schema::{Key, Row};
+use crate::schema::{Key, Row, check_text_bytes};
 
 impl Tree {
     /// Starts fetching what an insert of `key` will read. Worth calling as soon as the key is
@@ -37,6 +37,7 @@ impl Tree {
     ) -> Result<Option<u64>> {
         let inner = &*self.inner;
         inner.check_writable()?;
+        check_text_bytes(&row.strings)?;
         if !inner.knows_past {
             return Ok(None);
         }

@@ -41,7 +41,7 @@ pub use options::{
 };
 pub use read::GroupCursors;
 pub use segment_files::runs_among;
-pub use update::{Draft, Slot, check_text_bytes};
+pub use update::{Draft, Slot};
 
 use crate::manifest::{Manifest, SetId};
 use crate::memtable::{Chunks, FrozenMemtable, Shard};

@@ -28,16 +28,19 @@ impl Tree {
     /// share of a log write, and at times, without a background thread, a flush.
     ///
     /// # Errors
-    /// `TooLarge` for more than [`OPERATION_SEGMENTS_MAX`]; `Closed`; what the store reports.
-    ///
-    /// # Panics
-    /// If a segment is empty.
+    /// `TooLarge` for more than [`OPERATION_SEGMENTS_MAX`]; `Invalid` for segments that are empty or
+    /// whose numbers make no sense; `Closed`; what the store reports.
     pub fn put_segments(&self, segments: &mut [Segment]) -> Result<u64> {
         let inner = &*self.inner;
         inner.check_writable()?;
         if segments.len() > OPERATION_SEGMENTS_MAX {
             let context = format!("{} segments in one operation", segments.len());
             return Err(Error::new(Kind::TooLarge, context));
+        }
+        let is_possible = |segment: &Segment| SegmentRun::one(*segment).is_possible();
+        if !segments.iter().all(is_possible) {
+            let context = "a segment that is empty, or ends beyond what its file or log can have";
+            return Err(Error::new(Kind::Invalid, context));
         }
         let mut live = inner.segments.lock();
         let seq = inner.next_seq.fetch_add(1, Ordering::AcqRel);

@@ -8,13 +8,13 @@ use std::array;
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Result};
 use parking_lot::MutexGuard;
 
 use super::room::{Lack, is_full};
 use super::{Durability, Inner, LOG_BYTES, LiveShard, Tree};
-use crate::memtable::{Place, ROW_TEXT_BYTES_MAX, SHARDS, shard_of};
-use crate::schema::{Key, Row, RowBuffer};
+use crate::memtable::{Place, SHARDS, shard_of};
+use crate::schema::{Key, Row, RowBuffer, check_text_bytes};
 use crate::table::Wanted;
 
 /// A shard's log is written through once this much of it is pending, so that all of them together
@@ -33,6 +33,8 @@ pub struct Draft<'d, 'g> {
     shards: &'d mut [OwnShard<'g>],
     seq: Option<u64>,
     has_put: bool,
+    /// Why nothing was put.
+    refused: Option<Error>,
     /// Where the key of an update of one key is, to spare a second search.
     place: Option<Place>,
     /// Memory that the shards took more.
@@ -46,13 +48,18 @@ impl Draft<'_, '_> {
     }
 
     /// Writes `rows`, in readable form, as one operation; their keys are among the update's. Their
-    /// sequence number is set here. At most once an update.
+    /// sequence number is set here. At most once an update. If a record is too long, none is written
+    /// and the update fails with `TooLarge`.
     ///
     /// # Panics
     /// If a key is of a shard that the update does not own, or on the second call.
     #[inline]
     pub fn put(&mut self, rows: &mut [Row]) {
         assert!(!self.has_put, "an update puts once");
+        if let Some(error) = rows.iter().find_map(|row| check_text_bytes(&row.strings).err()) {
+            self.refused = Some(error);
+            return;
+        }
         self.has_put = true;
         let inner = self.inner;
         let schema = inner.schema;
@@ -161,6 +168,7 @@ impl Tree {
                 shards: &mut shards,
                 seq: None,
                 has_put: false,
+                refused: None,
                 place,
                 grown_bytes: 0,
             };
@@ -170,28 +178,15 @@ impl Tree {
                 // The number is taken: log it, or replay would stop at the gap.
                 draft.put(&mut []);
             }
-            let (seq, grown_bytes) = (draft.seq, draft.grown_bytes);
+            let (seq, grown_bytes, refused) = (draft.seq, draft.grown_bytes, draft.refused);
             let full = shards.iter().any(|(_, own)| own.log.pending().len() >= SHARD_LOG_BYTES);
             drop(shards);
             if let Some(seq) = seq {
                 inner.settle(seq, full, grown_bytes)?;
             }
-            return decided;
+            return refused.map_or(decided, Err);
         }
     }
-}
-
-/// Fails if a record's strings are over what the engine takes.
-///
-/// # Errors
-/// `TooLarge`.
-pub fn check_text_bytes(strings: &[&[u8]]) -> Result<()> {
-    let bytes: usize = strings.iter().map(|string| string.len()).sum();
-    if bytes <= ROW_TEXT_BYTES_MAX {
-        return Ok(());
-    }
-    let context = format!("a record of {bytes} bytes; at most {ROW_TEXT_BYTES_MAX} are possible");
-    Err(Error::new(Kind::TooLarge, context))
 }
 
 impl Inner {
@@ -283,6 +278,7 @@ impl Inner {
 mod tests {
     use std::sync::Arc;
 
+    use esker_base::Kind;
     use esker_base::clock::SystemClock;
     use esker_base::store::{FaultStore, MemoryStore, SharedStore};
 

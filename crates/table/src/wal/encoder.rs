@@ -10,8 +10,11 @@
 //! all in varints but the integers of a group (8 bytes each). Rows are in stored form. The sequence
 //! number and a hash that follows from the key's string are not logged.
 
-use crate::memtable::{GroupKey, ROW_TEXT_BYTES_MAX};
-use crate::schema::{INTS_MAX, Row, RowBuffer, STRINGS_MAX, Schema, differences};
+use crate::memtable::GroupKey;
+use crate::schema::{
+    INTS_MAX, KEY_TEXT_BYTES_MAX, ROW_TEXT_BYTES_MAX, Row, RowBuffer, STRINGS_MAX, Schema,
+    differences,
+};
 use crate::wire::{Damage, Input, put_varint, unzigzag, zigzag};
 
 /// An operation has at most this many rows.
@@ -63,7 +66,11 @@ impl ShardLog {
     }
 
     /// Starts the operation `seq` of `rows` rows; `rows` calls of [`ShardLog::row`] must follow.
+    ///
+    /// # Panics
+    /// If there are more than [`OPERATION_ROWS_MAX`].
     pub fn start(&mut self, seq: u64, rows: usize) {
+        assert!(rows <= OPERATION_ROWS_MAX, "an operation within its bound");
         put_varint(&mut self.pending, seq.wrapping_sub(self.last_seq));
         put_varint(&mut self.pending, rows as u64);
         self.last_seq = seq;
@@ -164,7 +171,8 @@ impl ShardLog {
             before.truncate(shared);
             before.extend_from_slice(rest);
         }
-        if self.before.strings.iter().map(Vec::len).sum::<usize>() > ROW_TEXT_BYTES_MAX {
+        let text_bytes: usize = self.before.strings.iter().map(Vec::len).sum();
+        if text_bytes > ROW_TEXT_BYTES_MAX || self.before.strings[0].len() > KEY_TEXT_BYTES_MAX {
             return Err(input.damage("a row's strings within bounds"));
         }
         if let Some(hash_of) = schema.hash_of {

@@ -13,7 +13,8 @@ pub use encoder::ShardLog;
 pub use log_id::LogId;
 pub use replay::{Logged, decode_log, prefix_end};
 
-use crate::memtable::{ROW_TEXT_BYTES_MAX, SHARDS};
+use crate::memtable::SHARDS;
+use crate::schema::ROW_TEXT_BYTES_MAX;
 use crate::segment::SegmentLog;
 use crate::wire::{Damage, Input, put_varint};
 

@@ -1,0 +1,133 @@
+//! Bounds: whatever a writer takes its readers take. What is over a bound is refused before anything
+//! is done, and the writer goes on.
+
+use std::sync::Arc;
+
+use esker_base::store::{MemoryStore, SharedStore};
+use esker_base::{Kind, Result};
+use esker_table::manifest::SetId;
+use esker_table::run_writer::RunWriter;
+use esker_table::schema::record::{self, RECORD};
+use esker_table::schema::{KEY_TEXT_BYTES_MAX, ROW_TEXT_BYTES_MAX, Row, RowBuffer};
+use esker_table::segment::{LogPlace, Segment};
+use esker_table::tree::{Durability, Tree};
+
+use crate::records::{SET, create, get, options, put, resume};
+
+const LEVELS: [Durability; 3] = [Durability::None, Durability::Async, Durability::Always];
+
+fn store() -> SharedStore {
+    Arc::new(MemoryStore::new())
+}
+
+/// A row of any key of over eight bytes; those of `record` are shorter than what the engine takes.
+fn row<'a>(key: &'a [u8], value: &'a [u8]) -> Row<'a> {
+    let head = u64::from_be_bytes(*key.first_chunk().expect("a key of over eight bytes"));
+    let mut row = Row { strings: [key, value, &[]], ..Row::default() };
+    row.ints[record::HEAD] = head;
+    row
+}
+
+fn insert(tree: &Tree, row: &Row) -> Result<Option<u64>> {
+    tree.insert(&mut row.clone(), |_, _| {})
+}
+
+fn update(tree: &Tree, row: &Row) -> Result<()> {
+    tree.update([RECORD.key(row)], |_, draft| {
+        // The number is taken before the record turns out to be too long.
+        draft.seq();
+        draft.put(&mut [*row]);
+        Ok(())
+    })
+}
+
+fn has(tree: &Tree, row: &Row) -> bool {
+    let mut found = RowBuffer::default();
+    tree.get(&RECORD.key(row), true, &mut found).expect("get") && found.strings[1] == row.strings[1]
+}
+
+/// Symptom: a put of a long record panicked and left a gap in the log, or was acknowledged and its
+/// table could not be read: "a key's string within bounds".
+/// Cause: nobody called the check; the bounds of logs, tables and manifests were those of readers.
+/// Fix: inserts and updates check before they write.
+#[test]
+fn records_over_a_bound_are_refused_and_the_writer_goes_on() {
+    let long_key = vec![b'k'; KEY_TEXT_BYTES_MAX + 1];
+    let long_value = vec![b'v'; ROW_TEXT_BYTES_MAX];
+    let (before, after) = (row(b"key before", b"1"), row(b"key after", b"1"));
+    for durability in LEVELS {
+        let store = store();
+        let tree = create(&store, options(durability, false)).expect("create");
+        insert(&tree, &before).expect("insert");
+        for long in [row(&long_key, b"1"), row(b"a long value", &long_value)] {
+            assert_eq!(insert(&tree, &long).expect_err("long").kind(), Kind::TooLarge);
+            assert_eq!(update(&tree, &long).expect_err("long").kind(), Kind::TooLarge);
+        }
+        insert(&tree, &after).expect("insert");
+        tree.sync().expect("sync");
+        drop(tree);
+        let tree = resume(&store, options(durability, false)).expect("resume");
+        assert!(has(&tree, &before) && has(&tree, &after), "{durability:?}");
+    }
+}
+
+#[test]
+fn the_longest_records_are_read_from_logs_and_tables() {
+    let keys: Vec<Vec<u8>> = (1..10).map(|number| vec![number; KEY_TEXT_BYTES_MAX]).collect();
+    let value = vec![b'v'; ROW_TEXT_BYTES_MAX - KEY_TEXT_BYTES_MAX];
+    for durability in LEVELS {
+        let store = store();
+        let tree = create(&store, options(durability, false)).expect("create");
+        for key in &keys {
+            update(&tree, &row(key, &value)).expect("update");
+        }
+        tree.sync().expect("sync");
+        drop(tree);
+        let tree = resume(&store, options(durability, false)).expect("resume");
+        tree.compact().expect("compact");
+        drop(tree);
+        let tree = resume(&store, options(durability, false)).expect("resume");
+        assert!(keys.iter().all(|key| has(&tree, &row(key, &value))), "{durability:?}");
+    }
+}
+
+#[test]
+fn a_table_takes_no_record_that_its_readers_refuse() {
+    let store = store();
+    let mut next_table = 0;
+    let mut writer = RunWriter::new(&RECORD, &store, SET, 1, &mut next_table);
+    let long_key = vec![b'k'; KEY_TEXT_BYTES_MAX + 1];
+    let long_value = vec![b'v'; ROW_TEXT_BYTES_MAX];
+    for row in [row(&long_key, b""), row(b"a long value", &long_value)] {
+        assert_eq!(writer.push(&row).expect_err("long").kind(), Kind::TooLarge);
+    }
+}
+
+/// Symptom: an empty segment, or one whose end overflows, panicked after its number was taken, and
+/// one of the set 0 made a log that nobody could read.
+/// Cause: runs were checked when they were put, single segments were not.
+/// Fix: they are.
+#[test]
+fn impossible_segments_are_refused_and_the_writer_goes_on() {
+    let store = store();
+    let tree = create(&store, options(Durability::Async, false)).expect("create");
+    let place = |set, offset| Some(LogPlace { set, log: 1, offset });
+    let hole = |offset, length| Segment::hole(5, offset, length);
+    let impossible = [
+        hole(0, 0),
+        hole(u64::MAX, 1),
+        Segment { place: place(SET, u64::MAX), ..hole(0, 1) },
+        Segment { place: place(SetId::default(), 0), ..hole(0, 1) },
+    ];
+    for segment in impossible {
+        let possible = Segment { place: place(SET, 0), ..hole(0, 10) };
+        let refused = tree.put_segments(&mut [possible, segment]).expect_err("impossible");
+        assert_eq!(refused.kind(), Kind::Invalid, "{segment:?}");
+    }
+    put(&tree, b"key", b"value").expect("put");
+    tree.sync().expect("sync");
+    drop(tree);
+    let tree = resume(&store, options(Durability::Async, false)).expect("resume");
+    assert!(get(&tree, b"key").expect("get").is_some());
+    assert!(tree.segments_within(5, 0..10).expect("read").is_empty());
+}
