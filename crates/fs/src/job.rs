@@ -216,6 +216,7 @@ impl Repository {
                 }
             }
             manifest.last_seq = manifest.last_seq.max(part.last_seq);
+            manifest.data_sets.extend_from_slice(&part.data_sets);
             for (property, value) in &part.properties {
                 if property != RANK {
                     manifest.properties.entry(property.clone()).or_insert(value.clone());

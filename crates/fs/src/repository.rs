@@ -313,6 +313,7 @@ impl Session {
         manifest.state = SetState::Published;
         manifest.last_seq = own.last_seq;
         manifest.tables.clone_from(&own.tables);
+        manifest.data_sets.clone_from(&own.data_sets);
         manifest.properties.clone_from(&own.properties);
         manifest.claim(&*store, snapshot, self.now_ns())?;
         // Should this have taken so long that the markers were swept: from here on they stay.

@@ -13,18 +13,18 @@ use esker_base::store::Store;
 use esker_base::{Error, Kind, Result};
 
 use crate::block::BLOCK_ROWS_MAX;
-use crate::schema::{KEY_INTS_MAX, Key, KeyBuffer};
+use crate::schema::{KEY_INTS_MAX, KEY_TEXT_BYTES_MAX, Key, KeyBuffer};
 use crate::table::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::wire::{Damage, Input, put_bytes, put_varint};
 
 const MAGIC: [u8; 8] = *b"ESKERMNF";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// A reader refuses larger manifests.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
-/// Bases, tables and properties that a manifest may list.
+/// Bases, tables, properties and other entries that a manifest may list, of each kind.
 const ENTRIES_MAX: usize = 1 << 22;
-/// A key's string or a property takes at most this many bytes.
-const STRING_BYTES_MAX: usize = 1 << 16;
+/// The name of a property, or its value, takes at most this many bytes.
+const PROPERTY_BYTES_MAX: usize = 1 << 16;
 /// Numbers that are counted on are at most this, so that no sum of them overflows: epochs are the
 /// high half of the numbers of logs and tables.
 const EPOCH_MAX: u64 = (1 << 30) - 1;
@@ -106,6 +106,16 @@ impl TableRef {
         format!("{}{:016x}", Self::folder(self.set), self.number)
     }
 
+    /// Whether a manifest may list it.
+    fn is_within_bounds(&self) -> bool {
+        let keys = [&self.first, &self.last];
+        self.bytes <= TABLE_DATA_BYTES_MAX + TAIL_BYTES_MAX
+            && self.tail_bytes <= self.bytes
+            && self.rows <= ROWS_MAX
+            && self.number.max(self.run) <= NUMBER_MAX
+            && keys.into_iter().all(|key| key.string.len() <= KEY_TEXT_BYTES_MAX)
+    }
+
     /// Whether `key` is in the visible range.
     #[inline]
     #[must_use]
@@ -138,6 +148,9 @@ pub struct Manifest {
     /// Objects of this set that no snapshot from this one on needs: kept for readers of older
     /// snapshots until collected.
     pub obsolete: Vec<u64>,
+    /// Sets whose data logs its records refer to though it neither builds on them nor shows a table
+    /// of theirs, ascending.
+    pub data_sets: Vec<SetId>,
     /// Words about the set, for people.
     pub properties: BTreeMap<String, String>,
 }
@@ -157,6 +170,7 @@ impl Manifest {
             bases,
             tables: Vec::new(),
             obsolete: Vec::new(),
+            data_sets: Vec::new(),
             properties: BTreeMap::new(),
         }
     }
@@ -172,8 +186,33 @@ impl Manifest {
     }
 
     /// Encodes the snapshot.
+    ///
+    /// # Errors
+    /// `TooLarge` if readers would refuse it, because it lists too much or something too long;
+    /// `Invalid` for what is out of order.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let refused = |kind, expected: &str| {
+            let context =
+                format!("manifest {} is not written: readers expect {expected}", self.number);
+            Err(Error::new(kind, context))
+        };
+        if let Err(expected) = self.check_bounds() {
+            return refused(Kind::TooLarge, expected);
+        }
+        if let Err(expected) = self.check_order() {
+            return refused(Kind::Invalid, expected);
+        }
+        let bytes = self.encode_unchecked();
+        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+            return refused(Kind::TooLarge, "at most 256 MiB");
+        }
+        Ok(bytes)
+    }
+
+    /// As [`Manifest::encode`], also of what readers refuse: for tests of readers.
+    #[doc(hidden)]
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode_unchecked(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256 + self.tables.len() * 128);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
@@ -200,6 +239,10 @@ impl Manifest {
         for number in &self.obsolete {
             put_varint(&mut out, *number);
         }
+        put_varint(&mut out, self.data_sets.len() as u64);
+        for set in &self.data_sets {
+            out.extend_from_slice(&set.0.to_le_bytes());
+        }
         put_varint(&mut out, self.properties.len() as u64);
         for (name, value) in &self.properties {
             put_bytes(&mut out, name.as_bytes());
@@ -223,7 +266,7 @@ impl Manifest {
             return Err(Damage { offset: body.len(), what: "a manifest's checksum" });
         }
         if input.u16()? != VERSION {
-            return Err(Damage { offset: MAGIC.len(), what: "a manifest of format version 1" });
+            return Err(Damage { offset: MAGIC.len(), what: "a manifest of format version 2" });
         }
         let state = match input.u8()? {
             0 => SetState::Open,
@@ -248,6 +291,9 @@ impl Manifest {
         for _ in 0..input.varint_max(ENTRIES_MAX, "a number of obsolete tables")? {
             manifest.obsolete.push(input.varint()?);
         }
+        for _ in 0..input.varint_max(ENTRIES_MAX, "a number of sets of data")? {
+            manifest.data_sets.push(SetId(input.u128()?));
+        }
         for _ in 0..input.varint_max(ENTRIES_MAX, "a number of properties")? {
             let name = decode_text(&mut input)?;
             let value = decode_text(&mut input)?;
@@ -257,23 +303,44 @@ impl Manifest {
             manifest.properties.insert(name, value);
         }
         input.end()?;
-        let tables = &manifest.tables;
-        let numbers = [manifest.number, manifest.last_seq, manifest.log_floor];
-        let fits = manifest.epoch <= EPOCH_MAX
-            && numbers.into_iter().all(|number| number <= NUMBER_MAX)
-            && tables.iter().all(|table| table.number.max(table.run) <= NUMBER_MAX);
-        if !fits {
-            return Err(input.damage("numbers that leave room to count on"));
+        let sound = manifest.check_bounds().and_then(|()| manifest.check_order());
+        sound.map_err(|what| input.damage(what))?;
+        Ok(manifest)
+    }
+
+    /// Fails with what readers expect if something is too large or too many.
+    fn check_bounds(&self) -> Result<(), &'static str> {
+        let Self { bases, tables, obsolete, data_sets, properties, .. } = self;
+        let counts = [bases.len(), tables.len(), obsolete.len(), data_sets.len(), properties.len()];
+        let numbers = [self.number, self.last_seq, self.log_floor];
+        if counts.into_iter().any(|count| count > ENTRIES_MAX) {
+            return Err("at most 4,194,304 bases, tables, sets and properties each");
         }
-        let ascend = tables.windows(2).all(|pair| {
+        if properties.iter().any(|(name, value)| name.len().max(value.len()) > PROPERTY_BYTES_MAX) {
+            return Err("names and values of properties of at most 64 KiB each");
+        }
+        if self.epoch > EPOCH_MAX || numbers.into_iter().any(|number| number > NUMBER_MAX) {
+            return Err("numbers that leave room to count on");
+        }
+        if !tables.iter().all(TableRef::is_within_bounds) {
+            return Err("tables within bounds");
+        }
+        Ok(())
+    }
+
+    /// Fails with what readers expect if something is out of order.
+    fn check_order(&self) -> Result<(), &'static str> {
+        let ascend = self.tables.windows(2).all(|pair| {
             pair[0].run > pair[1].run
                 || (pair[0].run == pair[1].run && pair[0].last.key() < pair[1].first.key())
         });
-        let ranges = tables.iter().all(|table| table.first.key() <= table.last.key());
-        if !ascend || !ranges {
-            return Err(input.damage("tables in order of runs and keys"));
+        if !ascend || self.tables.iter().any(|table| table.first.key() > table.last.key()) {
+            return Err("tables in order of runs and keys");
         }
-        Ok(manifest)
+        if !self.data_sets.is_sorted_by(|a, b| a < b) {
+            return Err("sets of data in order");
+        }
+        Ok(())
     }
 
     /// The numbers of the manifests of `set`. One store request, a listing.
@@ -325,7 +392,8 @@ impl Manifest {
     /// # Errors
     /// `Fenced` if a writer of a higher epoch has committed, `Conflict` if another of the same
     /// epoch has; `NoSpace` if this snapshot is not there, so that it may be committed again once
-    /// there is room, `Closed` if it may be; and what else the store reports.
+    /// there is room, `Closed` if it may be; `TooLarge` and `Invalid`, with nothing written, as
+    /// [`Manifest::encode`]; and what else the store reports.
     pub fn commit(&mut self, store: &dyn Store, set: SetId, now_ns: u64) -> Result<()> {
         self.commit_as(store, set, now_ns, true)
     }
@@ -349,8 +417,10 @@ impl Manifest {
     ) -> Result<()> {
         self.written_ns = now_ns;
         self.number += 1;
-        let committed =
-            self.put(store, set, owns_epoch).map_err(|error| self.certain(store, set, error));
+        let committed = self.encode().and_then(|bytes| {
+            let put = self.put(store, set, &bytes, owns_epoch);
+            put.map_err(|error| self.certain(store, set, error))
+        });
         if committed.is_err() {
             self.number -= 1;
         } else if let Some(old) = self.number.checked_sub(2) {
@@ -372,8 +442,8 @@ impl Manifest {
         Error::new(Kind::Closed, what).with_source(error)
     }
 
-    fn put(&self, store: &dyn Store, set: SetId, owns_epoch: bool) -> Result<()> {
-        match store.put_if_absent(&Self::object(set, self.number), &self.encode()) {
+    fn put(&self, store: &dyn Store, set: SetId, bytes: &[u8], owns_epoch: bool) -> Result<()> {
+        match store.put_if_absent(&Self::object(set, self.number), bytes) {
             Ok(()) => {
                 // The name is free also where a writer that went on has deleted its snapshot of
                 // this number. The highest number rules, so it decides here too.
@@ -452,15 +522,12 @@ fn decode_table(input: &mut Input) -> Result<TableRef, Damage> {
         *value = input.varint()?;
     }
     let [number, run, bytes, tail_bytes, rows, seq_max] = values;
-    if bytes > TABLE_DATA_BYTES_MAX + TAIL_BYTES_MAX || tail_bytes > bytes || rows > ROWS_MAX {
-        return Err(input.damage("a table within bounds"));
-    }
     let mut key = || -> Result<KeyBuffer, Damage> {
         let mut ints = [0; KEY_INTS_MAX];
         for int in &mut ints {
             *int = input.varint()?;
         }
-        let string = input.bytes(STRING_BYTES_MAX, "a key's string within bounds")?.to_vec();
+        let string = input.bytes(KEY_TEXT_BYTES_MAX, "a key's string within bounds")?.to_vec();
         Ok(KeyBuffer { ints, string })
     };
     let (first, last) = (key()?, key()?);
@@ -468,6 +535,6 @@ fn decode_table(input: &mut Input) -> Result<TableRef, Damage> {
 }
 
 fn decode_text(input: &mut Input) -> Result<String, Damage> {
-    let bytes = input.bytes(STRING_BYTES_MAX, "a property within bounds")?;
+    let bytes = input.bytes(PROPERTY_BYTES_MAX, "a property within bounds")?;
     String::from_utf8(bytes.to_vec()).map_err(|_| input.damage("UTF-8 text"))
 }

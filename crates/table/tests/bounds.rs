@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
-use esker_table::manifest::SetId;
+use esker_table::manifest::{Manifest, SetId};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KEY_TEXT_BYTES_MAX, ROW_TEXT_BYTES_MAX, Row, RowBuffer};
@@ -130,4 +130,42 @@ fn impossible_segments_are_refused_and_the_writer_goes_on() {
     let tree = resume(&store, options(Durability::Async, false)).expect("resume");
     assert!(get(&tree, b"key").expect("get").is_some());
     assert!(tree.segments_within(5, 0..10).expect("read").is_empty());
+}
+
+/// Symptom: a set could not be opened, for ever, once its manifest had a property of over 64 KiB.
+/// Cause: the manifest was written without the bounds of its readers.
+/// Fix: a commit checks them before it writes.
+#[test]
+fn a_commit_over_a_bound_changes_nothing() {
+    let edits: [fn(&mut Manifest); 5] = [
+        |manifest| drop(manifest.properties.insert("long".into(), "x".repeat((64 << 10) + 1))),
+        |manifest| drop(manifest.properties.insert("x".repeat((64 << 10) + 1), "long".into())),
+        |manifest| manifest.epoch = 1 << 30,
+        |manifest| manifest.obsolete = vec![0; (1 << 22) + 1],
+        |manifest| manifest.tables[0].first.string = vec![b'k'; KEY_TEXT_BYTES_MAX + 1],
+    ];
+    for (at, edit) in edits.into_iter().enumerate() {
+        let store = store();
+        let tree = create(&store, options(Durability::Async, false)).expect("create");
+        put(&tree, b"key", b"value").expect("put");
+        tree.flush().expect("flush");
+        let before = tree.manifest();
+        let refused = tree.commit(edit).expect_err("over a bound");
+        assert_eq!(refused.kind(), Kind::TooLarge, "edit {at}: {refused}");
+        assert_eq!(Manifest::load(&*store, SET).expect("load"), before, "edit {at}");
+        put(&tree, b"other", b"value").expect("put");
+        tree.commit(|_| {}).expect("the writer goes on");
+    }
+}
+
+#[test]
+fn a_manifest_lists_a_million_sets_of_data() {
+    let store = store();
+    let mut manifest = Manifest::new(vec![], 0);
+    manifest.data_sets = (0..1 << 20).map(|set| SetId(set << 64)).collect();
+    manifest.claim(&*store, SET, 0).expect("claim");
+    assert_eq!(Manifest::load(&*store, SET).expect("load"), manifest);
+    manifest.data_sets.swap(0, 1);
+    assert_eq!(manifest.encode().expect_err("out of order").kind(), Kind::Invalid);
+    assert!(Manifest::decode(&manifest.encode_unchecked()).is_err());
 }

@@ -109,7 +109,7 @@ fn manifest() -> (String, Vec<u8>) {
     manifest.number = 9;
     manifest.tables = vec![written(&sample()).1];
     manifest.properties.insert("job".into(), "7".into());
-    (format!("{}{:016x}", Manifest::folder(SET), 9), manifest.encode())
+    (format!("{}{:016x}", Manifest::folder(SET), 9), manifest.encode().expect("within bounds"))
 }
 
 #[test]

@@ -248,8 +248,9 @@ fn manifest() {
         last: KeyBuffer::from(record::key(b"exactly8")),
     });
     manifest.obsolete.push(5);
+    manifest.data_sets.push(SetId(0xD));
     manifest.properties.insert("job".into(), "7".into());
-    assert_documented("manifest.md", "manifest", &manifest.encode());
+    assert_documented("manifest.md", "manifest", &manifest.encode().expect("within bounds"));
 }
 
 /// Filters hold digests, so that these are part of the format.
