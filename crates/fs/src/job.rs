@@ -10,13 +10,15 @@
 mod find;
 mod resolve;
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::fmt;
 use std::str::FromStr;
 
 use esker_base::{Error, Kind, Random, Result};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::run_writer::RunWriter;
-use esker_table::schema::KeyBuffer;
+use esker_table::schema::{Key, KeyBuffer};
 use esker_table::segment::{RUN, SEGMENT};
 use esker_table::tables::Tables;
 use hashbrown::HashSet;
@@ -341,14 +343,9 @@ fn stack_runs(parts: &[Manifest]) -> Vec<TableRef> {
     for mut tables in depths {
         tables.sort_by(|a, b| a.first.key().cmp(&b.first.key()));
         let start = runs.len();
-        for table in tables {
-            let fits = |run: &Vec<TableRef>| {
-                run.last().is_none_or(|last| last.last.key() < table.first.key())
-            };
-            match runs[start..].iter_mut().find(|run| fits(run)) {
-                Some(run) => run.push(table),
-                None => runs.push(vec![table]),
-            }
+        for (run, table) in assign_runs(&tables).into_iter().zip(tables) {
+            runs.resize(runs.len().max(start + run + 1), Vec::new());
+            runs[start + run].push(table);
         }
     }
     // Of segments that several parts have, those of the lower rank are shown.
@@ -366,6 +363,25 @@ fn stack_runs(parts: &[Manifest]) -> Vec<TableRef> {
     numbered
         .flat_map(|(tables, run)| tables.into_iter().map(move |table| TableRef { run, ..table }))
         .collect()
+}
+
+/// For each of `tables`, in order of first keys, the number of the run that it joins: as few runs as
+/// are possible if no two tables of one overlap. A table joins the run that ends first, if it begins
+/// behind that.
+fn assign_runs(tables: &[TableRef]) -> Vec<usize> {
+    let mut ends: BinaryHeap<Reverse<(Key, usize)>> = BinaryHeap::new();
+    let mut assigned = Vec::with_capacity(tables.len());
+    for table in tables {
+        let next_run = ends.len();
+        let free = ends.peek().filter(|Reverse((end, _))| *end < table.first.key());
+        let run = free.map_or(next_run, |Reverse((_, run))| *run);
+        if run < next_run {
+            ends.pop();
+        }
+        ends.push(Reverse((table.last.key(), run)));
+        assigned.push(run);
+    }
+    assigned
 }
 
 /// Gives conflicts their paths, and reports moved directories to which no path leads any more.

@@ -9,6 +9,7 @@ mod in_place;
 mod input;
 mod interleave;
 mod job;
+mod many_parts;
 mod model;
 mod operation;
 mod posix;

@@ -1,0 +1,82 @@
+//! Jobs of as many parts as large machines have ranks.
+
+use std::sync::Arc;
+
+use esker_base::clock::{Clock, SystemClock};
+use esker_base::store::{MemoryStore, SharedStore};
+use esker_fs::identity::Identity;
+use esker_fs::inode::{DirId, Entry, FileKind, INODE, Inode, key};
+use esker_fs::job::{JOB, JobId, RANK};
+use esker_fs::marker::{self, Holder};
+use esker_fs::namespace::Follow;
+use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::run_writer::RunWriter;
+
+use crate::gc::repository;
+
+const JOB_ID: JobId = JobId(9);
+
+/// Writes a complete part as a session would that makes the directory `out` and a file in it; without
+/// a table, as one that has nothing but data.
+fn write_part(store: &SharedStore, rank: u32, has_table: bool) -> SetId {
+    let set = SetId(u128::from(rank + 1) << 64 | 7);
+    let mut manifest = Manifest::new(Vec::new(), 1);
+    manifest.properties.insert(JOB.into(), JOB_ID.to_string());
+    manifest.properties.insert(RANK.into(), rank.to_string());
+    if has_table {
+        let out = DirId::child(DirId::ROOT, 0, b"out");
+        let directory = Inode { id: out.0, ..Inode::new(Entry::Is(FileKind::Directory), 0o755, 1) };
+        let file = Inode::new(Entry::Is(FileKind::File), 0o644, 1);
+        let name = format!("rank{rank}").into_bytes();
+        let mut records = [(key(DirId::ROOT, b"out"), &directory), (key(out, &name), &file)];
+        records.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut next_table = 1 << 32;
+        let mut writer = RunWriter::new(&INODE, store, set, 1, &mut next_table);
+        for (key, inode) in records {
+            let mut row = inode.row(&key);
+            INODE.store(&mut row.ints);
+            writer.push(&row).expect("push");
+        }
+        manifest.tables = writer.finish().expect("finish");
+        manifest.last_seq = 2;
+    }
+    manifest.state = SetState::Published;
+    marker::hold(&**store, set, &Holder::Session).expect("hold");
+    manifest.claim(&**store, set, 1).expect("claim");
+    set
+}
+
+/// Publishes a job of `parts` parts, of which one in `chances` has nothing but data.
+fn publish(parts: u32, chances: u32) {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let has_table = |rank: u32| !(rank + 1).is_multiple_of(chances);
+    let sets: Vec<SetId> =
+        (0..parts).map(|rank| write_part(&store, rank, has_table(rank))).collect();
+    let began_ns = SystemClock.monotonic_ns();
+    let report = repository.publish_job(&sets, "job").expect("publish");
+    let took_ns = SystemClock.monotonic_ns() - began_ns;
+    println!("{parts} parts: {} us each", took_ns / u64::from(parts) / 1_000);
+    assert!(report.conflicts.is_empty(), "{:?}", report.conflicts);
+    let manifest = Manifest::load(&*store, report.set).expect("manifest");
+    assert_eq!(manifest.data_sets.len() as u32, parts / chances);
+    let namespace = repository.open(&[report.set], Identity::root()).expect("open");
+    for rank in [0, parts / 2, parts - 2] {
+        namespace.stat(format!("/out/rank{rank}"), Follow::No).expect("a file of the rank");
+    }
+}
+
+/// Symptom: the set of a job of 3,973 parts or more could not be read, by anybody, once it had been
+/// published, if half of them had only data.
+/// Cause: its manifest listed those as a property of 33 bytes each, and readers take 64 KiB.
+/// Fix: they are a list of the manifest's own, and writers check every bound of readers.
+#[test]
+fn a_job_of_many_parts_is_published_and_read() {
+    publish(8_192, 2);
+}
+
+#[test]
+#[ignore = "long"]
+fn a_job_of_131_072_parts_is_published_and_read() {
+    publish(131_072, 16);
+}
