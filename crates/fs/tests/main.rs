@@ -3,8 +3,10 @@
 mod campaign;
 mod concurrency;
 mod crash;
+mod data_logs;
 mod files;
 mod gc;
+mod hooked;
 mod in_place;
 mod input;
 mod interleave;

@@ -3,6 +3,7 @@
 //! Bytes reach the store before the record that refers to them is logged, and are synced before it
 //! becomes durable (`DataLogs::sync` is the tree's barrier), so a recovered record finds its bytes.
 //! Concurrency: appends of several threads go to one log under a mutex; large files have their own.
+//! One thread at a time syncs; the next waits for it, since its own bytes may be among those.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,11 +48,6 @@ impl FileLog {
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
-
-    /// Returns once its bytes survive power loss.
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.log.sync()
-    }
 }
 
 /// The data logs of one writer.
@@ -59,6 +55,8 @@ pub struct DataLogs {
     store: SharedStore,
     set: SetId,
     state: Mutex<State>,
+    /// Held from before logs are taken from `State::unsynced` until they are synced.
+    syncing: Mutex<()>,
     /// Whether there was no room for the last append.
     lacks_room: AtomicBool,
 }
@@ -68,10 +66,11 @@ struct State {
     packed: Option<(u64, Arc<dyn AppendLog>)>,
     /// Logs of open files.
     file_logs: Vec<(u64, Weak<()>)>,
-    /// Logs with bytes that may not be synced.
+    /// Logs with bytes that may not be synced, except those that a thread is syncing.
     unsynced: Vec<Arc<dyn AppendLog>>,
     written_bytes: u64,
-    is_poisoned: bool,
+    /// The first failure, after which nothing is written any more.
+    failure: Option<String>,
 }
 
 impl State {
@@ -103,9 +102,10 @@ impl DataLogs {
             file_logs: Vec::new(),
             unsynced: Vec::new(),
             written_bytes: 0,
-            is_poisoned: false,
+            failure: None,
         };
-        Self { store, set, state: Mutex::new(state), lacks_room: AtomicBool::new(false) }
+        let (state, syncing) = (Mutex::new(state), Mutex::new(()));
+        Self { store, set, state, syncing, lacks_room: AtomicBool::new(false) }
     }
 
     /// Bytes appended so far.
@@ -122,9 +122,12 @@ impl DataLogs {
     /// Notes how an append went. One for which there was no room left its log as it was, and the
     /// next may find room; any other failure is the last.
     fn note_outcome(&self, state: &mut State, appended: Result<u64>) -> Result<u64> {
-        let kind = appended.as_ref().err().map(Error::kind);
-        self.lacks_room.store(kind == Some(Kind::NoSpace), Ordering::Relaxed);
-        state.is_poisoned |= kind.is_some_and(|kind| kind != Kind::NoSpace);
+        let failure = appended.as_ref().err();
+        let is_full = failure.is_some_and(|error| error.kind() == Kind::NoSpace);
+        self.lacks_room.store(is_full, Ordering::Relaxed);
+        if let Some(error) = failure.filter(|_| !is_full) {
+            poison(state, error);
+        }
         appended
     }
 
@@ -234,30 +237,40 @@ impl DataLogs {
         Ok(Extent { set: self.set, log: number, offset: 0, length, checksum, written: length })
     }
 
-    /// Returns once all bytes appended before the call survive power loss.
+    /// Returns once all bytes appended before the call survive power loss. Waits for a sync that
+    /// another thread has begun.
+    ///
+    /// # Errors
+    /// What the store reports; `Closed` after that, also for the threads that have waited.
     pub fn sync(&self) -> Result<()> {
+        let _syncing = self.syncing.lock();
         let unsynced = {
             let mut state = self.state.lock();
             check(&state)?;
             std::mem::take(&mut state.unsynced)
         };
-        for log in unsynced {
-            let synced = log.sync();
-            if synced.is_err() {
-                self.state.lock().is_poisoned = true;
-            }
-            synced?;
-        }
-        Ok(())
+        unsynced.iter().try_for_each(|log| self.sync_log(&**log))
+    }
+
+    /// As [`DataLogs::sync`], but only of what was written in place to `file`.
+    pub(crate) fn sync_in_place(&self, file: &FileLog) -> Result<()> {
+        check(&self.state.lock())?;
+        self.sync_log(&*file.log)
+    }
+
+    fn sync_log(&self, log: &dyn AppendLog) -> Result<()> {
+        log.sync().inspect_err(|error| poison(&mut self.state.lock(), error))
     }
 }
 
 fn check(state: &State) -> Result<()> {
-    if state.is_poisoned {
-        let context = "an earlier write of file data failed; resume the session to go on";
-        return Err(Error::new(Kind::Closed, context));
-    }
-    Ok(())
+    let Some(failure) = &state.failure else { return Ok(()) };
+    let context = format!("file data cannot be written any more: {failure}; resume the session");
+    Err(Error::new(Kind::Closed, context))
+}
+
+fn poison(state: &mut State, error: &Error) {
+    state.failure.get_or_insert_with(|| error.to_string());
 }
 
 fn note_unsynced(state: &mut State, log: &Arc<dyn AppendLog>) {

@@ -219,7 +219,7 @@ impl Session {
         if size > 0 {
             // Its record says so much already.
             in_place.file.set_len(size).map_err(|error| in_place.failed(error))?;
-            in_place.log.sync()?;
+            self.data().sync_in_place(&in_place.log)?;
         }
         in_place.set_written_at(UNIX_EPOCH + Duration::from_nanos(mtime_ns))?;
         drop(self.take_buffer(&mut state));
@@ -287,7 +287,7 @@ impl Session {
 
     /// The log as it is, if that cannot be read or has no room for its checksums.
     fn keep_unchecked(&self, state: &mut State, in_place: &InPlace) -> Result<()> {
-        in_place.log.sync()?;
+        self.data().sync_in_place(&in_place.log)?;
         self.give_up_place(state)?;
         state.inode.extent = Some(in_place.extent(self.set(), state.inode.size));
         Ok(())
@@ -353,7 +353,7 @@ impl Session {
             // The record will say of it what a copy has.
             return Ok(());
         }
-        log.sync()?;
+        self.data().sync_in_place(&log)?;
         if let Some(in_place) = &mut file.state.write().in_place
             && in_place.cuts == cuts
         {
