@@ -217,9 +217,7 @@ impl DataLogs {
         let (number, log) = {
             let mut state = self.state.lock();
             check(&state)?;
-            let opened = self.open(&mut state)?;
-            note_unsynced(&mut state, &opened.1);
-            opened
+            self.open(&mut state)?
         };
         let mut buffer = vec![0; PIECE_BYTES];
         let (mut length, mut checksum) = (0u64, 0);
@@ -233,7 +231,10 @@ impl DataLogs {
             checksum = crc32c::crc32c_append(checksum, &buffer[..count]);
             length += count as u64;
         }
-        self.state.lock().written_bytes += length;
+        // Only now: a sync before this one would have taken it from the list half written.
+        let mut state = self.state.lock();
+        note_unsynced(&mut state, &log);
+        state.written_bytes += length;
         Ok(Extent { set: self.set, log: number, offset: 0, length, checksum, written: length })
     }
 
