@@ -15,6 +15,8 @@ use esker_fs::verify::VerifyOptions;
 use esker_table::tree::{Durability, TreeOptions};
 use tempfile::TempDir;
 
+use crate::hooked::{HookedStore, Request, When};
+
 const MIB: usize = 1 << 20;
 
 fn options(durability: Durability) -> SessionOptions {
@@ -273,4 +275,83 @@ fn not_every_file_can_be_written_in_place() {
         assert!(session.begin_in_place(&file).expect("asked").is_none(), "{durability:?}");
         assert!(!session.end_in_place(&file).expect("nothing to end"));
     }
+}
+
+/// A session of which the test acts in the middle of requests.
+fn hooked() -> (TempDir, HookedStore, Repository, Arc<Session>) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let hooked = HookedStore::new(Arc::new(PosixStore::new(directory.path()).expect("a store")));
+    let repository = Repository::new(Arc::new(hooked.clone()));
+    let session = repository.begin(&[], options(Durability::Async)).expect("begin");
+    (directory, hooked, repository, Arc::new(session))
+}
+
+/// The first bytes of `/file`, as the next writer finds it after the process of `session` died.
+fn after_death(repository: &Repository, session: &Arc<Session>) -> Vec<u8> {
+    // The session is not dropped, which would flush the file.
+    let resumed = repository.resume(session.set(), options(Durability::Async)).expect("resume");
+    content(&resumed, "/file")
+}
+
+/// Symptom: a file that was written in place and synced while a snapshot was made was empty after a
+/// crash.
+/// Cause: while a snapshot is made records refer to copies, so the sync did not note how much of the
+/// file itself is durable; the next record, after the snapshot, refers to the file itself again.
+/// Fix: a sync always syncs the file and notes that.
+#[test]
+fn a_sync_beside_a_snapshot_lasts() {
+    let (_directory, hooked, repository, session) = hooked();
+    let file = session.create_file(session.root(), b"file", 0o644).expect("create");
+    let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
+    let expected = noise(3 * MIB);
+    direct.write_all_at(&expected, 0).expect("write");
+    let (syncing, synced) = (session.clone(), file.clone());
+    hooked.at(When::After, Request::Put, "ref/", move || syncing.sync_file(&synced));
+    session.snapshot("snapshot").expect("snapshot");
+    assert!(hooked.has_acted());
+    // The record is written once more, as when a descriptor is closed, and then durable.
+    session.flush_file(&file).expect("flush");
+    let other = session.create_file(session.root(), b"other", 0o644).expect("create");
+    session.sync_file(&other).expect("sync");
+    assert!(after_death(&repository, &session) == expected);
+}
+
+/// Symptom: what was synced of a file that is written in place was gone after a crash if the file
+/// was made shorter during the sync, also what is before the new end.
+/// Cause: such a sync noted nothing.
+/// Fix: it is done once more.
+#[test]
+fn a_sync_beside_a_truncation_lasts() {
+    let (_directory, hooked, repository, session) = hooked();
+    let file = session.create_file(session.root(), b"file", 0o644).expect("create");
+    let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
+    let expected = noise(4 * MIB);
+    direct.write_all_at(&expected, 0).expect("write");
+    let (cutting, cut) = (session.clone(), file.clone());
+    hooked
+        .at(When::Before, Request::SyncLog, "/data/", move || cutting.truncate_file(&cut, 3 << 20));
+    session.sync_file(&file).expect("sync");
+    assert!(hooked.has_acted());
+    assert!(after_death(&repository, &session) == expected[..3 * MIB]);
+}
+
+/// Symptom: what was written and synced last was gone after a crash, if another sync of the same
+/// file, which began before, ended after.
+/// Cause: the later end noted the smaller size.
+/// Fix: how much is durable only grows, unless the file is made shorter.
+#[test]
+fn syncs_that_overlap_last() {
+    let (_directory, hooked, repository, session) = hooked();
+    let file = session.create_file(session.root(), b"file", 0o644).expect("create");
+    let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
+    let expected = noise(4 * MIB);
+    direct.write_all_at(&expected[..MIB], 0).expect("write");
+    let (other, same, all) = (session.clone(), file.clone(), expected.clone());
+    hooked.at(When::After, Request::SyncLog, "/data/", move || {
+        direct.write_all_at(&all, 0).expect("write");
+        other.sync_file(&same)
+    });
+    session.sync_file(&file).expect("sync");
+    assert!(hooked.has_acted());
+    assert!(after_death(&repository, &session) == expected);
 }

@@ -343,23 +343,24 @@ impl Session {
     }
 
     /// Returns once what has been written in place so far survives power loss; the next record says
-    /// so. A sync of the file's log, while others go on.
+    /// so, also while a snapshot is made: that record refers to a copy, the one after it to the log
+    /// again. A sync of the file's log, while others go on; one more for each truncation meanwhile.
     pub(super) fn sync_in_place(&self, file: &OpenFile) -> Result<()> {
-        let (log, bytes, cuts) = match &file.state.read().in_place {
-            Some(in_place) => (in_place.log.clone(), in_place.bytes()?, in_place.cuts),
-            None => return Ok(()),
-        };
-        if self.files().is_being_shown() {
-            // The record will say of it what a copy has.
-            return Ok(());
+        loop {
+            let (log, bytes, cuts) = match &file.state.read().in_place {
+                Some(in_place) => (in_place.log.clone(), in_place.bytes()?, in_place.cuts),
+                None => return Ok(()),
+            };
+            self.data().sync_in_place(&log)?;
+            // Once nobody writes it in place any more, the session's data logs have it.
+            let mut state = file.state.write();
+            let Some(in_place) = &mut state.in_place else { return Ok(()) };
+            if in_place.cuts == cuts {
+                // Another sync may have begun later and ended before.
+                in_place.synced_bytes = in_place.synced_bytes.max(bytes);
+                return Ok(());
+            }
         }
-        self.data().sync_in_place(&log)?;
-        if let Some(in_place) = &mut file.state.write().in_place
-            && in_place.cuts == cuts
-        {
-            in_place.synced_bytes = bytes;
-        }
-        Ok(())
     }
 
     /// Puts into `state` what a record may say of a file that is written in place: what was synced,
