@@ -278,7 +278,11 @@ impl Session {
         let _shown = self.files().show();
         self.settle()?;
         marker::hold(&*store, set, &Holder::Name(name.to_owned()))?;
-        self.tree().commit(|manifest| manifest.state = SetState::Published)?;
+        {
+            // Data logs of a published set stay: nobody may be reclaiming them.
+            let _content = self.content();
+            self.tree().commit(|manifest| manifest.state = SetState::Published)?;
+        }
         names::publish(&*store, name, set, self.now_ns())
             .inspect_err(|error| give_back(&*store, set, name, error))?;
         marker::confirm(&*store, set, &Holder::Name(name.to_owned()))?;
@@ -304,9 +308,10 @@ impl Session {
         marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
         // Held before its tables are listed: a collector that sees one of them obsolete sees this.
         let held = dependency::of(SetId::default(), &self.tree().manifest());
-        for held in held.iter().chain([&self.set()]) {
+        for held in &held {
             marker::hold(&*store, *held, &Holder::Set(snapshot))?;
         }
+        self.hold_own_set(snapshot)?;
         let own = self.tree().commit(|_| {})?;
         drop(shown);
         let mut manifest = Manifest::new(own.bases.clone(), self.now_ns());
@@ -326,5 +331,12 @@ impl Session {
         }
         marker::release(&*store, snapshot, &Holder::Session)?;
         Ok(snapshot)
+    }
+
+    /// Marks the session's set as shown by `snapshot`: its data logs stay from now on, and its tables
+    /// show none that are gone. Waits for whoever reclaims data logs.
+    fn hold_own_set(&self, snapshot: SetId) -> Result<()> {
+        let _content = self.content();
+        marker::hold(&*self.layers().source().store, self.set(), &Holder::Set(snapshot))
     }
 }

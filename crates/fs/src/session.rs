@@ -51,8 +51,8 @@ pub struct Session {
     data: Arc<DataLogs>,
     clock: Arc<dyn Clock>,
     structure: ShardedLock<()>,
-    /// Held shared from before bytes go to a data log until a record refers to them; exclusively
-    /// while data logs are given up.
+    /// Held shared from before bytes go to a data log until a record refers to them, and while
+    /// something is done that data logs must not be given up beside; exclusively while they are.
     content: ShardedLock<()>,
 }
 
@@ -116,7 +116,7 @@ impl Session {
         self.structure.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Held while bytes are stored to which no record refers yet.
+    /// Held while bytes are stored to which no record refers yet, or while data logs must stay.
     pub(crate) fn content(&self) -> ShardedLockReadGuard<'_, ()> {
         self.content.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

@@ -17,6 +17,7 @@ mod operation;
 mod posix;
 mod random_operation;
 mod real;
+mod reclaim;
 mod reference;
 mod regressions;
 mod smoke;

@@ -100,7 +100,7 @@ impl Session {
         if self.files().removed(inode) {
             return self.give_back(inode.id, 1);
         }
-        if inode.mapped { self.release_segments(inode.id) } else { Ok(()) }
+        if inode.mapped { self.release_content(inode.id) } else { Ok(()) }
     }
 
     /// Closes a file so many times; if nobody has it any more, gives up its memory, and its content
@@ -110,8 +110,17 @@ impl Session {
         let mut state = file.state.write();
         drop(self.take_buffer(&mut state));
         state.log = None;
+        let is_mapped = state.inode.mapped;
+        drop(state);
         let is_shown = !matches!(file.place(), Place::Gone);
-        if is_shown || !state.inode.mapped { Ok(()) } else { self.release_segments(id) }
+        if is_shown || !is_mapped { Ok(()) } else { self.release_content(id) }
+    }
+
+    /// Releases the segments of a file that is gone. Waits for whoever moves bytes between data logs,
+    /// who would put segments of the file again.
+    fn release_content(&self, id: u128) -> Result<()> {
+        let _content = self.content();
+        self.release_segments(id)
     }
 
     /// The inode of what is at `name` in `dir`, with its strings, and where its record is.

@@ -2,11 +2,17 @@
 //! and such logs go.
 //!
 //! Writers wait meanwhile: from before bytes are appended until a record refers to them they hold
-//! `Session::content`, which this takes exclusively. So whatever is in a log that is not open is
-//! either referred to by the tables, once those are flushed, or by nothing. Logs stay where a
-//! snapshot of the session may show them.
+//! `Session::content`, which this takes exclusively. Names go on moving, being linked and being
+//! removed, and a record that moves takes its extent along. Therefore a log is deleted only if,
+//! after the move and a compaction, neither a record nor a segment of the tables shows it, nor an
+//! open file. That is enough: the tables are what a prefix of all operations left, a later operation
+//! finds an extent of a log that does not grow only in a record or an open file that has it, and new
+//! extents wait.
+//! Nothing is deleted that others may read: of a published set, of a part of a job, and of a set with
+//! a snapshot. Sessions are published and put the markers of snapshots with `Session::content` held.
 
-use esker_base::{Error, Result};
+use esker_base::{Error, Kind, Result};
+use esker_table::manifest::SetState;
 use esker_table::merge::Merge;
 use esker_table::schema::Key;
 use esker_table::segment::{LogPlace, Segment, SegmentMerge};
@@ -15,7 +21,7 @@ use hashbrown::HashMap;
 
 use crate::data::{PIECE_BYTES, folder, log_name, read_mapped};
 use crate::gc::Place;
-use crate::inode::{DirId, Extent, INODE, Inode};
+use crate::inode::{DirId, Extent, FileKind, INODE, Inode};
 use crate::job::JOB;
 use crate::marker::{self, Holder};
 use crate::session::Session;
@@ -25,26 +31,34 @@ const LIVE_SHARE_MIN: u64 = 2;
 
 impl Session {
     /// Gives up data logs of this session of which less than half is shown; returns how many
-    /// bytes they took: none of a part of a job. Cost: a read of all tables of the session, and
-    /// the bytes that move.
+    /// bytes they took: none of a part of a job, of a published set, and where snapshots show them.
+    /// Logs of files that are renamed or linked meanwhile, or that are open without a name, stay for
+    /// the next time. Cost: a read of all tables of the session, and the bytes that move.
     ///
     /// # Errors
-    /// What the store reports.
+    /// `Corrupt` if bytes that would move are damaged; what the store reports.
     pub fn reclaim_data(&self) -> Result<u64> {
-        if self.tree().manifest().properties.contains_key(JOB) {
-            // Segments of other parts may show what is in the logs of this one.
-            return Ok(0);
-        }
         self.settle()?;
         let _alone = self.content_alone();
+        let manifest = self.tree().manifest();
+        // Segments of other parts of a job may show what is in the logs of this one.
+        if manifest.state != SetState::Open || manifest.properties.contains_key(JOB) {
+            return Ok(0);
+        }
         self.tree().flush()?;
-        let sparse = self.sparse_logs()?;
+        let mut sparse = self.sparse_logs()?;
         if sparse.is_empty() || self.has_snapshots()? {
             return Ok(0);
         }
         self.move_out_of(&sparse)?;
         // So that no table, not even with a record that is shadowed, refers to them.
         self.tree().compact()?;
+        let live = self.live_bytes()?;
+        let open = self.files().extents();
+        sparse.retain(|log, _| {
+            let is_open = |extent: &Extent| extent.set == self.set() && extent.log == *log;
+            !live.contains_key(log) && !open.iter().any(is_open)
+        });
         let store = &*self.layers().source().store;
         for log in sparse.keys() {
             store.delete(&log_name(self.set(), *log))?;
@@ -67,6 +81,16 @@ impl Session {
         if logs.is_empty() {
             return Ok(logs);
         }
+        let live = self.live_bytes()?;
+        logs.retain(|log, bytes| {
+            let live_bytes = live.get(log).copied().unwrap_or(0);
+            live_bytes.saturating_mul(LIVE_SHARE_MIN) < *bytes
+        });
+        Ok(logs)
+    }
+
+    /// How many bytes of each log of this session the tables show.
+    fn live_bytes(&self) -> Result<HashMap<u64, u64>> {
         let mut live: HashMap<u64, u64> = HashMap::new();
         self.visit_segments(&mut |segment, place| {
             *live.entry(place.log).or_default() += segment.length;
@@ -77,11 +101,7 @@ impl Session {
             *live.entry(extent.log).or_default() += extent.length;
             Ok(())
         })?;
-        logs.retain(|log, bytes| {
-            let live_bytes = live.get(log).copied().unwrap_or(0);
-            live_bytes.saturating_mul(LIVE_SHARE_MIN) < *bytes
-        });
-        Ok(logs)
+        Ok(live)
     }
 
     /// Visits segments in the tables whose bytes are in logs of this session.
@@ -109,7 +129,8 @@ impl Session {
             let key = INODE.key(&row);
             INODE.restore(&mut row.ints);
             let inode = Inode::of_row(&row)?;
-            if inode.extent.is_some_and(|extent| extent.set == self.set()) {
+            let is_file = inode.kind() == Some(FileKind::File);
+            if is_file && inode.extent.is_some_and(|extent| extent.set == self.set()) {
                 visit(&key, &inode)?;
             }
         }
@@ -128,7 +149,7 @@ impl Session {
                 let to = extent.place();
                 if piece.checksum.is_some_and(|checksum| checksum != extent.checksum) {
                     let name = log_name(place.set, place.log);
-                    return Err(Error::corrupt(&name, place.offset, "bytes of the checksum"));
+                    return Err(Error::corrupt(&name, place.offset, "bytes of another checksum"));
                 }
                 let checksum = Some(extent.checksum);
                 let moved = Segment { place: Some(to), checksum, ..piece };
@@ -147,19 +168,18 @@ impl Session {
 
     /// Moves the content of the file whose record, at `key`, is `inode`.
     fn move_extent(&self, key: &Key, inode: &Inode, old: &Extent) -> Result<()> {
-        let mut offset = 0;
+        let (mut offset, mut checksum) = (0, 0);
         let visible = Inode { size: old.length, ..inode.clone() };
         let moved = self.store_content(&mut |buffer| {
             let bytes = self.read_content(&visible, offset, buffer.len())?;
             buffer[..bytes.len()].copy_from_slice(&bytes);
             offset += bytes.len() as u64;
+            checksum = crc32c::crc32c_append(checksum, &bytes);
             Ok(bytes.len())
         })?;
-        if let Some(file) = self.files().get(inode.id) {
-            let mut state = file.state.write();
-            if state.inode.extent.as_ref() == Some(old) {
-                moved.give_place(&mut state.inode);
-            }
+        if old.is_checked() && old.length == old.written && checksum != old.checksum {
+            let name = log_name(old.set, old.log);
+            return Err(Error::corrupt(&name, old.offset, "bytes of another checksum"));
         }
         let dir = DirId(u128::from(key.ints[0]) << 64 | u128::from(key.ints[1]));
         let change = &mut |current: &mut Inode| {
@@ -168,7 +188,19 @@ impl Session {
             }
             Ok(())
         };
-        self.amend_at(dir, true, key.string, change).map(drop)
+        match self.amend_at(dir, true, key.string, change) {
+            // The record has moved since the tables were written: its log stays.
+            Err(error) if error.kind() == Kind::NotFound => {}
+            amended => drop(amended?),
+        }
+        // After the record, so that a file that is opened meanwhile is either found or read anew.
+        if let Some(file) = self.files().get_outdated(inode.id) {
+            let mut state = file.state.write();
+            if state.inode.extent.as_ref() == Some(old) {
+                moved.give_place(&mut state.inode);
+            }
+        }
+        Ok(())
     }
 
     /// Whether other sets show tables of this one.

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::{OpenFile, Place};
 use crate::dir::Dir;
-use crate::inode::Inode;
+use crate::inode::{Extent, Inode};
 use crate::session::Session;
 
 /// The open files of one session.
@@ -131,6 +131,19 @@ impl OpenFiles {
     pub(super) fn note_clean(&self, id: u128) {
         self.flushes.fetch_add(1, Ordering::SeqCst);
         self.dirty.lock().remove(&id);
+    }
+
+    /// As [`OpenFiles::get`], after the record of file `id` was changed without the open file:
+    /// whoever read it before and does not have the file open yet reads it again.
+    pub(super) fn get_outdated(&self, id: u128) -> Option<Arc<OpenFile>> {
+        self.flushes.fetch_add(1, Ordering::SeqCst);
+        self.files.lock().get(&id).map(|known| known.file.clone())
+    }
+
+    /// The extents that open files have, whether or not a record has them.
+    pub(super) fn extents(&self) -> Vec<Extent> {
+        let files: Vec<_> = self.files.lock().values().map(|known| known.file.clone()).collect();
+        files.iter().filter_map(|file| file.state.read().inode.extent).collect()
     }
 
     pub(super) fn dirty(&self) -> Vec<Arc<OpenFile>> {

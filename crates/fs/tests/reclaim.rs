@@ -1,0 +1,292 @@
+//! Reclaiming data logs beside whoever shows their bytes: snapshots, names that move, open files.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use esker_base::store::{MemoryStore, SharedStore};
+use esker_base::{Kind, Result};
+use esker_fs::identity::Identity;
+use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::ops::RenameFlags;
+use esker_fs::repository::Repository;
+use esker_fs::session::Session;
+use esker_table::manifest::SetId;
+use parking_lot::Mutex;
+
+use crate::gc::{options, write};
+use crate::hooked::{HookedStore, Request, When};
+
+/// How long a request is held up for a thread that is expected to wait for it.
+const HELD_UP: Duration = Duration::from_millis(200);
+const FILE_BYTES: usize = 100_000;
+
+/// A session whose only data log has the bytes of `/file`, of `/other`, and more that nothing shows.
+struct Subject {
+    store: SharedStore,
+    hooked: HookedStore,
+    session: Arc<Session>,
+}
+
+impl Subject {
+    fn new() -> Self {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let hooked = HookedStore::new(store.clone());
+        let repository = Repository::new(Arc::new(hooked.clone()));
+        let session = repository.begin(&[], options()).expect("begin");
+        write(&session, "/file", &[b'f'; FILE_BYTES]).expect("write");
+        write(&session, "/other", &[b'o'; FILE_BYTES]).expect("write");
+        write(&session, "/removed", &[b'r'; 5 * FILE_BYTES]).expect("write");
+        session.unlink(session.root(), b"removed").expect("unlink");
+        session.flush().expect("flush");
+        let set = session.set();
+        drop(session);
+        // The log of a writer that is gone does not grow.
+        let session = Arc::new(repository.resume(set, options()).expect("resume"));
+        Self { store, hooked, session }
+    }
+
+    fn logs(&self) -> Vec<String> {
+        let folder = format!("set/{}/data/", self.session.set());
+        self.store.list(&folder).expect("list").into_iter().map(|log| log.name).collect()
+    }
+
+    /// Lets `act` run after the tables were searched for what the log shows and before the first of
+    /// it moves.
+    fn while_bytes_move(&self, act: impl FnOnce(&Session) -> Result<()> + Send + 'static) {
+        let session = self.session.clone();
+        self.hooked.at(When::Before, Request::GetRange, "/data/", move || act(&session));
+    }
+
+    /// As [`Subject::while_bytes_move`] for an `act` of another thread, which may have to wait until
+    /// the log is reclaimed. The caller joins the thread.
+    fn beside_request<T: Send + 'static>(
+        &self,
+        (when, request, part_of_name): (When, Request, &str),
+        act: impl FnOnce(&Session) -> T + Send + 'static,
+    ) -> Arc<Mutex<Option<JoinHandle<T>>>> {
+        let session = self.session.clone();
+        let started = Arc::new(Mutex::new(None));
+        let starting = started.clone();
+        self.hooked.at(when, request, part_of_name, move || {
+            let (done, is_done) = mpsc::channel();
+            let thread = thread::spawn(move || {
+                let outcome = act(&session);
+                let _ = done.send(());
+                outcome
+            });
+            *starting.lock() = Some(thread);
+            let _ = is_done.recv_timeout(HELD_UP);
+            Ok(())
+        });
+        started
+    }
+
+    /// Reclaims the log; the action runs meanwhile.
+    fn reclaim(&self) {
+        self.session.reclaim_data().expect("reclaim");
+        assert!(self.hooked.has_acted());
+    }
+
+    /// The session as another process finds it.
+    fn resumed(&self) -> Session {
+        self.session.flush().expect("flush");
+        Repository::new(self.store.clone()).resume(self.session.set(), options()).expect("resume")
+    }
+}
+
+fn join<T>(thread: &Mutex<Option<JoinHandle<T>>>) -> T {
+    let thread = thread.lock().take().expect("the request came");
+    thread.join().expect("no panic")
+}
+
+fn content(namespace: &Namespace, path: &str) -> Vec<u8> {
+    let inode = namespace.find(path, Follow::No).expect("find").inode;
+    let mut bytes = Vec::new();
+    let mut take = |piece: &[u8]| {
+        bytes.extend_from_slice(piece);
+        Ok(())
+    };
+    namespace.read_all(&inode, &mut take).unwrap_or_else(|error| panic!("{path}: {error}"));
+    bytes
+}
+
+fn is_filled(namespace: &Namespace, path: &str, byte: u8) -> bool {
+    content(namespace, path) == vec![byte; FILE_BYTES]
+}
+
+fn open(store: &SharedStore, set: SetId) -> Namespace {
+    Repository::new(store.clone()).open(&[set], Identity::root()).expect("open")
+}
+
+#[test]
+fn a_log_that_is_mostly_overwritten_goes() {
+    let subject = Subject::new();
+    let before = subject.logs();
+    assert!(subject.session.reclaim_data().expect("reclaim") >= 7 * FILE_BYTES as u64);
+    assert!(!subject.logs().contains(&before[0]), "{before:?}");
+    let resumed = subject.resumed();
+    assert!(is_filled(&resumed, "/file", b'f') && is_filled(&resumed, "/other", b'o'));
+}
+
+/// Symptom: a snapshot that was made while data logs were reclaimed showed files whose bytes were
+/// gone.
+/// Cause: the snapshot's marker was looked for before it was put, and its tables were listed before
+/// the records in them were changed.
+/// Fix: a snapshot puts its marker while nobody reclaims data logs.
+#[test]
+fn a_snapshot_keeps_its_bytes() {
+    let subject = Subject::new();
+    let prefix = format!("ref/{}/", subject.session.set());
+    let request = (When::After, Request::ListNames, &prefix[..]);
+    let thread = subject.beside_request(request, |session| session.snapshot("snapshot"));
+    subject.reclaim();
+    let snapshot = join(&thread).expect("snapshot");
+    let shown = open(&subject.store, snapshot);
+    assert!(is_filled(&shown, "/file", b'f') && is_filled(&shown, "/other", b'o'));
+}
+
+/// Symptom: whoever had opened a published set could not read its files any more once the session
+/// that had published it was compacted.
+/// Cause: only snapshots were asked for, not whether the set itself was published.
+/// Fix: the data logs of a published set stay.
+#[test]
+fn a_published_set_keeps_its_bytes() {
+    let subject = Subject::new();
+    let set = subject.session.publish("published").expect("publish");
+    let shown = open(&subject.store, set);
+    assert_eq!(subject.session.reclaim_data().expect("reclaim"), 0);
+    assert!(is_filled(&shown, "/file", b'f') && is_filled(&shown, "/other", b'o'));
+}
+
+/// Symptom: files that were renamed, exchanged or linked while data logs were reclaimed lost their
+/// bytes, or reclaiming failed with `NotFound`.
+/// Cause: their records were found at one name and changed there, when they were at another; then
+/// the log went although the record at the other name showed it.
+/// Fix: logs are deleted only if no record in the compacted tables shows them.
+#[test]
+fn names_that_move_keep_their_bytes() {
+    type Step = fn(&Session) -> Result<()>;
+    // What is done, how, and which files there are then.
+    type Case = (&'static str, Step, &'static [(&'static str, u8)]);
+    let steps: [Case; 5] = [
+        (
+            "link",
+            |session| {
+                let root = session.root();
+                session.link(root, b"file", root, b"new").map(drop)
+            },
+            &[("/file", b'f'), ("/new", b'f'), ("/other", b'o')],
+        ),
+        (
+            "exchange",
+            |session| {
+                let root = session.root();
+                session.rename((root, b"file"), (root, b"other"), RenameFlags::Exchange).map(drop)
+            },
+            &[("/file", b'o'), ("/other", b'f')],
+        ),
+        (
+            "rename",
+            |session| {
+                let root = session.root();
+                for (from, to) in [(&b"file"[..], b"else"), (&b"other"[..], b"tail")] {
+                    session.rename((root, from), (root, to), RenameFlags::Replace)?;
+                }
+                Ok(())
+            },
+            &[("/else", b'f'), ("/tail", b'o')],
+        ),
+        (
+            "rename and create anew",
+            |session| {
+                let root = session.root();
+                for (from, to) in [(&b"file"[..], b"else"), (&b"other"[..], b"tail")] {
+                    session.rename((root, from), (root, to), RenameFlags::Replace)?;
+                    session.create(root, from, 0o644)?;
+                }
+                Ok(())
+            },
+            &[("/else", b'f'), ("/tail", b'o')],
+        ),
+        (
+            "unlink",
+            |session| session.unlink(session.root(), b"file").map(drop),
+            &[("/other", b'o')],
+        ),
+    ];
+    for (what, step, expected) in steps {
+        let subject = Subject::new();
+        subject.while_bytes_move(step);
+        subject.reclaim();
+        let resumed = subject.resumed();
+        for (path, byte) in expected {
+            assert!(is_filled(&resumed, path, *byte), "{what}: {path}");
+        }
+    }
+}
+
+/// Symptom: a file that was open when its last name went could not be read any more after a
+/// compaction.
+/// Cause: its bytes counted as shown by nothing, as no record has them.
+/// Fix: logs that open files show stay until these are closed.
+#[test]
+fn open_files_without_a_name_keep_their_bytes() {
+    let subject = Subject::new();
+    let (session, root) = (&subject.session, subject.session.root());
+    let early = session.open_file(root, b"file").expect("open");
+    let late = session.open_file(root, b"other").expect("open");
+    session.unlink(root, b"file").expect("unlink");
+    subject.while_bytes_move(|session| session.unlink(session.root(), b"other").map(drop));
+    subject.reclaim();
+    for (file, byte) in [(&early, b'f'), (&late, b'o')] {
+        let read = session.read_file(file, 0, FILE_BYTES).expect("read");
+        assert!(read == vec![byte; FILE_BYTES]);
+        session.write_file(file, 10, b"written").expect("write");
+        let read = session.read_file(file, 0, 20).expect("read");
+        assert_eq!(&read[10..17], b"written");
+    }
+    for file in [early, late] {
+        session.close_file(file).expect("close");
+    }
+    let before = subject.logs();
+    assert!(session.reclaim_data().expect("reclaim") > 0);
+    assert!(!subject.logs().contains(&before[0]));
+}
+
+/// What decays in a log is found when it moves, rather than given a checksum of its own.
+#[test]
+fn damage_does_not_move() {
+    let subject = Subject::new();
+    let name = subject.logs().remove(0);
+    let mut bytes = subject.store.get(&name, u64::MAX).expect("get").to_vec();
+    bytes[FILE_BYTES / 2] ^= 1;
+    subject.store.delete(&name).expect("delete");
+    subject.store.put_if_absent(&name, &bytes).expect("put");
+    let error = subject.session.reclaim_data().expect_err("damage");
+    assert_eq!(error.kind(), Kind::Corrupt);
+    assert!(error.to_string().contains(&name), "{error}");
+    assert_eq!(subject.logs()[0], name);
+}
+
+/// Symptom: the bytes of a large file that was removed while data logs were reclaimed took room for
+/// ever.
+/// Cause: its segments were released, and after that put again for the place they had moved to.
+/// Fix: who releases segments waits until the logs are reclaimed.
+#[test]
+fn what_is_removed_meanwhile_stays_removed() {
+    let subject = Subject::new();
+    let (session, root) = (&subject.session, subject.session.root());
+    let file = session.open_file(root, b"file").expect("open");
+    session.write_file(&file, 0, b"mapped").expect("write");
+    session.close_file(file).expect("close");
+    let request = (When::Before, Request::GetRange, "/data/");
+    let thread = subject
+        .beside_request(request, |session| session.unlink(session.root(), b"file").map(drop));
+    subject.reclaim();
+    join(&thread).expect("unlink");
+    session.unlink(root, b"other").expect("unlink");
+    subject.resumed().reclaim_data().expect("reclaim");
+    assert_eq!(subject.logs(), [""; 0], "nothing is left to show");
+}
