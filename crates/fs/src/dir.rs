@@ -107,14 +107,18 @@ impl DirNode {
         if self.id == ancestor {
             return true;
         }
-        let mut place = self.place();
-        while let Some((parent, _)) = place {
-            if parent.id == ancestor {
+        let mut above = self.parent();
+        while let Some(dir) = above {
+            if dir.id == ancestor {
                 return true;
             }
-            place = parent.place();
+            above = dir.parent();
         }
         false
+    }
+
+    fn parent(&self) -> Option<Dir> {
+        self.place.read().as_ref().map(|(parent, _)| parent.clone())
     }
 
     pub(crate) fn set_removed(&self) {

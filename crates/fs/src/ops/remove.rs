@@ -89,12 +89,14 @@ impl Session {
     /// # Errors
     /// `NotFound`, `Denied`, `NotADirectory`, `NotEmpty`.
     pub fn rmdir(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
-        self.remove_dir(dir, name, |node| {
+        let check = |node: &Dir| {
             if self.is_empty(node)? {
                 return Ok(());
             }
             Err(Error::new(Kind::NotEmpty, format!("{}: directory not empty", show(name))))
-        })
+        };
+        // Open directories that were in it were removed or moved before.
+        self.remove_dir(dir, name, check, |node| node.set_removed())
     }
 
     /// Removes the directory `name` from `dir` with everything in it, in one step whatever its
@@ -105,18 +107,20 @@ impl Session {
     /// `NotFound`, `NotADirectory`; `Denied` unless this is the directory's owner or the
     /// superuser, since permissions within the tree are not looked at.
     pub fn remove_tree(&self, dir: &Dir, name: &[u8]) -> Result<()> {
-        self.remove_dir(dir, name, |node| {
+        let check = |node: &Dir| {
             let inode = self.stat_dir(node)?;
             self.identity().check_owner(&inode, name)
-        })
-        .map(drop)
+        };
+        self.remove_dir(dir, name, check, |node| self.mark_tree_removed(node)).map(drop)
     }
 
+    /// Removes the directory `name` from `dir` if `check` lets it; `mark` marks handles as removed.
     fn remove_dir(
         &self,
         dir: &Dir,
         name: &[u8],
         check: impl FnOnce(&Dir) -> Result<()>,
+        mark: impl FnOnce(&Dir),
     ) -> Result<Inode> {
         check_name(name)?;
         self.reshape(|| {
@@ -134,14 +138,14 @@ impl Session {
                 Ok(())
             })?;
             node.overlay_times(&mut inode);
-            self.forget_tree(&node);
+            mark(&node);
             dir.touch(now_ns);
             Ok(drop_name(inode, now_ns))
         })
     }
 
-    /// Marks every open directory within `node` as removed.
-    pub(crate) fn forget_tree(&self, node: &DirNode) {
+    /// Marks every open directory within `node` as removed. Cost: a look at each open directory.
+    fn mark_tree_removed(&self, node: &DirNode) {
         for open in self.open_nodes() {
             if open.is_within(node.id()) {
                 open.set_removed();

@@ -171,7 +171,7 @@ impl Session {
         if let Some(replaced) = other.as_mut().filter(|replaced| replaced.is_directory()) {
             let node = self.open_dir(dir, name, replaced)?;
             node.overlay_times(replaced);
-            self.forget_tree(&node);
+            node.set_removed();
         }
         self.follow(&moved, old_dir, dir, name);
         old_dir.touch(now_ns);
