@@ -53,11 +53,13 @@ pub enum Kind {
     Unsupported,
     /// The device under the store failed; retrying is not known to help.
     DeviceFailed,
+    /// The process, or the machine, has as many files open as it may.
+    TooManyOpenFiles,
 }
 
 impl Kind {
     /// All of them, in the order of their exit codes.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::NotFound,
         Self::Exists,
         Self::NotADirectory,
@@ -80,34 +82,36 @@ impl Kind {
         Self::FileTooLarge,
         Self::Unsupported,
         Self::DeviceFailed,
+        Self::TooManyOpenFiles,
     ];
 
     /// The errno a POSIX front end returns.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {
-            Self::NotFound => 2,       // ENOENT
-            Self::Exists => 17,        // EEXIST
-            Self::NotADirectory => 20, // ENOTDIR
-            Self::IsADirectory => 21,  // EISDIR
-            Self::NotEmpty => 39,      // ENOTEMPTY
-            Self::Denied => 13,        // EACCES
-            Self::Conflict => 11,      // EAGAIN
-            Self::Fenced => 116,       // ESTALE
-            Self::Unavailable => 110,  // ETIMEDOUT
-            Self::Corrupt => 5,        // EIO
-            Self::Invalid => 22,       // EINVAL
-            Self::TooLarge => 36,      // ENAMETOOLONG
-            Self::Closed => 5,         // EIO: what failed before is not the file's descriptor
-            Self::NoSpace => 28,       // ENOSPC
-            Self::ReadOnly => 30,      // EROFS
-            Self::NotPermitted => 1,   // EPERM
-            Self::Loop => 40,          // ELOOP
-            Self::NoAttribute => 61,   // ENODATA
-            Self::TooManyLinks => 31,  // EMLINK
-            Self::FileTooLarge => 27,  // EFBIG
-            Self::Unsupported => 95,   // EOPNOTSUPP
-            Self::DeviceFailed => 5,   // EIO
+            Self::NotFound => 2,          // ENOENT
+            Self::Exists => 17,           // EEXIST
+            Self::NotADirectory => 20,    // ENOTDIR
+            Self::IsADirectory => 21,     // EISDIR
+            Self::NotEmpty => 39,         // ENOTEMPTY
+            Self::Denied => 13,           // EACCES
+            Self::Conflict => 11,         // EAGAIN
+            Self::Fenced => 116,          // ESTALE
+            Self::Unavailable => 110,     // ETIMEDOUT
+            Self::Corrupt => 5,           // EIO
+            Self::Invalid => 22,          // EINVAL
+            Self::TooLarge => 36,         // ENAMETOOLONG
+            Self::Closed => 5,            // EIO: what failed before is not the file's descriptor
+            Self::NoSpace => 28,          // ENOSPC
+            Self::ReadOnly => 30,         // EROFS
+            Self::NotPermitted => 1,      // EPERM
+            Self::Loop => 40,             // ELOOP
+            Self::NoAttribute => 61,      // ENODATA
+            Self::TooManyLinks => 31,     // EMLINK
+            Self::FileTooLarge => 27,     // EFBIG
+            Self::Unsupported => 95,      // EOPNOTSUPP
+            Self::DeviceFailed => 5,      // EIO
+            Self::TooManyOpenFiles => 24, // EMFILE
         }
     }
 
@@ -143,6 +147,7 @@ impl Kind {
             Self::FileTooLarge => 22,
             Self::Unsupported => 23,
             Self::DeviceFailed => 24,
+            Self::TooManyOpenFiles => 25,
         }
     }
 
@@ -150,9 +155,13 @@ impl Kind {
     #[must_use]
     pub fn of_io(error: &std::io::Error) -> Self {
         use std::io::ErrorKind as Io;
-        // EIO, which the standard library has no kind for.
-        if error.raw_os_error() == Some(5) {
-            return Self::DeviceFailed;
+        // The standard library has no kinds for these.
+        match error.raw_os_error() {
+            // EIO
+            Some(5) => return Self::DeviceFailed,
+            // ENFILE, EMFILE
+            Some(23 | 24) => return Self::TooManyOpenFiles,
+            _ => {}
         }
         match error.kind() {
             Io::NotFound => Self::NotFound,

@@ -226,6 +226,10 @@ impl Store for ThrottledStore {
         Ok(Box::new(ThrottledLog { inner, limit: Arc::clone(&self.limit) }))
     }
 
+    fn open_logs_max(&self) -> usize {
+        self.inner.open_logs_max()
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         self.inner.list(prefix)
     }

@@ -17,6 +17,7 @@ mod users;
 use std::process::ExitCode;
 
 use clap::Parser;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::commands::Command;
 use crate::context::Context;
@@ -69,7 +70,16 @@ A first session:
 
 `esker help COMMAND` explains a command; `esker help exit-codes` lists exit codes.";
 
+/// Lets this process open as many files as it may: a writer keeps some for each large file.
+fn raise_open_files_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where that is forbidden the limit stays as it is, and fewer files are kept open.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 fn main() -> ExitCode {
+    // First: stores go by the limit when they are opened.
+    raise_open_files_limit();
     let cli = Cli::parse_from(commands::find::long_flags(std::env::args_os()));
     let context = Context::new(cli.store, cli.json);
     let done = cli.command.run(&context);

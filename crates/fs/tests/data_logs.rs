@@ -1,15 +1,18 @@
 //! Data logs: when their bytes are durable, and for whom.
 
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use esker_base::store::{FaultStore, MemoryStore, Store};
+use esker_base::store::{FaultStore, MemoryStore, PosixStore, Store};
 use esker_base::{Error, Kind, Result};
+use esker_fs::namespace::Follow;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use parking_lot::Mutex;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::gc::{options, write};
 use crate::hooked::{HookedStore, Request, When};
@@ -18,6 +21,8 @@ use crate::hooked::{HookedStore, Request, When};
 const HELD_UP: Duration = Duration::from_millis(200);
 /// Images of the store after power loss that are looked at: each draws another outcome.
 const IMAGES: usize = 64;
+/// The limit of open files of a process that is to do with few.
+const OPEN_FILES_MAX: u64 = 64;
 
 /// What one of two threads does with a session.
 type Step = fn(&Session) -> Result<()>;
@@ -142,4 +147,62 @@ fn a_large_file_is_synced_to_its_end() {
     session.create_with(session.root(), b"large", 0o644, &mut fill).expect("write");
     session.sync().expect("sync");
     assert!(is_data_durable(&subject.fault, session));
+}
+
+/// Whether this process is to do what `test` is about with at most [`OPEN_FILES_MAX`] open files. If
+/// not, another one has done it.
+fn is_limited(test: &str) -> bool {
+    const LIMITED: &str = "ESKER_TEST_OPEN_FILES";
+    if std::env::var_os(LIMITED).is_some() {
+        let limit = Rlimit { current: Some(OPEN_FILES_MAX), maximum: Some(OPEN_FILES_MAX) };
+        setrlimit(Resource::Nofile, limit).expect("a lower limit");
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("the tests"));
+    let output = command.args(["--exact", test]).env(LIMITED, "1").output().expect("a process");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    false
+}
+
+/// Symptom: with `ulimit -n 1024` the 501st file over 1 MiB could not be written, with "Connection
+/// timed out", and from then on no file be read; a file that was tried again already existed.
+/// Cause: each log of a large file kept two descriptors until the next sync, however many there were;
+/// that there were too many was no error of its own, and left a file behind.
+/// Fix: the number of open logs is a share of the limit, the oldest are synced and closed first, and
+/// a log has one descriptor.
+#[test]
+fn few_descriptors_are_enough_for_many_large_files() {
+    const FILES: usize = OPEN_FILES_MAX as usize * 3 / 2;
+    if !is_limited("data_logs::few_descriptors_are_enough_for_many_large_files") {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let repository = Repository::new(Arc::new(PosixStore::new(directory.path()).expect("store")));
+    let session = repository.begin(&[], options()).expect("begin");
+    let root = session.root();
+    let bytes = |number: usize| vec![number as u8; (1 << 20) + 1 + number];
+    let name = |number: usize| format!("file-{number}").into_bytes();
+    for round in ["one after the other", "all open at once"] {
+        let mut open = Vec::new();
+        for number in 0..FILES {
+            let file = session.create_file(root, &name(number), 0o644).expect("create");
+            let written = session.write_file(&file, 0, &bytes(number));
+            written.unwrap_or_else(|error| panic!("{round}, file {number}: {error}"));
+            open.push(file);
+            if round != "all open at once" {
+                session.close_file(open.remove(0)).expect("close");
+            }
+        }
+        for file in open {
+            session.close_file(file).expect("close");
+        }
+        for number in 0..FILES {
+            let inode = session.find(name(number), Follow::No).expect("find").inode;
+            let read = session.read(&inode, 0, usize::MAX).expect("read");
+            assert!(read == bytes(number), "{round}, file {number}");
+            session.unlink(root, &name(number)).expect("unlink");
+        }
+    }
+    session.publish("published").expect("publish");
 }

@@ -143,6 +143,9 @@ impl Store for HookedStore {
         let log = HookedLog { store: self.clone(), name: name.to_owned(), inner };
         Ok(Some((Box::new(log), file)))
     }
+    fn open_logs_max(&self) -> usize {
+        self.inner.open_logs_max()
+    }
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         self.inner.list(prefix)
     }

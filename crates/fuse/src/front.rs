@@ -102,6 +102,7 @@ impl Front {
                 | Kind::NoSpace
                 | Kind::ReadOnly
                 | Kind::DeviceFailed
+                | Kind::TooManyOpenFiles
         );
         if is_ours {
             (self.report)(error);

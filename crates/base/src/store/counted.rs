@@ -155,6 +155,10 @@ impl Store for CountedStore {
         Ok(made.map(|(inner, file)| (self.count_log(inner), file)))
     }
 
+    fn open_logs_max(&self) -> usize {
+        self.inner.open_logs_max()
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         add(&self.counters.lists, 1);
         self.inner.list(prefix)

@@ -122,6 +122,12 @@ pub trait Store: Send + Sync + Debug {
         Ok(None)
     }
 
+    /// How many append logs one writer should have open at a time, so that there are descriptors for
+    /// everything else.
+    fn open_logs_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Objects and append logs whose names start with `prefix` (empty, or ending in `/`), sorted
     /// by name. An append log is listed once, under its own name. What is put or deleted meanwhile
     /// may be there or not.

@@ -30,6 +30,7 @@ pub const MEANINGS: &[(Kind, &str)] = &[
     (Kind::FileTooLarge, "a file would be longer than a file can be"),
     (Kind::Unsupported, "nothing here can do it"),
     (Kind::DeviceFailed, "the device under the store failed"),
+    (Kind::TooManyOpenFiles, "too many files are open: raise `ulimit -n`"),
 ];
 
 /// List exit codes
@@ -59,6 +60,7 @@ pub const MEANINGS: &[(Kind, &str)] = &[
 /// 22  a file would be longer than a file can be
 /// 23  nothing here can do it
 /// 24  the device under the store failed
+/// 25  too many files are open: raise `ulimit -n`
 ///
 /// An import, export or search that left something out exits with the code of the first problem.
 #[derive(Args)]

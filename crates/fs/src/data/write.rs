@@ -25,7 +25,8 @@ pub const LARGE_FILE_BYTES: u64 = 8 << 20;
 /// Bytes of a large file are appended in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Files that have a log of their own while they are written; others share one.
+/// Files that have a log of their own while they are written, unless the store allows fewer; others
+/// share one.
 const FILE_LOGS_MAX: usize = 256;
 
 /// A log that takes the bytes of one open file. Dropping it ends it.
@@ -59,6 +60,8 @@ pub struct DataLogs {
     syncing: Mutex<()>,
     /// Whether there was no room for the last append.
     lacks_room: AtomicBool,
+    /// How many logs of files may be open, and how many may wait for a sync: each keeps a file open.
+    logs_max: usize,
 }
 
 struct State {
@@ -74,9 +77,9 @@ struct State {
 }
 
 impl State {
-    fn has_room_for_file_log(&mut self) -> bool {
+    fn has_room_for_file_log(&mut self, logs_max: usize) -> bool {
         self.file_logs.retain(|(_, open)| open.strong_count() > 0);
-        self.file_logs.len() < FILE_LOGS_MAX
+        self.file_logs.len() < logs_max
     }
 
     fn file_log(&mut self, number: u64, log: Arc<dyn AppendLog>) -> FileLog {
@@ -105,7 +108,8 @@ impl DataLogs {
             failure: None,
         };
         let (state, syncing) = (Mutex::new(state), Mutex::new(()));
-        Self { store, set, state, syncing, lacks_room: AtomicBool::new(false) }
+        let logs_max = FILE_LOGS_MAX.min(store.open_logs_max());
+        Self { store, set, state, syncing, lacks_room: AtomicBool::new(false), logs_max }
     }
 
     /// Bytes appended so far.
@@ -163,29 +167,32 @@ impl DataLogs {
 
     /// A log for the bytes of one open file; none if there are many such logs.
     pub(crate) fn file_log(&self) -> Result<Option<FileLog>> {
+        self.sync_oldest()?;
         let mut state = self.state.lock();
         check(&state)?;
-        if !state.has_room_for_file_log() {
+        if !state.has_room_for_file_log(self.logs_max) {
             return Ok(None);
         }
-        let (number, log) = self.open(&mut state)?;
-        Ok(Some(state.file_log(number, log)))
+        match self.open(&mut state) {
+            // The logs that are open suffice.
+            Err(error) if error.kind() == Kind::TooManyOpenFiles => Ok(None),
+            opened => opened.map(|(number, log)| Some(state.file_log(number, log))),
+        }
     }
 
     /// As [`DataLogs::file_log`], to be written in place by who has its file; none, too, where stores
     /// have no files.
     pub(crate) fn log_in_place(&self) -> Result<Option<(FileLog, File)>> {
+        self.sync_oldest()?;
         let mut state = self.state.lock();
         check(&state)?;
-        if !state.has_room_for_file_log() {
+        if !state.has_room_for_file_log(self.logs_max) {
             return Ok(None);
         }
         let number = state.next;
-        let Some((log, file)) = self.store.log_in_place(&log_name(self.set, number))? else {
-            return Ok(None);
-        };
         state.next += 1;
-        Ok(Some((state.file_log(number, Arc::from(log)), file)))
+        let made = self.store.log_in_place(&log_name(self.set, number))?;
+        Ok(made.map(|(log, file)| (state.file_log(number, Arc::from(log)), file)))
     }
 
     /// Notes that a log that was written in place has bytes that may not be synced.
@@ -214,6 +221,7 @@ impl DataLogs {
     /// Writes a large file, whose bytes `fill` reads into a buffer until it returns 0, to a log of
     /// its own.
     pub fn write_large(&self, fill: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<Extent> {
+        self.sync_oldest()?;
         let (number, log) = {
             let mut state = self.state.lock();
             check(&state)?;
@@ -251,6 +259,26 @@ impl DataLogs {
             std::mem::take(&mut state.unsynced)
         };
         unsynced.iter().try_for_each(|log| self.sync_log(&**log))
+    }
+
+    /// Syncs the older half of the logs that wait for it if there are many: until then each keeps a
+    /// file open, also when nobody appends to it any more.
+    fn sync_oldest(&self) -> Result<()> {
+        let excess = |state: &State| {
+            let unsynced = state.unsynced.len();
+            if unsynced < self.logs_max { 0 } else { unsynced - self.logs_max / 2 }
+        };
+        if excess(&self.state.lock()) == 0 {
+            return Ok(());
+        }
+        let _syncing = self.syncing.lock();
+        let oldest: Vec<_> = {
+            let mut state = self.state.lock();
+            check(&state)?;
+            let count = excess(&state);
+            state.unsynced.drain(..count).collect()
+        };
+        oldest.iter().try_for_each(|log| self.sync_log(&**log))
     }
 
     /// As [`DataLogs::sync`], but only of what was written in place to `file`.

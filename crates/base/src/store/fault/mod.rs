@@ -234,6 +234,10 @@ impl Store for FaultStore {
         Ok(Box::new(FaultLog::new(Arc::clone(&self.shared), name.into(), inner)))
     }
 
+    fn open_logs_max(&self) -> usize {
+        self.shared.inner.open_logs_max()
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         self.act("list", prefix, || self.shared.inner.list(prefix))
     }

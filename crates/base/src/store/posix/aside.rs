@@ -95,7 +95,7 @@ impl Aside {
         let (directory, leaf) = split(name);
         let directories = Arc::clone(&self.directories);
         let outcome = directories.with(directory, |fd| {
-            self.link(fd, leaf)?;
+            self.link(fd.as_fd(), leaf)?;
             retry_on_intr(|| fsync(fd))
         });
         match outcome {

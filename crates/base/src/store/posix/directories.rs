@@ -58,15 +58,15 @@ impl Directories {
     }
 
     /// Calls `act` with the descriptor of `directory` (empty: the root), which is made durable
-    /// first if need be, and made anew if it was removed meanwhile.
+    /// first if need be, and made anew if it was removed meanwhile. `act` may keep the descriptor.
     pub(super) fn with<T>(
         &self,
         directory: &str,
-        mut act: impl FnMut(BorrowedFd<'_>) -> Result<T, Errno>,
+        mut act: impl FnMut(&Arc<OwnedFd>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let mut attempt = 0;
         loop {
-            let outcome = self.durable(directory).and_then(|found| act(found.as_fd()));
+            let outcome = self.durable(directory).and_then(|found| act(&found));
             attempt += 1;
             match outcome {
                 Err(Errno::NOENT) if !directory.is_empty() && attempt < ATTEMPTS_MAX => {
@@ -135,7 +135,7 @@ mod tests {
     fn removed_directories_are_made_again() {
         let root = tempfile::tempdir().expect("temporary directory");
         let directories = Directories::open(root.path().into()).expect("open");
-        let touch = |fd: BorrowedFd<'_>| {
+        let touch = |fd: &Arc<OwnedFd>| {
             let flags = OFlags::CREATE | OFlags::WRONLY;
             openat(fd, "file", flags, Mode::RUSR | Mode::WUSR).map(drop)
         };

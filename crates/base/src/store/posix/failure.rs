@@ -53,7 +53,8 @@ mod tests {
             (Errno::ACCESS, Kind::Denied, "check owner and mode"),
             (Errno::PERM, Kind::Denied, "check owner and mode"),
             (Errno::LOOP, Kind::Denied, "not followed"),
-            (Errno::MFILE, Kind::Unavailable, "ulimit -n"),
+            (Errno::MFILE, Kind::TooManyOpenFiles, "ulimit -n"),
+            (Errno::NFILE, Kind::TooManyOpenFiles, "close some"),
             (Errno::NOENT, Kind::NotFound, "read /store/x"),
         ] {
             let error = failed("read", Path::new("/store/x"), errno);

@@ -16,7 +16,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{Advice, Mode, OFlags, fadvise, fdatasync, fsync, ftruncate, openat};
+use rustix::fs::{Advice, AtFlags, Mode, OFlags};
+use rustix::fs::{fadvise, fdatasync, fsync, ftruncate, openat, unlinkat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr, write};
 
 use super::directories::{Directories, split};
@@ -53,7 +54,7 @@ struct State {
 struct Synced {
     bytes: u64,
     /// Where the file's name is, until that is durable.
-    directory: Option<OwnedFd>,
+    directory: Option<Arc<OwnedFd>>,
 }
 
 impl PosixLog {
@@ -82,7 +83,7 @@ impl PosixLog {
         directories: &Arc<Directories>,
         name: &str,
         file: OwnedFd,
-        directory: Option<OwnedFd>,
+        directory: Option<Arc<OwnedFd>>,
     ) -> Self {
         Self {
             directories: Arc::clone(directories),
@@ -121,20 +122,27 @@ impl PosixLog {
     }
 }
 
-/// Makes the new file of `name` with `flags`; `done` gets it and its directory.
+/// Makes the new file of `name` with `flags`; `done` gets it and its directory. If that fails there is
+/// no file, so that the name is free.
 fn make<T>(
     directories: &Directories,
     name: &str,
     flags: OFlags,
-    done: impl FnOnce(OwnedFd, OwnedFd) -> Result<T, Errno>,
+    done: impl FnOnce(OwnedFd, Arc<OwnedFd>) -> Result<T, Errno>,
 ) -> Result<T> {
     let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let (directory, leaf) = split(name);
     let made = directories.with(directory, |fd| {
         let file = retry_on_intr(|| openat(fd, leaf, flags, Mode::from_raw_mode(0o666)))?;
-        Ok((file, fcntl_dupfd_cloexec(fd, 0)?))
+        Ok((file, Arc::clone(fd)))
     });
-    made.and_then(|(file, parent)| done(file, parent)).map_err(|errno| match errno {
+    let done = made.and_then(|(file, parent)| {
+        done(file, Arc::clone(&parent)).inspect_err(|_| {
+            // What stays behind is collected.
+            let _ = unlinkat(&parent, leaf, AtFlags::empty());
+        })
+    });
+    done.map_err(|errno| match errno {
         Errno::EXIST => taken(name),
         _ => failed("make", &directories.path_of(name), errno),
     })

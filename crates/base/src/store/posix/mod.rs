@@ -29,6 +29,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustix::fs::{AtFlags, OFlags, fsync, unlinkat};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
 
 use self::aside::Asides;
 use self::directories::{Directories, split};
@@ -37,7 +38,7 @@ use self::log::PosixLog;
 use self::open_files::OpenFiles;
 use self::writer::PosixWriter;
 use super::{AppendLog, LogInPlace, ObjectInfo, ObjectWriter, Store, coalesce, name, url};
-use crate::{Error, Result};
+use crate::{Error, Kind, Result};
 
 /// A store in a directory.
 #[derive(Debug)]
@@ -61,7 +62,22 @@ impl PosixStore {
         let asides = Asides::new(Arc::clone(&directories));
         Ok(Self { directories, asides, open_files: OpenFiles::new() })
     }
+
+    /// Does `act`, and once more without the files that are kept open for reading if there were too
+    /// many open files. `act` must have done nothing if it fails so.
+    fn within_limit<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
+        match act() {
+            Err(error) if error.kind() == Kind::TooManyOpenFiles && self.open_files.close_all() => {
+                act()
+            }
+            outcome => outcome,
+        }
+    }
 }
+
+/// Append logs of one writer may take this share of the process's limit of open files. Others have
+/// theirs, and each may be opened once more by who writes it in place or reads it.
+const LOGS_SHARE_OF_LIMIT: u64 = 16;
 
 impl Store for PosixStore {
     fn url(&self) -> String {
@@ -70,63 +86,74 @@ impl Store for PosixStore {
 
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
         name::check(name)?;
-        let aside = self.asides.create()?;
-        aside.write(bytes)?;
-        aside.publish(name)
+        self.within_limit(|| {
+            let aside = self.asides.create()?;
+            aside.write(bytes)?;
+            aside.publish(name)
+        })
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
         name::check(name)?;
-        Ok(Box::new(PosixWriter::new(name.into(), self.asides.create()?)))
+        let aside = self.within_limit(|| self.asides.create())?;
+        Ok(Box::new(PosixWriter::new(name.into(), aside)))
     }
 
     fn size(&self, name: &str) -> Result<u64> {
         name::check(name)?;
-        open_files::size(&self.directories, name)
+        self.within_limit(|| open_files::size(&self.directories, name))
     }
 
     fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
         name::check(name)?;
-        open_files::read_whole(&self.directories, name, bytes_max)
+        self.within_limit(|| open_files::read_whole(&self.directories, name, bytes_max))
     }
 
     fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
         name::check(name)?;
         coalesce::check_range(name, &range)?;
-        self.open_files.read(&self.directories, name, &range)
+        self.within_limit(|| self.open_files.read(&self.directories, name, &range))
     }
 
     fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         name::check(name)?;
         coalesce::read(name, ranges, |runs| {
-            runs.iter().map(|run| self.open_files.read(&self.directories, name, run)).collect()
+            let read = |run| self.open_files.read(&self.directories, name, run);
+            runs.iter().map(|run| self.within_limit(|| read(run))).collect()
         })
     }
 
     fn file(&self, name: &str) -> Result<Option<File>> {
         name::check(name)?;
-        open_files::anew(&self.directories, name).map(Some)
+        self.within_limit(|| open_files::anew(&self.directories, name)).map(Some)
     }
 
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         name::check(name)?;
-        Ok(Box::new(PosixLog::create(&self.directories, name)?))
+        let log = self.within_limit(|| PosixLog::create(&self.directories, name))?;
+        Ok(Box::new(log))
     }
 
     fn log_in_place(&self, name: &str) -> Result<Option<LogInPlace>> {
         name::check(name)?;
-        let (log, file) = PosixLog::create_in_place(&self.directories, name)?;
+        let (log, file) =
+            self.within_limit(|| PosixLog::create_in_place(&self.directories, name))?;
         Ok(Some((Box::new(log), file)))
+    }
+
+    fn open_logs_max(&self) -> usize {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        usize::try_from((limit / LOGS_SHARE_OF_LIMIT).max(1)).unwrap_or(usize::MAX)
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         name::check_prefix(prefix)?;
-        walk::objects(&self.directories, prefix)
+        self.within_limit(|| walk::objects(&self.directories, prefix))
     }
 
     fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
         name::check_prefix(prefix)?;
-        walk::names(&self.directories, prefix)
+        self.within_limit(|| walk::names(&self.directories, prefix))
     }
 
     fn delete(&self, name: &str) -> Result<()> {
@@ -134,11 +161,12 @@ impl Store for PosixStore {
         let failure = |errno| failed("delete", &self.directories.path_of(name), errno);
         let (directory, leaf) = split(name);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let parent = match beneath::open(self.directories.root(), directory, flags) {
-            Ok(parent) => parent,
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
-            Err(errno) => return Err(failure(errno)),
+        let open = || match beneath::open(self.directories.root(), directory, flags) {
+            Ok(parent) => Ok(Some(parent)),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(errno) => Err(failure(errno)),
         };
+        let Some(parent) = self.within_limit(open)? else { return Ok(()) };
         let outcome = retry_on_intr(|| unlinkat(&parent, leaf, AtFlags::empty()));
         self.open_files.forget(name);
         match outcome {

@@ -76,6 +76,13 @@ impl OpenFiles {
         self.cache.remove(name);
     }
 
+    /// Closes all that are kept and not in use; whether there were any.
+    pub(super) fn close_all(&self) -> bool {
+        let had_some = !self.cache.is_empty();
+        self.cache.clear();
+        had_some
+    }
+
     fn open(&self, directories: &Directories, name: &str) -> Result<Arc<OpenFile>> {
         if let Some(open) = self.cache.get(name) {
             return Ok(open);

@@ -2,8 +2,9 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
+use rustix::process::{Rlimit, setrlimit};
+
 use super::*;
-use crate::Kind;
 use crate::store::{AppendLog, ObjectWriter};
 
 fn store() -> (tempfile::TempDir, PosixStore) {
@@ -235,4 +236,44 @@ fn what_the_mode_denies_is_denied() {
         assert_eq!(error.kind(), Kind::Denied);
         assert!(error.to_string().contains("a/c"), "{error}");
     }
+}
+
+/// Symptom: once too many files were open, a log that could not be made was there all the same, and
+/// the error was that of a store that does not answer.
+/// Cause: its file was made before the second descriptor that it needed.
+/// Fix: what was made is removed; the error has a kind of its own.
+#[test]
+fn a_log_for_which_there_is_no_descriptor_is_not_made() {
+    const LIMITED: &str = "ESKER_TEST_OPEN_FILES";
+    const NAME: &str = "store::posix::tests::a_log_for_which_there_is_no_descriptor_is_not_made";
+    if std::env::var_os(LIMITED).is_none() {
+        // The limit is that of a process.
+        let mut command = std::process::Command::new(std::env::current_exe().expect("the tests"));
+        let output = command.args(["--exact", NAME]).env(LIMITED, "1").output().expect("a process");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    let (_directory, store) = store();
+    store.put_if_absent("logs/read", b"bytes").expect("put");
+    store.get_range("logs/read", 0..5).expect("read");
+    let limit = Rlimit { current: Some(64), maximum: Some(64) };
+    setrlimit(Resource::Nofile, limit).expect("a lower limit");
+    let open_others = || (0..64).map_while(|_| std::fs::File::open("/dev/null").ok());
+    let mut others: Vec<_> = open_others().collect();
+    // What is kept open for reading is closed for it.
+    drop(store.append_log("logs/first").expect("one descriptor"));
+    others.extend(open_others());
+    let refused = |error: crate::Error| {
+        assert_eq!(error.kind(), Kind::TooManyOpenFiles, "{error}");
+        assert!(error.to_string().contains("ulimit -n"), "{error}");
+    };
+    refused(store.append_log("logs/second").map(drop).expect_err("no descriptor"));
+    refused(store.get_range("logs/read", 0..5).expect_err("no descriptor"));
+    refused(store.log_in_place("logs/third").map(drop).expect_err("no descriptor"));
+    drop(others.pop());
+    refused(store.log_in_place("logs/third").map(drop).expect_err("it needs two"));
+    drop(others.pop());
+    store.log_in_place("logs/third").expect("it is not there yet");
+    store.append_log("logs/second").expect("it is not there yet");
 }
