@@ -206,3 +206,43 @@ fn few_descriptors_are_enough_for_many_large_files() {
     }
     session.publish("published").expect("publish");
 }
+
+/// Symptom: each time that a file over 1 MiB was opened, appended to and closed, the store had one
+/// more object.
+/// Cause: a file that was large got a log of its own for whatever was appended to it.
+/// Fix: few bytes go to the packed log, and the last logs of closed files are appended to again.
+#[test]
+fn appends_go_on_in_one_log() {
+    let session = Subject::new().session;
+    let root = session.root();
+    let objects = || {
+        let folder = format!("set/{}/data/", session.set());
+        session.layers().source().store.list(&folder).expect("list").len()
+    };
+    let mut expected: Vec<Vec<u8>> = vec![vec![b'x'; 3 << 20]; 40];
+    let name = |number: usize| format!("file-{number}").into_bytes();
+    for (number, bytes) in expected.iter().enumerate() {
+        let file = session.create_file(root, &name(number), 0o644).expect("create");
+        session.write_file(&file, 0, bytes).expect("write");
+        session.close_file(file).expect("close");
+    }
+    let before = objects();
+    let mut append = |number: usize, bytes: &[u8]| {
+        let file = session.open_file(root, &name(number)).expect("open");
+        session.append_file(&file, bytes).expect("append");
+        session.close_file(file).expect("close");
+        expected[number].extend_from_slice(bytes);
+    };
+    for round in 0..5 {
+        for number in 0..40 {
+            append(number, &[round; 1_000]);
+        }
+        append(39, &vec![round; 2 << 20]);
+    }
+    assert!(objects() <= before + 1, "{before} objects became {}", objects());
+    for (number, expected) in expected.iter().enumerate() {
+        let inode = session.find(name(number), Follow::No).expect("find").inode;
+        let read = session.read(&inode, 0, usize::MAX).expect("read");
+        assert!(read == *expected, "file {number}");
+    }
+}

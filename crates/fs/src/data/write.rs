@@ -5,6 +5,7 @@
 //! Concurrency: appends of several threads go to one log under a mutex; large files have their own.
 //! One thread at a time syncs; the next waits for it, since its own bytes may be among those.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -28,6 +29,8 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Files that have a log of their own while they are written, unless the store allows fewer; others
 /// share one.
 const FILE_LOGS_MAX: usize = 256;
+/// One in so many of them may belong to a file that is closed, in case it is appended to again.
+const IDLE_LOGS_SHARE: usize = 16;
 
 /// A log that takes the bytes of one open file. Dropping it ends it.
 #[derive(Clone)]
@@ -69,6 +72,8 @@ struct State {
     packed: Option<(u64, Arc<dyn AppendLog>)>,
     /// Logs of open files.
     file_logs: Vec<(u64, Weak<()>)>,
+    /// Logs of files that were closed, by file, the oldest first.
+    idle: VecDeque<(u128, FileLog)>,
     /// Logs with bytes that may not be synced, except those that a thread is syncing.
     unsynced: Vec<Arc<dyn AppendLog>>,
     written_bytes: u64,
@@ -103,6 +108,7 @@ impl DataLogs {
             next,
             packed: None,
             file_logs: Vec::new(),
+            idle: VecDeque::new(),
             unsynced: Vec::new(),
             written_bytes: 0,
             failure: None,
@@ -193,6 +199,30 @@ impl DataLogs {
         state.next += 1;
         let made = self.store.log_in_place(&log_name(self.set, number))?;
         Ok(made.map(|(log, file)| (state.file_log(number, Arc::from(log)), file)))
+    }
+
+    /// Keeps `log` of the file `file`, which was closed, for when it is appended to again.
+    pub(crate) fn keep_idle(&self, file: u128, log: FileLog) {
+        if log.log.bytes() >= LOG_BYTES {
+            return;
+        }
+        let mut state = self.state.lock();
+        if state.idle.len() >= (self.logs_max / IDLE_LOGS_SHARE).max(1) {
+            state.idle.pop_front();
+        }
+        state.idle.push_back((file, log));
+    }
+
+    /// Takes back what [`DataLogs::keep_idle`] keeps of `file`.
+    pub(crate) fn take_idle(&self, file: u128) -> Option<FileLog> {
+        let mut state = self.state.lock();
+        let index = state.idle.iter().position(|(idle, _)| *idle == file)?;
+        state.idle.remove(index).map(|(_, log)| log)
+    }
+
+    /// Ends all logs of files that are closed.
+    pub(crate) fn end_idle(&self) {
+        self.state.lock().idle.clear();
     }
 
     /// Notes that a log that was written in place has bytes that may not be synced.

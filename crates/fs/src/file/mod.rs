@@ -70,6 +70,8 @@ struct State {
     may_have_segments: bool,
     /// The log that takes this file's bytes alone.
     log: Option<FileLog>,
+    /// Bytes that were appended to data logs since the file was opened.
+    appended_bytes: u64,
     /// What has the file's bytes, while somebody writes them in place. Its record always lacks
     /// something then.
     in_place: Option<InPlace>,
@@ -103,6 +105,7 @@ impl OpenFile {
             is_dirty: false,
             may_have_segments: !is_new,
             log: None,
+            appended_bytes: 0,
             in_place: None,
             inode,
         };

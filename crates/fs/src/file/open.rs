@@ -109,10 +109,13 @@ impl Session {
         let Some(file) = self.files().close(id, times) else { return Ok(()) };
         let mut state = file.state.write();
         drop(self.take_buffer(&mut state));
-        state.log = None;
+        let log = state.log.take();
         let is_mapped = state.inode.mapped;
         drop(state);
         let is_shown = !matches!(file.place(), Place::Gone);
+        if let Some(log) = log.filter(|_| is_shown) {
+            self.data().keep_idle(id, log);
+        }
         if is_shown || !is_mapped { Ok(()) } else { self.release_content(id) }
     }
 

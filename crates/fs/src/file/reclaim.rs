@@ -45,6 +45,7 @@ impl Session {
         if manifest.state != SetState::Open || manifest.properties.contains_key(JOB) {
             return Ok(0);
         }
+        self.data().end_idle();
         self.tree().flush()?;
         let mut sparse = self.sparse_logs()?;
         if sparse.is_empty() || self.has_snapshots()? {

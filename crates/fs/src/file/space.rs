@@ -75,6 +75,8 @@ impl Session {
         if state.inode.mapped {
             self.release_segments(state.inode.id)?;
         }
+        // New content begins a log of its own, so that it can be read as a file of the store.
+        drop(self.data().take_idle(state.inode.id));
         drop(self.take_buffer(state));
         state.buffer = Some(Vec::new());
         (state.inode.size, state.inode.mapped, state.inode.extent) = (0, false, None);

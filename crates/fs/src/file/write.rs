@@ -158,16 +158,21 @@ impl Session {
         Ok(())
     }
 
-    /// Appends bytes of a file to the log that it has alone, or, while it is small, shares.
+    /// Appends bytes of a file to the log that it has alone, or shares while few are written.
     fn append_data(&self, state: &mut State, bytes: &[u8]) -> Result<LogPlace> {
-        let is_large = state.inode.size.max(bytes.len() as u64) >= BUFFER_BYTES_MAX as u64;
-        if state.log.is_none() && is_large {
+        let appended_bytes = state.appended_bytes + bytes.len() as u64;
+        if state.log.is_none() && state.appended_bytes == 0 {
+            state.log = self.data().take_idle(state.inode.id);
+        }
+        if state.log.is_none() && appended_bytes >= BUFFER_BYTES_MAX as u64 {
             state.log = self.data().file_log()?;
         }
-        match &state.log {
-            Some(log) => self.data().append_to(log, bytes),
-            None => Ok(self.data().append(bytes)?.place()),
-        }
+        let place = match &state.log {
+            Some(log) => self.data().append_to(log, bytes)?,
+            None => self.data().append(bytes)?.place(),
+        };
+        state.appended_bytes = appended_bytes;
+        Ok(place)
     }
 
     /// Stores the content that is in memory only: in the inode, or as one extent of a packed log.
