@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
-use esker_base::Kind;
 use esker_base::random::Random;
 use esker_base::store::{FaultStore, MemoryStore, PosixStore, SharedStore};
+use esker_base::{Error, Kind};
 use esker_fs::file::{BUFFER_BYTES_MAX, OpenFile};
 use esker_fs::identity::Identity;
 use esker_fs::namespace::{Follow, Namespace};
@@ -23,6 +25,7 @@ use esker_table::manifest::SetId;
 use esker_table::tree::{Compaction, Durability, TreeOptions};
 
 use crate::campaign;
+use crate::hooked::{HookedStore, Request, When};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -554,4 +557,34 @@ fn who_looks_at_a_file_that_is_closed_sees_all_of_it() {
         }
     });
     assert!(looks.into_inner() > 100, "nobody looked");
+}
+
+/// Symptom: whoever wrote to a file waited for all who were reading it from a store that was slow.
+/// Cause: reads held the file's lock until the store had answered.
+/// Fix: the lock is held only to see where the bytes are. A read of content that is cut off
+/// meanwhile begins anew, so that it shows the old content or the new and not the zeros between.
+#[test]
+fn writers_do_not_wait_for_readers() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let hooked = HookedStore::new(Arc::new(MemoryStore::new()));
+    let repository = Repository::new(Arc::new(hooked.clone()));
+    let session = Arc::new(repository.begin(&[], options(Durability::Async)).expect("begin"));
+    let file = session.create_file(session.root(), b"file", 0o644).expect("create");
+    for _ in 0..3 {
+        session.append_file(&file, &vec![b'o'; 1 << 20]).expect("append");
+    }
+    session.flush_file(&file).expect("flush");
+    let (writing, written) = (session.clone(), file.clone());
+    hooked.at(When::Before, Request::GetRange, "/data/", move || {
+        let (done, is_done) = mpsc::channel();
+        thread::spawn(move || {
+            writing.truncate_file(&written, 0).expect("truncate");
+            writing.write_file(&written, 0, b"new").expect("write");
+            let _ = done.send(());
+        });
+        is_done.recv_timeout(PATIENCE).map_err(|_| Error::new(Kind::Unavailable, "it waits"))
+    });
+    let read = session.read_file(&file, 0, 1_000).expect("nobody waits");
+    assert!(hooked.has_acted());
+    assert_eq!(&read[..], b"new");
 }

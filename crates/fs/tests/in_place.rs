@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_base::store::{MemoryStore, PosixStore};
 use esker_fs::file::OpenFile;
@@ -354,4 +355,48 @@ fn syncs_that_overlap_last() {
     session.sync_file(&file).expect("sync");
     assert!(hooked.has_acted());
     assert!(after_death(&repository, &session) == expected);
+}
+
+/// A file is written, cut off and read through its session while it is sealed; nothing is lost, and
+/// all that is stored has the checksum that it should.
+#[test]
+fn a_file_is_used_while_it_is_sealed() {
+    let subject = Subject::new();
+    for round in 0..2u8 {
+        let name = format!("file-{round}").into_bytes();
+        let (file, direct) = subject.begin(&name);
+        let mut expected = noise(10 * MIB);
+        direct.write_all_at(&expected, 0).expect("write");
+        drop(direct);
+        let is_sealed = AtomicBool::new(false);
+        let session = &subject.session;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut at = usize::from(round);
+                // At least once, and a few times after.
+                for last in [false, true] {
+                    while !last && !is_sealed.load(Ordering::SeqCst) || last && at % 5 != 0 {
+                        at = (at + MIB + 13) % (7 * MIB);
+                        let bytes = [round + 1; 5_000];
+                        session.write_file(&file, at as u64, &bytes).expect("write");
+                        expected[at..at + bytes.len()].copy_from_slice(&bytes);
+                        if at % 11 == 0 && expected.len() > 8 * MIB {
+                            expected.truncate(expected.len() - 77_777);
+                            let size = expected.len() as u64;
+                            session.truncate_file(&file, size).expect("truncate");
+                        }
+                        let read = session.read_file(&file, at as u64, 6_000).expect("read");
+                        assert!(read == expected[at..at + 6_000]);
+                    }
+                }
+            });
+            session.end_in_place(&file).expect("end");
+            is_sealed.store(true, Ordering::SeqCst);
+        });
+        session.close_file(file).expect("close");
+        let path = format!("/file-{round}");
+        assert!(content(&subject.session, &path) == expected, "{path}");
+    }
+    subject.session.publish("published").expect("publish");
+    assert_eq!(subject.findings(), 0);
 }

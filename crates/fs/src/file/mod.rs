@@ -11,6 +11,7 @@
 //! Source: DESIGN §1.5; MetaKV §II (each writer's bytes in its own log, segments in an index).
 
 mod attributes;
+mod direct_file;
 mod in_place;
 mod open;
 mod read;
@@ -70,6 +71,8 @@ struct State {
     may_have_segments: bool,
     /// The log that takes this file's bytes alone.
     log: Option<FileLog>,
+    /// How often the file was made shorter or its content replaced.
+    cuts: u64,
     /// Bytes that were appended to data logs since the file was opened.
     appended_bytes: u64,
     /// What has the file's bytes, while somebody writes them in place. Its record always lacks
@@ -105,6 +108,7 @@ impl OpenFile {
             is_dirty: false,
             may_have_segments: !is_new,
             log: None,
+            cuts: 0,
             appended_bytes: 0,
             in_place: None,
             inode,
@@ -125,7 +129,7 @@ impl State {
         }
         self.overlay_own(inode);
         if let Some(in_place) = &self.in_place {
-            in_place.overlay(inode);
+            in_place.file.overlay(inode);
         }
         true
     }

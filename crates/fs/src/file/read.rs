@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::ops::Range;
+use std::sync::Arc;
 
 use esker_base::{Bytes, Error, Kind, Result};
 use esker_table::manifest::SetId;
 
+use super::direct_file::DirectFile;
 use super::{OpenFile, State};
 use crate::data::{self, PIECE_BYTES, log_name};
 use crate::inode::Inode;
@@ -16,14 +18,14 @@ use crate::session::Session;
 const WINDOW_BYTES: u64 = 64 << 20;
 
 impl Session {
-    /// Up to `bytes_max` bytes of `file` from `offset` on; fewer only at its end. Cost: a store
-    /// request for each log that has some of them, none while they are in memory.
+    /// Up to `bytes_max` bytes of `file` from `offset` on; fewer only at its end. Others go on writing
+    /// it while the store reads. Cost: a store request for each log that has some of them, none while
+    /// they are in memory.
     ///
     /// # Errors
     /// `Corrupt`, and what the store reports.
     pub fn read_file(&self, file: &OpenFile, offset: u64, bytes_max: usize) -> Result<Bytes> {
-        let state = file.state.read();
-        self.read_state(&state, offset, bytes_max)
+        self.read_unlocked(file, offset, bytes_max)
     }
 
     /// The first offset at or after `offset` where `file` has bytes that were written; `None` if
@@ -51,7 +53,7 @@ impl Session {
             return Err(Error::new(Kind::Invalid, "a seek behind the end of the file"));
         }
         if let Some(in_place) = &state.in_place {
-            return Ok((in_place.seek(offset, wants_data)?, size));
+            return Ok((in_place.file.seek(offset, wants_data)?, size));
         }
         if !state.inode.mapped {
             let inode = &state.inode;
@@ -69,10 +71,12 @@ impl Session {
                 size,
             ));
         }
+        let inode = state.inode.clone();
+        drop(state);
         let mut at = offset;
         while at < size {
             let window = at..size.min(at.saturating_add(WINDOW_BYTES));
-            if let Some(found) = self.seek_window(&state.inode, &window, wants_data)? {
+            if let Some(found) = self.seek_window(&inode, &window, wants_data)? {
                 return Ok((found, size));
             }
             at = window.end;
@@ -178,7 +182,7 @@ impl Namespace {
     /// As [`Namespace::read_content`], of a file that may be open.
     pub(crate) fn read_open(&self, inode: &Inode, offset: u64, bytes_max: usize) -> Result<Bytes> {
         match self.files().get(inode.id) {
-            Some(file) => self.read_state(&file.state.read(), offset, bytes_max),
+            Some(file) => self.read_unlocked(&file, offset, bytes_max),
             None => self.read_content(inode, offset, bytes_max),
         }
     }
@@ -201,15 +205,46 @@ impl Namespace {
         Ok(())
     }
 
-    pub(super) fn read_state(&self, state: &State, offset: u64, bytes_max: usize) -> Result<Bytes> {
-        if let Some(in_place) = &state.in_place {
-            return in_place.read(offset, bytes_max).map(Bytes::from);
+    /// Reads an open file, its lock held only to see where its bytes are.
+    fn read_unlocked(&self, file: &OpenFile, offset: u64, bytes_max: usize) -> Result<Bytes> {
+        let mut was_missing = false;
+        loop {
+            let (stored, cuts) = {
+                let state = file.state.read();
+                if let Some(buffer) = &state.buffer {
+                    let start = usize::try_from(offset).unwrap_or(usize::MAX).min(buffer.len());
+                    let end = start.saturating_add(bytes_max).min(buffer.len());
+                    return Ok(Bytes::copy_from_slice(&buffer[start..end]));
+                }
+                (StoredContent::of(&state), state.cuts)
+            };
+            let read = match &stored {
+                StoredContent::InPlace(direct) => direct.read(offset, bytes_max).map(Bytes::from),
+                StoredContent::Inode(inode) => self.read_content(inode, offset, bytes_max),
+            };
+            match read {
+                // The log was given up meanwhile, and its bytes are elsewhere (`reclaim.rs`).
+                Err(error) if error.kind() == Kind::NotFound && !was_missing => was_missing = true,
+                read if file.state.read().cuts == cuts => return read,
+                // Cut off meanwhile: what was read may be neither the old content nor the new.
+                _ => {}
+            }
         }
-        if let Some(buffer) = &state.buffer {
-            let start = usize::try_from(offset).unwrap_or(usize::MAX).min(buffer.len());
-            let end = start.saturating_add(bytes_max).min(buffer.len());
-            return Ok(Bytes::copy_from_slice(&buffer[start..end]));
+    }
+}
+
+/// Where the bytes of an open file are that are not in memory.
+#[expect(clippy::large_enum_variant, reason = "it is made for one read and not kept")]
+enum StoredContent {
+    InPlace(Arc<DirectFile>),
+    Inode(Inode),
+}
+
+impl StoredContent {
+    fn of(state: &State) -> Self {
+        match &state.in_place {
+            Some(in_place) => Self::InPlace(in_place.file.clone()),
+            None => Self::Inode(state.inode.clone()),
         }
-        self.read_content(&state.inode, offset, bytes_max)
     }
 }

@@ -37,6 +37,9 @@ impl Session {
         state: &mut State,
         size: u64,
     ) -> Result<()> {
+        if size < state.size()? {
+            state.cuts += 1;
+        }
         if state.in_place.is_some() {
             return self.set_size_in_place(file, state, size);
         }
@@ -98,8 +101,8 @@ impl Session {
         let _content = self.content();
         let mut state = file.state.write();
         check_end(Some(range.end))?;
-        if let Some(in_place) = &state.in_place {
-            in_place.allocate(&range, keeps_size)?;
+        if let Some(direct) = state.change_in_place() {
+            direct.allocate(&range, keeps_size)?;
         } else if !keeps_size && range.end > state.inode.size {
             self.set_size(file, &mut state, range.end)?;
         }
@@ -116,8 +119,8 @@ impl Session {
         let _content = self.content();
         let mut state = file.state.write();
         check_end(Some(range.end))?;
-        if let Some(in_place) = &state.in_place {
-            in_place.punch(&range, keeps_size)?;
+        if let Some(direct) = state.change_in_place() {
+            direct.punch(&range, keeps_size)?;
             self.content_was_changed(file, &mut state);
             return Ok(());
         }
@@ -195,8 +198,8 @@ impl Session {
             let has_content = !state.inode.mapped && !state.inode.content.is_empty();
             if is_in_place || state.buffer.is_some() || has_content {
                 let count = (end - range.start).min(PIECE_BYTES) as usize;
-                let bytes = self.read_state(&state, range.start, count)?;
                 drop(state);
+                let bytes = self.read_file(from, range.start, count)?;
                 self.write_state(to, &mut to.state.write(), offset, &bytes)?;
                 return Ok(bytes.len() as u64);
             }

@@ -176,6 +176,7 @@ impl OpenFiles {
             let mut state = file.state.write();
             drop(session.take_buffer(&mut state));
             state.in_place = None;
+            state.cuts += 1;
             state.inode = inode.clone();
             (state.is_dirty, state.may_have_segments) = (false, true);
             self.note_clean(inode.id);

@@ -47,8 +47,8 @@ impl Session {
         }
         let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or_else(|| Error::new(Kind::TooLarge, "a write beyond any file's end"))?;
-        if let Some(in_place) = &state.in_place {
-            in_place.write(offset, bytes)?;
+        if let Some(direct) = state.change_in_place() {
+            direct.write(offset, bytes)?;
         } else if !self.write_buffer(state, offset, bytes) {
             self.make_mapped(state)?;
             self.fill_gap(state, offset)?;
