@@ -36,7 +36,7 @@ pub(crate) struct Exchange<T> {
     /// Requests without an answer, and what came of it.
     asked: BTreeMap<u64, Asked>,
     asked_bytes: usize,
-    /// Answers that nobody has taken; of puts only failures.
+    /// Answers that no caller has taken, as far as [`KeptAnswers`] says.
     answers: BTreeMap<u64, Result<Reply>>,
     /// Replies that wait for room.
     replies: BTreeMap<Rank, VecDeque<Vec<u8>>>,
@@ -49,9 +49,19 @@ pub(crate) struct Exchange<T> {
 struct Asked {
     to: Rank,
     bytes: usize,
-    is_put: bool,
+    kept: KeptAnswers,
     body: Vec<u8>,
     body_bytes_max: usize,
+}
+
+/// Which answers to a request wait for a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeptAnswers {
+    All,
+    /// Of puts: a success has nothing to say.
+    Failures,
+    /// The caller has failed meanwhile and will never take one.
+    None,
 }
 
 impl<T: Transport> Exchange<T> {
@@ -79,12 +89,13 @@ impl<T: Transport> Exchange<T> {
     pub fn ask(&mut self, to: Rank, request: Request) -> Result<u64> {
         let id = self.next;
         self.next += 1;
-        let is_put = matches!(request, Request::Put(_));
+        let kept = match request {
+            Request::Put(_) => KeptAnswers::Failures,
+            _ => KeptAnswers::All,
+        };
         if to == self.transport.rank() {
             let answer = self.server.answer(request);
-            if !is_put || answer.is_err() {
-                self.answers.insert(id, answer);
-            }
+            self.keep_answer(id, kept, answer);
             return Ok(id);
         }
         let body_bytes_max = request.answer_bytes_max();
@@ -94,16 +105,57 @@ impl<T: Transport> Exchange<T> {
             own.asked.is_empty()
                 || (own.asked_bytes + bytes <= ASKED_BYTES_MAX && own.asked.len() < ASKED_MAX)
         })?;
-        self.asked.insert(id, Asked { to, bytes, is_put, body: Vec::new(), body_bytes_max });
+        self.send_request(to, message)?;
+        self.asked.insert(id, Asked { to, bytes, kept, body: Vec::new(), body_bytes_max });
         self.asked_bytes += bytes;
+        Ok(id)
+    }
+
+    fn send_request(&mut self, to: Rank, message: Vec<u8>) -> Result<()> {
         self.deadline = Deadline::start(&self.transport);
         let mut sent = self.transport.try_send(to, REQUEST, message)?;
         while let Sent::Full(message) = sent {
             self.step(&[], LOOK)?;
-            self.check_deadline(&format!("{to} to take a request"))?;
+            self.deadline.check(&self.transport, || format!("{to} takes no requests"))?;
             sent = self.transport.try_send(to, REQUEST, message)?;
         }
-        Ok(id)
+        Ok(())
+    }
+
+    /// Sends all of `requests`; their answers, in their order. If one fails, this rank drops the
+    /// answers to the others, those too that are still to come.
+    pub fn ask_each(
+        &mut self,
+        requests: impl IntoIterator<Item = (Rank, Request)>,
+    ) -> Result<Vec<Reply>> {
+        let first = self.next;
+        let asked =
+            requests.into_iter().try_for_each(|(to, request)| self.ask(to, request).map(drop));
+        let end = self.next;
+        let answers = asked.and_then(|()| (first..end).map(|id| self.answer(id)).collect());
+        if answers.is_err() {
+            self.forget(first, end);
+        }
+        answers
+    }
+
+    /// Drops the answers to requests `first` to before `end`, those too that are still to come.
+    pub fn forget(&mut self, first: u64, end: u64) {
+        for (_, asked) in self.asked.range_mut(first..end) {
+            (asked.kept, asked.body) = (KeptAnswers::None, Vec::new());
+        }
+        self.answers.retain(|id, _| !(first..end).contains(id));
+    }
+
+    fn keep_answer(&mut self, id: u64, kept: KeptAnswers, answer: Result<Reply>) {
+        let is_kept = match kept {
+            KeptAnswers::All => true,
+            KeptAnswers::Failures => answer.is_err(),
+            KeptAnswers::None => false,
+        };
+        if is_kept {
+            self.answers.insert(id, answer);
+        }
     }
 
     /// The answer to request `id`, which is no put.
@@ -189,18 +241,28 @@ impl<T: Transport> Exchange<T> {
     }
 
     fn send_replies(&mut self) -> Result<()> {
+        let mut outcome = Ok(());
         for (to, waiting) in &mut self.replies {
             while let Some(part) = waiting.pop_front() {
                 let bytes = part.len();
-                if let Sent::Full(part) = self.transport.try_send(*to, REPLY, part)? {
-                    waiting.push_front(part);
-                    break;
+                match self.transport.try_send(*to, REPLY, part) {
+                    Ok(Sent::Done) => self.replies_bytes -= bytes,
+                    Ok(Sent::Full(part)) => {
+                        waiting.push_front(part);
+                        break;
+                    }
+                    Err(error) => {
+                        // That rank takes none of the others either; they must not count on, lest
+                        // this rank takes no requests any more.
+                        let behind = waiting.drain(..).map(|part| part.len()).sum::<usize>();
+                        self.replies_bytes -= bytes + behind;
+                        outcome = outcome.and(Err(error));
+                    }
                 }
-                self.replies_bytes -= bytes;
             }
         }
         self.replies.retain(|_, waiting| !waiting.is_empty());
-        Ok(())
+        outcome
     }
 
     fn take_reply(&mut self, message: &Message) -> Result<()> {
@@ -212,18 +274,18 @@ impl<T: Transport> Exchange<T> {
             let what = format!("{from} answers what it was not asked");
             return Err(Error::new(Kind::Corrupt, what));
         };
-        if asked.body.len() + part.body.len() > asked.body_bytes_max {
-            return Err(Error::new(Kind::TooLarge, format!("a reply of {from}")));
+        if asked.kept != KeptAnswers::None {
+            if asked.body.len() + part.body.len() > asked.body_bytes_max {
+                return Err(Error::new(Kind::TooLarge, format!("a reply of {from}")));
+            }
+            asked.body.extend_from_slice(part.body);
         }
-        asked.body.extend_from_slice(part.body);
         if let Some(succeeded) = part.end
             && let Some(asked) = self.asked.remove(&part.id)
         {
             self.asked_bytes -= asked.bytes;
             let answer = decode_body(from, succeeded, &asked.body);
-            if !asked.is_put || answer.is_err() {
-                self.answers.insert(part.id, answer);
-            }
+            self.keep_answer(part.id, asked.kept, answer);
         }
         Ok(())
     }
@@ -263,5 +325,72 @@ impl<T: Transport> Transport for Exchange<T> {
 
     fn monotonic_ns(&self) -> u64 {
         self.transport.monotonic_ns()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_base::store::MemoryStore;
+    use esker_comm::threads;
+
+    use super::*;
+    use crate::slices::SliceMap;
+
+    /// Symptom: a rank's memory grew with every call that several owners were asked for and one of
+    /// them failed. Cause: the call returned at the first failure, and no caller took the other
+    /// answers. Fix: the exchange drops them, whenever they come.
+    #[test]
+    fn a_failed_call_leaves_no_answers_behind() {
+        let done = threads::run(3, 3, |transport| {
+            let map = Arc::new(SliceMap::new(transport.nodes(), 3, 1 << 20)?);
+            let server = Server::new(transport.rank(), None, Arc::new(MemoryStore::new()), map);
+            let mut exchange = Exchange::new(transport, server);
+            exchange.barrier()?;
+            if exchange.rank() == Rank(0) {
+                // Without an index a rank answers everything else with an error.
+                let fetch = |to| (Rank(to), Request::Fetch(Vec::new()));
+                for failing in 0..3 {
+                    let bad = (Rank(failing), Request::Index(9));
+                    let all = [fetch(1), fetch(0), bad, fetch(2), fetch(1)];
+                    let error = exchange.ask_each(all).expect_err("one has no index");
+                    assert!(error.to_string().contains("is no server"), "{error}");
+                }
+                let next = exchange.next_id();
+                exchange.settle(0, next)?;
+                assert!(exchange.answers.is_empty(), "{:?}", exchange.answers);
+                assert_eq!((exchange.asked.len(), exchange.asked_bytes), (0, 0));
+                assert_eq!(exchange.ask_each([fetch(2), fetch(0)])?.len(), 2);
+            }
+            exchange.barrier()
+        });
+        done.unwrap_or_else(|error| panic!("{error:?}"));
+    }
+
+    /// Symptom: a rank took no requests any more after others had left without their answers. Cause:
+    /// replies that could not be sent counted as waiting for ever. Fix: they are dropped.
+    #[test]
+    fn replies_to_a_rank_that_has_left_do_not_count() {
+        let done = threads::run(2, 2, |transport| {
+            let map = Arc::new(SliceMap::new(transport.nodes(), 2, 1 << 20)?);
+            let server = Server::new(transport.rank(), None, Arc::new(MemoryStore::new()), map);
+            let mut exchange = Exchange::new(transport, server);
+            exchange.barrier()?;
+            if exchange.rank() == Rank(1) {
+                let _ = exchange.ask(Rank(0), Request::Index(9))?;
+                let _ = exchange.ask(Rank(0), Request::Index(9))?;
+                return Ok(());
+            }
+            // It has left before it is answered.
+            while exchange.transport.try_send(Rank(1), BARRIER, Vec::new()).is_ok() {
+                std::thread::yield_now();
+            }
+            for _ in 0..2 {
+                let error = exchange.step(&[], LOOK).expect_err("nobody takes the reply");
+                assert!(error.to_string().contains("has left"), "{error}");
+                assert!(exchange.replies_bytes == 0 && exchange.replies.is_empty());
+            }
+            Ok(())
+        });
+        done.unwrap_or_else(|error| panic!("{error:?}"));
     }
 }

@@ -163,7 +163,8 @@ impl<T: Transport> SharedJob<T> {
     ///
     /// # Errors
     /// `Denied` if the file is laminated; `FileTooLarge`; what the store reports; `Unavailable`
-    /// names a rank that is lost.
+    /// names a rank that is lost, or one that took nothing before the deadline: then this rank keeps
+    /// the bytes, and the next write or sync sends them.
     pub fn write(&mut self, file: &mut SharedFile, offset: u64, bytes: &[u8]) -> Result<()> {
         if file.sealed.is_some() {
             return Err(Error::new(Kind::Denied, "a laminated file is not written"));
@@ -199,9 +200,11 @@ impl<T: Transport> SharedJob<T> {
         if self.is_durable {
             self.session.sync_content()?;
         }
-        let unsent: Vec<Segment> = std::mem::take(&mut file.unsent).iter().collect();
-        // Whether it succeeds is told by the next sync, before which nothing is promised.
+        let unsent: Vec<Segment> = file.unsent.iter().collect();
+        // The next sync reports whether the owners put them; before it nothing is promised. If this
+        // fails some may have them: the next try puts all again, which changes nothing.
         let _ = self.segments.put_runs(&runs_among(&unsent))?;
+        file.unsent = SegmentMap::default();
         Ok(())
     }
 
@@ -264,6 +267,14 @@ impl<T: Transport> SharedJob<T> {
             }
         }
         let mut bytes = Vec::from(read_mapped(&*store, range.clone(), &own)?);
+        let first = self.segments.exchange().next_id();
+        let fetched = self.fetch(batches, range.start, &mut bytes);
+        fetched.inspect_err(|_| self.segments.forget_since(first))?;
+        Ok(bytes.into())
+    }
+
+    /// Puts the bytes of `batches` in their place in `bytes`, which begin at `start`.
+    fn fetch(&mut self, batches: FetchBatches, start: u64, bytes: &mut [u8]) -> Result<()> {
         let mut asked = VecDeque::new();
         for (from, parts) in batches.all() {
             let id = self.segments.exchange().ask(from, Request::Fetch(ones(&parts)))?;
@@ -271,13 +282,10 @@ impl<T: Transport> SharedJob<T> {
             if asked.len() == FETCHES_MAX
                 && let Some((id, parts)) = asked.pop_front()
             {
-                self.take_fetched(id, &parts, range.start, &mut bytes)?;
+                self.take_fetched(id, &parts, start, bytes)?;
             }
         }
-        for (id, parts) in asked {
-            self.take_fetched(id, &parts, range.start, &mut bytes)?;
-        }
-        Ok(bytes.into())
+        asked.into_iter().try_for_each(|(id, parts)| self.take_fetched(id, &parts, start, bytes))
     }
 
     /// Puts what answers fetch `id`, of `parts`, in its place in `bytes`, which begin at `start`.

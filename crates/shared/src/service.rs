@@ -189,25 +189,21 @@ impl<T: Transport> Segments<T> {
         self.exchange().settle_puts(ticket.requests.start, ticket.requests.end)
     }
 
-    /// Waits for all puts. Once one has failed of which nobody was told, this and
-    /// [`Segments::sync`] fail ever after: what it put is lost, and is not to be taken for durable
-    /// because somebody tries again.
+    /// Waits for all puts. Once an owner has failed one of which no caller was told, this and
+    /// [`Segments::sync`] fail ever after: what it put is lost, and a second try must not report it
+    /// as durable. A call that gave up waiting for answers may be made again: they may still come.
     ///
     /// # Errors
-    /// As [`Segments::wait`], the first of them that nobody was told.
+    /// As [`Segments::wait`], the first of them that no caller was told.
     pub fn drain(&mut self) -> Result<()> {
         if let Some((kind, what)) = &self.failed {
             return Err(Error::new(*kind, format!("segments were lost before: {what}")));
         }
         let (first, next) = (self.first_put, self.exchange().next_id());
+        self.exchange().settle(first, next)?;
         self.first_put = next;
         let settled = self.exchange().settle_puts(first, next);
         settled.inspect_err(|error| self.give_up(error))
-    }
-
-    /// Nothing that was put is taken for durable any more.
-    pub(crate) fn give_up(&mut self, error: &Error) {
-        self.failed = Some((error.kind(), error.to_string()));
     }
 
     /// Returns once all segments that this rank put survive power loss; those of their bytes that
@@ -230,11 +226,8 @@ impl<T: Transport> Segments<T> {
         ranks: impl IntoIterator<Item = Rank>,
         request: &Request,
     ) -> Result<Vec<Reply>> {
-        let mut asked = Vec::new();
-        for rank in ranks {
-            asked.push(self.exchange().ask(rank, request.clone())?);
-        }
-        asked.into_iter().map(|id| self.exchange().answer(id)).collect()
+        let requests = ranks.into_iter().map(|rank| (rank, request.clone()));
+        self.exchange().ask_each(requests)
     }
 
     /// Asks each of `parts` what `request` makes of its range, again behind the last segment of an
@@ -270,15 +263,23 @@ impl<T: Transport> Segments<T> {
         for (index, offset) in offsets.iter().enumerate() {
             of_owners.entry(self.map.owner(file, *offset)).or_default().push(index);
         }
+        let first = self.exchange().next_id();
         let mut asked = Vec::new();
         for (owner, indices) in of_owners {
             for indices in indices.chunks(OFFSETS_MAX) {
                 let wanted = indices.iter().map(|index| offsets[*index]).collect();
-                let id = self.exchange().ask(owner, Request::Locate(file, wanted))?;
+                let sent = self.exchange().ask(owner, Request::Locate(file, wanted));
+                let id = sent.inspect_err(|_| self.forget_since(first))?;
                 asked.push((id, indices.to_vec()));
             }
         }
         Ok(Lookup { asked, count: offsets.len() })
+    }
+
+    /// Drops the answers to request `first` and all later ones.
+    pub(crate) fn forget_since(&mut self, first: u64) {
+        let next = self.exchange().next_id();
+        self.exchange().forget(first, next);
     }
 
     /// What was looked for, in its order: whole segments, as far as they are in one slice; `None`
@@ -287,6 +288,16 @@ impl<T: Transport> Segments<T> {
     /// # Errors
     /// What an owner reports, naming it; `Corrupt` for an answer that is none.
     pub fn finish_get(&mut self, lookup: Lookup) -> Result<Vec<Option<Segment>>> {
+        let requests = lookup.asked.first().zip(lookup.asked.last());
+        let requests = requests.map_or(0..0, |(first, last)| first.0..last.0 + 1);
+        let found = self.take_found(lookup);
+        if found.is_err() {
+            self.exchange().forget(requests.start, requests.end);
+        }
+        found
+    }
+
+    fn take_found(&mut self, lookup: Lookup) -> Result<Vec<Option<Segment>>> {
         let mut found = vec![None; lookup.count];
         for (id, indices) in lookup.asked {
             let segments = ones_in(self.exchange().answer(id)?)?;
@@ -439,13 +450,15 @@ impl<T: Transport> Segments<T> {
         let me = self.rank();
         let mut all = Vec::new();
         for server in self.map.servers().to_vec() {
-            let index = if server == me {
-                let id = self.exchange().ask(me, Request::Index(file))?;
-                SegmentLog::encode_batch(&runs_in(self.exchange().answer(id)?)?)
-            } else {
-                Vec::new()
-            };
-            let bytes = gather::broadcast(&mut self.collectives, server, &index)?;
+            let mut index = Ok(Vec::new());
+            if server == me {
+                let runs = self.ask_all([me], &Request::Index(file));
+                let runs = runs.and_then(|replies| {
+                    replies.into_iter().map(runs_in).collect::<Result<Vec<_>>>()
+                });
+                index = runs.map(|runs| SegmentLog::encode_batch(&runs.concat()));
+            }
+            let bytes = gather::broadcast_result(&mut self.collectives, server, index)?;
             let runs = SegmentLog::decode_batch(&bytes);
             all.extend(runs.map_err(|damage| damage.of(&format!("the index of {server}"), 0))?);
         }

@@ -9,4 +9,5 @@ mod lost;
 mod model;
 mod publish;
 mod service;
+mod stalled;
 mod support;

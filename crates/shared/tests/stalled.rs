@@ -1,0 +1,206 @@
+//! Ranks that wait for one that does not answer: a call gives up at its deadline, and one that is made
+//! again once the other answers succeeds only if nothing was lost. Time is the test's.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_base::{Kind, Result};
+use esker_comm::threads::{self, ThreadTransport};
+use esker_comm::transport::DEADLINE;
+use esker_comm::{Channel, Counters, Message, NodeMap, Rank, Sent, Transport};
+use esker_fs::repository::Repository;
+use esker_shared::message::{REPLY, REQUEST};
+use esker_shared::{SharedFile, SharedJob};
+use esker_table::segment::Segment;
+
+use crate::support::{JOB, memory, options, repository, same};
+
+/// What becomes of requests that a rank sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Requests {
+    Pass,
+    /// The channel has no room.
+    Refused,
+    /// The transport takes them, and the receiver computes.
+    Unanswered,
+}
+
+/// A transport whose requests stall, and whose clock then runs ahead instead of waiting.
+#[derive(Debug)]
+struct Stalling<'a> {
+    inner: &'a mut ThreadTransport,
+    requests: Rc<Cell<Requests>>,
+    held: Vec<(Rank, Vec<u8>)>,
+    ahead_ns: u64,
+    was_refused: bool,
+}
+
+impl Stalling<'_> {
+    fn requests(&self) -> Requests {
+        self.requests.get()
+    }
+
+    fn send_held(&mut self) -> Result<()> {
+        while let Some((to, bytes)) = self.held.first().cloned() {
+            match self.inner.try_send(to, REQUEST, bytes)? {
+                Sent::Done => drop(self.held.remove(0)),
+                Sent::Full(_) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Transport for Stalling<'_> {
+    fn rank(&self) -> Rank {
+        self.inner.rank()
+    }
+
+    fn nodes(&self) -> &Arc<NodeMap> {
+        self.inner.nodes()
+    }
+
+    fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<Sent> {
+        match self.requests() {
+            Requests::Refused if channel == REQUEST => {
+                self.was_refused = true;
+                Ok(Sent::Full(bytes))
+            }
+            Requests::Unanswered if channel == REQUEST => {
+                self.held.push((to, bytes));
+                Ok(Sent::Done)
+            }
+            _ => self.inner.try_send(to, channel, bytes),
+        }
+    }
+
+    fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>> {
+        match self.requests() {
+            Requests::Pass => self.send_held()?,
+            // All that is waited for is a stalled request.
+            Requests::Unanswered => self.was_refused = channels.contains(&REPLY),
+            Requests::Refused => {}
+        }
+        if !std::mem::take(&mut self.was_refused) {
+            return self.inner.receive(channels, wait);
+        }
+        self.ahead_ns += wait.as_nanos() as u64;
+        self.inner.receive(channels, Duration::ZERO)
+    }
+
+    fn barrier(&mut self) -> Result<()> {
+        self.inner.barrier()
+    }
+
+    fn counters(&self) -> Counters {
+        self.inner.counters()
+    }
+
+    fn deadline(&self) -> Duration {
+        self.inner.deadline()
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.inner.monotonic_ns() + self.ahead_ns
+    }
+}
+
+type Job<'a> = SharedJob<Stalling<'a>>;
+
+/// Runs `work` as two ranks, of which the first `servers` serve; each may stall its requests.
+fn run_stalling(
+    servers: u32,
+    work: impl Fn(&mut Job, &mut SharedFile, &Cell<Requests>) -> Result<()> + Sync,
+) {
+    let (store, options) = (memory(), options(servers, 100));
+    let repository: Repository = repository(&store);
+    let nodes = NodeMap::even(2, 2).expect("two ranks");
+    let patient = threads::Options { deadline: DEADLINE, ..Default::default() };
+    let done = threads::run_with(nodes, &patient, |transport| {
+        let requests = Rc::new(Cell::new(Requests::Pass));
+        let stalling = Stalling {
+            inner: transport,
+            requests: requests.clone(),
+            held: Vec::new(),
+            ahead_ns: 0,
+            was_refused: false,
+        };
+        let mut job = SharedJob::begin(stalling, &repository, JOB, &[], &options)?;
+        let mut file = job.open("/f", Some(0o644))?;
+        work(&mut job, &mut file, &requests)?;
+        job.segments().barrier()
+    });
+    done.unwrap_or_else(|error| panic!("{error:?}"));
+}
+
+fn assert_gave_up(done: Result<()>) {
+    let error = done.expect_err("nobody answers");
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    assert!(error.to_string().contains("gave up waiting"), "{error}");
+}
+
+/// What rank 1 wrote is there once a sync has succeeded, which it does once rank 0 answers.
+fn assert_synced(job: &mut Job, file: &mut SharedFile, wanted: &[u8]) -> Result<()> {
+    job.sync(file)?;
+    same(&job.read(file, 0, 1 << 20)?, wanted, "after a sync that succeeded");
+    Ok(())
+}
+
+/// Symptom: a sync returned `Ok` though segments that were written before were at no owner: the file
+/// lacked bytes ever after. Cause: a send that gave up waiting for answers to earlier requests had
+/// taken the segments from those that wait, and dropped them. Fix: they stay until all are sent.
+#[test]
+fn segments_stay_until_they_are_sent() {
+    run_stalling(1, |job, file, requests| {
+        if job.segments().rank() == Rank(1) {
+            requests.set(Requests::Unanswered);
+            // So many requests may be on their way.
+            for at in 0..256 {
+                let _ = job.segments().put_segments(&[Segment::hole(99, at * 7, 1)])?;
+            }
+            job.write(file, 10, &[7; 250])?;
+            assert_gave_up(job.sync(file));
+            assert_gave_up(job.sync(file));
+            requests.set(Requests::Pass);
+            assert_synced(job, file, &[&[0; 10][..], &[7; 250]].concat())?;
+        }
+        Ok(())
+    });
+}
+
+/// Symptom: a sync failed for ever though all ranks were well. Cause: a request that found no room in
+/// its channel before the deadline counted as sent, and its answer was waited for. Fix: a request is
+/// one that awaits its answer once the transport has it.
+#[test]
+fn a_request_that_was_never_sent_awaits_no_answer() {
+    run_stalling(1, |job, file, requests| {
+        if job.segments().rank() == Rank(1) {
+            requests.set(Requests::Refused);
+            job.write(file, 0, &[3; 250])?;
+            assert_gave_up(job.sync(file));
+            requests.set(Requests::Pass);
+            assert_synced(job, file, &[3; 250])?;
+        }
+        Ok(())
+    });
+}
+
+/// Symptom: after a sync that gave up waiting for an owner every later one failed with "segments were
+/// lost before". Cause: no answer before the deadline counted as a loss. Fix: the sync fails, and the
+/// next one waits for the same answers.
+#[test]
+fn an_answer_that_comes_late_is_no_loss() {
+    run_stalling(1, |job, file, requests| {
+        if job.segments().rank() == Rank(1) {
+            requests.set(Requests::Unanswered);
+            job.write(file, 0, &[5; 250])?;
+            assert_gave_up(job.sync(file));
+            assert_gave_up(job.sync(file));
+            requests.set(Requests::Pass);
+            assert_synced(job, file, &[5; 250])?;
+        }
+        Ok(())
+    });
+}
