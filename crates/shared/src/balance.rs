@@ -59,7 +59,8 @@ impl<T: Transport> SharedJob<T> {
     fn even_out(&mut self) -> Result<()> {
         // Of puts, too, whose failures are told to who waits for them, or to the next sync.
         let next = self.segments.exchange().next_id();
-        self.segments.exchange().settle(0, next)?;
+        let answered = self.segments.exchange().settle(0, next);
+        self.segments.agree(answered)?;
         let load = self.segments.load()?;
         let mut map = self.segments.map().clone();
         if map.balance(&load) {

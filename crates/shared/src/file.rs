@@ -326,11 +326,11 @@ impl<T: Transport> SharedJob<T> {
     }
 
     /// Cuts the file to `size`, or lets it end there; returns the bytes of logs that are free with
-    /// that, on rank 0. Collective: what ranks wrote before is cut. Cost: as
-    /// [`crate::Segments::truncate`], by rank 0, and two barriers.
+    /// that. Collective: what ranks wrote before is cut. Cost: as
+    /// [`crate::Segments::truncate`], by rank 0, a reduction and a broadcast.
     ///
     /// # Errors
-    /// As [`SharedJob::write`].
+    /// As [`SharedJob::sync`] and [`crate::Segments::truncate`], for all ranks if for one.
     pub fn truncate(&mut self, file: &mut SharedFile, size: u64) -> Result<u64> {
         if file.sealed.is_some() {
             return Err(Error::new(Kind::Denied, "a laminated file is not cut"));
@@ -338,30 +338,33 @@ impl<T: Transport> SharedJob<T> {
         if size > FILE_BYTES_MAX {
             return Err(Error::new(Kind::FileTooLarge, "a size beyond any file's"));
         }
-        self.send(file)?;
-        self.segments.drain()?;
-        self.segments.barrier()?;
-        let mut freed_bytes = 0;
-        if let Some(home) = &file.home {
-            let freed = self.segments.truncate(file.id, size)?;
-            freed_bytes = freed.iter().map(|segment| segment.length).sum();
-            let now_ns = self.session.now_ns();
-            file.mtime_ns = file.mtime_ns.max(now_ns);
-            self.session.note_shared(home, size, file.mtime_ns);
-            self.session.flush_file(home)?;
-        }
+        let drained = self.send(file).and_then(|()| self.segments.drain());
+        self.segments.agree(drained)?;
+        let freed_bytes = self.truncate_home(file, size);
+        let told = freed_bytes.map(|bytes| bytes.to_le_bytes().to_vec());
+        let told = gather::broadcast_result(self.segments.collectives(), Rank(0), told)?;
         file.size = size;
-        self.segments.barrier()?;
-        Ok(freed_bytes)
+        told.try_into().map(u64::from_le_bytes).map_err(|_| no_answer())
+    }
+
+    /// The part of rank 0 in a truncation; nothing on others.
+    fn truncate_home(&mut self, file: &mut SharedFile, size: u64) -> Result<u64> {
+        let Some(home) = &file.home else { return Ok(0) };
+        let freed = self.segments.truncate(file.id, size)?;
+        file.mtime_ns = file.mtime_ns.max(self.session.now_ns());
+        self.session.note_shared(home, size, file.mtime_ns);
+        self.session.flush_file(home)?;
+        Ok(freed.iter().map(|segment| segment.length).sum())
     }
 
     /// Seals the file: nobody writes it any more while the job lasts, and every rank has its index,
     /// so that reads ask nobody. Collective. Cost: as [`crate::Segments::laminate`].
     ///
     /// # Errors
-    /// As [`SharedJob::sync`].
+    /// As [`SharedJob::sync`], for all ranks if for one.
     pub fn laminate(&mut self, file: &mut SharedFile) -> Result<()> {
-        self.sync(file)?;
+        let synced = self.sync(file);
+        self.segments.agree(synced)?;
         let index = self.segments.laminate(file.id)?;
         self.stat(file)?;
         file.sealed = Some(index);
@@ -372,13 +375,15 @@ impl<T: Transport> SharedJob<T> {
     /// agree on.
     ///
     /// # Errors
-    /// As [`SharedJob::sync`].
+    /// As [`SharedJob::sync`], and as [`esker_fs::session::Session::close_file`] on rank 0; for all
+    /// ranks if for one.
     pub fn close(&mut self, mut file: SharedFile) -> Result<Attributes> {
-        self.sync(&mut file)?;
+        let synced = self.sync(&mut file);
+        self.segments.agree(synced)?;
         let attributes = self.stat(&mut file)?;
-        if let Some(home) = file.home.take() {
-            self.session.close_file(home)?;
-        }
+        let home = file.home.take();
+        let closed = home.map_or(Ok(()), |home| self.session.close_file(home).map(drop));
+        self.segments.agree(closed)?;
         Ok(attributes)
     }
 }

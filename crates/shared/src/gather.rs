@@ -82,6 +82,31 @@ pub(crate) fn broadcast_result<T: Transport>(
     }
 }
 
+/// Returns `own` if all ranks give a success. Else all fail: ranks that have an error with that, the
+/// others with the one of the lowest rank that has.
+pub(crate) fn agree<T: Transport, R>(
+    collectives: &mut Collectives<T>,
+    own: Result<R>,
+) -> Result<R> {
+    // Big-endian, so that the message of the lowest rank is the least.
+    let me = collectives.transport().rank().0.to_be_bytes();
+    let failure = own.as_ref().err().map(|error| [&me[..], &encode_error(error)].concat());
+    let mut join = |into: &mut Vec<u8>, other: &[u8]| {
+        if !other.is_empty() && (into.is_empty() || other < &into[..]) {
+            *into = other.to_vec();
+        }
+    };
+    let told = collectives.all_reduce(Rank(0), failure.unwrap_or_default(), &mut join);
+    let own = own?;
+    let told = told?;
+    if told.is_empty() {
+        return Ok(own);
+    }
+    let (rank, error) = told.split_first_chunk::<4>().ok_or_else(no_answer)?;
+    let (code, text) = error.split_first().ok_or_else(no_answer)?;
+    Err(decode_error(Rank(u32::from_be_bytes(*rank)), *code, text))
+}
+
 /// Gives all ranks the values of all, each with the rank that gave it.
 pub(crate) fn all_gather<T: Transport>(
     collectives: &mut Collectives<T>,

@@ -100,13 +100,15 @@ impl<T: Transport> SharedJob<T> {
         options: &SharedOptions,
     ) -> Result<Self> {
         let map = SliceMap::new(transport.nodes(), options.servers_per_node, options.slice_bytes)?;
+        let (me, size) = (transport.rank(), transport.size());
         // Around collectives that are not those of later: see `Barrier`.
         transport.barrier()?;
-        let left = left_parts(&mut transport, repository, id)?;
-        transport.barrier()?;
-        let (me, size) = (transport.rank(), transport.size());
+        let mut collectives = Collectives::new(&mut transport, CollectiveOptions::default());
+        let left = left_parts(&mut collectives, repository, id)?;
         let begin = Begin { repository, id, bases, options: &options.session };
-        let parts = begin.parts(&map, me, size, &left)?;
+        let parts = begin.parts(&map, me, size, &left);
+        let parts = gather::agree(&mut collectives, parts)?;
+        transport.barrier()?;
         let (own, index) = (Arc::new(parts.own), parts.index.map(Arc::new));
         let segments = Segments::new(transport, map, index.clone(), repository.store().clone());
         let mut job = Self {
@@ -239,14 +241,12 @@ impl Begin<'_> {
 
 /// The parts that an earlier run of the job has left, as rank 0 finds them.
 fn left_parts<T: Transport>(
-    transport: &mut T,
+    collectives: &mut Collectives<T>,
     repository: &Repository,
     id: JobId,
 ) -> Result<Vec<(u32, SetId)>> {
-    let is_first = transport.rank() == Rank(0);
-    let mut collectives = Collectives::new(transport, CollectiveOptions::default());
     let mut told = Ok(Vec::new());
-    if is_first {
+    if collectives.transport().rank() == Rank(0) {
         told = repository.parts(id).and_then(|parts| {
             let mut bytes = Vec::new();
             for part in parts {
@@ -260,7 +260,7 @@ fn left_parts<T: Transport>(
             Ok(bytes)
         });
     }
-    let parts = gather::broadcast_result(&mut collectives, Rank(0), told)?;
+    let parts = gather::broadcast_result(collectives, Rank(0), told)?;
     parts.chunks(20).map(|part| part_of(part.try_into().map_err(|_| no_answer())?)).collect()
 }
 

@@ -206,6 +206,17 @@ impl<T: Transport> Segments<T> {
         settled.inspect_err(|error| self.give_up(error))
     }
 
+    /// Returns `own` if all ranks give a success. Else all fail: ranks that have an error with that,
+    /// the others with the one of the lowest rank that has. Collective, and a barrier.
+    pub(crate) fn agree<R>(&mut self, own: Result<R>) -> Result<R> {
+        gather::agree(&mut self.collectives, own)
+    }
+
+    /// Nothing that was put is taken for durable any more.
+    pub(crate) fn give_up(&mut self, error: &Error) {
+        self.failed = Some((error.kind(), error.to_string()));
+    }
+
     /// Returns once all segments that this rank put survive power loss; those of their bytes that
     /// are in this rank's logs are to be synced before. One that failed because an owner could not
     /// sync may be tried again. Cost: a message and a sync for each owner.
@@ -239,13 +250,11 @@ impl<T: Transport> Segments<T> {
     ) -> Result<Vec<Segment>> {
         let mut segments: Vec<Segment> = Vec::new();
         while !parts.is_empty() {
-            let mut asked = Vec::new();
-            for (owner, part) in std::mem::take(&mut parts) {
-                let id = self.exchange().ask(owner, request(part.clone()))?;
-                asked.push((owner, part, id));
-            }
-            for (owner, part, id) in asked {
-                let mut found = ones_in(self.exchange().answer(id)?)?;
+            let asked = std::mem::take(&mut parts);
+            let requests = asked.iter().map(|(owner, part)| (*owner, request(part.clone())));
+            let replies = self.exchange().ask_each(requests)?;
+            for ((owner, part), reply) in asked.into_iter().zip(replies) {
+                let mut found = ones_in(reply)?;
                 parts.extend(rest_of(&part, &found)?.map(|rest| (owner, rest)));
                 segments.append(&mut found);
             }
@@ -445,8 +454,8 @@ impl<T: Transport> Segments<T> {
     /// # Errors
     /// As [`Segments::get_segments`], and those of collectives.
     pub fn laminate(&mut self, file: u128) -> Result<Snapshot> {
-        self.drain()?;
-        self.barrier()?;
+        let drained = self.drain();
+        self.agree(drained)?;
         let me = self.rank();
         let mut all = Vec::new();
         for server in self.map.servers().to_vec() {

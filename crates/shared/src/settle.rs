@@ -23,33 +23,44 @@ impl<T: Transport> SharedJob<T> {
     /// Moves segments to their owners, if there are any to move. Collective.
     pub(crate) fn settle(&mut self) -> Result<()> {
         let me = self.segments.rank();
-        let map = self.segments.map().clone();
-        let strays = match &self.index {
-            Some(index) => strays(tree(index), &map, Some(me))?,
-            None => Vec::new(),
-        };
-        let mut moving = strays.clone();
-        for session in self.inherited_indexes() {
-            moving.extend(self::strays(tree(session), &map, None)?);
-        }
-        let any = u64::from(!moving.is_empty());
+        let strays = self.strays(me);
+        let StraySegments { own, inherited } = self.segments.agree(strays)?;
+        let any = u64::from(!own.is_empty() || !inherited.is_empty());
         let any = self.segments.collectives().all_reduce_u64(Rank(0), any, Reduction::Or)?;
         if any == 0 {
             return Ok(());
         }
         let index = self.index.clone();
-        if let Some(index) = index.as_ref().filter(|_| !strays.is_empty()) {
-            tree(index).flush()?;
+        let giver = index.as_ref().filter(|_| !own.is_empty());
+        let flushed = giver.map_or(Ok(()), |index| tree(index).flush());
+        self.segments.agree(flushed)?;
+        let put = self.segments.put_runs(&[&own[..], &inherited].concat());
+        let put = put.and_then(|put| self.segments.wait(put));
+        self.segments.agree(put)?;
+        let flushed = index.as_ref().map_or(Ok(()), |index| tree(index).flush());
+        // No rank gives up what it has before all copies are durable.
+        self.segments.agree(flushed)?;
+        let removed = self.remove_strays(me, !own.is_empty());
+        // That segments moved is no load.
+        let _ = self.segments.exchange().server.take_load();
+        self.segments.agree(removed)
+    }
+
+    fn strays(&self, me: Rank) -> Result<StraySegments> {
+        let map = self.segments.map();
+        let mut strays = StraySegments::default();
+        if let Some(index) = &self.index {
+            strays.own = strays_of(tree(index), map, Some(me))?;
         }
-        self.segments.barrier()?;
-        let put = self.segments.put_runs(&moving)?;
-        self.segments.wait(put)?;
-        self.segments.barrier()?;
-        if let Some(index) = &index {
-            tree(index).flush()?;
+        for session in self.inherited_indexes() {
+            strays.inherited.extend(strays_of(tree(session), map, None)?);
         }
-        self.segments.barrier()?;
-        if let Some(index) = index.as_ref().filter(|_| !strays.is_empty()) {
+        Ok(strays)
+    }
+
+    fn remove_strays(&self, me: Rank, has_own: bool) -> Result<()> {
+        let map = self.segments.map();
+        if let Some(index) = self.index.as_ref().filter(|_| has_own) {
             tree(index).retain_segments(&mut |run, kept| {
                 map.split(run, &mut |owner, part| kept.extend((owner == me).then_some(part)));
             })?;
@@ -59,10 +70,17 @@ impl<T: Transport> SharedJob<T> {
                 tree(session).retain_segments(&mut |_, _| {})?;
             }
         }
-        // That segments moved is no load.
-        let _ = self.segments.exchange().server.take_load();
-        self.segments.barrier()
+        Ok(())
     }
+}
+
+/// Segments of slices that another rank owns.
+#[derive(Debug, Default)]
+struct StraySegments {
+    /// In this rank's part of the index.
+    own: Vec<SegmentRun>,
+    /// In parts that it has inherited.
+    inherited: Vec<SegmentRun>,
 }
 
 pub(crate) fn tree(session: &Session) -> &Tree {
@@ -70,7 +88,7 @@ pub(crate) fn tree(session: &Session) -> &Tree {
 }
 
 /// The segments in `tree` that are not `owner`'s.
-fn strays(tree: &Tree, map: &SliceMap, owner: Option<Rank>) -> Result<Vec<SegmentRun>> {
+fn strays_of(tree: &Tree, map: &SliceMap, owner: Option<Rank>) -> Result<Vec<SegmentRun>> {
     let mut strays = Vec::new();
     for file in tree.segment_files()? {
         for run in tree.segment_runs(file)? {

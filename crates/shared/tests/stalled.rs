@@ -204,3 +204,35 @@ fn an_answer_that_comes_late_is_no_loss() {
         Ok(())
     });
 }
+
+/// Symptom: when rank 0 could not cut a file, or a rank could not send what it had written before, the
+/// others waited for it until their deadline, and did not learn why. Cause: who failed returned
+/// without the barriers in which the others were. Fix: ranks agree on the outcome of each step.
+#[test]
+fn all_ranks_learn_why_a_file_was_not_cut() {
+    for failing in [Rank(0), Rank(1)] {
+        // Both serve, so each asks the other.
+        run_stalling(2, |job, file, requests| {
+            let me = job.segments().rank();
+            job.write(file, u64::from(me.0) * 1_000, &[1 + me.0 as u8; 1_000])?;
+            if failing == Rank(0) {
+                job.sync(file)?;
+            }
+            job.barrier()?;
+            if me == failing {
+                requests.set(Requests::Refused);
+            }
+            let error = job.truncate(file, 500).expect_err("a rank cannot send");
+            assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+            let wanted = if me == failing { "takes no requests" } else { "gave up waiting" };
+            assert!(error.to_string().contains(wanted), "{me}: {error}");
+            assert!(error.to_string().contains(&failing.to_string()), "{me}: {error}");
+            // All are well again, and none is a call ahead of the others.
+            requests.set(Requests::Pass);
+            assert!(job.truncate(file, 500)? > 0);
+            assert_eq!(job.stat(file)?.size, 500);
+            same(&job.read(file, 0, 4_000)?, &[1; 500], "cut");
+            job.barrier()
+        });
+    }
+}
