@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::frame::{self, Decoder, HEADER_BYTES, Kind};
+use super::greeting::{GREETING_BYTES_MAX, Hello, Nonce};
 use crate::queues::held_bytes;
 use crate::{Channel, Rank};
 
@@ -26,12 +27,16 @@ const PROBE: Duration = Duration::from_secs(5);
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// We opened it; the other has not answered as the rank that it should be.
-    Opening { to: Rank, channel: Channel },
-    /// We opened it.
+    /// We opened it; the other end has not proved that it is the rank that it should be.
+    Opening { hello: Hello },
+    /// We opened it and have proved who we are; the other end, that rank, has not confirmed it.
+    Proving { to: Rank, channel: Channel },
+    /// We opened it, and are welcome.
     Outgoing { to: Rank, channel: Channel },
     /// Somebody opened it, and has not said who yet.
     Stranger,
+    /// Somebody opened it and said who, but has not proved it.
+    Challenged { hello: Hello, nonce: Nonce },
     /// A rank opened it.
     Incoming { from: Rank, channel: Channel },
 }
@@ -40,10 +45,25 @@ impl Role {
     /// The rank at the other end.
     pub fn peer(self) -> Option<Rank> {
         match self {
-            Self::Opening { to, .. } | Self::Outgoing { to, .. } => Some(to),
+            Self::Opening { hello } => Some(hello.to),
+            Self::Proving { to, .. } | Self::Outgoing { to, .. } => Some(to),
             Self::Incoming { from, .. } => Some(from),
-            Self::Stranger => None,
+            Self::Stranger | Self::Challenged { .. } => None,
         }
+    }
+
+    /// The channel whose messages this rank sends.
+    pub fn sends(self) -> Option<Channel> {
+        match self {
+            Self::Opening { hello } => Some(hello.channel),
+            Self::Proving { channel, .. } | Self::Outgoing { channel, .. } => Some(channel),
+            Self::Stranger | Self::Challenged { .. } | Self::Incoming { .. } => None,
+        }
+    }
+
+    /// Whether nobody knows for certain who is at the other end.
+    pub fn is_stranger(self) -> bool {
+        matches!(self, Self::Stranger | Self::Challenged { .. })
     }
 }
 
@@ -91,13 +111,13 @@ impl Connection {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
         }
-        Self::new(TcpStream::from(socket), role, Decoder::new(HELLO_BYTES_MAX))
+        Self::new(TcpStream::from(socket), role, Decoder::new(GREETING_BYTES_MAX))
     }
 
     /// A connection that somebody opened.
     pub fn accepted(socket: TcpStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Self::new(socket, Role::Stranger, Decoder::new(HELLO_BYTES_MAX))
+        Self::new(socket, Role::Stranger, Decoder::new(GREETING_BYTES_MAX))
     }
 
     fn new(socket: TcpStream, role: Role, decoder: Decoder) -> io::Result<Self> {
@@ -130,18 +150,24 @@ impl Connection {
         self.out.push_back(frame);
     }
 
+    /// Puts a proof in front of the messages, which may follow it at once.
+    pub fn put_proof(&mut self, payload: Vec<u8>) {
+        assert!(self.gone == 0, "only a hello goes before the challenge, and that came whole");
+        let frame = OutFrame { header: frame::header(Kind::Proof, Channel(0), &payload), payload };
+        self.out.push_front(frame);
+    }
+
     /// Whether something waits that may be written now.
     pub fn wants_to_write(&self) -> bool {
         self.writable_frames() > 0
     }
 
-    /// Before the answer only the greeting may go.
+    /// Before the challenge only the hello may go.
     fn writable_frames(&self) -> usize {
         match self.role {
             Role::Opening { .. } => {
-                let greeting =
-                    self.out.front().is_some_and(|frame| frame.header[4] == Kind::Hello.code());
-                usize::from(greeting)
+                let first = self.out.front();
+                usize::from(first.is_some_and(|frame| frame.header[4] == Kind::Hello.code()))
             }
             _ => self.out.len(),
         }
@@ -216,6 +242,3 @@ impl AsFd for Connection {
         self.socket.as_fd()
     }
 }
-
-/// More than a greeting takes, and all that a stranger may send.
-const HELLO_BYTES_MAX: usize = 64;

@@ -1,12 +1,12 @@
-//! Door: where others connect, and those who did but have not said who they are.
+//! Door: where others connect, and those who did but have not proved who they are.
 //!
 //! Only so many strangers are let in at a time. Further ones are not turned away, since most of them
 //! are ranks of a large job that begin all at once: the door is shut until some have said who they
 //! are, or were silent for too long, and they wait with the kernel. It is shut for a while, too, when
 //! this process may open no more files: the kernel would tell of who waits again and again.
-//! Invariant: `strangers` counts the connections whose role is [`Role::Stranger`].
+//! Invariant: `strangers` counts the connections of which [`Role::is_stranger`] holds.
 //!
-//! [`Role::Stranger`]: super::connection::Role::Stranger
+//! [`Role::is_stranger`]: super::connection::Role::is_stranger
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -18,7 +18,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::Rank;
 
-/// Who connects has to say who it is within this time.
+/// A process that connects has to prove who it is within this time.
 pub(super) const HELLO_WAIT: Duration = Duration::from_secs(10);
 
 /// Connections of which it is not known who opened them: a few bytes of memory and an open file

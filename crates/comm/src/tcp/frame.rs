@@ -25,7 +25,7 @@ const AHEAD_BYTES_MAX: usize = 64 << 10;
 pub(super) enum Kind {
     /// Who connects, to whom and for which channel; the first frame of a connection.
     Hello,
-    /// The answer to it.
+    /// The opener's proof was right; the last frame of a greeting.
     Welcome,
     /// A message.
     Message,
@@ -33,10 +33,22 @@ pub(super) enum Kind {
     Lost,
     /// The sender leaves the job, and sends no more.
     Goodbye,
+    /// The answer to a hello.
+    Challenge,
+    /// The opener's answer to a challenge.
+    Proof,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Hello, Self::Welcome, Self::Message, Self::Lost, Self::Goodbye];
+    const ALL: [Self; 7] = [
+        Self::Hello,
+        Self::Welcome,
+        Self::Message,
+        Self::Lost,
+        Self::Goodbye,
+        Self::Challenge,
+        Self::Proof,
+    ];
 
     pub fn code(self) -> u8 {
         match self {
@@ -45,6 +57,8 @@ impl Kind {
             Self::Message => 3,
             Self::Lost => 4,
             Self::Goodbye => 5,
+            Self::Challenge => 6,
+            Self::Proof => 7,
         }
     }
 }

@@ -1,25 +1,57 @@
-//! Greeting: how two ranks find out that each is who it says. Layout: docs/format/message.md §4.
+//! Greeting: how two ranks prove to each other that they belong to one job. Layout:
+//! docs/format/message.md §4.
 //!
-//! Every job has a secret of 32 bytes, made at its meeting and readable by who can read the store.
-//! Who connects shows the first half, who accepts the second: so neither talks to a rank of another
-//! job that now has the port, nor to somebody who only found it. The bytes on the network are not
-//! encrypted: as with MPI, it has to be one on which nobody listens in.
+//! ```text
+//! opener                                          accepter
+//!    hello: ranks, channel, opener's nonce     →
+//!                                              ←     challenge: accepter's nonce and proof
+//!    proof, and then messages                  →
+//!                                              ←     welcome
+//! ```
+//! Every job has a secret of 32 bytes, made at its meeting and readable by who can read the store. It
+//! is never sent. A proof is a hash, keyed with the secret, of who proves, of both ranks, of the
+//! channel and of both nonces: it is good for one side of one connection, so a process that now has
+//! the port of a dead rank gains nothing from what it is sent, or has seen.
+//! The bytes on the network are not encrypted, and only the greeting is authenticated: as with MPI,
+//! the network has to be one on which nobody listens in or changes what is sent.
+//! Source: mutual challenge and response, ISO/IEC 9798-4 (mechanism 4), with BLAKE3 as the MAC.
+
+use esker_base::Random;
 
 use crate::{Channel, Rank};
 
 const MAGIC: &[u8; 8] = b"ESKRRANK";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+
+const HELLO_BYTES: usize = 36;
+const NONCE_BYTES: usize = 16;
+const PROOF_BYTES: usize = blake3::OUT_LEN;
+
+/// The most bytes that a frame of a greeting has.
+pub(super) const GREETING_BYTES_MAX: usize = NONCE_BYTES + PROOF_BYTES;
+
+const _: () = assert!(HELLO_BYTES <= GREETING_BYTES_MAX);
 
 /// The secret of a job.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Secret {
-    pub opener: [u8; 16],
-    pub accepter: [u8; 16],
-}
+pub(super) struct Secret(pub [u8; 32]);
 
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret")
+    }
+}
+
+/// A number that a rank uses for one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Nonce(pub [u8; NONCE_BYTES]);
+
+impl Nonce {
+    /// One that nobody can foretell: each comes from the kernel anew.
+    pub fn random() -> Self {
+        let mut bytes = [0; NONCE_BYTES];
+        Random::from_system().fill(&mut bytes);
+        Self(bytes)
     }
 }
 
@@ -29,79 +61,151 @@ pub(super) struct Hello {
     pub from: Rank,
     pub to: Rank,
     pub channel: Channel,
+    pub nonce: Nonce,
 }
 
 impl Hello {
-    pub fn encode(&self, secret: &Secret) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(36);
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HELLO_BYTES);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&self.channel.0.to_le_bytes());
         bytes.extend_from_slice(&self.from.0.to_le_bytes());
         bytes.extend_from_slice(&self.to.0.to_le_bytes());
-        bytes.extend_from_slice(&secret.opener);
+        bytes.extend_from_slice(&self.nonce.0);
         bytes
     }
 
-    /// The greeting in `bytes`, if it is one of this job.
-    pub fn decode(bytes: &[u8], secret: &Secret) -> Option<Self> {
+    /// The hello in `bytes`, if they are one of this version.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (magic, rest) = bytes.split_first_chunk::<8>()?;
         let (version, rest) = rest.split_first_chunk::<2>()?;
         let (channel, rest) = rest.split_first_chunk::<2>()?;
         let (from, rest) = rest.split_first_chunk::<4>()?;
-        let (to, token) = rest.split_first_chunk::<4>()?;
-        let is_ours = magic == MAGIC && u16::from_le_bytes(*version) == VERSION;
-        (is_ours && is_same(token, &secret.opener)).then_some(Self {
+        let (to, nonce) = rest.split_first_chunk::<4>()?;
+        let is_known = magic == MAGIC && u16::from_le_bytes(*version) == VERSION;
+        let nonce = Nonce(nonce.try_into().ok()?);
+        is_known.then_some(Self {
             from: Rank(u32::from_le_bytes(*from)),
             to: Rank(u32::from_le_bytes(*to)),
             channel: Channel(u16::from_le_bytes(*channel)),
+            nonce,
         })
     }
 }
 
-/// Whether `bytes` answer a greeting of this job.
-pub(super) fn is_welcome(bytes: &[u8], secret: &Secret) -> bool {
-    is_same(bytes, &secret.accepter)
+/// Which of the two ranks of a connection proves that it knows the secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Prover {
+    Opener = 1,
+    Accepter = 2,
+}
+
+impl Secret {
+    /// The bytes that answer `hello`: the nonce of the rank that accepts it, and its proof.
+    pub fn challenge(&self, hello: &Hello, nonce: Nonce) -> Vec<u8> {
+        let mut bytes = nonce.0.to_vec();
+        bytes.extend_from_slice(self.proof_of(Prover::Accepter, hello, nonce).as_bytes());
+        bytes
+    }
+
+    /// The bytes with which the opener answers `challenge`, if that is of the rank that `hello` was
+    /// for.
+    pub fn answer(&self, hello: &Hello, challenge: &[u8]) -> Option<Vec<u8>> {
+        let (nonce, proof) = challenge.split_first_chunk::<NONCE_BYTES>()?;
+        let nonce = Nonce(*nonce);
+        let is_proved = is_equal(proof, &self.proof_of(Prover::Accepter, hello, nonce));
+        is_proved.then(|| self.proof_of(Prover::Opener, hello, nonce).as_bytes().to_vec())
+    }
+
+    /// Whether `proof` is that of the rank that `hello` says it is from, challenged with `nonce`.
+    pub fn is_answer(&self, hello: &Hello, nonce: Nonce, proof: &[u8]) -> bool {
+        is_equal(proof, &self.proof_of(Prover::Opener, hello, nonce))
+    }
+
+    fn proof_of(&self, prover: Prover, hello: &Hello, accepter: Nonce) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&[prover as u8]).update(&hello.encode()).update(&accepter.0);
+        hasher.finalize()
+    }
 }
 
 /// In the same time wherever they differ.
-fn is_same(bytes: &[u8], secret: &[u8; 16]) -> bool {
-    let differences = bytes.iter().zip(secret).fold(0, |found, (a, b)| found | (a ^ b));
-    bytes.len() == secret.len() && differences == 0
+fn is_equal(bytes: &[u8], proof: &blake3::Hash) -> bool {
+    <[u8; PROOF_BYTES]>::try_from(bytes).is_ok_and(|bytes| *proof == blake3::Hash::from(bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SECRET: Secret = Secret { opener: [1; 16], accepter: [2; 16] };
-    const HELLO: Hello = Hello { from: Rank(3), to: Rank(258), channel: Channel(0x7f20) };
+    const SECRET: Secret = Secret([1; 32]);
+    const HELLO: Hello =
+        Hello { from: Rank(3), to: Rank(258), channel: Channel(0x7f20), nonce: Nonce([2; 16]) };
+    const NONCE: Nonce = Nonce([3; 16]);
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
 
     /// The bytes of docs/format/message.md.
     #[test]
     fn golden() {
-        let bytes = HELLO.encode(&SECRET);
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let parts = ["45534b5252414e4b", "0100", "207f", "03000000", "02010000"];
-        assert_eq!(hex, parts.concat() + &"01".repeat(16));
-        assert_eq!(Hello::decode(&bytes, &SECRET), Some(HELLO));
+        let parts = ["45534b5252414e4b", "0200", "207f", "03000000", "02010000"];
+        assert_eq!(hex(&HELLO.encode()), parts.concat() + &"02".repeat(16));
+        assert_eq!(Hello::decode(&HELLO.encode()), Some(HELLO));
+        let challenge = SECRET.challenge(&HELLO, NONCE);
+        let parts = [
+            "03".repeat(16),
+            "a4e99c6e2126a374106e70c41eaca8b9e5db82086267c2bd787ceb2795c5f88a".to_owned(),
+        ];
+        assert_eq!(hex(&challenge), parts.concat());
+        let proof = SECRET.answer(&HELLO, &challenge).expect("a challenge of this job");
+        assert_eq!(hex(&proof), "cee400bc0cce7a7ecedb45f0a4ed47648c5e096c3819e1467571f6c9649b17c2");
     }
 
     #[test]
-    fn others_are_refused() {
-        let bytes = HELLO.encode(&SECRET);
+    fn hellos_of_another_length_or_version_are_refused() {
+        let bytes = HELLO.encode();
         for length in 0..bytes.len() {
-            assert_eq!(Hello::decode(&bytes[..length], &SECRET), None);
+            assert_eq!(Hello::decode(&bytes[..length]), None);
         }
-        assert_eq!(Hello::decode(&[&bytes[..], &[1]].concat(), &SECRET), None);
-        let other = Secret { opener: [9; 16], ..SECRET };
-        assert_eq!(Hello::decode(&bytes, &other), None);
+        assert_eq!(Hello::decode(&[&bytes[..], &[1]].concat()), None);
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(Hello::decode(&flipped, &SECRET), Some(HELLO));
+            assert_ne!(Hello::decode(&flipped), Some(HELLO));
+            assert!(bit >= 80 || Hello::decode(&flipped).is_none(), "magic and version");
         }
-        assert!(is_welcome(&[2; 16], &SECRET));
-        assert!(!is_welcome(&[1; 16], &SECRET) && !is_welcome(&[2; 15], &SECRET));
+    }
+
+    /// A proof holds for one secret, side, pair of ranks, channel and pair of nonces.
+    #[test]
+    fn a_proof_holds_for_one_side_of_one_connection() {
+        let challenge = SECRET.challenge(&HELLO, NONCE);
+        let proof = SECRET.answer(&HELLO, &challenge).expect("a challenge of this job");
+        assert!(SECRET.is_answer(&HELLO, NONCE, &proof));
+        let others = [
+            Hello { from: Rank(4), ..HELLO },
+            Hello { to: Rank(4), ..HELLO },
+            Hello { from: HELLO.to, to: HELLO.from, ..HELLO },
+            Hello { channel: Channel(1), ..HELLO },
+            Hello { nonce: NONCE, ..HELLO },
+        ];
+        for other in others {
+            assert!(SECRET.answer(&other, &challenge).is_none(), "{other:?}");
+            assert!(!SECRET.is_answer(&other, NONCE, &proof), "{other:?}");
+        }
+        assert!(!SECRET.is_answer(&HELLO, HELLO.nonce, &proof));
+        assert!(!SECRET.is_answer(&HELLO, NONCE, &challenge[16..]), "the other side's");
+        assert!(SECRET.answer(&HELLO, &[&NONCE.0[..], &proof].concat()).is_none());
+        assert!(Secret([9; 32]).answer(&HELLO, &challenge).is_none());
+        assert!(!Secret([9; 32]).is_answer(&HELLO, NONCE, &proof));
+        for length in 0..proof.len() {
+            assert!(!SECRET.is_answer(&HELLO, NONCE, &proof[..length]));
+        }
+        for length in 0..challenge.len() {
+            assert!(SECRET.answer(&HELLO, &challenge[..length]).is_none());
+        }
     }
 }

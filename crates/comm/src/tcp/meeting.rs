@@ -65,7 +65,8 @@ impl Meeting<'_> {
             let ranks = self.gather()?;
             let mut secret = [0; 32];
             Random::from_system().fill(&mut secret);
-            self.put(&self.ranks_name(), &Ranks { secret: to_hex(&secret), ranks })?;
+            let secret = to_hex(&Secret(secret));
+            self.put(&self.ranks_name(), &Ranks { secret, ranks })?;
         }
         let name = self.ranks_name();
         // A rank's entry is at most so long, so all are.
@@ -174,8 +175,8 @@ fn decode<V: for<'a> Deserialize<'a>>(name: &str, bytes: &[u8]) -> Result<V> {
     serde_json::from_slice(bytes).map_err(|error| Error::corrupt(name, 0, error))
 }
 
-fn to_hex(bytes: &[u8; 32]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+fn to_hex(secret: &Secret) -> String {
+    secret.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn from_hex(text: &str) -> Option<Secret> {
@@ -183,8 +184,7 @@ fn from_hex(text: &str) -> Option<Secret> {
         text.chars().map(|c| u8::try_from(c.to_digit(16)?).ok()).collect();
     let bytes: Vec<u8> =
         digits?.chunks(2).map(|pair| pair[0] << 4 | pair[pair.len() - 1]).collect();
-    let (opener, accepter) = bytes.split_at_checked(16)?;
-    Some(Secret { opener: opener.try_into().ok()?, accepter: accepter.try_into().ok()? })
+    bytes.try_into().ok().map(Secret)
 }
 
 #[cfg(test)]

@@ -142,7 +142,8 @@ impl TcpTransport {
         self.network.port()
     }
 
-    /// Connections of this rank now, and those refused because they did not know the job's secret.
+    /// Connections of this rank now, and how many it refused because the other end did not prove that
+    /// it knows the job's secret.
     #[must_use]
     pub fn connections(&self) -> (usize, u64) {
         self.network.connections()

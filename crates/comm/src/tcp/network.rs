@@ -22,8 +22,8 @@ use rustix::time::Timespec;
 use super::Options;
 use super::connection::{Connection, Role};
 use super::door::{Door, HELLO_WAIT};
-use super::frame::{self, Frame};
-use super::greeting::{self, Hello, Secret};
+use super::frame;
+use super::greeting::{Hello, Nonce, Secret};
 use super::meeting::Met;
 use super::peers::{Peers, VERDICT};
 use crate::queues::{Queues, held_bytes};
@@ -113,10 +113,10 @@ impl Network {
         Ok(())
     }
 
-    /// One of those that this rank connected to, and that have not answered.
+    /// One of those that this rank connected to, and by which it is not welcome yet.
     pub fn opening(&self) -> Option<Rank> {
         self.connections.values().find_map(|connection| match connection.role {
-            Role::Opening { to, .. } => Some(to),
+            Role::Opening { .. } | Role::Proving { .. } => connection.role.peer(),
             _ => None,
         })
     }
@@ -227,7 +227,7 @@ impl Network {
         }
         let now_ns = SystemClock.monotonic_ns();
         let is_stranger =
-            |id: u64| self.connections.get(&id).is_some_and(|known| known.role == Role::Stranger);
+            |id: u64| self.connections.get(&id).is_some_and(|known| known.role.is_stranger());
         let silent = self.door.silent(now_ns, is_stranger);
         silent.into_iter().for_each(|id| self.refuse(id));
         let watched = self.door.watch(&self.epoll, now_ns);
@@ -255,10 +255,10 @@ impl Network {
             return Ok(*id);
         }
         let address = self.peers.resolve(to)?;
-        let mut connection = Connection::open(address, Role::Opening { to, channel })
+        let hello = Hello { from: self.rank, to, channel, nonce: Nonce::random() };
+        let mut connection = Connection::open(address, Role::Opening { hello })
             .map_err(|error| Error::io(error, format!("connect to {to} at {address}")))?;
-        let hello = Hello { from: self.rank, to, channel }.encode(&self.secret);
-        connection.put(frame::Kind::Hello, channel, hello);
+        connection.put(frame::Kind::Hello, channel, hello.encode());
         let id = self.add(connection);
         self.outgoing.insert((to, channel), id);
         self.write(id);
@@ -366,69 +366,6 @@ impl Network {
         self.note_buffered();
     }
 
-    fn take_frame(&mut self, id: u64, frame: Frame) -> Result<()> {
-        let role = self.connection(id).role;
-        match (role, frame.kind) {
-            (Role::Stranger, frame::Kind::Hello) => self.greet(id, &frame),
-            (Role::Stranger, _) => self.refuse(id),
-            (Role::Opening { to, channel }, frame::Kind::Welcome)
-                if greeting::is_welcome(&frame.payload, &self.secret) =>
-            {
-                let connection = self.connection(id);
-                connection.role = Role::Outgoing { to, channel };
-                self.write(id);
-            }
-            (Role::Incoming { from, channel }, frame::Kind::Message)
-                if frame.channel == channel =>
-            {
-                self.queues.put(Message { from, channel, bytes: frame.payload });
-            }
-            (Role::Incoming { .. } | Role::Outgoing { .. }, frame::Kind::Lost) => {
-                let rank = frame.payload.try_into().map(u32::from_le_bytes).map(Rank);
-                let rank = rank.ok().filter(|rank| rank.0 < self.nodes.size());
-                let rank = rank.ok_or_else(|| Error::corrupt("stream", 0, "no rank is lost"))?;
-                let by = role.peer().expect("it has said who it is");
-                self.lose(rank, &format!("as {by} says"));
-            }
-            (Role::Incoming { .. } | Role::Outgoing { .. }, frame::Kind::Goodbye) => {
-                let connection = self.connection(id);
-                let is_first = !std::mem::replace(&mut connection.has_goodbye, true);
-                let peer = role.peer().expect("it has said who it is");
-                self.peers.note_goodbye(peer);
-                if is_first && matches!(role, Role::Incoming { .. }) {
-                    self.peers.note_end(peer);
-                }
-            }
-            (role, kind) => {
-                return Err(Error::corrupt("stream", 0, format!("{kind:?} for {role:?}")));
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets a rank in that says what only ranks of the job know.
-    fn greet(&mut self, id: u64, frame: &Frame) {
-        let hello = Hello::decode(&frame.payload, &self.secret).filter(|hello| {
-            let is_rank = hello.from.0 < self.nodes.size() && hello.from != self.rank;
-            is_rank && hello.to == self.rank && hello.channel <= Channel::MAX
-        });
-        // A second one could overtake the first.
-        let hello = hello.filter(|hello| self.incoming.insert((hello.from, hello.channel)));
-        let Some(Hello { from, channel, .. }) = hello else { return self.refuse(id) };
-        self.door.note_gone();
-        let welcome = self.secret.accepter.to_vec();
-        let lost = self.lost.as_ref().map(|(rank, _)| rank.0.to_le_bytes().to_vec());
-        let connection = self.connection(id);
-        connection.role = Role::Incoming { from, channel };
-        connection.decoder.trust();
-        connection.put(frame::Kind::Welcome, Channel(0), welcome);
-        if let Some(lost) = lost {
-            connection.put(frame::Kind::Lost, Channel(0), lost);
-        }
-        self.peers.note_begin(from);
-        self.write(id);
-    }
-
     fn write(&mut self, id: u64) {
         let connection = self.connections.get_mut(&id).expect("a connection that is open");
         let before = connection.unsent();
@@ -439,7 +376,7 @@ impl Network {
         let after = connection.unsent();
         let wants_room = connection.wants_to_write();
         let should_watch = wants_room != connection.is_watched_for_room && connection.is_watched;
-        if let Role::Outgoing { channel, .. } | Role::Opening { channel, .. } = connection.role {
+        if let Some(channel) = connection.role.sends() {
             self.note_gone(channel, before - after);
         }
         // Why it failed shows when reading, after what the other may have said before: the kernel
@@ -461,9 +398,10 @@ impl Network {
 
     /// The other end closed the connection.
     fn end(&mut self, id: u64) {
-        match self.connection(id).role {
-            Role::Stranger => self.refuse(id),
-            _ => self.fail(id, "the connection ended"),
+        if self.connection(id).role.is_stranger() {
+            self.refuse(id);
+        } else {
+            self.fail(id, "the connection ended");
         }
     }
 
@@ -481,7 +419,7 @@ impl Network {
         }
         match role {
             // It may have left before: who watches it knows whether it is lost.
-            Role::Opening { .. } if self.has_met => {
+            Role::Opening { .. } | Role::Proving { .. } if self.has_met => {
                 self.peers.note_unreachable(rank, why, SystemClock.monotonic_ns());
             }
             _ => self.lose(rank, why),
@@ -494,7 +432,7 @@ impl Network {
             let _ = epoll::delete(&self.epoll, &connection);
         }
         match connection.role {
-            Role::Stranger => self.door.note_gone(),
+            Role::Stranger | Role::Challenged { .. } => self.door.note_gone(),
             Role::Incoming { from, channel } => {
                 self.queues.release(channel, connection.decoder.pending_bytes());
                 self.incoming.remove(&(from, channel));
@@ -503,7 +441,8 @@ impl Network {
                 }
             }
             // Stays among `outgoing`, so that nothing is sent after what may not have arrived.
-            Role::Opening { channel, .. } | Role::Outgoing { channel, .. } => {
+            Role::Opening { .. } | Role::Proving { .. } | Role::Outgoing { .. } => {
+                let channel = connection.role.sends().expect("this rank opened it");
                 self.note_gone(channel, connection.unsent());
             }
         }
@@ -537,12 +476,16 @@ impl Network {
         }
     }
 
-    /// Whether something of what was sent, or of a goodbye, is still here.
+    /// Whether something of what was sent, or of a goodbye, is still here, or a welcome is to come:
+    /// were the socket closed before, the kernel of the other end would drop what it has not read.
     pub fn has_unsent(&self) -> bool {
         let is_there = |rank: Rank| !self.peers.has_goodbye(rank);
+        let is_busy = |connection: &Connection| {
+            connection.has_out() || matches!(connection.role, Role::Proving { .. })
+        };
         self.connections
             .values()
-            .any(|connection| connection.has_out() && connection.role.peer().is_some_and(is_there))
+            .any(|connection| is_busy(connection) && connection.role.peer().is_some_and(is_there))
     }
 
     /// Whether `rank` has left, and all it had sent is here.
@@ -600,5 +543,6 @@ impl Drop for Network {
     }
 }
 
+mod frames;
 #[cfg(test)]
 mod tests;

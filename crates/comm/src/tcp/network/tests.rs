@@ -10,7 +10,7 @@ use super::super::door::STRANGERS_MAX;
 use super::super::meeting::Entry;
 use super::*;
 
-const SECRET: Secret = Secret { opener: [1; 16], accepter: [2; 16] };
+const SECRET: Secret = Secret([1; 32]);
 const CHANNEL: Channel = Channel(5);
 
 /// Rank 0 of `size`, listening.
@@ -18,11 +18,15 @@ fn network(size: u32) -> Network {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     rustix::net::listen(&listener, super::super::BACKLOG).expect("it listens");
     listener.set_nonblocking(true).expect("a socket");
-    let port = listener.local_addr().expect("an address").port();
-    let entry = Entry { host: "127.0.0.1".into(), port, node: "0".into() };
+    let entries = vec![entry_of(&listener); size as usize];
     let nodes = NodeMap::even(size, size).expect("ranks");
-    let met = Met { entries: vec![entry; size as usize], nodes, secret: SECRET };
+    let met = Met { entries, nodes, secret: SECRET };
     Network::new(Rank(0), met, listener, Options::default()).expect("a network")
+}
+
+fn entry_of(listener: &TcpListener) -> Entry {
+    let port = listener.local_addr().expect("an address").port();
+    Entry { host: "127.0.0.1".into(), port, node: "0".into() }
 }
 
 /// Connections that the kernel keeps until they are accepted; here nobody does meanwhile.
@@ -31,13 +35,48 @@ fn backlog_max() -> u64 {
     text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(128)
 }
 
+/// A rank's end of a connection to rank 0.
+struct Dialed {
+    socket: TcpStream,
+    hello: Hello,
+    challenge: Vec<u8>,
+}
+
 /// A connection of `from` that has said who it is.
-fn dial(network: &Network, from: Rank) -> TcpStream {
-    let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, network.port())).expect("it listens");
-    let hello = Hello { from, to: Rank(0), channel: CHANNEL }.encode(&SECRET);
-    socket.write_all(&frame::header(frame::Kind::Hello, CHANNEL, &hello)).expect("it takes");
-    socket.write_all(&hello).expect("it takes");
-    socket
+fn dial(network: &Network, from: Rank) -> Dialed {
+    let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, network.port())).expect("it listens");
+    socket.set_nonblocking(true).expect("a socket");
+    let hello = Hello { from, to: Rank(0), channel: CHANNEL, nonce: Nonce([from.0 as u8; 16]) };
+    send(&socket, frame::Kind::Hello, &hello.encode());
+    Dialed { socket, hello, challenge: Vec::new() }
+}
+
+fn send(mut socket: &TcpStream, kind: frame::Kind, payload: &[u8]) {
+    let bytes = [&frame::header(kind, CHANNEL, payload), payload].concat();
+    socket.write_all(&bytes).expect("it takes");
+}
+
+/// What the other end has sent so far.
+fn received(mut socket: &TcpStream) -> Vec<u8> {
+    let (mut all, mut bytes) = (Vec::new(), [0; 1024]);
+    while let Ok(count @ 1..) = socket.read(&mut bytes) {
+        all.extend_from_slice(&bytes[..count]);
+    }
+    all
+}
+
+impl Dialed {
+    /// Proves who it is, once it is challenged.
+    fn prove(&mut self) {
+        if !self.challenge.is_empty() {
+            return;
+        }
+        self.challenge = received(&self.socket);
+        if let Some(challenge) = self.challenge.get(frame::HEADER_BYTES..) {
+            let proof = SECRET.answer(&self.hello, challenge).expect("a challenge of rank 0");
+            send(&self.socket, frame::Kind::Proof, &proof);
+        }
+    }
 }
 
 /// Symptom: ranks of a large job that all began to send to one at the same time could not reach it.
@@ -50,9 +89,10 @@ fn all_ranks_of_a_large_job_connect_at_once() {
     let ranks = 4096.min(files.saturating_sub(300) / 2).min(backlog_max());
     let ranks = u32::try_from(ranks).expect("some thousands");
     let mut network = network(ranks + 1);
-    let sockets: Vec<TcpStream> = (1..=ranks).map(|from| dial(&network, Rank(from))).collect();
+    let mut sockets: Vec<Dialed> = (1..=ranks).map(|from| dial(&network, Rank(from))).collect();
     for _ in 0..ranks {
         network.progress(Duration::from_millis(20)).expect("a look");
+        sockets.iter_mut().for_each(Dialed::prove);
         if network.incoming.len() == sockets.len() {
             break;
         }
@@ -69,7 +109,7 @@ fn strangers_wait_when_there_are_too_many_and_ranks_get_in_when_those_are_gone()
     let mut network = network(2);
     let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, network.port())).expect("a listener");
     let silent: Vec<TcpStream> = (0..STRANGERS_MAX).map(|_| connect()).collect();
-    let rank = dial(&network, Rank(1));
+    let mut rank = dial(&network, Rank(1));
     for _ in 0..20 {
         network.progress(Duration::from_millis(1)).expect("a look");
     }
@@ -78,6 +118,7 @@ fn strangers_wait_when_there_are_too_many_and_ranks_get_in_when_those_are_gone()
     drop(silent);
     while network.incoming.is_empty() {
         network.progress(Duration::from_millis(20)).expect("a look");
+        rank.prove();
     }
     assert_eq!(network.connections(), (1, STRANGERS_MAX as u64));
     drop(rank);
@@ -107,7 +148,7 @@ fn a_rank_with_few_files() {
         return;
     }
     let mut network = network(2);
-    let rank = dial(&network, Rank(1));
+    let mut rank = dial(&network, Rank(1));
     let mut files = Vec::new();
     while let Ok(file) = std::fs::File::open("/dev/null") {
         files.push(file);
@@ -122,8 +163,81 @@ fn a_rank_with_few_files() {
     assert!(network.incoming.is_empty());
     drop(files);
     while network.incoming.is_empty() {
-        network.progress(Duration::from_secs(1)).expect("a look");
+        network.progress(Duration::from_millis(20)).expect("a look");
+        rank.prove();
     }
     assert_eq!(network.connections(), (1, 0));
     drop(rank);
+}
+
+fn progress(network: &mut Network) {
+    for _ in 0..20 {
+        network.progress(Duration::from_millis(1)).expect("a look");
+    }
+}
+
+/// Symptom: a process that listened at the port of a dead rank was let in by all others as that rank.
+/// Cause: a hello carried half of the job's secret, and whoever sent that half was welcome. Fix: both
+/// ends prove that they know the secret, each for the other's nonce, and no part of it is sent.
+#[test]
+fn a_stranger_at_the_port_of_a_dead_rank_gains_nothing() {
+    let mut network = network(3);
+    network.note_met();
+    let own_port = network.port();
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    network.peers = Peers::new(&[entry_of(&port), entry_of(&port), entry_of(&port)]);
+    // Rank 0 connects to the process that has the port of rank 1.
+    let sent = network.try_send(Rank(1), CHANNEL, b"for rank 1 alone".to_vec());
+    assert_eq!(sent.expect("it is on its way"), Sent::Done);
+    let (caller, _) = port.accept().expect("a connection");
+    caller.set_nonblocking(true).expect("a socket");
+    progress(&mut network);
+    let hello = received(&caller);
+    let payload = &hello[frame::HEADER_BYTES..];
+    assert_eq!(payload.len(), 36, "nothing behind the hello");
+    let secret = SECRET.0;
+    assert!(secret.windows(8).all(|part| !payload.windows(8).any(|sent| sent == part)));
+
+    // It repeats the hello to rank 0, as another rank, and gives back all that it receives.
+    let connect = || {
+        let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, own_port)).expect("it listens");
+        socket.set_nonblocking(true).expect("a socket");
+        socket
+    };
+    let mut replayed = payload.to_vec();
+    replayed[12..16].copy_from_slice(&1_u32.to_le_bytes());
+    replayed[16..20].copy_from_slice(&0_u32.to_le_bytes());
+    let stranger = connect();
+    send(&stranger, frame::Kind::Hello, &replayed);
+    progress(&mut network);
+    let challenge = received(&stranger);
+    let challenge = &challenge[frame::HEADER_BYTES..];
+    send(&stranger, frame::Kind::Proof, &challenge[16..]);
+    progress(&mut network);
+    assert!(network.incoming.is_empty() && received(&stranger).is_empty(), "it is not welcome");
+    assert_eq!(network.connections(), (1, 1));
+
+    // Nor is it taken for rank 1 by what rank 0 itself answers to the same hello.
+    send(&caller, frame::Kind::Challenge, challenge);
+    progress(&mut network);
+    assert!(received(&caller).is_empty(), "no message, and no proof");
+    let error = network.check_lost().and_then(|()| network.is_reachable(Rank(1)).map(drop));
+    error.expect("rank 1 is lost only if those who watch it say so");
+    assert_eq!(network.connections(), (0, 1));
+}
+
+/// What a rank sent right behind its proof is received, and a second rank of its name is not let in.
+#[test]
+fn messages_may_follow_a_proof_at_once() {
+    let mut network = network(2);
+    let (mut first, mut second) = (dial(&network, Rank(1)), dial(&network, Rank(1)));
+    progress(&mut network);
+    first.prove();
+    send(&first.socket, frame::Kind::Message, b"early");
+    progress(&mut network);
+    let message = network.take(&[CHANNEL]).expect("no loss").expect("a message");
+    assert_eq!((message.from, &message.bytes[..]), (Rank(1), &b"early"[..]));
+    second.prove();
+    progress(&mut network);
+    assert_eq!(network.connections(), (1, 1));
 }
