@@ -1,6 +1,7 @@
 //! Tests of indexed directories as a whole.
 
 mod auxiliary;
+mod bounds;
 mod crash;
 mod damage;
 mod golden;

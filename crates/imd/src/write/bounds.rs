@@ -1,17 +1,27 @@
 //! Bounds: which partition of an ordered directory has which keys, agreed on by all ranks.
 //!
-//! Every rank samples the keys that it appends. In the first epoch records wait until a share of
+//! Every rank samples the keys that it appends. In the first epoch records wait until a rank's share of
 //! memory is full, or the epoch ends; then rank 0 takes all samples and cuts the keys so that each
 //! partition gets as many. At the end of an epoch in which some partition got much more than its
 //! share, the cuts are made anew from that epoch's samples.
-//! Concurrency: agreeing is collective; a rank that waits takes in what others send meanwhile.
+//!
+//! ```text
+//! rank that is full      rank 0                          other ranks, at their next append or poll
+//!     sample          →
+//!                        call, to all (once)          →
+//!                                                     ←  sample
+//!                        bounds, to all, when it has all samples
+//! ```
+//! So a rank that is full waits for one call of each other rank, not until those are full as well.
+//! Only a rank whose share is full, or that ends its epoch, blocks; it takes in what others send.
+//! Invariant: rank 0 calls only if a sample has keys, so that the ranks it calls get bounds.
 //! Source: CARP (Jain et al., "CARP: Range Query-Optimized Indexing for Streaming Data", SC 2024),
 //! which also renegotiates within an epoch.
 
 use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
-use esker_comm::{Channel, Rank, Router, Transport};
+use esker_comm::{Channel, Deadline, Rank, Router, Transport};
 use esker_table::wire::{Damage, Input};
 
 use crate::directory::Bounds;
@@ -20,8 +30,15 @@ use crate::partition::key_prefix;
 /// Samples to rank 0.
 const SAMPLES: Channel = Channel(0x11);
 
-/// Bounds from rank 0.
+/// Calls for samples, and bounds, from rank 0.
 const BOUNDS: Channel = Channel(0x12);
+
+/// First byte of what rank 0 says: send a sample, or bounds follow.
+const CALL: u8 = 1;
+const CUTS: u8 = 2;
+
+/// Records that wait between two looks for a call: few enough to take no time that matters.
+const RECORDS_PER_LOOK: usize = 256;
 
 /// Keys that all ranks sample together if memory permits: so many, or [`SAMPLES_EACH`] a rank.
 const SAMPLES_IN_ALL: u64 = 64 << 10;
@@ -48,6 +65,10 @@ pub(super) struct Balancer {
     waiting: Waiting,
     waiting_bytes_max: usize,
     sample: Sample,
+    /// Whether this rank has sent its sample for the first bounds.
+    has_sent: bool,
+    /// Of rank 0: the samples for the first bounds.
+    census: Census,
     history: Vec<Bounds>,
 }
 
@@ -96,21 +117,45 @@ impl Sample {
         }
     }
 
-    /// What rank 0 is sent: records received and appended here, and the sample. Begins another.
-    fn take(&mut self, received: u64) -> Vec<u8> {
+    /// What rank 0 is sent: records received and appended here, and the sample.
+    fn encode(&self, received: u64) -> Vec<u8> {
         let mut message = received.to_le_bytes().to_vec();
         message.extend_from_slice(&self.seen.to_le_bytes());
-        for prefix in self.prefixes.drain(..) {
+        for prefix in &self.prefixes {
             message.extend_from_slice(&prefix.to_le_bytes());
         }
-        self.seen = 0;
         message
     }
+
+    /// Begins another.
+    fn clear(&mut self) {
+        self.prefixes.clear();
+        self.seen = 0;
+    }
+}
+
+/// What came of a look for messages that have to do with the first bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AgreementStep {
+    Idle,
+    Moved,
+    /// All ranks have sent samples, and rank 0 has said what the bounds are.
+    Agreed,
+}
+
+/// What rank 0 says of `bounds`.
+fn encode_cuts(bounds: Option<&Bounds>) -> Vec<u8> {
+    let mut message = vec![CUTS];
+    let starts = bounds.map(|bounds| bounds.starts.as_slice()).unwrap_or_default();
+    message.extend(starts.iter().flat_map(|start| start.to_le_bytes()));
+    message
 }
 
 /// What all ranks said.
 #[derive(Debug, Default)]
 struct Census {
+    /// Ranks whose samples came.
+    ranks: u32,
     received: u64,
     received_max: u64,
     appended: u64,
@@ -122,6 +167,7 @@ impl Census {
     fn add(&mut self, message: &[u8]) -> Result<(), Damage> {
         let mut input = Input::new(message);
         let (received, seen) = (input.u64()?, input.u64()?);
+        self.ranks += 1;
         self.received = self.received.saturating_add(received);
         self.received_max = self.received_max.max(received);
         self.appended = self.appended.saturating_add(seen);
@@ -172,6 +218,8 @@ impl Balancer {
             waiting: Waiting::default(),
             waiting_bytes_max: usize::try_from(memory_bytes / 4).unwrap_or(usize::MAX),
             sample: Sample { max, state: u64::from(me) + 1, ..Sample::default() },
+            has_sent: false,
+            census: Census::default(),
             history: Vec::new(),
         }
     }
@@ -192,50 +240,105 @@ impl Balancer {
     }
 
     /// Whether there are bounds.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn has_bounds(&self) -> bool {
         self.bounds.is_some()
     }
 
     /// Whether no more records can wait.
-    pub(super) fn must_settle(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.waiting.bytes.len() + self.waiting.lengths.len() * 8 >= self.waiting_bytes_max
     }
 
-    /// Agrees on the first bounds and returns the records that waited. `take_in` takes in what
-    /// others send, who may have agreed already.
+    /// Whether it is time for [`Balancer::progress`], while records wait.
+    pub(super) fn is_look_due(&self) -> bool {
+        self.waiting.lengths.len().is_multiple_of(RECORDS_PER_LOOK)
+    }
+
+    /// The partition of a record that waited.
+    pub(super) fn partition(&self, key: &[u8]) -> u32 {
+        let bounds = self.bounds.as_ref().expect("records wait until there are bounds");
+        bounds.partition(key_prefix(key))
+    }
+
+    /// Agrees with all ranks on the first bounds, for which it waits, and returns the records that
+    /// waited. `take_in` takes in what others send, who may have agreed already, and says whether
+    /// there was anything.
     pub(super) fn agree<T: Transport>(
         &mut self,
         router: &mut Router<T>,
-        received: u64,
-        take_in: &mut dyn FnMut(&mut Router<T>) -> Result<()>,
+        take_in: &mut dyn FnMut(&mut Router<T>) -> Result<bool>,
     ) -> Result<Waiting> {
-        let message = self.sample.take(received);
-        router.transport().send(Rank(0), SAMPLES, message)?;
-        let mut census = Census::default();
-        let mut left = if self.me == 0 { self.partitions } else { 0 };
-        let wait_ns = u64::try_from(router.transport().deadline().as_nanos()).unwrap_or(u64::MAX);
-        let end_ns = router.transport().monotonic_ns().saturating_add(wait_ns);
+        self.send_sample(router.transport())?;
+        let mut deadline = Deadline::start(router.transport());
         loop {
-            let channels = if left > 0 { [SAMPLES] } else { [BOUNDS] };
-            if let Some(message) = router.transport().receive(&channels, LOOK)? {
-                if left == 0 {
-                    self.take_bounds(&message.bytes)?;
-                    return Ok(std::mem::take(&mut self.waiting));
-                }
-                let name = format!("a sample of {}", message.from);
-                census.add(&message.bytes).map_err(|bad| bad.of(&name, 0))?;
-                left -= 1;
-                if left == 0 {
-                    let bounds = std::mem::take(&mut census).cut_if_any(self.partitions);
-                    self.tell(router.transport(), bounds.as_ref())?;
-                }
+            match self.step(router.transport(), LOOK)? {
+                AgreementStep::Agreed => return Ok(std::mem::take(&mut self.waiting)),
+                AgreementStep::Moved => deadline = Deadline::start(router.transport()),
+                AgreementStep::Idle => {}
             }
-            take_in(router)?;
-            if router.transport().monotonic_ns() > end_ns {
-                let what = format!("rank {}: bounds of partitions were not agreed on", self.me);
-                return Err(Error::new(Kind::Unavailable, what));
+            if take_in(router)? {
+                deadline = Deadline::start(router.transport());
+            }
+            let me = self.me;
+            deadline.check(router.transport(), || {
+                format!(
+                    "rank {me}: the samples of all ranks, for bounds of partitions, did not come"
+                )
+            })?;
+        }
+    }
+
+    /// Takes part in an agreement that another rank has begun, without waiting; returns the records
+    /// that waited, once there are bounds.
+    pub(super) fn progress<T: Transport>(&mut self, transport: &mut T) -> Result<Option<Waiting>> {
+        loop {
+            match self.step(transport, Duration::ZERO)? {
+                AgreementStep::Agreed => return Ok(Some(std::mem::take(&mut self.waiting))),
+                AgreementStep::Moved => {}
+                AgreementStep::Idle => return Ok(None),
             }
         }
+    }
+
+    /// Sends this rank's sample for the first bounds, once.
+    fn send_sample<T: Transport>(&mut self, transport: &mut T) -> Result<()> {
+        if !std::mem::replace(&mut self.has_sent, true) {
+            // What this rank received says nothing before there are bounds. The sample goes on.
+            transport.send(Rank(0), SAMPLES, self.sample.encode(0))?;
+        }
+        Ok(())
+    }
+
+    /// Takes one message that has to do with the first bounds, for which it waits up to `wait`.
+    fn step<T: Transport>(&mut self, transport: &mut T, wait: Duration) -> Result<AgreementStep> {
+        let channels = if self.me == 0 { &[BOUNDS, SAMPLES][..] } else { &[BOUNDS] };
+        let Some(message) = transport.receive(channels, wait)? else {
+            return Ok(AgreementStep::Idle);
+        };
+        if message.channel == SAMPLES {
+            let was_empty = self.census.appended == 0;
+            let name = format!("a sample of {}", message.from);
+            self.census.add(&message.bytes).map_err(|bad| bad.of(&name, 0))?;
+            if was_empty && self.census.appended > 0 {
+                self.send_to_all(transport, &[CALL])?;
+            }
+            if self.census.ranks == self.partitions {
+                let bounds = std::mem::take(&mut self.census).cut_if_any(self.partitions);
+                self.send_to_all(transport, &encode_cuts(bounds.as_ref()))?;
+            }
+            return Ok(AgreementStep::Moved);
+        }
+        if message.bytes == [CALL] {
+            self.send_sample(transport)?;
+            return Ok(AgreementStep::Moved);
+        }
+        self.take_cuts(&message.bytes)?;
+        if self.bounds.is_none() && !self.waiting.lengths.is_empty() {
+            let what = "rank 0 sent no bounds, though this rank has records that wait for them";
+            return Err(Error::new(Kind::Corrupt, what));
+        }
+        self.has_sent = false;
+        Ok(AgreementStep::Agreed)
     }
 
     /// Ends an epoch in which this rank received `received` records.
@@ -249,8 +352,8 @@ impl Balancer {
         if self.partitions == 1 {
             return Ok(());
         }
-        let message = self.sample.take(received);
-        transport.send(Rank(0), SAMPLES, message)?;
+        transport.send(Rank(0), SAMPLES, self.sample.encode(received))?;
+        self.sample.clear();
         if self.me == 0 {
             let mut census = Census::default();
             for _ in 0..self.partitions {
@@ -261,24 +364,24 @@ impl Balancer {
             let keeps = self.bounds.is_some() && !census.is_skewed(self.partitions);
             let bounds = if keeps { None } else { census.cut_if_any(self.partitions) };
             let bounds = bounds.or_else(|| self.bounds.clone());
-            self.tell(transport, bounds.as_ref())?;
+            self.send_to_all(transport, &encode_cuts(bounds.as_ref()))?;
         }
         let message = transport.receive_soon(&[BOUNDS], "the bounds of partitions")?;
-        self.take_bounds(&message.bytes)
+        self.take_cuts(&message.bytes)
     }
 
-    /// Tells all ranks, this one too.
-    fn tell<T: Transport>(&self, transport: &mut T, bounds: Option<&Bounds>) -> Result<()> {
-        let starts = bounds.map(|bounds| bounds.starts.as_slice()).unwrap_or_default();
-        let message: Vec<u8> = starts.iter().flat_map(|start| start.to_le_bytes()).collect();
-        for rank in Rank::all(self.partitions) {
-            transport.send(rank, BOUNDS, message.clone())?;
-        }
-        Ok(())
+    /// Sends `message` of rank 0 to all ranks, this one too.
+    fn send_to_all<T: Transport>(&self, transport: &mut T, message: &[u8]) -> Result<()> {
+        let mut ranks = Rank::all(self.partitions);
+        ranks.try_for_each(|rank| transport.send(rank, BOUNDS, message.to_vec()))
     }
 
-    fn take_bounds(&mut self, message: &[u8]) -> Result<()> {
-        let (starts, rest) = message.as_chunks::<8>();
+    fn take_cuts(&mut self, message: &[u8]) -> Result<()> {
+        let cuts = message.split_first().filter(|(kind, _)| **kind == CUTS);
+        let Some((_, cuts)) = cuts else {
+            return Err(Error::new(Kind::Corrupt, "rank 0 sent no bounds where some were due"));
+        };
+        let (starts, rest) = cuts.as_chunks::<8>();
         let starts: Vec<u64> = starts.iter().map(|start| u64::from_le_bytes(*start)).collect();
         let whole = starts.len() == self.partitions as usize - 1 && starts.is_sorted();
         if !rest.is_empty() || !(whole || starts.is_empty()) {
@@ -311,7 +414,7 @@ mod tests {
             let mut sample = Sample { max: 1000, state: rank + 1, ..Sample::default() };
             // Most keys are small.
             (0..50_000_u64).for_each(|i| sample.add((i * 4 + rank).pow(3)));
-            census.add(&sample.take(7)).expect("a sample");
+            census.add(&sample.encode(7)).expect("a sample");
         }
         assert!(!census.is_skewed(4));
         let bounds = census.cut(8);
@@ -325,8 +428,8 @@ mod tests {
         let mut sample = Sample { max: 10, state: 1, ..Sample::default() };
         (0..100).for_each(|_| sample.add(5));
         let mut census = Census::default();
-        census.add(&sample.take(100)).expect("a sample");
-        census.add(&Sample::default().take(0)).expect("a sample");
+        census.add(&sample.encode(100)).expect("a sample");
+        census.add(&Sample::default().encode(0)).expect("a sample");
         assert!(census.is_skewed(2));
         let bounds = census.cut(3);
         assert!(bounds.starts.is_sorted() && bounds.starts.len() == 2);

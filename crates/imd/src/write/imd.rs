@@ -7,7 +7,7 @@ use esker_base::{Error, Kind, Result};
 use esker_comm::{Channel, Rank, Router, RouterOptions, Routing, Transport, router};
 use esker_table::wire::Input;
 
-use super::bounds::Balancer;
+use super::bounds::{Balancer, Waiting};
 use super::values::{LONG_POINTER_BYTES, POINTER_BYTES, Pointer, ValueLog};
 use crate::auxiliary::{Builder, Encoding, cuckoo};
 use crate::directory::{Directory, PartitionTotals};
@@ -347,24 +347,39 @@ impl<T: Transport> Imd<T> {
                 self.local.writer.append(0, key, value)
             }
             Some(to) => self.send_record(to, key, value),
-            None if balancer.must_settle() => self.settle(),
+            None if balancer.is_full() => self.agree_on_bounds(),
+            None if balancer.is_look_due() => self.join_agreement(),
             None => Ok(()),
         }
     }
 
     /// Agrees with all ranks on bounds, and sends the records that waited for them.
-    fn settle(&mut self) -> Result<()> {
+    fn agree_on_bounds(&mut self) -> Result<()> {
         let Some(balancer) = &mut self.balancer else { return Ok(()) };
         let (local, router) = (&mut self.local, &mut self.router);
-        let received = std::mem::take(&mut local.received);
         let mut take_in = |router: &mut Router<T>| {
             let mut sink = |from: Rank, message: &[u8]| local.accept(from, message);
-            router.poll(Duration::ZERO, &mut sink).map(drop)
+            router.poll(Duration::ZERO, &mut sink).map(|messages| messages > 0)
         };
-        let waiting = balancer.agree(router, received, &mut take_in)?;
+        let waiting = balancer.agree(router, &mut take_in)?;
+        self.release(&waiting)
+    }
+
+    /// Takes part in an agreement on bounds if another rank has begun one, without waiting for it.
+    fn join_agreement(&mut self) -> Result<()> {
+        let balancer = self.balancer.as_mut().filter(|balancer| !balancer.has_bounds());
+        let Some(balancer) = balancer else { return Ok(()) };
+        match balancer.progress(self.router.transport())? {
+            Some(waiting) => self.release(&waiting),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends records that waited for bounds.
+    fn release(&mut self, waiting: &Waiting) -> Result<()> {
         for (key, value) in waiting.records() {
-            let to = self.balancer.as_mut().and_then(|balancer| balancer.place(key, value));
-            let to = to.expect("bounds were agreed on");
+            let balancer = self.balancer.as_ref().expect("the format is ordered");
+            let to = balancer.partition(key);
             if to == self.me {
                 self.local.received += 1;
                 self.local.writer.append(0, key, value)?;
@@ -381,17 +396,19 @@ impl<T: Transport> Imd<T> {
     }
 
     /// Takes in what others sent, so that they need not wait for this rank's next append. Worth a
-    /// call now and then where a rank computes for long.
+    /// call now and then where a rank computes for long: a rank gives up if another makes no call
+    /// before the transport's deadline.
     ///
     /// # Errors
     /// What taking in failed with.
     pub fn poll(&mut self) -> Result<()> {
         let local = &mut self.local;
-        let done = self
+        let polled = self
             .router
             .poll(Duration::ZERO, &mut |from, message: &[u8]| local.accept(from, message));
+        let done = polled.and_then(|_| self.join_agreement());
         self.has_failed |= done.is_err();
-        done.map(drop)
+        done
     }
 
     /// Ends an epoch; collective. Once it returns on any rank, all records that all ranks appended
@@ -411,8 +428,8 @@ impl<T: Transport> Imd<T> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        if self.balancer.as_ref().is_some_and(|balancer| !balancer.is_settled()) {
-            self.settle()?;
+        if self.balancer.as_ref().is_some_and(|balancer| !balancer.has_bounds()) {
+            self.agree_on_bounds()?;
         }
         let local = &mut self.local;
         self.router.flush(&mut |from, message: &[u8]| local.accept(from, message))?;
