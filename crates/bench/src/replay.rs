@@ -8,6 +8,7 @@ use std::fmt;
 
 use esker_base::{Bytes, Error, Kind, Random, Result};
 use esker_comm::{Channel, Rank, Transport};
+use esker_fs::file::FILE_BYTES_MAX;
 use esker_fs::job::JobId;
 use esker_fs::namespace::Follow;
 use esker_fs::repository::Repository;
@@ -124,7 +125,8 @@ impl Work {
     /// lines say nothing.
     ///
     /// # Errors
-    /// `Invalid` names the line; `TooLarge` for one over [`TRANSFER_BYTES_MAX`].
+    /// `Invalid` names the line; `TooLarge` for one over [`TRANSFER_BYTES_MAX`], `FileTooLarge` for one
+    /// that ends beyond [`FILE_BYTES_MAX`].
     pub fn parse_trace(text: &str) -> Result<Self> {
         let mut transfers = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
@@ -146,6 +148,14 @@ impl Work {
             if transfer.length > TRANSFER_BYTES_MAX {
                 let what = format!("line {number} of the trace: a transfer of {length} bytes");
                 return Err(Error::new(Kind::TooLarge, what));
+            }
+            let end = transfer.offset.checked_add(transfer.length);
+            if end.is_none_or(|end| end > FILE_BYTES_MAX) {
+                let what = format!(
+                    "line {number} of the trace: {length} bytes from {offset} on end beyond \
+                     {FILE_BYTES_MAX}, where every file ends"
+                );
+                return Err(Error::new(Kind::FileTooLarge, what));
             }
             transfers.push(transfer);
         }
@@ -425,6 +435,18 @@ mod tests {
             let error = Work::parse_trace(&format!("0 0 1\n{wrong}")).unwrap_err();
             assert!(error.to_string().contains("line 2"), "{error}");
         }
+    }
+
+    /// Symptom: a replay computed with a wrapped end for a line whose end has more than 64 bits.
+    /// Cause: the sum of offset and length was not checked. Fix: it is, as for any file.
+    #[test]
+    fn lines_that_end_beyond_every_file_are_refused() {
+        for offset in [u64::MAX, u64::MAX - 6, FILE_BYTES_MAX - 6] {
+            let error = Work::parse_trace(&format!("0 0 1\n0 {offset} 7")).unwrap_err();
+            assert_eq!(error.kind(), Kind::FileTooLarge);
+            assert!(error.to_string().contains("line 2"), "{error}");
+        }
+        assert!(Work::parse_trace(&format!("0 {} 7", FILE_BYTES_MAX - 7)).is_ok());
     }
 
     #[test]
