@@ -5,11 +5,10 @@
 //! fixed     keys | values | checksum
 //! variable  key length or 0 | value length + 1 or 0 | key lengths | value lengths | keys | values | checksum
 //! ```
-//! The checksum starts from the block's offset, so that a block in the wrong place is found too.
+//! The checksum also covers where the block belongs ([`crate::checksum`]).
 
 use std::ops::Range;
 
-use esker_base::{Error, Result};
 use esker_table::wire::{Damage, Input, put_varint};
 
 use crate::shape::{Shape, VALUE_BYTES_MAX};
@@ -21,42 +20,10 @@ pub const BLOCK_BYTES: usize = 8 << 10;
 /// Bytes of a varint of 32 bits, at most.
 const VARINT_BYTES_MAX: usize = 5;
 
-/// Bytes of a block's checksum.
-pub const CHECKSUM_BYTES: usize = 4;
-
 /// Rows of a full block of records of `stride` bytes each.
 #[must_use]
 pub const fn rows_of_block(stride: usize) -> u32 {
     if stride >= BLOCK_BYTES { 1 } else { (BLOCK_BYTES / stride) as u32 }
-}
-
-/// The checksum of `bytes` at `offset` of a log.
-#[inline]
-#[must_use]
-pub fn checksum(bytes: &[u8], offset: u64) -> u32 {
-    crc32c::crc32c_append((offset ^ offset >> 32) as u32, bytes)
-}
-
-/// Appends the checksum of what `out` has since `start`, which lies at `offset` of the log.
-pub fn seal(out: &mut Vec<u8>, start: usize, offset: u64) {
-    let sum = checksum(&out[start..], offset);
-    out.extend_from_slice(&sum.to_le_bytes());
-}
-
-/// What is in front of the checksum of `bytes`, which lie at `offset` of the log `object`.
-///
-/// # Errors
-/// `Corrupt` if they are not what was written.
-pub fn open<'a>(bytes: &'a [u8], offset: u64, object: &str) -> Result<&'a [u8]> {
-    let Some((body, sum)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
-        return Err(Error::corrupt(object, offset, "fewer bytes than a checksum"));
-    };
-    let (expected, got) = (u32::from_le_bytes(*sum), checksum(body, offset));
-    if expected != got {
-        let what = format!("checksum {got:08x} of {} bytes, expected {expected:08x}", bytes.len());
-        return Err(Error::corrupt(object, offset, what));
-    }
-    Ok(body)
 }
 
 /// The rows of a variable block, while they are gathered.
@@ -297,21 +264,5 @@ mod tests {
         assert!(Rows::parse(&[0; 10], 2, fixed).is_ok());
         assert!(Rows::parse(&[0; 11], 2, fixed).is_err());
         assert!(Rows::parse(&[0; 10], u32::MAX, fixed).is_err());
-    }
-
-    #[test]
-    fn a_block_in_another_place_is_corrupt() {
-        let mut bytes = b"rows".to_vec();
-        seal(&mut bytes, 0, 8192);
-        assert_eq!(open(&bytes, 8192, "log").expect("as written"), b"rows");
-        assert!(open(&bytes, 0, "log").is_err());
-        for byte in 0..bytes.len() {
-            for bit in 0..8 {
-                let mut flipped = bytes.clone();
-                flipped[byte] ^= 1 << bit;
-                assert!(open(&flipped, 8192, "log").is_err());
-            }
-        }
-        assert!(open(&bytes[..3], 8192, "log").is_err());
     }
 }

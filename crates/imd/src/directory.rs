@@ -11,7 +11,7 @@ use esker_table::wire::{Damage, Input, put_varint};
 use crate::index::head::Head;
 
 /// First bytes of the root object; the last is the version.
-pub const ROOT_MAGIC: &[u8; 8] = b"ESKERIR1";
+pub const ROOT_MAGIC: &[u8; 8] = b"ESKERIR2";
 
 /// A root object has at most as many bytes: some dozen for each of a million ranks and for each
 /// bound of an epoch.
@@ -155,7 +155,8 @@ impl Directory {
     fn decode_covered(bytes: &[u8]) -> Result<Self, Damage> {
         let mut input = Input::new(bytes);
         if input.take(ROOT_MAGIC.len())? != ROOT_MAGIC {
-            return Err(Damage { offset: 0, what: "the root of an indexed directory" });
+            let what = "ESKERIR2, the root of an indexed directory of the version read here";
+            return Err(Damage { offset: 0, what });
         }
         let head = Head::decode(input.bytes(256, "a head")?)?;
         let epochs = input.varint_max(u32::MAX as usize, "epochs")? as u32;

@@ -7,6 +7,7 @@
 
 pub mod auxiliary;
 pub mod block;
+pub mod checksum;
 pub mod directory;
 pub mod entry;
 pub mod hash;

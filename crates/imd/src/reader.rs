@@ -109,7 +109,7 @@ impl Reader {
         let mut failure = None;
         for partition in names::partitions(store, prefix)? {
             let mut counts = Counts::default();
-            match PartitionReader::open(store, prefix, partition, None, cache, &mut counts) {
+            match PartitionReader::open(store, prefix, partition, None, None, cache, &mut counts) {
                 Ok(reader) => return Ok(*reader.head()),
                 Err(error) => failure = failure.or(Some(error)),
             }
@@ -171,7 +171,9 @@ impl Reader {
         let totals = self.directory.as_ref().map(|all| all.partitions[partition as usize]);
         let index_bytes = totals.map(|totals| totals.index_bytes);
         let (store, prefix, cache) = (&self.store, &self.prefix, &self.cache);
-        let reader = PartitionReader::open(store, prefix, partition, index_bytes, cache, counts)?;
+        let directory = Some(self.head.directory);
+        let reader =
+            PartitionReader::open(store, prefix, partition, directory, index_bytes, cache, counts)?;
         let expected = Head { partition, ..self.head };
         if *reader.head() != expected {
             let what = "the log of another directory";

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 
-use crate::auxiliary;
-use crate::block;
+use crate::checksum::{LogChecksum, LogKind};
+use crate::directory::PartitionTotals;
 use crate::names;
 use crate::read::counts::Counts;
 use crate::read::partition::PartitionReader;
@@ -39,6 +39,14 @@ pub fn verify(store: &SharedStore, prefix: &str, tell: &mut dyn FnMut(Error)) ->
             let checked = part.log.check_frames(&mut counts);
             sort(checked.map_err(|error| part.named(error)), tell)?;
         }
+        let totals = reader.directory().map(|all| &all.partitions[partition as usize]);
+        let Some(lengths) = sort(LogLengths::of(&part, totals, &mut counts), tell)? else {
+            continue;
+        };
+        for (name, bytes) in lengths.of_logs(prefix, &part) {
+            let checked = check_length(store, &name, bytes, lengths.are_final);
+            sort(checked.map_err(|error| part.named(error)), tell)?;
+        }
         for epoch in 0..part.epochs() {
             sort(check_slots(&part, epoch, &mut counts), tell)?;
             let scanned = part.scan(epoch, &mut counts);
@@ -46,9 +54,8 @@ pub fn verify(store: &SharedStore, prefix: &str, tell: &mut dyn FnMut(Error)) ->
             sort(check_auxiliary(store, prefix, &part, epoch, &mut counts), tell)?;
         }
         if reader.head().format == Format::Pointer {
-            let name = names::values(prefix, partition);
-            let checked = check_values(store, &name);
-            let checked = checked.map_err(|error| error.within(format!("partition {partition}")));
+            let checked = check_values(store, prefix, &part, lengths.values);
+            let checked = checked.map_err(|error| part.named(error));
             values += sort(checked, tell)?.unwrap_or(0);
         }
     }
@@ -91,25 +98,103 @@ fn check_auxiliary(
         let bytes = store.get_range(&name, place.clone()).map_err(|error| part.named(error))?;
         counts.auxiliary_reads += 1;
         counts.auxiliary_bytes += bytes.len() as u64;
-        auxiliary::Reader::parse(bytes)
-            .map_err(|damage| part.named(damage.of(&name, place.start)))?;
+        part.parse_auxiliary(&bytes, place.start, &name)?;
     }
     Ok(())
 }
 
-/// Verifies all pages of a log of values; returns how many bytes they have.
-fn check_values(store: &SharedStore, name: &str) -> Result<u64> {
-    let bytes = store.size(name)?;
+/// Verifies the pages of the values that a rank kept, up to `bytes` or the end of the log; returns how
+/// many bytes they have.
+fn check_values(
+    store: &SharedStore,
+    prefix: &str,
+    part: &PartitionReader,
+    bytes: u64,
+) -> Result<u64> {
+    let name = names::values(prefix, part.partition);
+    let checksum = LogChecksum::new(part.head().directory, part.partition, LogKind::Values);
+    if bytes == 0 {
+        return Ok(0);
+    }
+    let bytes = bytes.min(store.size(&name)?);
     let mut at = 0;
     while at < bytes {
         let end = bytes.min(at + PIECE_BYTES);
-        let piece: Bytes = store.get_range(name, at..end)?;
+        let piece: Bytes = store.get_range(&name, at..end)?;
         for (page, start) in piece.chunks(PAGE_BYTES).zip((at..).step_by(PAGE_BYTES)) {
-            block::open(page, start, name)?;
+            checksum.open(page, start, &name)?;
         }
         at = end;
     }
     Ok(bytes)
+}
+
+/// How long the logs of a partition are.
+#[derive(Clone, Copy, Debug)]
+struct LogLengths {
+    index: u64,
+    data: u64,
+    values: u64,
+    auxiliary: u64,
+    /// Whether that is all: more may follow the last epoch of a log that was not finished.
+    are_final: bool,
+}
+
+impl LogLengths {
+    /// As the root object says; of a directory without one, as the partition's epochs do.
+    fn of(
+        part: &PartitionReader,
+        totals: Option<&PartitionTotals>,
+        counts: &mut Counts,
+    ) -> Result<Self> {
+        if let Some(totals) = totals {
+            return Ok(Self {
+                index: totals.index_bytes,
+                data: totals.data_bytes,
+                values: totals.value_bytes,
+                auxiliary: totals.auxiliary_bytes,
+                are_final: true,
+            });
+        }
+        let mut lengths =
+            Self { index: part.index_bytes(), data: 0, values: 0, auxiliary: 0, are_final: false };
+        for number in 0..part.epochs() {
+            let epoch = part.epoch(number, counts)?;
+            (lengths.data, lengths.values) = (epoch.data_bytes, epoch.value_bytes);
+            lengths.auxiliary = epoch.auxiliary.last().map_or(lengths.auxiliary, |last| last.end);
+        }
+        Ok(lengths)
+    }
+
+    /// The logs that a directory of this format has.
+    fn of_logs(&self, prefix: &str, part: &PartitionReader) -> Vec<(String, u64)> {
+        let number = part.partition;
+        let mut logs = vec![
+            (names::index(prefix, number), self.index),
+            (names::data(prefix, number), self.data),
+        ];
+        match part.head().format {
+            Format::Pointer => logs.push((names::values(prefix, number), self.values)),
+            Format::Lossy | Format::Static => {
+                logs.push((names::auxiliary(prefix, number), self.auxiliary));
+            }
+            Format::Base | Format::Ordered => {}
+        }
+        logs
+    }
+}
+
+fn check_length(store: &SharedStore, name: &str, expected: u64, is_final: bool) -> Result<()> {
+    let bytes = match store.size(name) {
+        // A writer that died may have left no trace of a log in which nothing was durable.
+        Err(error) if error.kind() == Kind::NotFound && expected == 0 && !is_final => 0,
+        bytes => bytes?,
+    };
+    if bytes < expected || is_final && bytes > expected {
+        let what = format!("a log of {bytes} bytes, expected {expected}");
+        return Err(Error::corrupt(name, bytes.min(expected), what));
+    }
+    Ok(())
 }
 
 impl PartitionReader {

@@ -8,6 +8,7 @@ use esker_base::store::{MemoryStore, SharedStore, Store};
 use esker_base::{Kind, Random};
 use esker_comm::{Transport, threads};
 use esker_imd::hash::{home, key_hash};
+use esker_imd::write::PAGE_BYTES;
 use esker_imd::{Format, Imd, Options, Reader, Shape, verify};
 
 const KEYS: u64 = 60;
@@ -146,4 +147,62 @@ fn a_partition_of_another_directory_is_refused() {
     let first = mixed["d/00000000-index"].clone();
     mixed.insert("d/00000001-index".to_owned(), first);
     assert!(check(&store_of(&mixed), "mixed", Some(0)));
+}
+
+/// Symptom: where the logs of two ranks had changed places a reader gave other keys' values, or none,
+/// and no error. Cause: checksums knew of the offset of bytes, but not of their directory, partition
+/// and log. Fix: they do.
+#[test]
+fn logs_that_changed_places_are_refused() {
+    for (format, shape) in Format::ALL.into_iter().zip(shapes().into_iter().cycle()) {
+        let objects = objects(format, shape);
+        for log in ["index", "data", "values", "aux"] {
+            let [first, second] = [0, 1].map(|rank| format!("d/0000000{rank}-{log}"));
+            let mut changed = objects.clone();
+            let (Some(a), Some(b)) = (objects.get(&first), objects.get(&second)) else { continue };
+            changed.insert(first, b.clone());
+            changed.insert(second, a.clone());
+            let (store, what) = (store_of(&changed), format!("{format:?}: {log}"));
+            assert!(check(&store, &what, None), "{what}");
+            let mut told = 0;
+            verify(&store, "d/", &mut |_| told += 1).expect("damage is told");
+            assert!(told >= 2, "{what}: {told}");
+        }
+    }
+}
+
+/// Symptom: a log of values that had lost whole pages at its end was found sound. Cause: verify read
+/// the pages that were there. Fix: it compares the lengths of all logs with what the root object, or
+/// the last epoch, says.
+#[test]
+fn logs_of_another_length_are_told() {
+    for (format, shape) in Format::ALL.into_iter().zip(shapes().into_iter().cycle()) {
+        for is_finished in [true, false] {
+            let mut objects = objects(format, shape);
+            if !is_finished {
+                objects.remove("d/root");
+            }
+            for (name, bytes) in objects.iter().filter(|(name, _)| !name.ends_with("root")) {
+                let told = |length: usize| {
+                    let mut changed = objects.clone();
+                    changed.entry(name.clone()).or_default().resize(length, 0);
+                    let mut told = Vec::new();
+                    let verified = verify(&store_of(&changed), "d/", &mut |error| {
+                        assert!(matches!(error.kind(), Kind::Corrupt | Kind::NotFound), "{error}");
+                        told.push(error.to_string());
+                    });
+                    verified.expect("damage is told");
+                    told
+                };
+                let what = format!("{format:?}: {name} of {}", bytes.len());
+                assert_eq!(told(bytes.len()), [""; 0], "{what}");
+                let is_index = name.ends_with("index");
+                for cut in (0..bytes.len()).step_by(PAGE_BYTES) {
+                    // An index log without a footer ends with its last whole epoch.
+                    assert!(!told(cut).is_empty() || is_index && !is_finished, "{what} at {cut}");
+                }
+                assert_eq!(!told(bytes.len() + PAGE_BYTES).is_empty(), is_finished, "{what}");
+            }
+        }
+    }
 }

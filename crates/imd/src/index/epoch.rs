@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use esker_table::wire::{Damage, Input, put_varint};
 
-use crate::block::{BLOCK_BYTES, CHECKSUM_BYTES, rows_of_block};
+use crate::block::{BLOCK_BYTES, rows_of_block};
+use crate::checksum::CHECKSUM_BYTES;
 use crate::shape::{Shape, VALUE_BYTES_MAX};
 use crate::slot::{LOW_BITS_MAX, SLOT_BITS_MAX};
 
@@ -16,6 +17,8 @@ pub struct Epoch {
     pub number: u32,
     /// Bytes of the data log when it ended.
     pub data_bytes: u64,
+    /// Bytes of the values that its rank kept, when it ended.
+    pub value_bytes: u64,
     /// Bytes of its records' keys and values.
     pub record_bytes: u64,
     /// Its tables and their index, in the order in which they were written.
@@ -89,6 +92,7 @@ impl Epoch {
     pub fn encode(&self, shape: Shape, out: &mut Vec<u8>) {
         put_varint(out, u64::from(self.number));
         put_varint(out, self.data_bytes);
+        put_varint(out, self.value_bytes);
         put_varint(out, self.record_bytes);
         put_varint(out, self.auxiliary.len() as u64);
         for table in &self.auxiliary {
@@ -139,7 +143,8 @@ impl Epoch {
     pub fn decode(bytes: &[u8], shape: Shape, index_bytes: u64) -> Result<Self, Damage> {
         let mut input = Input::new(bytes);
         let number = narrow(&mut input, "an epoch's number")?;
-        let (data_bytes, record_bytes) = (input.varint()?, input.varint()?);
+        let (data_bytes, value_bytes) = (input.varint()?, input.varint()?);
+        let record_bytes = input.varint()?;
         let count = input.varint_max(input.left() / 2, "two bytes for each auxiliary table")?;
         let mut auxiliary = Vec::new();
         for _ in 0..count {
@@ -153,7 +158,7 @@ impl Epoch {
             segments.push(Segment::decode(&mut input, shape, index_bytes, data_bytes)?);
         }
         input.end()?;
-        Ok(Self { number, data_bytes, record_bytes, segments, auxiliary })
+        Ok(Self { number, data_bytes, value_bytes, record_bytes, segments, auxiliary })
     }
 }
 

@@ -4,11 +4,12 @@
 //! ```text
 //! kind (4) | payload bytes (8) | checksum of the payload (4) | checksum of these 16 bytes (4)
 //! ```
-//! Checksums start from the frame's offset. Those of segments are 0: their slots have their own.
+//! Checksums are those of the log at the frame's offset. Those of segments are 0: their slots have
+//! their own.
 
 use esker_base::{Error, Result};
 
-use crate::block::checksum;
+use crate::checksum::LogChecksum;
 
 /// Bytes in front of a payload.
 pub const HEADER_BYTES: usize = 20;
@@ -62,21 +63,20 @@ impl Header {
     }
 
     /// Appends the header of a frame at `offset`.
-    pub fn encode(&self, offset: u64, out: &mut Vec<u8>) {
+    pub fn encode(&self, log: LogChecksum, offset: u64, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&self.kind.letters());
         out.extend_from_slice(&self.bytes.to_le_bytes());
         out.extend_from_slice(&self.checksum.to_le_bytes());
-        let sum = checksum(&out[start..], offset);
-        out.extend_from_slice(&sum.to_le_bytes());
+        log.seal(out, start, offset);
     }
 
     /// The header in `bytes` at `offset`; none if there is no whole one.
     #[must_use]
-    pub fn decode(bytes: &[u8], offset: u64) -> Option<Self> {
+    pub fn decode(log: LogChecksum, bytes: &[u8], offset: u64) -> Option<Self> {
         let header = bytes.first_chunk::<HEADER_BYTES>()?;
         let (covered, sum) = header.split_last_chunk::<4>()?;
-        if checksum(covered, offset) != u32::from_le_bytes(*sum) {
+        if log.of(covered, offset) != u32::from_le_bytes(*sum) {
             return None;
         }
         let letters = covered.first_chunk::<4>()?;
@@ -87,27 +87,33 @@ impl Header {
 
     /// Whether `payload` is that of this frame at `offset`.
     #[must_use]
-    pub fn fits(&self, payload: &[u8], offset: u64) -> bool {
-        payload.len() as u64 == self.bytes && checksum(payload, offset) == self.checksum
+    pub fn fits(&self, log: LogChecksum, payload: &[u8], offset: u64) -> bool {
+        payload.len() as u64 == self.bytes && log.of(payload, offset) == self.checksum
     }
 }
 
-/// Appends a frame of `payload` that lies at `offset`.
-pub fn encode(kind: FrameKind, payload: &[u8], offset: u64, out: &mut Vec<u8>) {
-    let header = Header { kind, bytes: payload.len() as u64, checksum: checksum(payload, offset) };
-    header.encode(offset, out);
+/// Appends a frame of `payload` that lies at `offset` of `log`.
+pub fn encode(kind: FrameKind, payload: &[u8], log: LogChecksum, offset: u64, out: &mut Vec<u8>) {
+    let header = Header { kind, bytes: payload.len() as u64, checksum: log.of(payload, offset) };
+    header.encode(log, offset, out);
     out.extend_from_slice(payload);
 }
 
-/// The payload of the frame of `kind` that `bytes` at `offset` of `object` are.
+/// The payload of the frame of `kind` that `bytes` at `offset` of `log`, the object `object`, are.
 ///
 /// # Errors
 /// `Corrupt` if they are anything else.
-pub fn decode<'a>(kind: FrameKind, bytes: &'a [u8], offset: u64, object: &str) -> Result<&'a [u8]> {
-    let header = Header::decode(bytes, offset);
+pub fn decode<'a>(
+    kind: FrameKind,
+    bytes: &'a [u8],
+    log: LogChecksum,
+    offset: u64,
+    object: &str,
+) -> Result<&'a [u8]> {
+    let header = Header::decode(log, bytes, offset);
     let payload = bytes.get(HEADER_BYTES..).unwrap_or_default();
     match header {
-        Some(header) if header.kind == kind && header.fits(payload, offset) => Ok(payload),
+        Some(header) if header.kind == kind && header.fits(log, payload, offset) => Ok(payload),
         _ => Err(Error::corrupt(object, offset, format!("no whole frame of {kind:?}"))),
     }
 }
@@ -115,21 +121,24 @@ pub fn decode<'a>(kind: FrameKind, bytes: &'a [u8], offset: u64, object: &str) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checksum::LogKind;
 
     #[test]
     fn frames_round_trip_and_any_flip_shows() {
+        let log = LogChecksum::new(1, 2, LogKind::Index);
         let mut out = Vec::new();
-        encode(FrameKind::Epoch, b"payload", 77, &mut out);
-        assert_eq!(decode(FrameKind::Epoch, &out, 77, "log").expect("whole"), b"payload");
-        assert!(decode(FrameKind::Root, &out, 77, "log").is_err());
-        assert!(decode(FrameKind::Epoch, &out, 78, "log").is_err());
+        encode(FrameKind::Epoch, b"payload", log, 77, &mut out);
+        assert!(decode(FrameKind::Epoch, &out, LogChecksum::HEAD, 77, "log").is_err());
+        assert_eq!(decode(FrameKind::Epoch, &out, log, 77, "log").expect("whole"), b"payload");
+        assert!(decode(FrameKind::Root, &out, log, 77, "log").is_err());
+        assert!(decode(FrameKind::Epoch, &out, log, 78, "log").is_err());
         for cut in 0..out.len() {
-            assert!(decode(FrameKind::Epoch, &out[..cut], 77, "log").is_err());
+            assert!(decode(FrameKind::Epoch, &out[..cut], log, 77, "log").is_err());
         }
         for bit in 0..out.len() * 8 {
             let mut flipped = out.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode(FrameKind::Epoch, &flipped, 77, "log").is_err());
+            assert!(decode(FrameKind::Epoch, &flipped, log, 77, "log").is_err());
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use esker_base::{Error, Result};
 use esker_table::wire::{Damage, Input, put_bytes, put_varint};
 
-use crate::block::checksum;
+use crate::checksum::LogChecksum;
 
 /// Bytes of the footer, the last of a finished index log.
 pub const FOOTER_BYTES: u64 = 24;
@@ -66,24 +66,29 @@ impl Root {
     }
 }
 
-/// Appends the footer, which lies at `offset`, of a log whose root's frame is `root`.
-pub fn encode_footer(root: &Range<u64>, offset: u64, out: &mut Vec<u8>) {
+/// Appends the footer, which lies at `offset`, of `log`, whose root's frame is `root`.
+pub fn encode_footer(root: &Range<u64>, log: LogChecksum, offset: u64, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&root.start.to_le_bytes());
     out.extend_from_slice(&root.end.to_le_bytes());
     out.extend_from_slice(FOOTER_MAGIC);
-    let sum = checksum(&out[start..], offset);
-    out.extend_from_slice(&sum.to_le_bytes());
+    log.seal(out, start, offset);
 }
 
-/// Where the root's frame is, by the footer in `bytes` at `offset`; none if that is no footer.
+/// Where the root's frame is, by the footer in `bytes` at `offset` of `log`; none if that is no
+/// footer.
 ///
 /// # Errors
 /// `Corrupt` if it is a footer of something else.
-pub fn decode_footer(bytes: &[u8], offset: u64, object: &str) -> Result<Option<Range<u64>>> {
+pub fn decode_footer(
+    bytes: &[u8],
+    log: LogChecksum,
+    offset: u64,
+    object: &str,
+) -> Result<Option<Range<u64>>> {
     let Some(footer) = bytes.as_array::<24>() else { return Ok(None) };
     let (covered, sum) = footer.split_at(20);
-    if sum != checksum(covered, offset).to_le_bytes() || !covered.ends_with(FOOTER_MAGIC) {
+    if sum != log.of(covered, offset).to_le_bytes() || !covered.ends_with(FOOTER_MAGIC) {
         return Ok(None);
     }
     let mut input = Input::new(covered);
@@ -97,6 +102,7 @@ pub fn decode_footer(bytes: &[u8], offset: u64, object: &str) -> Result<Option<R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checksum::LogKind;
 
     #[test]
     fn roots_round_trip() {
@@ -112,11 +118,13 @@ mod tests {
 
     #[test]
     fn footers_round_trip() {
+        let log = LogChecksum::new(1, 2, LogKind::Index);
         let mut out = Vec::new();
-        encode_footer(&(5..9), 9, &mut out);
+        encode_footer(&(5..9), log, 9, &mut out);
         assert_eq!(out.len() as u64, FOOTER_BYTES);
-        assert_eq!(decode_footer(&out, 9, "log").expect("footer"), Some(5..9));
-        assert_eq!(decode_footer(&out, 8, "log").expect("elsewhere"), None);
-        assert_eq!(decode_footer(&out[1..], 9, "log").expect("cut"), None);
+        assert_eq!(decode_footer(&out, log, 9, "log").expect("footer"), Some(5..9));
+        assert_eq!(decode_footer(&out, log, 8, "log").expect("elsewhere"), None);
+        assert_eq!(decode_footer(&out, LogChecksum::HEAD, 9, "log").expect("another log"), None);
+        assert_eq!(decode_footer(&out[1..], log, 9, "log").expect("cut"), None);
     }
 }

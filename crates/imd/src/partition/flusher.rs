@@ -20,7 +20,8 @@ use super::share::Share;
 use super::sort::{Sorter, number_of};
 use super::writer::Written;
 use super::{Order, Setup};
-use crate::block::{self, BLOCK_BYTES, CHECKSUM_BYTES, VariableBlock, rows_of_block};
+use crate::block::{BLOCK_BYTES, VariableBlock, rows_of_block};
+use crate::checksum::{CHECKSUM_BYTES, LogChecksum, LogKind};
 use crate::index::epoch::{Epoch, Segment, Span, Table};
 use crate::index::frame::{self, FrameKind, Header};
 use crate::index::head::INDEX_MAGIC;
@@ -33,8 +34,8 @@ pub(super) enum Job {
     Table(Buffer, u64),
     /// Keep an auxiliary table of this epoch.
     Auxiliary(Vec<u8>),
-    /// Make the epoch durable.
-    Epoch(SyncSender<Result<()>>),
+    /// Make the epoch durable, at whose end the rank had kept so many bytes of values.
+    Epoch(u64, SyncSender<Result<()>>),
     /// Make the logs whole.
     Finish(SyncSender<Result<Written>>),
 }
@@ -70,16 +71,16 @@ struct Copies {
 
 impl Copies {
     /// The frame that lies at `start` and has those of all epochs, and where in the log these are.
-    fn encode(self, start: u64) -> (Vec<u8>, Vec<Range<u64>>) {
+    fn encode(self, log: LogChecksum, start: u64) -> (Vec<u8>, Vec<Range<u64>>) {
         let (mut frames, mut places) = (Vec::new(), Vec::new());
         let at = |frames: &[u8]| start + (frame::HEADER_BYTES + frames.len()) as u64;
         for payload in self.payloads {
             let from = at(&frames);
-            frame::encode(FrameKind::Epoch, &payload, from, &mut frames);
+            frame::encode(FrameKind::Epoch, &payload, log, from, &mut frames);
             places.push(from..at(&frames));
         }
         let mut out = Vec::with_capacity(frame::HEADER_BYTES + frames.len());
-        frame::encode(FrameKind::Copies, &frames, start, &mut out);
+        frame::encode(FrameKind::Copies, &frames, log, start, &mut out);
         (out, places)
     }
 }
@@ -95,6 +96,7 @@ pub(super) struct Logs {
 struct Log {
     log: Box<dyn AppendLog>,
     bytes: u64,
+    checksum: LogChecksum,
 }
 
 /// The data log, how long it will be when all pieces are in it, and what writes them.
@@ -123,8 +125,8 @@ impl Log {
 }
 
 /// Blocks on their way to the data log.
-#[derive(Default)]
 struct Staging {
+    checksum: LogChecksum,
     bytes: Vec<u8>,
     /// How many of them are whole blocks.
     at: usize,
@@ -143,17 +145,25 @@ impl Flusher {
     ) -> Result<Self> {
         let data: Arc<dyn AppendLog> = Arc::from(logs.data);
         let pieces = PieceWriter::start(Arc::clone(&data), setup.partition)?;
+        let checksum = |kind| LogChecksum::new(setup.directory, setup.partition, kind);
+        let log = |log, kind| Log { log, bytes: 0, checksum: checksum(kind) };
         Ok(Self {
             setup,
             geometry,
             share,
             pool,
             data: Data { log: data, bytes: 0, pieces },
-            index: Log { log: logs.index, bytes: 0 },
-            auxiliary: logs.auxiliary.map(|log| Log { log, bytes: 0 }),
+            index: log(logs.index, LogKind::Index),
+            auxiliary: logs.auxiliary.map(|auxiliary| log(auxiliary, LogKind::Auxiliary)),
             auxiliary_places: Vec::new(),
             sorter: Sorter::default(),
-            staging: Staging { piece_bytes: share.piece_bytes, ..Staging::default() },
+            staging: Staging {
+                checksum: checksum(LogKind::Data),
+                bytes: Vec::new(),
+                at: 0,
+                piece_bytes: share.piece_bytes,
+                ready_bytes: 0,
+            },
             builder: SegmentBuilder::default(),
             segments: Vec::new(),
             tables: 0,
@@ -168,7 +178,7 @@ impl Flusher {
     pub(super) fn begin(&mut self, head: &[u8]) -> Result<()> {
         let mut out = INDEX_MAGIC.to_vec();
         let offset = out.len() as u64;
-        frame::encode(FrameKind::Head, head, offset, &mut out);
+        frame::encode(FrameKind::Head, head, LogChecksum::HEAD, offset, &mut out);
         self.root.head = head.to_vec();
         self.index.append(&out)
     }
@@ -187,14 +197,14 @@ impl Flusher {
                 }
                 Job::Table(..) => self.pool.end_writing(),
                 Job::Auxiliary(bytes) if !failed => {
-                    if let Err(error) = self.keep_auxiliary(&bytes) {
+                    if let Err(error) = self.keep_auxiliary(bytes) {
                         failed = true;
                         self.pool.fail(error);
                     }
                 }
                 Job::Auxiliary(_) => (),
-                Job::Epoch(answer) => {
-                    let done = if failed { Err(closed()) } else { self.end_epoch() };
+                Job::Epoch(value_bytes, answer) => {
+                    let done = if failed { Err(closed()) } else { self.end_epoch(value_bytes) };
                     failed |= done.is_err();
                     // Nobody waits if the caller has given up.
                     let _ = answer.send(done);
@@ -322,24 +332,28 @@ impl Flusher {
             return Ok(());
         }
         let mut out = Vec::with_capacity(frame::HEADER_BYTES);
-        Header::of_segment(self.builder.encoded_bytes()).encode(self.index.bytes, &mut out);
+        let checksum = self.index.checksum;
+        let header = Header::of_segment(self.builder.encoded_bytes());
+        header.encode(checksum, self.index.bytes, &mut out);
         self.index.append(&out)?;
         let (offset, piece_bytes) = (self.index.bytes, self.staging.piece_bytes);
         let index = &mut self.index;
-        let segment = self.builder.write(offset, piece_bytes, |piece| index.append(piece))?;
+        let append = |piece: &[u8]| index.append(piece);
+        let segment = self.builder.write(checksum, offset, piece_bytes, append)?;
         self.segments.push(segment);
         Ok(())
     }
 
-    fn keep_auxiliary(&mut self, bytes: &[u8]) -> Result<()> {
+    fn keep_auxiliary(&mut self, mut table: Vec<u8>) -> Result<()> {
         let log = self.auxiliary.as_mut().expect("the format has auxiliary tables");
         let start = log.bytes;
-        log.append(bytes)?;
+        log.checksum.seal(&mut table, 0, start);
+        log.append(&table)?;
         self.auxiliary_places.push(start..log.bytes);
         Ok(())
     }
 
-    fn end_epoch(&mut self) -> Result<()> {
+    fn end_epoch(&mut self, value_bytes: u64) -> Result<()> {
         self.pool.check()?;
         self.data.sync()?;
         if let Some(auxiliary) = &self.auxiliary {
@@ -349,6 +363,7 @@ impl Flusher {
         let epoch = Epoch {
             number: u32::try_from(self.root.epochs.len()).expect("epochs fit 32 bits"),
             data_bytes: self.data.bytes,
+            value_bytes,
             record_bytes: std::mem::take(&mut self.record_bytes),
             segments: std::mem::take(&mut self.segments),
             auxiliary: std::mem::take(&mut self.auxiliary_places),
@@ -357,7 +372,7 @@ impl Flusher {
         epoch.encode(self.geometry.shape, &mut payload);
         let start = self.index.bytes;
         let mut out = Vec::with_capacity(frame::HEADER_BYTES + payload.len());
-        frame::encode(FrameKind::Epoch, &payload, start, &mut out);
+        frame::encode(FrameKind::Epoch, &payload, self.index.checksum, start, &mut out);
         self.index.append(&out)?;
         self.index.log.sync()?;
         self.root.epochs.push(start..self.index.bytes);
@@ -376,7 +391,8 @@ impl Flusher {
         // That of a single epoch lies next to the root as it is.
         let epochs = self.root.epochs.len();
         if epochs > 1 && self.copies.payloads.len() == epochs {
-            let (frame, places) = std::mem::take(&mut self.copies).encode(self.index.bytes);
+            let copies = std::mem::take(&mut self.copies);
+            let (frame, places) = copies.encode(self.index.checksum, self.index.bytes);
             self.index.append(&frame)?;
             self.root.epochs = places;
         }
@@ -384,9 +400,9 @@ impl Flusher {
         self.root.encode(&mut payload);
         let start = self.index.bytes;
         let mut out = Vec::new();
-        frame::encode(FrameKind::Root, &payload, start, &mut out);
+        frame::encode(FrameKind::Root, &payload, self.index.checksum, start, &mut out);
         let end = start + out.len() as u64;
-        encode_footer(&(start..end), end, &mut out);
+        encode_footer(&(start..end), self.index.checksum, end, &mut out);
         self.index.append(&out)?;
         self.index.log.sync()?;
         self.data.sync()?;
@@ -408,7 +424,7 @@ impl Staging {
     fn seal(&mut self, body: usize, data: &mut Data) -> Result<u64> {
         let (start, end) = (self.at, self.at + body);
         let offset = data.bytes + start as u64;
-        let sum = block::checksum(&self.bytes[start..end], offset);
+        let sum = self.checksum.of(&self.bytes[start..end], offset);
         self.bytes[end..end + CHECKSUM_BYTES].copy_from_slice(&sum.to_le_bytes());
         self.at = end + CHECKSUM_BYTES;
         let end = data.bytes + self.at as u64;

@@ -31,6 +31,8 @@ use crate::shape::Shape;
 /// What a partition's writer must know.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
+    /// The directory that it is of.
+    pub directory: u128,
     /// Its number.
     pub partition: u32,
     /// How many there are that share the hashes of keys: 1 if it has all of them.

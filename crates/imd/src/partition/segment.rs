@@ -20,7 +20,7 @@ use esker_table::wire::put_varint;
 
 use super::Order;
 use super::sort::{place_of, prefix};
-use crate::block::{CHECKSUM_BYTES, seal};
+use crate::checksum::{CHECKSUM_BYTES, LogChecksum};
 use crate::hash::{PLACE_BITS, key_hash};
 use crate::index::epoch::{Segment, Span, Table};
 use crate::slot::{self, SLOT_BITS_MAX};
@@ -255,10 +255,11 @@ impl SegmentBuilder {
         bits + slot * self.slots() as u64
     }
 
-    /// Writes all slots in pieces of about `piece_bytes`, which lie at `offset` of the index log,
-    /// by `append`, and forgets them.
+    /// Writes all slots in pieces of about `piece_bytes`, which lie at `offset` of `log`, the index
+    /// log, by `append`, and forgets them.
     pub(super) fn write(
         &mut self,
+        log: LogChecksum,
         offset: u64,
         piece_bytes: usize,
         mut append: impl FnMut(&[u8]) -> Result<()>,
@@ -275,7 +276,7 @@ impl SegmentBuilder {
                 let from = if slot == 0 { 0 } else { slots.ends[slot - 1] };
                 out.extend_from_slice(&slots.bytes[from..slots.ends[slot]]);
             }
-            seal(&mut out, start, at);
+            log.seal(&mut out, start, at);
             at += (out.len() - start) as u64;
             slot_ends.push(at);
             if out.len() >= piece_bytes {

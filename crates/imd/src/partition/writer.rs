@@ -187,13 +187,13 @@ impl PartitionWriter {
         self.send(Job::Auxiliary(table));
     }
 
-    /// Ends the epoch: all records appended so far survive power loss once it returns. Waits for
-    /// their writing and two syncs.
+    /// Ends the epoch: all records appended so far survive power loss once it returns, if the
+    /// `value_bytes` of values that this rank has kept do. Waits for their writing and two syncs.
     ///
     /// # Errors
     /// What writing failed with, and `Closed` afterwards; the epoch is then incomplete.
-    pub fn epoch_flush(&mut self) -> Result<()> {
-        self.ask(Job::Epoch)
+    pub fn epoch_flush(&mut self, value_bytes: u64) -> Result<()> {
+        self.ask(|answer| Job::Epoch(value_bytes, answer))
     }
 
     /// Ends the logs. Records since the last [`PartitionWriter::epoch_flush`] are an error of the

@@ -6,13 +6,7 @@ use bytes::Bytes;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-/// Which log of a partition a piece is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum LogKind {
-    Index,
-    Data,
-    Values,
-}
+use crate::checksum::LogKind;
 
 /// A piece of a log.
 type Place = (LogKind, u32, u64);

@@ -192,9 +192,7 @@ impl Reader {
         let bytes = bytes.map_err(|error| reader.named(error))?;
         counts.auxiliary_reads += 1;
         counts.auxiliary_bytes += bytes.len() as u64;
-        let table = auxiliary::Reader::parse(bytes)
-            .map_err(|damage| reader.named(damage.of(&name, place.start)))?;
-        let table = Arc::new(table);
+        let table = Arc::new(reader.parse_auxiliary(&bytes, place.start, &name)?);
         if self.keeps_auxiliary {
             self.auxiliary.lock().insert(at, Arc::clone(&table));
         }
@@ -238,6 +236,7 @@ impl Reader {
         let values = pointers::Values {
             store: &self.store,
             prefix: &self.prefix,
+            directory: self.head.directory,
             cache: &self.cache,
             ranks: self.partitions(),
             value_bytes,

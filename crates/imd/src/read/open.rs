@@ -11,7 +11,7 @@ use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 
 use super::counts::Counts;
-use crate::block;
+use crate::checksum::{LogChecksum, LogKind};
 use crate::index::epoch::Epoch;
 use crate::index::frame::{self, FrameKind, HEADER_BYTES, Header};
 use crate::index::head::{Head, INDEX_MAGIC};
@@ -27,6 +27,7 @@ const TAIL_BYTES: u64 = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct IndexLog {
     store: SharedStore,
+    pub(crate) checksum: LogChecksum,
     pub(crate) name: String,
     /// Bytes of the log.
     pub(crate) bytes: u64,
@@ -41,13 +42,14 @@ pub(crate) struct IndexLog {
 }
 
 impl IndexLog {
-    /// Opens the log `name`, whose size may be known.
+    /// Opens the log `name` of a partition, of a directory if that is known, with a size if that is.
     ///
     /// # Errors
-    /// `NotFound` if there is none, `Corrupt` if it is none.
+    /// `NotFound` if there is none, `Corrupt` if it is none, or of another partition or directory.
     pub(crate) fn open(
         store: &SharedStore,
-        name: &str,
+        name: String,
+        (partition, directory): (u32, Option<u128>),
         bytes: Option<u64>,
         counts: &mut Counts,
     ) -> Result<Self> {
@@ -55,23 +57,24 @@ impl IndexLog {
             Some(bytes) => bytes,
             None => {
                 counts.index_reads += 1;
-                store.size(name)?
+                store.size(&name)?
             }
         };
         let tail_start = if bytes <= WHOLE_BYTES_MAX { 0 } else { bytes - TAIL_BYTES };
-        let tail = store.get_range(name, tail_start..bytes)?;
+        let tail = store.get_range(&name, tail_start..bytes)?;
         counts.index_reads += 1;
         counts.index_bytes += tail.len() as u64;
         let unknown = Head {
-            directory: 0,
-            partition: 0,
+            directory: directory.unwrap_or(0),
+            partition,
             partitions: 1,
             format: crate::shape::Format::Base,
             shape: crate::shape::Shape::Variable,
         };
         let mut log = Self {
             store: store.clone(),
-            name: name.to_owned(),
+            checksum: LogChecksum::HEAD,
+            name,
             bytes,
             tail,
             tail_start,
@@ -79,18 +82,59 @@ impl IndexLog {
             epochs: Vec::new(),
             is_finished: false,
         };
+        let directory = match directory {
+            Some(directory) => directory,
+            None => log.read_head(counts)?.0.directory,
+        };
+        log.checksum = LogChecksum::new(directory, partition, LogKind::Index);
         let footer_at = bytes.saturating_sub(FOOTER_BYTES).max(tail_start);
         let footer = log.tail.slice((footer_at - tail_start) as usize..);
-        match decode_footer(&footer, footer_at, name)? {
+        match decode_footer(&footer, log.checksum, footer_at, &log.name)? {
             Some(root) => log.read_root(root, counts)?,
             None => log.walk(counts)?,
+        }
+        if (log.head.directory, log.head.partition) != (directory, partition) {
+            let what = format!(
+                "the index of partition {} of directory {:032x}",
+                log.head.partition, log.head.directory
+            );
+            return Err(Error::corrupt(&log.name, 0, what));
         }
         Ok(log)
     }
 
+    /// The head of the log, and where the frames behind it begin.
+    fn read_head(&self, counts: &mut Counts) -> Result<(Head, u64)> {
+        let magic = INDEX_MAGIC.len() as u64;
+        let begins = self.read(0..magic.min(self.bytes), counts)?;
+        if begins[..] != INDEX_MAGIC[..] {
+            let what = format!(
+                "it begins with {:?}, expected {:?}: no index log, or one of another version, which \
+                 the release that wrote it reads",
+                String::from_utf8_lossy(&begins),
+                String::from_utf8_lossy(INDEX_MAGIC)
+            );
+            return Err(Error::corrupt(&self.name, 0, what));
+        }
+        let frame = self.frame_at(magic, counts)?;
+        let frame = frame.filter(|(header, _)| header.kind == FrameKind::Head);
+        let Some((_, payload)) = frame else {
+            return Err(Error::corrupt(&self.name, magic, "an index log without a head"));
+        };
+        let bytes = self.read(payload.clone(), counts)?;
+        let head = Head::decode(&bytes).map_err(|bad| bad.of(&self.name, payload.start))?;
+        Ok((head, payload.end))
+    }
+
+    /// How the frame at `at` is checked.
+    fn checksum_at(&self, at: u64) -> LogChecksum {
+        if at == INDEX_MAGIC.len() as u64 { LogChecksum::HEAD } else { self.checksum }
+    }
+
     fn read_root(&mut self, place: Range<u64>, counts: &mut Counts) -> Result<()> {
         let bytes = self.read(place.clone(), counts)?;
-        let payload = frame::decode(FrameKind::Root, &bytes, place.start, &self.name)?;
+        let payload =
+            frame::decode(FrameKind::Root, &bytes, self.checksum, place.start, &self.name)?;
         let at = place.start + HEADER_BYTES as u64;
         let root = Root::decode(payload, place.start).map_err(|bad| bad.of(&self.name, at))?;
         self.head = Head::decode(&root.head).map_err(|bad| bad.of(&self.name, at))?;
@@ -119,10 +163,7 @@ impl IndexLog {
     /// # Errors
     /// `Corrupt` if one is damaged.
     pub(crate) fn check_frames(&self, counts: &mut Counts) -> Result<()> {
-        let mut at = INDEX_MAGIC.len() as u64;
-        if self.read(0..at, counts)?[..] != INDEX_MAGIC[..] {
-            return Err(Error::corrupt(&self.name, 0, "no index log: it begins otherwise"));
-        }
+        let (_, mut at) = self.read_head(counts)?;
         let end = self.bytes - FOOTER_BYTES;
         while at < end {
             let Some((_, payload)) = self.frame_at(at, counts)? else {
@@ -135,29 +176,15 @@ impl IndexLog {
 
     /// Finds the epochs of a log without a footer.
     fn walk(&mut self, counts: &mut Counts) -> Result<()> {
-        let magic = INDEX_MAGIC.len() as u64;
-        if self.bytes < magic || self.read(0..magic, counts)?[..] != INDEX_MAGIC[..] {
-            return Err(Error::corrupt(&self.name, 0, "no index log: it begins otherwise"));
-        }
-        let mut at = magic;
+        let mut at;
+        (self.head, at) = self.read_head(counts)?;
         let mut last = None;
         while let Some((header, payload)) = self.frame_at(at, counts)? {
-            match header.kind {
-                FrameKind::Head => {
-                    let bytes = self.read(payload.clone(), counts)?;
-                    self.head =
-                        Head::decode(&bytes).map_err(|bad| bad.of(&self.name, payload.start))?;
-                }
-                FrameKind::Epoch => {
-                    last = Some(self.epochs.len());
-                    self.epochs.push(at..payload.end);
-                }
-                FrameKind::Segment | FrameKind::Copies | FrameKind::Root => (),
+            if header.kind == FrameKind::Epoch {
+                last = Some(self.epochs.len());
+                self.epochs.push(at..payload.end);
             }
             at = payload.end;
-        }
-        if at == magic {
-            return Err(Error::corrupt(&self.name, at, "an index log without a head"));
         }
         if let Some(last) = last
             && !self.slots_are_whole(last, counts)?
@@ -173,13 +200,16 @@ impl IndexLog {
         if start > self.bytes {
             return Ok(None);
         }
-        let Some(header) = Header::decode(&self.read(at..start, counts)?, at) else {
+        let checksum = self.checksum_at(at);
+        let Some(header) = Header::decode(checksum, &self.read(at..start, counts)?, at) else {
             return Ok(None);
         };
         let Some(end) = start.checked_add(header.bytes).filter(|&end| end <= self.bytes) else {
             return Ok(None);
         };
-        if header.kind != FrameKind::Segment && !header.fits(&self.read(start..end, counts)?, at) {
+        if header.kind != FrameKind::Segment
+            && !header.fits(checksum, &self.read(start..end, counts)?, at)
+        {
             return Ok(None);
         }
         Ok(Some((header, start..end)))
@@ -191,7 +221,7 @@ impl IndexLog {
             for slot in 0..segment.slot_ends.len() {
                 let place = segment.slot_place(slot);
                 let bytes = self.read(place.clone(), counts)?;
-                match block::open(&bytes, place.start, &self.name) {
+                match self.checksum.open(&bytes, place.start, &self.name) {
                     Ok(_) => (),
                     Err(error) if error.kind() == Kind::Corrupt => return Ok(false),
                     Err(error) => return Err(error),
@@ -208,7 +238,8 @@ impl IndexLog {
     pub(crate) fn epoch(&self, epoch: usize, counts: &mut Counts) -> Result<Epoch> {
         let place = self.epochs[epoch].clone();
         let bytes = self.read(place.clone(), counts)?;
-        let payload = frame::decode(FrameKind::Epoch, &bytes, place.start, &self.name)?;
+        let payload =
+            frame::decode(FrameKind::Epoch, &bytes, self.checksum, place.start, &self.name)?;
         let at = place.start + HEADER_BYTES as u64;
         let decoded = Epoch::decode(payload, self.head.row_shape(), place.start);
         let decoded = decoded.map_err(|bad| bad.of(&self.name, at))?;

@@ -7,10 +7,12 @@ use bytes::Bytes;
 use esker_base::store::{SharedStore, runs};
 use esker_base::{Error, Result};
 
-use super::cache::{LogKind, PieceCache};
+use super::cache::PieceCache;
 use super::counts::Counts;
 use super::open::IndexLog;
+use crate::auxiliary;
 use crate::block;
+use crate::checksum::{LogChecksum, LogKind};
 use crate::index::epoch::{BlockPlace, Epoch};
 use crate::index::head::Head;
 use crate::names;
@@ -23,12 +25,13 @@ pub struct PartitionReader {
     pub(crate) partition: u32,
     pub(crate) log: IndexLog,
     epochs: Vec<OnceLock<Arc<Epoch>>>,
-    pub(crate) data: String,
+    data: String,
+    data_checksum: LogChecksum,
 }
 
 impl PartitionReader {
-    /// Opens partition `partition` below `prefix`. Two or three reads of the index log; the size
-    /// of the log is one of them unless `index_bytes` tells it.
+    /// Opens partition `partition` below `prefix`, of `directory` if that is known. Two or three reads
+    /// of the index log; the size of the log is one of them unless `index_bytes` tells it.
     ///
     /// # Errors
     /// `NotFound` if it has no index log, `Corrupt` if that is damaged.
@@ -36,21 +39,19 @@ impl PartitionReader {
         store: &SharedStore,
         prefix: &str,
         partition: u32,
+        directory: Option<u128>,
         index_bytes: Option<u64>,
         cache: &Arc<PieceCache>,
         counts: &mut Counts,
     ) -> Result<Self> {
         let name = names::index(prefix, partition);
-        let log = IndexLog::open(store, &name, index_bytes, counts)
+        let log = IndexLog::open(store, name, (partition, directory), index_bytes, counts)
             .map_err(|error| error.within(format!("partition {partition}")))?;
-        if log.head.partition != partition {
-            let what = format!("the index of partition {}", log.head.partition);
-            let error = Error::corrupt(&log.name, 0, what);
-            return Err(error.within(format!("partition {partition}")));
-        }
         let epochs = log.epochs.iter().map(|_| OnceLock::new()).collect();
+        let data = names::data(prefix, partition);
+        let data_checksum = LogChecksum::new(log.head.directory, partition, LogKind::Data);
         let (store, cache) = (store.clone(), Arc::clone(cache));
-        Ok(Self { store, cache, partition, log, epochs, data: names::data(prefix, partition) })
+        Ok(Self { store, cache, partition, log, epochs, data, data_checksum })
     }
 
     /// What the partition is of.
@@ -153,7 +154,8 @@ impl PartitionReader {
         place: &Range<u64>,
         bytes: &Bytes,
     ) -> Result<Bytes> {
-        let body = block::open(bytes, place.start, name)?.len();
+        let checksum = if kind == LogKind::Index { self.log.checksum } else { self.data_checksum };
+        let body = checksum.open(bytes, place.start, name)?.len();
         let body = bytes.slice(..body);
         self.cache.put(kind, self.partition, place.start, &body);
         Ok(body)
@@ -164,6 +166,25 @@ impl PartitionReader {
         counts.data_reads += 1;
         counts.data_bytes += range.end - range.start;
         self.store.get_range(&self.data, range).map_err(|error| self.named(error))
+    }
+
+    /// The rows' bytes of the block of the data log that `bytes` at `offset` are, verified.
+    pub(crate) fn open_block<'b>(&self, bytes: &'b [u8], offset: u64) -> Result<&'b [u8]> {
+        let opened = self.data_checksum.open(bytes, offset, &self.data);
+        opened.map_err(|error| self.named(error))
+    }
+
+    /// The auxiliary table that `bytes` at `offset` of the log `name` are, verified.
+    pub(crate) fn parse_auxiliary(
+        &self,
+        bytes: &Bytes,
+        offset: u64,
+        name: &str,
+    ) -> Result<auxiliary::Reader> {
+        let checksum = LogChecksum::new(self.head().directory, self.partition, LogKind::Auxiliary);
+        let body = checksum.open(bytes, offset, name).map_err(|error| self.named(error))?.len();
+        auxiliary::Reader::parse(bytes.slice(..body))
+            .map_err(|damage| self.named(damage.of(name, offset)))
     }
 
     /// The rows of a verified block.

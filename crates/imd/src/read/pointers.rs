@@ -8,9 +8,9 @@ use esker_base::store::{SharedStore, runs};
 use esker_base::{Error, Result};
 use hashbrown::HashMap;
 
-use super::cache::{LogKind, PieceCache};
+use super::cache::PieceCache;
 use super::counts::Counts;
-use crate::block;
+use crate::checksum::{LogChecksum, LogKind};
 use crate::names;
 use crate::shape::VALUE_BYTES_MAX;
 use crate::write::{PAGE_BYTES, PAGE_VALUE_BYTES, Pointer, pages_of};
@@ -19,6 +19,7 @@ use crate::write::{PAGE_BYTES, PAGE_VALUE_BYTES, Pointer, pages_of};
 pub(crate) struct Values<'r> {
     pub(crate) store: &'r SharedStore,
     pub(crate) prefix: &'r str,
+    pub(crate) directory: u128,
     pub(crate) cache: &'r Arc<PieceCache>,
     pub(crate) ranks: u32,
     /// The length of all values, if they have one.
@@ -107,9 +108,10 @@ impl Values<'_> {
         }
         counts.data_reads += runs(&missing).len() as u64;
         counts.data_bytes += (missing.len() * PAGE_BYTES) as u64;
+        let checksum = LogChecksum::new(self.directory, rank, LogKind::Values);
         let read = self.store.get_ranges(name, &missing)?;
         for (place, bytes) in missing.iter().zip(read) {
-            let length = block::open(&bytes, place.start, name)?.len();
+            let length = checksum.open(&bytes, place.start, name)?.len();
             let page = bytes.slice(..length);
             self.cache.put(LogKind::Values, rank, place.start, &page);
             pages.insert(place.start, page);

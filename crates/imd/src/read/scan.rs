@@ -104,8 +104,8 @@ impl<'r> TableCursor<'r> {
         let start = (place.bytes.start - self.piece_start) as usize;
         let length = (place.bytes.end - place.bytes.start) as usize;
         let bytes = self.piece.slice(start..start + length);
-        let opened = block::open(&bytes, place.bytes.start, &self.reader.data);
-        let body = bytes.slice(..opened.map_err(|error| self.reader.named(error))?.len());
+        let opened = self.reader.open_block(&bytes, place.bytes.start)?.len();
+        let body = bytes.slice(..opened);
         let rows = self.reader.rows(&body, &place)?;
         self.rows.clear();
         self.rows.extend(
@@ -207,8 +207,7 @@ impl PartitionReader {
                 let place = table.place(block, shape);
                 let (from, to) = (place.bytes.start - start, place.bytes.end - start);
                 let piece = &bytes[from as usize..to as usize];
-                let body = block::open(piece, place.bytes.start, &self.data);
-                visit(&self.rows(body.map_err(|error| self.named(error))?, &place)?);
+                visit(&self.rows(self.open_block(piece, place.bytes.start)?, &place)?);
             }
             blocks.start = end;
         }

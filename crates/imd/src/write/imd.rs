@@ -215,6 +215,7 @@ impl<T: Transport> Imd<T> {
         let by_key = format == Format::Ordered;
         let bounds_memory = if by_key { left / 8 } else { 0 };
         let setup = Setup {
+            directory: head.directory,
             partition: me,
             partitions: head.hash_partitions(),
             shape: head.row_shape(),
@@ -226,7 +227,7 @@ impl<T: Transport> Imd<T> {
         head.encode(&mut head_bytes);
         let writer = PartitionWriter::create(store, prefix, setup, &head_bytes)?;
         let encoding = encoding_of(options);
-        let values = || ValueLog::create(store, prefix, me, value_memory);
+        let values = || ValueLog::create(store, prefix, &head, value_memory);
         let values = is_pointer.then(values).transpose()?;
         let fits_memory = if is_pointer { u64::MAX } else { writer.record_bytes_max() };
         let key_bytes = key_bytes_of(shape);
@@ -437,7 +438,8 @@ impl<T: Transport> Imd<T> {
         if let Some(values) = &mut self.local.values {
             values.sync()?;
         }
-        self.local.writer.epoch_flush()?;
+        let value_bytes = self.local.values.as_ref().map_or(0, ValueLog::bytes);
+        self.local.writer.epoch_flush(value_bytes)?;
         self.router.transport().barrier()?;
         if let Some(balancer) = &mut self.balancer {
             // Bounds that fitted this epoch badly are replaced before the next.

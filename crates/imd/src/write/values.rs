@@ -10,7 +10,8 @@ use std::ops::Range;
 use esker_base::store::{AppendLog, SharedStore};
 use esker_base::{Error, Kind, Result};
 
-use crate::block::{self, CHECKSUM_BYTES};
+use crate::checksum::{CHECKSUM_BYTES, LogChecksum, LogKind};
+use crate::index::head::Head;
 use crate::names;
 
 /// Bytes of a page, with its checksum.
@@ -25,6 +26,7 @@ const PAGES_MAX: u64 = 64;
 /// Takes values.
 pub(crate) struct ValueLog {
     log: Box<dyn AppendLog>,
+    checksum: LogChecksum,
     /// Pages that wait, the last one unfinished.
     pages: Vec<u8>,
     /// Bytes that are handed to the store at once.
@@ -41,17 +43,19 @@ impl std::fmt::Debug for ValueLog {
 }
 
 impl ValueLog {
-    /// That of `rank`, which keeps `memory_bytes` of values, as [`ValueLog::memory_bytes`] says.
+    /// That of the rank that `head` is of, which keeps `memory_bytes` of values, as
+    /// [`ValueLog::memory_bytes`] says.
     pub(crate) fn create(
         store: &SharedStore,
         prefix: &str,
-        rank: u32,
+        head: &Head,
         memory_bytes: u64,
     ) -> Result<Self> {
-        let log = store.append_log(&names::values(prefix, rank))?;
+        let log = store.append_log(&names::values(prefix, head.partition))?;
+        let checksum = LogChecksum::new(head.directory, head.partition, LogKind::Values);
         let piece_bytes = usize::try_from(memory_bytes).expect("few pages");
         let pages = Vec::with_capacity(piece_bytes);
-        Ok(Self { log, pages, piece_bytes, written: 0, poisoned: false })
+        Ok(Self { log, checksum, pages, piece_bytes, written: 0, poisoned: false })
     }
 
     /// Memory for values that wait, of all that a rank has.
@@ -83,7 +87,7 @@ impl ValueLog {
 
     fn seal(&mut self) -> Result<()> {
         let start = self.pages.len() - PAGE_VALUE_BYTES;
-        block::seal(&mut self.pages, start, self.written + start as u64);
+        self.checksum.seal(&mut self.pages, start, self.written + start as u64);
         if self.pages.len() >= self.piece_bytes { self.hand_over() } else { Ok(()) }
     }
 
@@ -175,11 +179,16 @@ mod tests {
     use esker_base::store::MemoryStore;
 
     use super::*;
+    use crate::shape::{Format, Shape};
 
     #[test]
     fn values_lie_where_their_pointers_say() {
         let store: SharedStore = Arc::new(MemoryStore::new());
-        let mut log = ValueLog::create(&store, "d/", 3, 2 * PAGE_BYTES as u64).expect("log");
+        let shape = Shape::Variable;
+        let format = Format::Pointer;
+        let head = Head { directory: 7, partition: 3, partitions: 4, format, shape };
+        let mut log = ValueLog::create(&store, "d/", &head, 2 * PAGE_BYTES as u64).expect("log");
+        let checksum = LogChecksum::new(7, 3, LogKind::Values);
         let lengths = [5, 0, 8000, 200, 20_000, 1, PAGE_VALUE_BYTES, 3];
         let values: Vec<Vec<u8>> = (1..).zip(lengths).map(|(i, n)| vec![i; n]).collect();
         let mut offsets = Vec::new();
@@ -197,7 +206,7 @@ mod tests {
             let mut bytes = Vec::new();
             for start in pages.clone().step_by(PAGE_BYTES) {
                 let page = &all[start as usize..start as usize + PAGE_BYTES];
-                bytes.extend_from_slice(block::open(page, start, "values").expect("verified"));
+                bytes.extend_from_slice(checksum.open(page, start, "values").expect("verified"));
             }
             let skip = offset % PAGE_VALUE_BYTES as u64;
             assert_eq!(&bytes[skip as usize..][..value.len()], value);
