@@ -10,10 +10,14 @@
 //! Here it is opened; `read/find.rs` finds keys, `read/whole.rs` lists what there is. Partitions are
 //! opened when they are first asked and stay open. One that cannot be read fails the
 //! queries that need it, by its number; others go on.
+//! Of a directory that was not finished readers see the epochs that are complete in all partitions,
+//! and nothing of later ones: after a crash some ranks have lost their part of those. A query then
+//! needs all partitions, to know which epochs that are.
 //! Concurrency: every method may be called from several threads at once.
 //! Source: DeltaFS thesis §5.2.3, §5.3.2.
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use esker_base::store::SharedStore;
@@ -39,6 +43,8 @@ pub struct Reader {
     pub(crate) directory: Option<Directory>,
     pub(crate) cache: Arc<PieceCache>,
     pub(crate) keeps_auxiliary: bool,
+    /// How many epochs are complete in all partitions, once that is known.
+    complete: OnceLock<u32>,
     /// Guards partitions that were opened.
     open: Mutex<HashMap<u32, Arc<PartitionReader>>>,
     /// Guards auxiliary tables that were read, by partition and offset.
@@ -99,6 +105,7 @@ impl Reader {
             directory,
             cache,
             keeps_auxiliary: cache_bytes > 0,
+            complete: OnceLock::new(),
             open: Mutex::default(),
             auxiliary: Mutex::default(),
         })
@@ -137,9 +144,9 @@ impl Reader {
         self.head.partitions
     }
 
-    /// How many epochs are complete in all partitions: they have all that was appended in them.
-    /// Later ones may have the records of some partitions. Free if the directory was finished, else
-    /// it opens all partitions.
+    /// How many epochs are complete in all partitions: they have all that was appended in them, and
+    /// are what readers see. Free if the directory was finished; else the first call, or query, opens
+    /// all partitions.
     ///
     /// # Errors
     /// That of the first partition that cannot be read, by its number.
@@ -147,12 +154,37 @@ impl Reader {
         if let Some(directory) = &self.directory {
             return Ok(directory.epochs);
         }
-        let mut counts = Counts::default();
-        let mut least = u32::MAX;
-        for partition in 0..self.partitions() {
-            least = least.min(self.partition(partition, &mut counts)?.epochs());
+        if let Some(complete) = self.complete.get() {
+            return Ok(*complete);
         }
-        Ok(least)
+        let least = self.partition_epochs()?.into_iter().min().unwrap_or(0);
+        Ok(*self.complete.get_or_init(|| least))
+    }
+
+    /// How many later epochs some partitions have, of which readers see nothing, since others lack
+    /// their part: 0 if the directory was finished. Cost: as [`Reader::epochs_complete`].
+    ///
+    /// # Errors
+    /// As [`Reader::epochs_complete`].
+    pub fn epochs_incomplete(&self) -> Result<u32> {
+        if self.directory.is_some() {
+            return Ok(0);
+        }
+        let most = self.partition_epochs()?.into_iter().max().unwrap_or(0);
+        Ok(most - self.epochs_complete()?)
+    }
+
+    /// How many epochs each partition has.
+    fn partition_epochs(&self) -> Result<Vec<u32>> {
+        let mut counts = Counts::default();
+        let epochs = |partition| Ok(self.partition(partition, &mut counts)?.epochs());
+        (0..self.partitions()).map(epochs).collect()
+    }
+
+    /// Those of `epochs` that are complete.
+    pub(crate) fn within_complete(&self, epochs: Range<u32>) -> Result<Range<u32>> {
+        let end = epochs.end.min(self.epochs_complete()?);
+        Ok(epochs.start.min(end)..end)
     }
 
     /// Partition `partition`, opened.

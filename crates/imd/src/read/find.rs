@@ -33,7 +33,7 @@ struct Task {
 }
 
 impl Reader {
-    /// All values of `key`.
+    /// All values that `key` got in epochs that are complete ([`Reader::epochs_complete`]).
     ///
     /// # Errors
     /// Those of partitions that are needed and cannot be read.
@@ -41,7 +41,7 @@ impl Reader {
         self.get_epochs(key, 0..u32::MAX)
     }
 
-    /// The values that `key` got in `epochs`.
+    /// The values that `key` got in those of `epochs` that are complete.
     ///
     /// Cost, cold: the end of the partition's index log (or all of it if small); for each epoch a
     /// slot of the index, unless the log was read whole, and 1.01 blocks of the data log.
@@ -53,7 +53,8 @@ impl Reader {
         Ok(Answer { values: values.pop().unwrap_or_default(), counts })
     }
 
-    /// The values that each of `keys` got in `epochs`, found by `threads` threads.
+    /// The values that each of `keys` got in those of `epochs` that are complete, found by `threads`
+    /// threads.
     ///
     /// # Errors
     /// As [`Reader::get`], for any key.
@@ -64,6 +65,7 @@ impl Reader {
         threads: usize,
     ) -> Result<Answers> {
         let mut counts = Counts::default();
+        let epochs = self.within_complete(epochs)?;
         let tasks = self.tasks(keys, epochs, &mut counts)?;
         let parts = share(&tasks, threads, |task, part: &mut (Vec<Found>, Counts)| {
             self.do_task(task, keys, &mut part.1, &mut part.0)

@@ -57,7 +57,7 @@ impl Reader {
         for partition in 0..self.partitions() {
             let reader = self.partition(partition, &mut counts)?;
             let shape = reader.head().row_shape();
-            for epoch in 0..reader.epochs() {
+            for epoch in 0..self.epochs_complete()? {
                 let parts = Arc::clone(reader.epoch(epoch, &mut counts)?);
                 for table in parts.segments.iter().flat_map(|segment| &segment.tables) {
                     let blocks = table.blocks(shape);
@@ -114,6 +114,7 @@ impl Reader {
         counts: &mut Counts,
         mut visit: impl FnMut(&Bytes, &Bytes, &mut Counts) -> Result<bool>,
     ) -> Result<bool> {
+        let epochs = self.within_complete(epochs)?;
         let mut readers = Vec::new();
         for partition in 0..self.partitions() {
             readers.push(self.partition(partition, counts)?);
@@ -126,7 +127,7 @@ impl Reader {
         for group in groups {
             let mut parts = Vec::new();
             for reader in group {
-                for epoch in epochs.start..epochs.end.min(reader.epochs()) {
+                for epoch in epochs.clone() {
                     parts.push((reader, reader.epoch(epoch, counts)?));
                 }
             }
@@ -161,7 +162,7 @@ impl Reader {
         let mut rows = 0;
         for partition in 0..self.partitions() {
             let reader = self.partition(partition, &mut counts)?;
-            for epoch in 0..reader.epochs() {
+            for epoch in 0..self.epochs_complete()? {
                 let parts = Arc::clone(reader.epoch(epoch, &mut counts)?);
                 for table in parts.segments.iter().flat_map(|segment| &segment.tables) {
                     rows += u64::from(table.rows);
@@ -206,7 +207,7 @@ impl Reader {
             return Err(Error::new(Kind::Invalid, what));
         }
         let mut counts = Counts::default();
-        if low > high {
+        if low > high || epoch >= self.epochs_complete()? {
             return Ok(counts);
         }
         let bounds = self.directory.as_ref().and_then(|all| all.bounds.get(epoch as usize));
