@@ -3,10 +3,10 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use esker_base::{Kind, Result};
+use esker_base::{Kind, Random, Result};
 use esker_comm::threads::{self, ThreadTransport};
 use esker_comm::transport::DEADLINE;
 use esker_comm::{Channel, Counters, Message, NodeMap, Rank, Sent, Transport};
@@ -15,6 +15,7 @@ use esker_shared::message::{REPLY, REQUEST};
 use esker_shared::{SharedFile, SharedJob};
 use esker_table::segment::Segment;
 
+use crate::campaign;
 use crate::support::{JOB, memory, options, repository, same};
 
 /// What becomes of requests that a rank sends.
@@ -72,18 +73,28 @@ impl Transport for Stalling<'_> {
                 self.held.push((to, bytes));
                 Ok(Sent::Done)
             }
+            Requests::Pass if channel == REQUEST && !self.held.is_empty() => {
+                self.send_held()?;
+                if self.held.is_empty() {
+                    return self.inner.try_send(to, channel, bytes);
+                }
+                Ok(Sent::Full(bytes))
+            }
             _ => self.inner.try_send(to, channel, bytes),
         }
     }
 
     fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>> {
-        match self.requests() {
-            Requests::Pass => self.send_held()?,
-            // All that is waited for is a stalled request.
-            Requests::Unanswered => self.was_refused = channels.contains(&REPLY),
-            Requests::Refused => {}
-        }
-        if !std::mem::take(&mut self.was_refused) {
+        let awaits_reply = channels.contains(&REPLY);
+        let is_stalled = match self.requests() {
+            Requests::Pass => {
+                self.send_held()?;
+                false
+            }
+            Requests::Unanswered => awaits_reply,
+            Requests::Refused => awaits_reply && !self.held.is_empty(),
+        };
+        if !std::mem::take(&mut self.was_refused) && !is_stalled {
             return self.inner.receive(channels, wait);
         }
         self.ahead_ns += wait.as_nanos() as u64;
@@ -203,6 +214,57 @@ fn an_answer_that_comes_late_is_no_loss() {
         }
         Ok(())
     });
+}
+
+/// Whatever a rank writes and syncs while its requests stall now and then: a sync succeeds once nothing
+/// stalls, and what a sync that succeeded was for is read by all.
+fn history(seed: u64) {
+    const FILE_BYTES: u64 = 3_000;
+    let wanted = Mutex::new(Vec::new());
+    run_stalling(1, |job, file, requests| {
+        if job.segments().rank() == Rank(1) {
+            let mut random = Random::from_seed(seed);
+            let mut model = Vec::new();
+            for step in 0..60 {
+                match random.below(9) {
+                    0 => requests.set(Requests::Refused),
+                    1 => requests.set(Requests::Unanswered),
+                    2 | 3 => requests.set(Requests::Pass),
+                    4 | 5 => match (job.sync(file), requests.get()) {
+                        (Ok(()), Requests::Pass) => {
+                            let got = job.read(file, 0, 1 << 20)?;
+                            same(&got, &model, &format!("seed {seed}, step {step}"));
+                        }
+                        // Nothing was left to send, and no answer to wait for.
+                        (Ok(()), _) => {}
+                        (Err(error), stalled) => {
+                            assert_ne!(stalled, Requests::Pass, "seed {seed}, {step}: {error}");
+                        }
+                    },
+                    _ => {
+                        let offset = random.below(FILE_BYTES);
+                        let bytes = vec![1 + step as u8; 1 + random.below(400) as usize];
+                        job.write(file, offset, &bytes)?;
+                        let range = offset as usize..offset as usize + bytes.len();
+                        model.resize(model.len().max(range.end), 0);
+                        model[range].copy_from_slice(&bytes);
+                    }
+                }
+            }
+            requests.set(Requests::Pass);
+            assert_synced(job, file, &model)?;
+            *wanted.lock().expect("no rank has panicked") = model;
+        }
+        job.barrier()?;
+        let wanted = wanted.lock().expect("no rank has panicked").clone();
+        same(&job.read(file, 0, 1 << 20)?, &wanted, &format!("seed {seed}: in the end"));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_sync_that_succeeds_has_sent_all_whatever_stalled_before() {
+    campaign::quick(0..40, history);
 }
 
 /// Symptom: when rank 0 could not cut a file, or a rank could not send what it had written before, the
