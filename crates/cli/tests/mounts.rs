@@ -159,6 +159,31 @@ fn what_was_synced_survives_the_death_of_the_mount() {
     mounted.esker.ok(["verify"]);
 }
 
+/// As `at_always_a_file_that_is_closed_survives_power_loss` in the tests of `esker-fuse`, with
+/// processes: the mount is killed as soon as `close` has returned.
+#[test]
+fn at_always_a_file_that_is_closed_survives_the_death_of_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new();
+    mounted.mount(&["mount", "--write", "closed", "--durability", "always"]);
+    let large: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let names: Vec<String> = (0..20).map(|n| format!("small {n}")).collect();
+    fs::write(mounted.path("large"), &large).expect("write");
+    for name in &names {
+        fs::write(mounted.path(name), name).expect("write");
+    }
+    mounted.crash();
+    mounted.mount(&["mount", "--write", "closed", "--durability", "always", "--resume"]);
+    assert!(fs::read(mounted.path("large")).expect("read") == large);
+    for name in &names {
+        assert_eq!(fs::read_to_string(mounted.path(name)).expect("read"), *name);
+    }
+    mounted.end();
+    mounted.esker.ok(["verify"]);
+}
+
 #[test]
 fn two_mounts_of_a_snapshot_and_a_writer_on_it_do_not_disturb_each_other() {
     if !can_mount() {

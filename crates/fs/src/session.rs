@@ -13,7 +13,7 @@ use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteG
 use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::SetId;
 use esker_table::schema::{Key, Row};
-use esker_table::tree::{Draft, Slot, Tree, TreeOptions, TreeStatistics, Verdict};
+use esker_table::tree::{Draft, Durability, Slot, Tree, TreeOptions, TreeStatistics, Verdict};
 
 use crate::data::DataLogs;
 use crate::dir::{Dir, DirNode};
@@ -369,6 +369,13 @@ impl Session {
         self.settle()?;
         self.data.sync()?;
         self.tree().sync()
+    }
+
+    /// True at durability `Always`: a call that changes something returns once the change survives
+    /// power loss.
+    #[must_use]
+    pub fn syncs_each_change(&self) -> bool {
+        self.tree().durability() == Durability::Always
     }
 
     /// Writes every change made so far into tables and commits them: as [`Session::sync`], and the

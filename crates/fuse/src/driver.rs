@@ -114,10 +114,15 @@ fn value(reply: ReplyXattr, size: u32, value: Result<Vec<u8>, Errno>) {
     }
 }
 
-/// What the kernel knows of a file's pages stays true; it need not tell when a file is closed,
-/// only when it is released.
-fn open_flags() -> FopenFlags {
-    FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH
+/// The reply flags for a file that is opened with `flags`. The kernel's pages stay valid. It sends a
+/// `flush` at each close only if that close must wait for the store.
+fn open_flags(flags: OFlags, flushes_at_close: bool) -> FopenFlags {
+    let may_change = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+    if flushes_at_close && may_change {
+        FopenFlags::FOPEN_KEEP_CACHE
+    } else {
+        FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH
+    }
 }
 
 /// Whether `request` comes from somebody whose writing takes set-id bits away.
@@ -295,7 +300,11 @@ impl Filesystem for Driver {
         let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
         let register = |file: &File| reply.open_backing(file);
         match self.0.open(number.0, flags, drops_set_id(request), register) {
-            Ok(None) => reply.opened(FileHandle(0), open_flags()),
+            Ok(None) => {
+                let flags = open_flags(flags, self.0.flushes_at_close());
+                reply.opened(FileHandle(0), flags);
+            }
+            // Never a file of a session that syncs each change: `close` need not wait.
             Ok(Some(backing)) => {
                 reply.opened_passthrough(FileHandle(0), FopenFlags::FOPEN_NOFLUSH, &backing);
             }
@@ -310,14 +319,16 @@ impl Filesystem for Driver {
         name: &OsStr,
         mode: u32,
         _umask: u32,
-        _flags: i32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
         let asked = Asked::new(FileKind::File, mode);
         let register = |file: &File| reply.open_backing(file);
         match self.0.create(request, parent.0, name.as_bytes(), &asked, register) {
             Ok((attr, None)) => {
-                reply.created(&TTL, &attr, GENERATION, FileHandle(0), open_flags());
+                let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+                let flags = open_flags(flags, self.0.flushes_at_close());
+                reply.created(&TTL, &attr, GENERATION, FileHandle(0), flags);
             }
             Ok((attr, Some(backing))) => {
                 let flags = FopenFlags::FOPEN_NOFLUSH;
@@ -363,9 +374,13 @@ impl Filesystem for Driver {
         }
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // Not at each close but at the last one, which is a release; the kernel asks once only.
-        reply.error(Errno::ENOSYS);
+    fn flush(&self, _: &Request, number: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        if self.0.flushes_at_close() {
+            empty(reply, self.0.flush(number.0));
+        } else {
+            // The last close is a release, which nobody waits for. The kernel does not ask again.
+            reply.error(Errno::ENOSYS);
+        }
     }
 
     fn release(

@@ -343,6 +343,14 @@ impl Front {
         Ok(())
     }
 
+    /// Makes what was written to the file an operation of the session, as a program closes it; at
+    /// durability `always` it survives power loss then.
+    pub(crate) fn flush(&self, number: u64) -> Result<(), Errno> {
+        let flushed = self.session()?.flush_file(&self.changing(number)?);
+        self.note_change();
+        flushed.map_err(|error| self.errno(&error))
+    }
+
     /// Returns once the file survives power loss.
     pub(crate) fn fsync(&self, number: u64) -> Result<(), Errno> {
         let Some(session) = self.view.session() else { return Ok(()) };

@@ -86,6 +86,11 @@ impl Front {
         }
     }
 
+    /// Whether `close` waits until what was written survives power loss: at durability `always`.
+    pub(crate) fn flushes_at_close(&self) -> bool {
+        self.view.session().is_some_and(|session| session.syncs_each_change())
+    }
+
     /// The session, if this mount takes changes.
     pub(crate) fn session(&self) -> Result<&Arc<Session>, Errno> {
         self.view.session().ok_or(Errno::EROFS)

@@ -1,13 +1,16 @@
 //! Stores that fail: what programs are told, and that nothing acknowledged is lost.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::{Effect, FaultStore, MemoryStore};
 use esker_fs::namespace::Follow;
+use esker_fs::session::{Session, SessionOptions};
 use esker_fuse::View;
+use esker_table::tree::{Durability, TreeOptions};
 
 use crate::mounted::{Mounted, can_mount, options, repository};
 
@@ -93,6 +96,48 @@ fn a_mount_whose_store_vanished_answers_errors_and_can_be_unmounted() {
     std::fs::read(mounted.path("before")).expect_err("nothing can be read any more");
     assert_eq!(names(&mounted), ["after", "before"], "names are in memory");
     let _ = mounted.end();
+}
+
+/// A closed file had no bytes after power loss at durability `always`: `close` returned before the
+/// mount had put what was written, as the mount answered FLUSH with ENOSYS and put it at the
+/// release, which no program waits for. FLUSH makes it an operation, which `always` syncs.
+#[test]
+fn at_always_a_file_that_is_closed_survives_power_loss() {
+    if !can_mount() {
+        return;
+    }
+    let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));
+    let tree = TreeOptions { durability: Durability::Always, ..TreeOptions::default() };
+    let options = || SessionOptions { tree: tree.clone(), ..options() };
+    let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));
+    let set = session.set();
+    let mounted = Mounted::new(View::Session(session.clone()));
+    let after_power_loss = || {
+        let image = store.after_power_loss().expect("an image");
+        repository(image).resume(set, options()).expect("resume")
+    };
+    let read = |resumed: &Session, name: &str| {
+        let inode = resumed.stat(format!("/{name}"), Follow::No).expect("stat");
+        resumed.read(&inode, 0, 2 * LARGE).expect("read")
+    };
+    for round in 0..20 {
+        let small = format!("small {round}");
+        std::fs::write(mounted.path(&small), small.as_bytes()).expect("write");
+        assert_eq!(read(&after_power_loss(), &small), small.as_bytes(), "of {small}");
+    }
+    std::fs::write(mounted.path("large"), content(1)).expect("write");
+    assert!(read(&after_power_loss(), "large") == content(1));
+    // Any close counts, not only the last.
+    let file = File::options().append(true).open(mounted.path("large")).expect("open");
+    let mut other = file.try_clone().expect("a second descriptor");
+    other.write_all(b"more").expect("write");
+    drop(other);
+    assert!(read(&after_power_loss(), "large") == [content(1), b"more".to_vec()].concat());
+    file.set_len(5).expect("cut");
+    drop(file);
+    assert_eq!(read(&after_power_loss(), "large"), content(1)[..5]);
+    mounted.end().expect("closed");
+    drop(session);
 }
 
 #[test]
