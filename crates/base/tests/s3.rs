@@ -4,9 +4,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 use esker_base::Kind;
-use esker_base::store::{SharedStore, Store, conformance, url};
+use esker_base::store::identity::Identity;
+use esker_base::store::{S3Store, SharedStore, Store, conformance, url};
 
-use super::lossy_proxy::LossyProxy;
+use super::faulty_proxy::{Fault, FaultyProxy};
 use super::s3_server::S3Server;
 
 /// More than one part of an upload.
@@ -59,25 +60,25 @@ fn by_url() {
 #[test]
 fn lost_answers_do_not_make_winners_losers() {
     let Some(server) = S3Server::start() else { return };
-    let proxy = LossyProxy::start(server.address());
+    let proxy = FaultyProxy::start(server.address());
     let store = server.store_by(proxy.address(), "p");
-    proxy.lose("PUT", "/p/small");
+    proxy.harm_next("PUT", "/p/small", Fault::DropAnswer);
     store.put_if_absent("small", b"x").expect("put, though the answer was lost");
-    assert!(proxy.has_lost());
+    assert!(proxy.has_harmed());
     let again = store.put_if_absent("small", b"x").expect_err("taken by now");
     assert_eq!(again.kind(), Kind::Exists);
 
-    proxy.lose("POST", "uploadId=");
+    proxy.harm_next("POST", "uploadId=", Fault::DropAnswer);
     let large = vec![3; LARGE_BYTES];
     store.put_if_absent("large", &large).expect("put, though the answer was lost");
-    assert!(proxy.has_lost());
+    assert!(proxy.has_harmed());
     assert_eq!(store.get("large", u64::MAX).expect("get"), large);
 
     let log = store.append_log("log").expect("log");
     log.append(b"0123").expect("append");
-    proxy.lose("PUT", "/p/log/");
+    proxy.harm_next("PUT", "/p/log/", Fault::DropAnswer);
     log.sync().expect("sync, though the answer was lost");
-    assert!(proxy.has_lost());
+    assert!(proxy.has_harmed());
     assert_eq!(store.get("log", 10).expect("get"), "0123");
 }
 
@@ -135,7 +136,7 @@ fn errors_say_what_to_do() {
             let value = if name == key { value.into() } else { old };
             (name, value)
         });
-        esker_base::store::S3Store::with_variables("bucket", "", variables).expect("a store")
+        S3Store::with_variables("bucket", "", variables).expect("a store")
     };
     let store = refused("AWS_SECRET_ACCESS_KEY", "wrong");
     for error in [
@@ -148,11 +149,26 @@ fn errors_say_what_to_do() {
         assert!(error.to_string().contains("AWS_ACCESS_KEY_ID"), "{error}");
     }
     let variables = server.variables(server.address());
-    let store = esker_base::store::S3Store::with_variables("absent-bucket", "", variables)
-        .expect("a store");
+    let store = S3Store::with_variables("absent-bucket", "", variables).expect("a store");
     let error = store.put_if_absent("a", b"x").expect_err("no bucket");
     assert_eq!(error.kind(), Kind::NotFound);
     assert!(error.to_string().contains("make it first"), "{error}");
+    // `NotFound` would say that an object is absent, as `esker.json` of what is no store.
+    let read = Identity::read(&store).expect_err("no bucket");
+    for error in [store.get("a", 1).expect_err("no bucket"), read] {
+        assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+        assert!(error.to_string().contains("is the bucket absent-bucket there?"), "{error}");
+    }
+}
+
+/// The AWS command line needs no more than the address either.
+#[test]
+fn an_endpoint_without_encryption_needs_no_other_variable() {
+    let Some(server) = S3Server::start() else { return };
+    let mut variables = server.variables(server.address());
+    variables.retain(|(name, _)| name != "AWS_ALLOW_HTTP");
+    let store = S3Store::with_variables("bucket", "", variables).expect("a store");
+    store.put_if_absent("a", b"x").expect("put");
 }
 
 /// The library may be called from a program that has a runtime of its own.

@@ -1,19 +1,22 @@
-//! Connection: the clients, the runtime that drives them, and the conditional put that both the
-//! writer and the log are made of.
+//! Connection: the clients, the runtime that drives them, and the requests that objects and logs have
+//! in common: conditional puts, listings, deletions.
 
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
+use futures_util::StreamExt;
+use object_store::aws::AmazonS3;
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
 use object_store::{
-    Attribute, Attributes, ClientOptions, Error as S3Error, GetOptions, HeaderMap, HeaderValue,
-    ObjectStore, PutMode, PutOptions, RetryConfig,
+    Attribute, Attributes, Error as S3Error, GetOptions, ListResult, ObjectStore, PutMode,
+    PutOptions, Result as S3Result,
 };
 use tokio::runtime::Runtime;
 
+use super::attempts::Attempts;
+use super::settings::Settings;
 use super::{failure, pieces};
 use crate::store::name::{self, NAME_BYTES_MAX};
 use crate::store::taken;
@@ -22,17 +25,8 @@ use crate::{Error, Kind, Random, Result};
 /// Threads that drive the network: enough for TLS to overlap with copying.
 const THREADS: usize = 2;
 
-/// A request, with its body, may take so long: a part over a slow line.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// Requests are tried again so often and for so long: a restart of a gateway.
-const RETRIES_MAX: usize = 8;
-const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// A conditional put that was refused although the name is free (another was under way and came to
-/// nothing) is tried again so often, the first time after this wait, then after twice as long.
-const PUTS_MAX: u32 = 8;
-const PUT_WAIT: Duration = Duration::from_millis(5);
+/// Keys that one request deletes: as many as S3 takes.
+const DELETIONS_MAX: usize = 1000;
 
 /// The user metadata that holds an object's mark.
 const MARK: &str = "esker-put";
@@ -44,6 +38,7 @@ pub(super) struct Connection {
     sealing: AmazonS3,
     /// Only `None` while it is dropped.
     runtime: Option<Runtime>,
+    attempts: Attempts,
     bucket: String,
     prefix: String,
     url: String,
@@ -53,16 +48,13 @@ pub(super) struct Connection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mark(String);
 
-/// What a conditional write that failed has come to.
-pub(super) enum Settled {
-    /// It came through all the same.
+/// Whose object is there after a conditional write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WriteOutcome {
+    /// The one that was to be written.
     Ours,
-    /// The name is somebody else's.
+    /// Another one.
     Taken,
-    /// It was refused, but the name is free.
-    Free(S3Error),
-    /// It failed.
-    Failed(S3Error),
 }
 
 impl Connection {
@@ -75,38 +67,12 @@ impl Connection {
             "" => format!("s3://{bucket}"),
             _ => format!("s3://{bucket}/{prefix}"),
         };
-        let mut options = ClientOptions::new().with_timeout(REQUEST_TIMEOUT);
-        let retry = RetryConfig {
-            max_retries: RETRIES_MAX,
-            retry_timeout: RETRY_TIMEOUT,
-            ..RetryConfig::default()
-        };
-        let mut builder = AmazonS3Builder::new().with_bucket_name(bucket).with_retry(retry);
-        for (key, value) in variables {
-            if !key.starts_with("AWS_") {
-                continue;
-            }
-            match key.to_ascii_lowercase().parse() {
-                Ok(AmazonS3ConfigKey::Client(key)) => options = options.with_config(key, value),
-                Ok(AmazonS3ConfigKey::Bucket) | Err(_) => {}
-                Ok(key) => builder = builder.with_config(key, value),
-            }
-        }
-        let invalid = |error: S3Error| {
+        let settings = Settings::new(bucket, variables).map_err(|error| error.within(&url))?;
+        let attempts = settings.attempts;
+        let (client, sealing) = settings.clients().map_err(|error| {
             let what = format!("{url}: check the environment variables AWS_*");
             Error::new(Kind::Invalid, what).with_source(error)
-        };
-        let client =
-            builder.clone().with_client_options(options.clone()).build().map_err(invalid)?;
-        let absent = HeaderMap::from_iter([(
-            "if-none-match".parse().expect("a header name"),
-            HeaderValue::from_static("*"),
-        )]);
-        let sealing = builder
-            .with_credentials(Arc::clone(client.credentials()))
-            .with_client_options(options.with_default_headers(absent))
-            .build()
-            .map_err(invalid)?;
+        })?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .thread_name("esker-s3")
@@ -114,7 +80,7 @@ impl Connection {
             .build()
             .map_err(|error| Error::io(error, format!("start threads for {url}")))?;
         let (bucket, prefix) = (bucket.into(), prefix.into());
-        Ok(Self { client, sealing, runtime: Some(runtime), bucket, prefix, url })
+        Ok(Self { client, sealing, runtime: Some(runtime), attempts, bucket, prefix, url })
     }
 
     pub(super) fn url(&self) -> &str {
@@ -127,6 +93,10 @@ impl Connection {
 
     pub(super) fn sealing(&self) -> &AmazonS3 {
         &self.sealing
+    }
+
+    pub(super) fn attempts(&self) -> &Attempts {
+        &self.attempts
     }
 
     /// Checks that `name` is one, that it is not a piece of a log, and that it fits a key.
@@ -151,12 +121,6 @@ impl Connection {
         };
         // Not `Path::from`: it would rewrite characters that other clients leave alone.
         Path::parse(&key).map_err(|error| Error::new(Kind::Invalid, key).with_source(error))
-    }
-
-    /// The key prefix of a listing below `prefix`; `None` is the whole bucket.
-    pub(super) fn directory(&self, prefix: &str) -> Result<Option<Path>> {
-        let path = self.path(prefix)?;
-        Ok(if path.as_ref().is_empty() { None } else { Some(path) })
     }
 
     /// The name at `path`, if it lies in this store.
@@ -205,39 +169,104 @@ impl Connection {
     async fn put_conditionally(&self, name: &str, bytes: Bytes) -> Result<()> {
         let path = self.path(name)?;
         let mark = Mark::new();
-        let mut puts = 0;
-        loop {
+        let bytes_count = bytes.len() as u64;
+        let put = || async {
             let options = PutOptions {
                 mode: PutMode::Create,
                 attributes: mark.attributes(),
                 ..PutOptions::default()
             };
-            let outcome = self.client.put_opts(&path, bytes.clone().into(), options).await;
-            let Err(error) = outcome else { return Ok(()) };
-            puts += 1;
-            match self.settle(&path, &mark, error).await {
-                Settled::Ours => return Ok(()),
-                Settled::Taken => return Err(taken(name)),
-                Settled::Free(_) if puts < PUTS_MAX => {
-                    tokio::time::sleep(PUT_WAIT * (1 << (puts - 1))).await;
-                }
-                Settled::Free(error) | Settled::Failed(error) => {
-                    return Err(self.failed("put", name, error));
-                }
+            let put = self.client.put_opts(&path, bytes.clone().into(), options);
+            match self.attempts.within(bytes_count, put).await {
+                Ok(_) => Ok(WriteOutcome::Ours),
+                Err(error) => self.resolve_write(&path, &mark, error).await,
             }
+        };
+        match self.attempts.repeat(bytes_count, put).await {
+            Ok(WriteOutcome::Ours) => Ok(()),
+            Ok(WriteOutcome::Taken) => Err(taken(name)),
+            Err(error) => Err(self.failed("put", name, error)),
         }
     }
 
     /// Finds out what a conditional write at `path` that answered `error` has come to.
-    pub(super) async fn settle(&self, path: &Path, mark: &Mark, error: S3Error) -> Settled {
-        let refused = failure::is_refusal(&error);
+    ///
+    /// # Errors
+    /// If there is no object, `error`. If that is not known, an error that is no refusal: a write
+    /// that was refused may be this one's own first attempt.
+    pub(super) async fn resolve_write(
+        &self,
+        path: &Path,
+        mark: &Mark,
+        error: S3Error,
+    ) -> S3Result<WriteOutcome> {
         let head = GetOptions { head: true, ..GetOptions::default() };
-        match self.client.get_opts(path, head).await {
-            Ok(found) if mark.is_on(&found.attributes) => Settled::Ours,
-            Ok(_) => Settled::Taken,
-            Err(S3Error::NotFound { .. }) if refused => Settled::Free(error),
-            Err(_) => Settled::Failed(error),
+        match self.attempts.within(0, self.client.get_opts(path, head)).await {
+            Ok(found) if mark.is_on(&found.attributes) => Ok(WriteOutcome::Ours),
+            Ok(_) => Ok(WriteOutcome::Taken),
+            Err(unknown)
+                if failure::is_refusal(&error) && !matches!(unknown, S3Error::NotFound { .. }) =>
+            {
+                Err(unknown)
+            }
+            Err(_) => Err(error),
         }
+    }
+
+    /// Passes the pages of a listing below `prefix` (empty, or ending in `/`) to `take`; each page is
+    /// asked for until it is whole. With a `delimiter`, what lies deeper is cut off behind it.
+    pub(super) async fn list(
+        &self,
+        prefix: &str,
+        delimiter: Option<&'static str>,
+        mut take: impl FnMut(ListResult),
+    ) -> Result<()> {
+        let failed = |error| self.failed("list", prefix, error);
+        let key_prefix = match (self.prefix.as_str(), prefix) {
+            ("", prefix) => prefix.to_owned(),
+            (store, prefix) => format!("{store}/{prefix}"),
+        };
+        let below = (!key_prefix.is_empty()).then_some(key_prefix.as_str());
+        let mut page_token = None;
+        loop {
+            let request = || {
+                let options = PaginatedListOptions {
+                    delimiter: delimiter.map(Into::into),
+                    page_token: page_token.clone(),
+                    ..PaginatedListOptions::default()
+                };
+                self.client.list_paginated(below, options)
+            };
+            let page = self.attempts.request(0, request).await.map_err(failed)?;
+            take(page.result);
+            if page.page_token.is_none() {
+                return Ok(());
+            }
+            if page.page_token == page_token {
+                let source = "the server gave the same page twice".into();
+                return Err(failed(S3Error::Generic { store: "S3", source }));
+            }
+            page_token = page.page_token;
+        }
+    }
+
+    /// Deletes the objects at `paths`; some of them may be gone already. `name` is for errors.
+    pub(super) async fn delete(&self, name: &str, paths: &[Path]) -> Result<()> {
+        for paths in paths.chunks(DELETIONS_MAX) {
+            let request = || async {
+                let paths: Vec<_> = paths.iter().cloned().map(Ok).collect();
+                let paths = futures_util::stream::iter(paths).boxed();
+                let outcomes: Vec<S3Result<Path>> =
+                    self.client.delete_stream(paths).collect().await;
+                let failed = |outcome: S3Result<Path>| outcome.err();
+                let mut failures = outcomes.into_iter().filter_map(failed);
+                // An attempt whose answer was lost may have deleted it.
+                failures.find(|error| !failure::is_deleted(error)).map_or(Ok(()), Err)
+            };
+            let deleted = self.attempts.request(0, request).await;
+            deleted.map_err(|error| self.failed("delete", name, error))?;
+        }
+        Ok(())
     }
 }
 

@@ -4,26 +4,27 @@ use object_store::Error as S3Error;
 
 use crate::{Error, Kind};
 
-/// Servers answer with pages of XML; so many characters of it say what it is.
+/// Servers answer with pages of text; so many characters of it say what it is.
 const CAUSE_CHARS_MAX: usize = 300;
 
 /// The error of `action` on `place` in `bucket` having failed with `error`.
 pub(super) fn failed(action: &str, place: &str, bucket: &str, error: S3Error) -> Error {
-    let denied =
-        || (Kind::Denied, "check AWS_ACCESS_KEY_ID and the policy of the bucket".to_owned());
-    let no_bucket = || (Kind::NotFound, format!("is the bucket {bucket} there? make it first"));
+    let no_bucket =
+        format!("is the bucket {bucket} there? make it first, or check AWS_ENDPOINT_URL");
     let cause = error.to_string();
     let (kind, advice) = match &error {
         S3Error::NotFound { .. } if action == "get" => {
             (Kind::NotFound, "no such object in this store".to_owned())
         }
-        S3Error::NotFound { .. } => no_bucket(),
-        S3Error::PermissionDenied { .. } | S3Error::Unauthenticated { .. } => denied(),
-        // Listings come without their status.
-        S3Error::Generic { .. } if ["401", "403"].iter().any(|code| has_status(&cause, code)) => {
-            denied()
+        S3Error::NotFound { .. } if cause.contains("NoSuchUpload") => {
+            (Kind::Unavailable, "somebody removed the unfinished upload: write it again".to_owned())
         }
-        S3Error::Generic { .. } if has_status(&cause, "404") => no_bucket(),
+        S3Error::NotFound { .. } if ["list", "delete"].contains(&action) => {
+            // Not `NotFound`: it would say that an object is absent.
+            (Kind::Unavailable, no_bucket)
+        }
+        S3Error::NotFound { .. } => (Kind::NotFound, no_bucket),
+        S3Error::PermissionDenied { .. } | S3Error::Unauthenticated { .. } => denied(),
         S3Error::NotSupported { .. } | S3Error::NotImplemented { .. } => (
             Kind::Invalid,
             "the server lacks what Esker needs: use one with conditional writes".to_owned(),
@@ -32,15 +33,53 @@ pub(super) fn failed(action: &str, place: &str, bucket: &str, error: S3Error) ->
         error if is_refusal(error) => {
             (Kind::Conflict, "somebody else wrote at the same time: look again".to_owned())
         }
-        _ => (Kind::Unavailable, "check AWS_ENDPOINT_URL and the server, and retry".to_owned()),
+        _ if lacks_keys(&cause) => (
+            Kind::Denied,
+            "no keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE".to_owned(),
+        ),
+        // Listings and deletions come without their status.
+        _ => match status_of(&cause) {
+            Some(401 | 403) => denied(),
+            Some(404) => (Kind::Unavailable, no_bucket),
+            Some(301 | 307 | 400) => {
+                (Kind::Invalid, "check AWS_REGION, AWS_ENDPOINT_URL and the keys".to_owned())
+            }
+            _ if cause.contains("(code: AccessDenied)") => denied(),
+            _ => (Kind::Unavailable, "check AWS_ENDPOINT_URL and the server, and retry".to_owned()),
+        },
     };
-    let cause: String = cause.chars().take(CAUSE_CHARS_MAX).collect();
+    let said = said_by_server(&cause);
+    let cause: String = said.unwrap_or(cause).chars().take(CAUSE_CHARS_MAX).collect();
     Error::new(kind, format!("{action} {place}: {advice}")).with_source(cause)
 }
 
-/// Whether the client says, in words only, that the server answered with the status `code`.
-fn has_status(cause: &str, code: &str) -> bool {
-    cause.contains(&format!("non-2xx status code: {code} "))
+fn denied() -> (Kind, String) {
+    (Kind::Denied, "check AWS_ACCESS_KEY_ID and the policy of the bucket".to_owned())
+}
+
+/// Whether nobody gave keys, and the machine is not one that has a role.
+fn lacks_keys(cause: &str) -> bool {
+    cause.contains("/latest/api/token") || cause.contains("/latest/meta-data/iam/")
+}
+
+/// The status that the server answered with, which the client says in words only.
+fn status_of(cause: &str) -> Option<u16> {
+    if cause.contains("Received redirect") {
+        return Some(301);
+    }
+    let (_, rest) = cause.split_once("non-2xx status code: ")?;
+    rest.get(..3)?.parse().ok()
+}
+
+/// What the XML of an answer says: `CODE: MESSAGE`.
+fn said_by_server(cause: &str) -> Option<String> {
+    let element = |name: &str| {
+        let (_, rest) = cause.split_once(&format!("<{name}>"))?;
+        Some(rest.split_once(&format!("</{name}>"))?.0)
+    };
+    let code = element("Code")?;
+    let message = element("Message").unwrap_or_default();
+    Some(format!("the server says {code}: {message}"))
 }
 
 /// Whether the server refused a conditional write for its condition. S3 answers 409 instead of 412
@@ -50,6 +89,25 @@ pub(super) fn is_refusal(error: &S3Error) -> bool {
         error,
         S3Error::AlreadyExists { .. } | S3Error::Precondition { .. } | S3Error::NotModified { .. }
     )
+}
+
+/// Whether the same request may succeed if it is sent again: what was lost on the way, cut off or
+/// failed by the server, and a write that was refused for one under way that came to nothing.
+pub(super) fn is_transient(error: &S3Error) -> bool {
+    let S3Error::Generic { .. } = error else { return is_refusal(error) };
+    let cause = error.to_string();
+    match status_of(&cause) {
+        Some(408 | 429) => true,
+        Some(400..500) => cause.contains("<Code>RequestTimeout</Code>"),
+        Some(300..400) => false,
+        _ => !lacks_keys(&cause) && !cause.contains("(code: AccessDenied)"),
+    }
+}
+
+/// Whether a deletion failed because the object is gone.
+pub(super) fn is_deleted(error: &S3Error) -> bool {
+    // The answer to a deletion of many has a code for each, which the client says in words only.
+    error.to_string().contains("(code: NoSuchKey)")
 }
 
 #[cfg(test)]
@@ -76,5 +134,42 @@ mod tests {
             let text = error.to_string();
             assert!(text.starts_with("put s3://b/x") && text.contains(word), "{text}");
         }
+    }
+
+    #[test]
+    fn statuses_in_words_are_understood() {
+        let status = "Error performing list request: Server returned non-2xx status code: ";
+        let generic = |what: String| S3Error::Generic { store: "S3", source: what.into() };
+        for (what, kind, word, is_passing) in [
+            (
+                "403 Forbidden: <Error><Code>SignatureDoesNotMatch</Code><Message>Not so.</Message>",
+                Kind::Denied,
+                "SignatureDoesNotMatch: Not so.",
+                false,
+            ),
+            ("404 Not Found: page not found", Kind::Unavailable, "bucket b", false),
+            (
+                "400 Bad Request: <Code>AuthorizationHeaderMalformed</Code><Message>expecting \
+              'eu-west-1'</Message>",
+                Kind::Invalid,
+                "expecting 'eu-west-1'",
+                false,
+            ),
+            ("400 Bad Request: <Code>RequestTimeout</Code>", Kind::Invalid, "", true),
+            ("503 Service Unavailable: <Code>SlowDown</Code>", Kind::Unavailable, "SlowDown", true),
+            ("429 Too Many Requests: ", Kind::Unavailable, "retry", true),
+        ] {
+            let error = generic(format!("{status}{what}"));
+            assert_eq!(is_transient(&error), is_passing, "{what}");
+            let error = failed("list", "s3://b/x", "b", error);
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(word), "{error}");
+        }
+        let no_keys = "Error performing PUT http://169.254.169.254/latest/api/token in 1s";
+        assert!(!is_transient(&generic(no_keys.into())));
+        let error = failed("get", "s3://b/x", "b", generic(no_keys.into()));
+        assert!(error.to_string().contains("AWS_PROFILE"), "{error}");
+        assert!(is_transient(&generic("connection closed before message completed".into())));
+        assert!(is_deleted(&generic("failed for key a: b (code: NoSuchKey)".into())));
     }
 }

@@ -46,7 +46,8 @@ impl S3Log {
     pub(super) fn create(connection: Arc<Connection>, name: &str) -> Result<Self> {
         let (inner, owned) = (Arc::clone(&connection), name.to_owned());
         connection.wait(async move {
-            match inner.client().head(&inner.path(&owned)?).await {
+            let path = inner.path(&owned)?;
+            match inner.attempts().request(0, || inner.client().head(&path)).await {
                 Ok(_) => Err(taken(&owned)),
                 Err(S3Error::NotFound { .. }) => Ok(()),
                 Err(error) => Err(inner.failed("open", &owned, error)),

@@ -4,21 +4,25 @@
 //! <prefix>/<name>                        an object
 //! <prefix>/<log>/_<8 digits>.log         a piece of an append log, numbered from 0
 //! ```
-//! Races are decided by `If-None-Match: *`, also when an upload in parts is completed. The client
-//! retries what failed on the way; since a repeated conditional write may be refused because the
-//! first one came through, every object carries a mark in its metadata that tells whose it is.
+//! Races are decided by `If-None-Match: *`, also when an upload in parts is completed. What failed on
+//! the way is sent again (`attempts.rs`); since a repeated conditional write may be refused because
+//! the first one came through, every object carries a mark in its metadata that tells whose it is.
 //! Invariants: (1) nothing is overwritten; (2) pieces of a log are numbered without gaps.
 //! Limits: a put does not look whether a log has its name, and a log does not look twice whether an
 //! object has; names of objects and logs are disjoint by the layout of change sets. What abandoned
-//! uploads left costs space until a lifecycle rule of the bucket removes it.
+//! uploads left costs space until a lifecycle rule of the bucket removes it. A request that a network
+//! holds back for longer than its retries may still arrive: a put may bring back an object that was
+//! deleted meanwhile, a deletion may remove one that was put meanwhile under the same name.
 //! Concurrency: any number of threads, processes and machines. Calls block; a runtime of two threads
 //! of this store's own drives the network, so callers may have one or none.
 
+mod attempts;
 mod connection;
 mod failure;
 mod log;
 mod pieces;
 mod read;
+mod settings;
 mod upload;
 
 use std::collections::BTreeMap;
@@ -26,8 +30,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt};
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ListResult, ObjectMeta};
 
 use self::connection::Connection;
 use self::log::S3Log;
@@ -46,11 +49,14 @@ pub struct S3Store {
 impl S3Store {
     /// The store below `prefix` (empty: all) of `bucket`, reached as the standard AWS environment
     /// variables say: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`,
-    /// `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_ALLOW_HTTP`, roles of containers and instances. Makes
-    /// no request.
+    /// `AWS_REGION`, `AWS_ENDPOINT_URL`, web identities, roles of containers and instances. Makes no
+    /// request.
+    ///
+    /// A request is given up after `AWS_TIMEOUT` (30 s), with all that `AWS_MAX_ATTEMPTS` allows of
+    /// sending it again; large ones have the time on top that their bytes take at 1 MiB/s.
     ///
     /// # Errors
-    /// `Invalid` if the variables make no sense.
+    /// `Invalid` if the variables or the profile make no sense; what reading the profile gives.
     pub fn from_env(bucket: &str, prefix: &str) -> Result<Self> {
         let variables = std::env::vars_os()
             .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
@@ -133,16 +139,10 @@ impl Store for S3Store {
     /// One request for a thousand objects and pieces of logs.
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         name::check_prefix(prefix)?;
-        let connection = Arc::clone(&self.connection);
-        let below = prefix.to_owned();
+        let (connection, below) = (Arc::clone(&self.connection), prefix.to_owned());
         let metas: Vec<ObjectMeta> = self.connection.wait(async move {
-            let path = connection.directory(&below)?;
-            let metas: Vec<_> = connection
-                .client()
-                .list(path.as_ref())
-                .try_collect()
-                .await
-                .map_err(|error| connection.failed("list", &below, error))?;
+            let mut metas = Vec::new();
+            connection.list(&below, None, |page| metas.extend(page.objects)).await?;
             Ok(metas)
         })?;
         let mut found: BTreeMap<String, ObjectInfo> = BTreeMap::new();
@@ -165,19 +165,18 @@ impl Store for S3Store {
 
     fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
         name::check_prefix(prefix)?;
-        let connection = Arc::clone(&self.connection);
-        let below = prefix.to_owned();
-        let listed = self.connection.wait(async move {
-            let path = connection.directory(&below)?;
-            connection
-                .client()
-                .list_with_delimiter(path.as_ref())
-                .await
-                .map_err(|error| connection.failed("list", &below, error))
+        let (connection, below) = (Arc::clone(&self.connection), prefix.to_owned());
+        let paths = self.connection.wait(async move {
+            let mut paths = Vec::new();
+            let take = |page: ListResult| {
+                paths.extend(page.objects.into_iter().map(|meta| meta.location));
+                paths.extend(page.common_prefixes);
+            };
+            connection.list(&below, Some("/"), take).await?;
+            Ok(paths)
         })?;
-        let objects = listed.objects.iter().map(|meta| &meta.location);
-        let mut names: Vec<String> = objects
-            .chain(&listed.common_prefixes)
+        let mut names: Vec<String> = paths
+            .iter()
             .filter_map(|path| self.connection.name_of(path))
             .filter(|name| pieces::log_of(name).is_none() && name::check(name).is_ok())
             .filter_map(|name| name.strip_prefix(prefix))
@@ -194,22 +193,14 @@ impl Store for S3Store {
         let (reader, connection) = (Arc::clone(&self.reader), Arc::clone(&self.connection));
         let name = name.to_owned();
         self.connection.wait(async move {
-            let failure = |error| connection.failed("delete", &name, error);
-            match connection.client().delete(&connection.path(&name)?).await {
-                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-                Err(error) => return Err(failure(error)),
-            }
+            connection.delete(&name, &[connection.path(&name)?]).await?;
             let pieces = reader.list_pieces(&name).await?;
             reader.forget(&name);
             // The first piece last: while it is there the name is taken.
-            let mut paths: Vec<_> = pieces.into_iter().map(|piece| piece.location).collect();
-            let first = if paths.is_empty() { None } else { Some(paths.remove(0)) };
-            let paths = futures_util::stream::iter(paths.into_iter().map(Ok)).boxed();
-            let rest: Result<Vec<_>, _> =
-                connection.client().delete_stream(paths).try_collect().await;
-            rest.map_err(failure)?;
-            if let Some(first) = first {
-                connection.client().delete(&first).await.map_err(failure)?;
+            let paths: Vec<_> = pieces.into_iter().map(|piece| piece.location).collect();
+            if let Some((first, rest)) = paths.split_first() {
+                connection.delete(&name, rest).await?;
+                connection.delete(&name, std::slice::from_ref(first)).await?;
             }
             Ok(())
         })

@@ -11,6 +11,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
     Error as S3Error, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt,
+    Result as S3Result,
 };
 use quick_cache::sync::Cache;
 
@@ -24,6 +25,9 @@ const REQUESTS_MAX: usize = 8;
 
 /// A longer range is read in requests of this many bytes side by side.
 const REQUEST_BYTES_MAX: u64 = 16 << 20;
+
+/// An object whose bytes stop arriving is read again so often.
+const BODIES_MAX: u32 = 3;
 
 /// Listings of logs that are kept.
 const LOGS_MAX: usize = 1024;
@@ -46,7 +50,7 @@ impl Reader {
 
     /// The size of an object or log.
     pub(super) async fn size(&self, name: &str) -> Result<u64> {
-        match self.connection.client().head(&self.connection.path(name)?).await {
+        match self.head(&self.connection.path(name)?).await {
             Ok(meta) => Ok(meta.size),
             Err(S3Error::NotFound { .. }) => Ok(self.log(name).await?.bytes()),
             Err(error) => Err(self.connection.failed("get", name, error)),
@@ -56,27 +60,37 @@ impl Reader {
     /// All bytes of an object or log; `TooLarge` if they are more than `bytes_max`.
     pub(super) async fn whole(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
         let path = self.connection.path(name)?;
-        let result = match self.connection.client().get(&path).await {
-            Ok(result) => result,
-            Err(S3Error::NotFound { .. }) => {
-                let log = self.log(name).await?;
-                if log.bytes() > bytes_max {
-                    return Err(over_limit(name, log.bytes(), bytes_max));
+        let attempts = self.connection.attempts();
+        let mut bodies = 0;
+        loop {
+            let get = || self.connection.client().get(&path);
+            let result = match attempts.request(0, get).await {
+                Ok(result) => result,
+                Err(S3Error::NotFound { .. }) => {
+                    let log = self.log(name).await?;
+                    if log.bytes() > bytes_max {
+                        return Err(over_limit(name, log.bytes(), bytes_max));
+                    }
+                    return self.range_of_log(name, &log, 0..log.bytes()).await;
                 }
-                return self.range_of_log(name, &log, 0..log.bytes()).await;
+                Err(error) => return Err(self.connection.failed("get", name, error)),
+            };
+            let bytes = result.meta.size;
+            if bytes > bytes_max {
+                return Err(over_limit(name, bytes, bytes_max));
             }
-            Err(error) => return Err(self.connection.failed("get", name, error)),
-        };
-        let bytes = result.meta.size;
-        if bytes > bytes_max {
-            return Err(over_limit(name, bytes, bytes_max));
+            bodies += 1;
+            match attempts.within(bytes, result.bytes()).await {
+                Ok(found) if found.len() as u64 == bytes => return Ok(found),
+                Ok(found) => {
+                    return Err(coalesce::too_short(name, &(0..bytes), found.len() as u64));
+                }
+                Err(error) if bodies == BODIES_MAX => {
+                    return Err(self.connection.failed("get", name, error));
+                }
+                Err(_) => {}
+            }
         }
-        let found = result.bytes().await;
-        let found = found.map_err(|error| self.connection.failed("get", name, error))?;
-        if found.len() as u64 != bytes {
-            return Err(coalesce::too_short(name, &(0..bytes), found.len() as u64));
-        }
-        Ok(found)
     }
 
     /// The bytes of each of `ranges`, none of which runs backwards, of an object or log.
@@ -103,10 +117,9 @@ impl Reader {
 
     /// The pieces of a log, in order; none if there is no such log.
     pub(super) async fn list_pieces(&self, name: &str) -> Result<Vec<ObjectMeta>> {
-        let path = self.connection.path(name)?;
-        let listed = self.connection.client().list_with_delimiter(Some(&path)).await;
-        let listed = listed.map_err(|error| self.connection.failed("list", name, error))?;
-        let mut pieces = listed.objects;
+        let mut pieces = Vec::new();
+        let below = format!("{name}/");
+        self.connection.list(&below, Some("/"), |page| pieces.extend(page.objects)).await?;
         pieces.retain(|meta| pieces::log_of(meta.location.as_ref()).is_some());
         pieces.sort_unstable_by(|a, b| a.location.cmp(&b.location));
         Ok(pieces)
@@ -156,7 +169,7 @@ impl Reader {
             return self.request(name, path, range).await;
         }
         // Before anything is sized by a range, the object must be that large.
-        let meta = self.connection.client().head(&path).await;
+        let meta = self.head(&path).await;
         let bytes = meta.map_err(|error| self.connection.failed("get", name, error))?.size;
         if range.end > bytes {
             return Err(coalesce::too_short(name, &range, bytes));
@@ -191,17 +204,26 @@ impl Reader {
 
     /// One request: the bytes of `range`, not empty, of the object at `path`.
     async fn request(&self, name: &str, path: Path, range: Range<u64>) -> Result<Bytes> {
-        let client = self.connection.client();
-        let bounded = Some(GetRange::Bounded(range.clone()));
-        let options = GetOptions { range: bounded, ..GetOptions::default() };
-        let result = match client.get_opts(&path, options).await {
-            Ok(result) => result,
+        let get = || async {
+            let bounded = Some(GetRange::Bounded(range.clone()));
+            let options = GetOptions { range: bounded, ..GetOptions::default() };
+            let result = self.connection.client().get_opts(&path, options).await?;
+            let (found, bytes) = (result.range.clone(), result.meta.size);
+            if found != range {
+                return Ok(Err(bytes));
+            }
+            result.bytes().await.map(Ok)
+        };
+        let attempts = self.connection.attempts();
+        let bytes = match attempts.request(range.end - range.start, get).await {
+            Ok(Ok(bytes)) => bytes,
+            Ok(Err(bytes)) => return Err(coalesce::too_short(name, &range, bytes)),
             Err(error @ S3Error::NotFound { .. }) => {
                 return Err(self.connection.failed("get", name, error));
             }
             // Among other things: the object ends before the range starts.
             Err(error) => {
-                return match client.head(&path).await {
+                return match self.head(&path).await {
                     Ok(meta) if meta.size < range.end => {
                         Err(coalesce::too_short(name, &range, meta.size))
                     }
@@ -209,14 +231,14 @@ impl Reader {
                 };
             }
         };
-        if result.range != range {
-            return Err(coalesce::too_short(name, &range, result.meta.size));
-        }
-        let bytes = result.bytes().await;
-        let bytes = bytes.map_err(|error| self.connection.failed("get", name, error))?;
         if bytes.len() as u64 != range.end - range.start {
             return Err(coalesce::too_short(name, &range, range.start + bytes.len() as u64));
         }
         Ok(bytes)
+    }
+
+    async fn head(&self, path: &Path) -> S3Result<ObjectMeta> {
+        let head = || self.connection.client().head(path);
+        self.connection.attempts().request(0, head).await
     }
 }

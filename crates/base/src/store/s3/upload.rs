@@ -10,7 +10,7 @@ use object_store::path::Path;
 use object_store::{MultipartId, PutMultipartOptions};
 use tokio::task::JoinHandle;
 
-use super::connection::{Connection, Mark, Settled};
+use super::connection::{Connection, Mark, WriteOutcome};
 use crate::store::{ObjectWriter, poisoned, taken};
 use crate::{Error, Kind, Result};
 
@@ -102,12 +102,16 @@ impl Upload {
     fn begin(connection: &Arc<Connection>, name: &str) -> Result<Self> {
         let path = connection.path(name)?;
         let mark = Mark::new();
-        let options =
-            PutMultipartOptions { attributes: mark.attributes(), ..PutMultipartOptions::default() };
+        let attributes = mark.attributes();
         let id = connection.wait({
             let (connection, path, name) = (Arc::clone(connection), path.clone(), name.to_owned());
             async move {
-                let begun = connection.client().create_multipart_opts(&path, options).await;
+                let begin = || {
+                    let attributes = attributes.clone();
+                    let options = PutMultipartOptions { attributes, ..Default::default() };
+                    connection.client().create_multipart_opts(&path, options)
+                };
+                let begun = connection.attempts().request(0, begin).await;
                 begun.map_err(|error| connection.failed("write", &name, error))
             }
         })?;
@@ -134,7 +138,8 @@ impl Upload {
         let (connection, path, id) =
             (Arc::clone(&self.connection), self.path.clone(), self.id.clone());
         self.under_way.push_back(self.connection.spawn(async move {
-            connection.client().put_part(&path, &id, number, bytes.into()).await
+            let put = || connection.client().put_part(&path, &id, number, bytes.clone().into());
+            connection.attempts().request(bytes.len() as u64, put).await
         }));
         Ok(())
     }
@@ -161,14 +166,17 @@ impl Upload {
         let (id, parts) = (self.id.clone(), std::mem::take(&mut self.done));
         let owned = name.to_owned();
         self.connection.wait(async move {
-            let outcome = connection.sealing().complete_multipart(&path, &id, parts).await;
-            let Err(error) = outcome else { return Ok(()) };
-            match connection.settle(&path, &mark, error).await {
-                Settled::Ours => Ok(()),
-                Settled::Taken => Err(taken(&owned)),
-                Settled::Free(error) | Settled::Failed(error) => {
-                    Err(connection.failed("put", &owned, error))
+            let complete = || async {
+                let complete = connection.sealing().complete_multipart(&path, &id, parts.clone());
+                match connection.attempts().within(0, complete).await {
+                    Ok(_) => Ok(WriteOutcome::Ours),
+                    Err(error) => connection.resolve_write(&path, &mark, error).await,
                 }
+            };
+            match connection.attempts().repeat(0, complete).await {
+                Ok(WriteOutcome::Ours) => Ok(()),
+                Ok(WriteOutcome::Taken) => Err(taken(&owned)),
+                Err(error) => Err(connection.failed("put", &owned, error)),
             }
         })?;
         self.completed = true;
@@ -190,7 +198,8 @@ impl Drop for Upload {
                 drop(part.await);
             }
             // What stays behind is for the bucket's lifecycle rule.
-            drop(connection.client().abort_multipart(&path, &id).await);
+            let abort = connection.client().abort_multipart(&path, &id);
+            drop(connection.attempts().within(0, abort).await);
         });
     }
 }

@@ -1,0 +1,170 @@
+//! Attempts: how long a request may take, and when it is sent again.
+//!
+//! The client below sends each request once; this is the only loop around it. A request that found
+//! no answer, half an answer or a server in trouble is sent again after a pause, which doubles and
+//! is spread at random so that many clients do not return together. Every operation that is sent
+//! again gives the same result twice: reads, deletions, parts of uploads, and conditional writes
+//! that carry a mark (`connection.rs`).
+//! Invariant: a server that hangs is given up after `timeout`, plus the time that the bytes of the
+//! request take on a slow line.
+
+use std::time::Duration;
+
+use object_store::{Error as S3Error, Result as S3Result};
+
+use super::failure;
+use crate::Random;
+
+/// How long a person waits before giving up.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+/// One attempt may take this share of the time, so that a connection that died is not all of it.
+const TIMEOUT_SHARES: u32 = 3;
+/// The slowest line on which large requests still succeed, in bytes a second.
+const LINE_BYTES_MIN: u64 = 1 << 20;
+
+/// More attempts than fit into [`TIMEOUT`], which ends them first.
+pub(super) const ATTEMPTS_MAX: u32 = 20;
+/// The pauses between attempts: the first, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(3);
+
+/// How often and for how long a request is attempted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Attempts {
+    /// The time for all attempts of a request without its bytes.
+    pub(super) timeout: Duration,
+    /// The most attempts of a request, at least 1.
+    pub(super) attempts_max: u32,
+}
+
+impl Attempts {
+    /// Calls `send` until it succeeds, fails for good, or the time for a request of `bytes` is up.
+    ///
+    /// `send` bounds each of its requests by [`Attempts::within`].
+    pub(super) async fn repeat<T, F>(&self, bytes: u64, mut send: impl FnMut() -> F) -> S3Result<T>
+    where
+        F: Future<Output = S3Result<T>>,
+    {
+        let mut last = None;
+        let attempts = async {
+            let mut pause = PAUSE_MIN;
+            let mut sent = 0;
+            loop {
+                let outcome = send().await;
+                sent += 1;
+                match outcome {
+                    Err(error) if sent < self.attempts_max && failure::is_transient(&error) => {
+                        last = Some(error);
+                    }
+                    outcome => return outcome,
+                }
+                tokio::time::sleep(spread(pause)).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        };
+        let total = self.timeout + transfer_time(bytes);
+        match tokio::time::timeout(total, attempts).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(last.unwrap_or_else(|| no_answer(total))),
+        }
+    }
+
+    /// As [`Attempts::repeat`] for one request, which `send` makes.
+    pub(super) async fn request<T, F>(&self, bytes: u64, mut send: impl FnMut() -> F) -> S3Result<T>
+    where
+        F: Future<Output = S3Result<T>>,
+    {
+        self.repeat(bytes, || self.within(bytes, send())).await
+    }
+
+    /// The outcome of `request`, which moves `bytes`, if it is there in the time of one attempt.
+    pub(super) async fn within<T>(
+        &self,
+        bytes: u64,
+        request: impl Future<Output = S3Result<T>>,
+    ) -> S3Result<T> {
+        let time = self.timeout / TIMEOUT_SHARES + transfer_time(bytes);
+        match tokio::time::timeout(time, request).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(no_answer(time)),
+        }
+    }
+}
+
+fn transfer_time(bytes: u64) -> Duration {
+    Duration::from_millis(bytes.saturating_mul(1000) / LINE_BYTES_MIN)
+}
+
+/// A time between half of `pause` and all of it.
+fn spread(pause: Duration) -> Duration {
+    let half_ns = u64::try_from(pause.as_nanos() / 2).unwrap_or(u64::MAX / 2);
+    Duration::from_nanos(half_ns + Random::from_system().below(half_ns))
+}
+
+fn no_answer(time: Duration) -> S3Error {
+    let source = format!("no answer within {:.1} s", time.as_secs_f64()).into();
+    S3Error::Generic { store: "S3", source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    const SHORT: Attempts =
+        Attempts { timeout: Duration::from_millis(300), attempts_max: ATTEMPTS_MAX };
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(future)
+    }
+
+    fn generic(what: &str) -> S3Error {
+        S3Error::Generic { store: "S3", source: what.to_owned().into() }
+    }
+
+    #[test]
+    fn what_may_pass_is_tried_again() {
+        let sent = Cell::new(0);
+        let send = || {
+            sent.set(sent.get() + 1);
+            let outcome = if sent.get() < 3 { Err(generic("broken pipe")) } else { Ok(sent.get()) };
+            std::future::ready(outcome)
+        };
+        assert_eq!(run(SHORT.request(0, send)).expect("the third time"), 3);
+    }
+
+    #[test]
+    fn what_will_not_pass_is_not() {
+        let sent = Cell::new(0);
+        let send = || {
+            sent.set(sent.get() + 1);
+            std::future::ready(Err::<(), _>(S3Error::PermissionDenied {
+                path: String::new(),
+                source: "no".into(),
+            }))
+        };
+        run(SHORT.request(0, send)).expect_err("denied");
+        assert_eq!(sent.get(), 1);
+        let few = Attempts { attempts_max: 2, ..SHORT };
+        let send = || {
+            sent.set(sent.get() + 1);
+            std::future::ready(Err::<(), _>(generic("broken pipe")))
+        };
+        run(few.request(0, send)).expect_err("it goes on failing");
+        assert_eq!(sent.get(), 3);
+    }
+
+    #[test]
+    fn a_server_that_hangs_is_given_up() {
+        let sent = Cell::new(0);
+        let send = || {
+            sent.set(sent.get() + 1);
+            std::future::pending::<S3Result<()>>()
+        };
+        let error = run(SHORT.request(0, send)).expect_err("no answer");
+        assert!(error.to_string().contains("no answer within"), "{error}");
+        assert!(sent.get() > 1, "one attempt is not all of the time");
+    }
+}

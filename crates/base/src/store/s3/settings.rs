@@ -1,0 +1,173 @@
+//! Settings: which server a store is on, who uses it, and how long it may take, as the environment
+//! and the files of the AWS command line say.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::{ClientOptions, Error as S3Error, HeaderMap, HeaderValue, RetryConfig};
+
+use super::attempts::{ATTEMPTS_MAX, Attempts, TIMEOUT};
+use crate::{Error, Kind, Result};
+
+/// A server that does not take a connection for so long is tried again.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Requests for keys, of which no loop of ours knows, are sent again so often.
+const KEY_RETRIES_MAX: usize = 3;
+
+/// What a store's clients are made of.
+pub(super) struct Settings {
+    builder: AmazonS3Builder,
+    options: ClientOptions,
+    pub(super) attempts: Attempts,
+}
+
+impl Settings {
+    /// What `variables`, and the files that they lead to, say of `bucket`.
+    ///
+    /// # Errors
+    /// `Invalid` if they make no sense; what reading the files gives.
+    pub(super) fn new(
+        bucket: &str,
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self> {
+        let mut variables: BTreeMap<String, String> = variables
+            .into_iter()
+            .filter(|(key, _)| key == "HOME" || key.starts_with("AWS_"))
+            .collect();
+        let attempts = attempts_of(&mut variables)?;
+        let mut options = ClientOptions::new()
+            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_timeout_disabled()
+            .with_allow_http(allows_http(&variables)?);
+        let mut builder = AmazonS3Builder::new().with_bucket_name(bucket);
+        variables.remove("AWS_ALLOW_HTTP");
+        for (key, value) in variables {
+            match key.to_ascii_lowercase().parse() {
+                Ok(AmazonS3ConfigKey::Client(key)) => options = options.with_config(key, value),
+                Ok(AmazonS3ConfigKey::Bucket) | Err(_) => {}
+                Ok(key) => builder = builder.with_config(key, value),
+            }
+        }
+        Ok(Self { builder, options, attempts })
+    }
+
+    /// Two clients: one for all requests, and one that makes every request conditional on the object
+    /// being absent.
+    pub(super) fn clients(self) -> Result<(AmazonS3, AmazonS3), S3Error> {
+        let Self { builder, options, .. } = self;
+        let retries = |max_retries| RetryConfig { max_retries, ..RetryConfig::default() };
+        // The keys' own requests take this client's retries; all others take ours (`attempts.rs`).
+        let keys = builder.clone().with_retry(retries(KEY_RETRIES_MAX));
+        let keys = keys.with_client_options(options.clone()).build()?;
+        let builder =
+            builder.with_retry(retries(0)).with_credentials(Arc::clone(keys.credentials()));
+        let client = builder.clone().with_client_options(options.clone()).build()?;
+        let absent = HeaderMap::from_iter([(
+            "if-none-match".parse().expect("a header name"),
+            HeaderValue::from_static("*"),
+        )]);
+        let options = options.with_default_headers(absent);
+        Ok((client, builder.with_client_options(options).build()?))
+    }
+}
+
+/// `AWS_TIMEOUT` and `AWS_MAX_ATTEMPTS`, which are taken from `variables`.
+fn attempts_of(variables: &mut BTreeMap<String, String>) -> Result<Attempts> {
+    let invalid = |name: &str, value: &str, expected: &str| {
+        Error::new(Kind::Invalid, format!("{name}: expected {expected}, got {value:?}"))
+    };
+    let timeout = match variables.remove("AWS_TIMEOUT") {
+        None => TIMEOUT,
+        Some(value) => duration(&value)
+            .ok_or_else(|| invalid("AWS_TIMEOUT", &value, "seconds, as 30, 1.5s, 500ms or 2m"))?,
+    };
+    let attempts_max = match variables.remove("AWS_MAX_ATTEMPTS") {
+        None => ATTEMPTS_MAX,
+        Some(value) => (value.trim().parse().ok().filter(|attempts| *attempts > 0))
+            .ok_or_else(|| invalid("AWS_MAX_ATTEMPTS", &value, "a number above 0"))?,
+    };
+    Ok(Attempts { timeout, attempts_max })
+}
+
+/// Whether an endpoint without encryption may be used: if it is one, unless that is forbidden.
+fn allows_http(variables: &BTreeMap<String, String>) -> Result<bool> {
+    let names = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
+    let endpoint = names.into_iter().find_map(|name| Some((name, variables.get(name)?)));
+    let allowed = variables.get("AWS_ALLOW_HTTP").map(|value| value.to_ascii_lowercase());
+    let is_forbidden = matches!(allowed.as_deref(), Some("false" | "0" | "no" | "off"));
+    match endpoint {
+        Some((name, url)) if url.starts_with("http://") && is_forbidden => {
+            let what =
+                format!("{name} is {url} and AWS_ALLOW_HTTP forbids it: use https, or unset it");
+            Err(Error::new(Kind::Invalid, what))
+        }
+        Some((_, url)) => Ok(url.starts_with("http://")),
+        None => Ok(false),
+    }
+}
+
+/// The time that `text` says, in seconds unless it has a unit; at most a day.
+fn duration(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let number_bytes = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(number_bytes);
+    let unit_s = match unit.trim() {
+        "" | "s" | "seconds" => 1.0,
+        "ms" => 0.001,
+        "m" | "minutes" => 60.0,
+        _ => return None,
+    };
+    let seconds = number.parse::<f64>().ok()? * unit_s;
+    (0.001..=86_400.0).contains(&seconds).then(|| Duration::from_secs_f64(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(variables: &[(&str, &str)]) -> Result<Settings> {
+        let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        Settings::new("bucket", variables)
+    }
+
+    #[test]
+    fn times_and_attempts_are_options() {
+        let default = settings(&[]).expect("no variables").attempts;
+        assert_eq!(default, Attempts { timeout: TIMEOUT, attempts_max: ATTEMPTS_MAX });
+        for (value, ms) in [("5", 5_000), ("1.5s", 1_500), ("20ms", 20), ("2 m", 120_000)] {
+            let given = settings(&[("AWS_TIMEOUT", value), ("AWS_MAX_ATTEMPTS", "3")]);
+            let expected = Attempts { timeout: Duration::from_millis(ms), attempts_max: 3 };
+            assert_eq!(given.expect(value).attempts, expected, "{value}");
+        }
+        for (name, value) in [
+            ("AWS_TIMEOUT", "0"),
+            ("AWS_TIMEOUT", "soon"),
+            ("AWS_TIMEOUT", "1e9"),
+            ("AWS_MAX_ATTEMPTS", "0"),
+            ("AWS_MAX_ATTEMPTS", "-1"),
+        ] {
+            let error = settings(&[(name, value)]).err().expect(value);
+            assert_eq!(error.kind(), Kind::Invalid);
+            assert!(error.to_string().starts_with(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_without_encryption_is_used_unless_that_is_forbidden() {
+        let plain = ("AWS_ENDPOINT_URL", "http://127.0.0.1:9000");
+        let allows = |variables: &[(&str, &str)]| {
+            let variables =
+                variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            allows_http(&variables)
+        };
+        assert!(allows(&[plain]).expect("allowed"));
+        assert!(allows(&[plain, ("AWS_ALLOW_HTTP", "true")]).expect("allowed"));
+        assert!(!allows(&[("AWS_ENDPOINT_URL", "https://a")]).expect("not needed"));
+        assert!(!allows(&[]).expect("not needed"));
+        let error = allows(&[plain, ("AWS_ALLOW_HTTP", "false")]).expect_err("forbidden");
+        assert!(error.to_string().contains("AWS_ALLOW_HTTP"), "{error}");
+    }
+}
