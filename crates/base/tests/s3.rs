@@ -1,5 +1,6 @@
 //! The S3 store against a real server: conformance, lost answers, layout, errors.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -167,6 +168,28 @@ fn an_endpoint_without_encryption_needs_no_other_variable() {
     let Some(server) = S3Server::start() else { return };
     let mut variables = server.variables(server.address());
     variables.retain(|(name, _)| name != "AWS_ALLOW_HTTP");
+    let store = S3Store::with_variables("bucket", "", variables).expect("a store");
+    store.put_if_absent("a", b"x").expect("put");
+}
+
+#[test]
+fn keys_and_address_may_come_from_a_profile() {
+    let Some(server) = S3Server::start() else { return };
+    let variables: BTreeMap<_, _> = server.variables(server.address()).into_iter().collect();
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (config, keys) = (directory.path().join("config"), directory.path().join("keys"));
+    let endpoint = &variables["AWS_ENDPOINT_URL"];
+    let text = format!("[profile lab]\nregion = us-east-1\nendpoint_url = {endpoint}\n");
+    std::fs::write(&config, text).expect("write");
+    let (access, secret) = (&variables["AWS_ACCESS_KEY_ID"], &variables["AWS_SECRET_ACCESS_KEY"]);
+    let text = format!("[lab]\naws_access_key_id={access}\naws_secret_access_key={secret}\n");
+    std::fs::write(&keys, text).expect("write");
+    let variables = [
+        ("AWS_PROFILE", "lab"),
+        ("AWS_CONFIG_FILE", config.to_str().expect("UTF-8")),
+        ("AWS_SHARED_CREDENTIALS_FILE", keys.to_str().expect("UTF-8")),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()));
     let store = S3Store::with_variables("bucket", "", variables).expect("a store");
     store.put_if_absent("a", b"x").expect("put");
 }

@@ -21,6 +21,7 @@ mod connection;
 mod failure;
 mod log;
 mod pieces;
+mod profile;
 mod read;
 mod settings;
 mod upload;
@@ -49,8 +50,8 @@ pub struct S3Store {
 impl S3Store {
     /// The store below `prefix` (empty: all) of `bucket`, reached as the standard AWS environment
     /// variables say: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`,
-    /// `AWS_REGION`, `AWS_ENDPOINT_URL`, web identities, roles of containers and instances. Makes no
-    /// request.
+    /// `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the files that it chooses from, web
+    /// identities, roles of containers and instances. Makes no request.
     ///
     /// A request is given up after `AWS_TIMEOUT` (30 s), with all that `AWS_MAX_ATTEMPTS` allows of
     /// sending it again; large ones have the time on top that their bytes take at 1 MiB/s.

@@ -9,6 +9,7 @@ use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::{ClientOptions, Error as S3Error, HeaderMap, HeaderValue, RetryConfig};
 
 use super::attempts::{ATTEMPTS_MAX, Attempts, TIMEOUT};
+use super::profile;
 use crate::{Error, Kind, Result};
 
 /// A server that does not take a connection for so long is tried again.
@@ -37,6 +38,7 @@ impl Settings {
             .into_iter()
             .filter(|(key, _)| key == "HOME" || key.starts_with("AWS_"))
             .collect();
+        profile::complete(&mut variables)?;
         let attempts = attempts_of(&mut variables)?;
         let mut options = ClientOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)

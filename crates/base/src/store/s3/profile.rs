@@ -1,0 +1,232 @@
+//! Profile: what the files of the AWS command line say of a server and of who uses it.
+//!
+//! ```text
+//! ~/.aws/config         [default] and [profile NAME]: region, endpoint_url, roles, also keys
+//! ~/.aws/credentials    [default] and [NAME]: keys
+//! ```
+//! `AWS_PROFILE`, `AWS_CONFIG_FILE` and `AWS_SHARED_CREDENTIALS_FILE` choose others. What the
+//! environment says goes before what a profile says.
+//! Source: AWS SDKs and Tools Reference Guide, "Using shared config and credentials files".
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Kind, Result};
+
+/// Larger files are none of these.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Ways to get keys that only the AWS command line has.
+const UNSUPPORTED: &[&str] =
+    &["credential_process", "sso_session", "sso_start_url", "source_profile", "credential_source"];
+
+type Settings = BTreeMap<String, String>;
+
+/// Adds to `variables` what the profile says that they choose, as the variables that mean the same.
+///
+/// # Errors
+/// `Invalid` if there is no such profile, or if its keys come from what Esker does not have; what
+/// reading the files gives.
+pub(super) fn complete(variables: &mut BTreeMap<String, String>) -> Result<()> {
+    let chosen = variables.get("AWS_PROFILE").or_else(|| variables.get("AWS_DEFAULT_PROFILE"));
+    let name = chosen.map_or("default", String::as_str).to_owned();
+    let home = variables.get("HOME").map(PathBuf::from);
+    let path = |variable: &str, leaf: &str| {
+        let given = variables.get(variable).map(PathBuf::from);
+        given.or_else(|| home.as_ref().map(|home| home.join(".aws").join(leaf)))
+    };
+    let config = read(path("AWS_CONFIG_FILE", "config"))?;
+    let credentials = read(path("AWS_SHARED_CREDENTIALS_FILE", "credentials"))?;
+    let of_config = match name.as_str() {
+        "default" => section(&config, "default").or_else(|| section(&config, "profile default")),
+        name => section(&config, &format!("profile {name}")),
+    };
+    let of_credentials = section(&credentials, &name);
+    if chosen.is_some() && of_config.is_none() && of_credentials.is_none() {
+        let what = format!(
+            "AWS_PROFILE: profile {name:?} is neither in ~/.aws/config nor in ~/.aws/credentials"
+        );
+        return Err(Error::new(Kind::Invalid, what));
+    }
+    let mut profile = of_config.unwrap_or_default();
+    profile.extend(of_credentials.unwrap_or_default());
+    adopt(&profile, &name, variables)
+}
+
+/// Adds what `profile` says and the environment does not.
+fn adopt(profile: &Settings, name: &str, variables: &mut BTreeMap<String, String>) -> Result<()> {
+    let add = |variables: &mut BTreeMap<String, String>, settings: &[(&str, &str)]| {
+        for (setting, variable) in settings {
+            if let Some(value) = profile.get(*setting) {
+                variables.insert((*variable).into(), value.clone());
+            }
+        }
+    };
+    if !["AWS_REGION", "AWS_DEFAULT_REGION"].iter().any(|name| variables.contains_key(*name)) {
+        add(variables, &[("region", "AWS_REGION")]);
+    }
+    if !["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"].iter().any(|name| variables.contains_key(*name))
+    {
+        add(variables, &[("endpoint_url", "AWS_ENDPOINT_URL")]);
+    }
+    if ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"]
+        .iter()
+        .any(|name| variables.contains_key(*name))
+    {
+        return Ok(());
+    }
+    add(
+        variables,
+        &[
+            ("aws_access_key_id", "AWS_ACCESS_KEY_ID"),
+            ("aws_secret_access_key", "AWS_SECRET_ACCESS_KEY"),
+            ("aws_session_token", "AWS_SESSION_TOKEN"),
+            ("web_identity_token_file", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+            ("role_session_name", "AWS_ROLE_SESSION_NAME"),
+        ],
+    );
+    if profile.contains_key("web_identity_token_file") {
+        add(variables, &[("role_arn", "AWS_ROLE_ARN")]);
+    }
+    let has_keys = ["aws_access_key_id", "web_identity_token_file"]
+        .iter()
+        .any(|key| profile.contains_key(*key));
+    match UNSUPPORTED.iter().find(|key| profile.contains_key(**key)) {
+        Some(key) if !has_keys => {
+            let what = format!(
+                "profile {name:?} gets its keys by {key}, which Esker cannot: run `eval \"$(aws \
+                 configure export-credentials --profile {name} --format env)\"` before"
+            );
+            Err(Error::new(Kind::Invalid, what))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The text of the file at `path`; empty if there is none.
+fn read(path: Option<PathBuf>) -> Result<String> {
+    let Some(path) = path else { return Ok(String::new()) };
+    let read = |path: &Path| -> std::io::Result<String> {
+        let mut text = String::new();
+        std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    match read(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        outcome => outcome.map_err(|error| Error::io(error, format!("read {}", path.display()))),
+    }
+}
+
+/// The settings of the section `wanted` of `text`, if it has one.
+fn section(text: &str, wanted: &str) -> Option<Settings> {
+    let mut found: Option<Settings> = None;
+    let mut is_inside = false;
+    for line in text.lines() {
+        let is_nested = line.starts_with([' ', '\t']);
+        let line = line.trim();
+        if line.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(header) = line.strip_prefix('[') {
+            let header = header.split(']').next().unwrap_or("").replace(['"', '\''], "");
+            is_inside = header.split_whitespace().eq(wanted.split_whitespace());
+            if is_inside {
+                found.get_or_insert_default();
+            }
+        } else if is_inside
+            && !is_nested
+            && let Some((key, value)) = line.split_once('=')
+            && let Some(settings) = &mut found
+        {
+            let value = value.split(" #").next().unwrap_or("").split(" ;").next().unwrap_or("");
+            settings.insert(key.trim().to_ascii_lowercase(), value.trim().to_owned());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = "
+# A comment.
+[default]
+region = eu-west-1
+s3 =
+    endpoint_url = http://nested.is.not.ours
+[profile other]
+region=eu-north-1 ; said so
+endpoint_url = http://127.0.0.1:9000
+[profile login]
+sso_session = company
+[profile role]
+role_arn = arn:aws:iam::1:role/a
+web_identity_token_file = /token
+";
+    const CREDENTIALS: &str = "
+[default]
+aws_access_key_id = first
+aws_secret_access_key = first secret
+[other]
+aws_access_key_id = second
+aws_secret_access_key = second#secret=
+aws_session_token = token
+";
+
+    fn completed(given: &[(&str, &str)]) -> Result<BTreeMap<String, String>> {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        std::fs::create_dir(directory.path().join(".aws")).expect("mkdir");
+        std::fs::write(directory.path().join(".aws/config"), CONFIG).expect("write");
+        std::fs::write(directory.path().join(".aws/credentials"), CREDENTIALS).expect("write");
+        let home = directory.path().to_str().expect("UTF-8").to_owned();
+        let mut variables = BTreeMap::from([("HOME".to_owned(), home)]);
+        variables.extend(given.iter().map(|(name, value)| ((*name).into(), (*value).into())));
+        complete(&mut variables)?;
+        variables.remove("HOME");
+        Ok(variables)
+    }
+
+    fn of(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+    }
+
+    #[test]
+    fn the_default_profile_fills_what_is_not_set() {
+        let default = of(&[
+            ("AWS_ACCESS_KEY_ID", "first"),
+            ("AWS_SECRET_ACCESS_KEY", "first secret"),
+            ("AWS_REGION", "eu-west-1"),
+        ]);
+        assert_eq!(completed(&[]).expect("complete"), default);
+        let given = [("AWS_ACCESS_KEY_ID", "a"), ("AWS_DEFAULT_REGION", "b")];
+        assert_eq!(completed(&given).expect("complete"), of(&given), "the environment goes first");
+    }
+
+    #[test]
+    fn a_profile_is_chosen_by_name() {
+        let chosen = completed(&[("AWS_PROFILE", "other")]).expect("complete");
+        let other = of(&[
+            ("AWS_PROFILE", "other"),
+            ("AWS_ACCESS_KEY_ID", "second"),
+            ("AWS_SECRET_ACCESS_KEY", "second#secret="),
+            ("AWS_SESSION_TOKEN", "token"),
+            ("AWS_REGION", "eu-north-1"),
+            ("AWS_ENDPOINT_URL", "http://127.0.0.1:9000"),
+        ]);
+        assert_eq!(chosen, other);
+        let chosen = completed(&[("AWS_PROFILE", "role")]).expect("complete");
+        assert_eq!(chosen["AWS_WEB_IDENTITY_TOKEN_FILE"], "/token");
+        assert_eq!(chosen["AWS_ROLE_ARN"], "arn:aws:iam::1:role/a");
+    }
+
+    #[test]
+    fn a_profile_that_cannot_be_used_is_refused() {
+        for (profile, word) in [("absent", "~/.aws/config"), ("login", "export-credentials")] {
+            let error = completed(&[("AWS_PROFILE", profile)]).expect_err(profile);
+            assert_eq!(error.kind(), Kind::Invalid, "{error}");
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+}
