@@ -97,7 +97,7 @@ impl Kind {
             Self::Denied => 13,           // EACCES
             Self::Conflict => 11,         // EAGAIN
             Self::Fenced => 116,          // ESTALE
-            Self::Unavailable => 110,     // ETIMEDOUT
+            Self::Unavailable => 5,       // EIO: programs do not expect files to time out
             Self::Corrupt => 5,           // EIO
             Self::Invalid => 22,          // EINVAL
             Self::TooLarge => 36,         // ENAMETOOLONG

@@ -121,7 +121,6 @@ impl FaultyProxy {
     }
 
     /// Harms one in `chances` requests, as `seed` decides.
-    #[allow(dead_code, reason = "not every crate that has this file does so")]
     pub fn harm_at_random(&self, seed: u64, chances: u64) {
         let random = Some((Random::from_seed(seed), chances));
         *self.plan() = Plan { random, ..Plan::default() };
@@ -133,13 +132,11 @@ impl FaultyProxy {
     }
 
     /// Refuses requests but those with these numbers, counted from 1, besides what else is harmed.
-    #[allow(dead_code, reason = "not every crate that has this file does so")]
     pub fn refuse_all_but(&self, numbers: &[u64]) {
         self.plan().passed = numbers.to_vec();
     }
 
     /// Answers nothing until the next reset, and closes no connection either.
-    #[allow(dead_code, reason = "not every crate that has this file does so")]
     pub fn hang(&self) {
         self.plan().hangs = true;
     }

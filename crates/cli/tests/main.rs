@@ -3,6 +3,10 @@
 mod arguments;
 mod esker;
 mod failures;
+#[cfg(feature = "s3")]
+#[expect(dead_code, reason = "the tests of the stores use the rest")]
+#[path = "../../base/tests/faulty_proxy.rs"]
+mod faulty_proxy;
 mod imd;
 mod imd_import;
 mod inherited;
@@ -11,6 +15,12 @@ mod mounted;
 mod mounts;
 mod round_trip;
 mod run;
+#[cfg(feature = "s3")]
+mod s3;
+#[cfg(feature = "s3")]
+#[expect(dead_code, reason = "the tests of the stores use the rest")]
+#[path = "../../base/tests/s3_server.rs"]
+mod s3_server;
 mod sessions;
 mod shared;
 mod stacks;

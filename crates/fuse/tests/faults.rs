@@ -39,7 +39,7 @@ fn failures_of_the_store_are_errors_of_calls_and_lose_nothing_acknowledged() {
     for (kind, errno) in [
         (Kind::NoSpace, rustix::io::Errno::NOSPC),
         (Kind::DeviceFailed, rustix::io::Errno::IO),
-        (Kind::Unavailable, rustix::io::Errno::TIMEDOUT),
+        (Kind::Unavailable, rustix::io::Errno::IO),
     ] {
         let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 7));
         let session = Arc::new(repository(store.clone()).begin(&[], options()).expect("begin"));

@@ -1,0 +1,89 @@
+//! The command on an S3 server behind a proxy.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use crate::esker::Esker;
+use crate::faulty_proxy::FaultyProxy;
+use crate::mounted::can_mount;
+use crate::s3_server::S3Server;
+
+/// A machine whose commands use a store on `server`, by `proxy`.
+struct Machine {
+    esker: Esker,
+    server: S3Server,
+    proxy: FaultyProxy,
+}
+
+impl Machine {
+    fn new(server: S3Server) -> Self {
+        let proxy = FaultyProxy::start(server.address());
+        Self { esker: Esker::without_store(), server, proxy }
+    }
+
+    /// Runs the command, whatever becomes of it, in the store at `url`.
+    fn run(&self, url: &str, arguments: &[&str]) -> Output {
+        let mut command = self.esker.command(arguments);
+        command.envs(self.server.variables(self.proxy.address())).env("AWS_TIMEOUT", "3s");
+        command.env("ESKER_STORE", url).output().expect("the binary runs")
+    }
+
+    fn ok(&self, arguments: &[&str]) {
+        let output = self.run("s3://bucket/p", arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// Reading from a mount waited for minutes for a server that hangs.
+#[test]
+fn a_mount_on_a_server_that_hangs_answers_errors_and_goes_on_once_it_answers() {
+    if !can_mount() {
+        return;
+    }
+    let Some(server) = S3Server::start() else { return };
+    let machine = Machine::new(server);
+    let (source, at) = (machine.esker.path("source"), machine.esker.path("at"));
+    fs::create_dir(&source).expect("mkdir");
+    fs::create_dir(&at).expect("mkdir");
+    let content: Vec<u8> = (0..9_000_000_u32).map(|n| (n % 251) as u8).collect();
+    fs::write(source.join("file"), &content).expect("write");
+    machine.ok(&["init"]);
+    machine.ok(&["import", text(&source), "base"]);
+    machine.ok(&["mount", "base", text(&at)]);
+    machine.proxy.hang();
+    let error = fs::read(at.join("file")).expect_err("nobody answers");
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
+    machine.proxy.reset();
+    assert!(fs::read(at.join("file")).expect("read") == content);
+    machine.ok(&["umount", text(&at)]);
+}
+
+/// What keeps the command from a store was reported as there being none: an address at which there
+/// is no S3, a bucket that is not there.
+#[test]
+fn what_keeps_from_a_store_does_not_pass_for_no_store() {
+    let Some(server) = S3Server::start() else { return };
+    let machine = Machine::new(server);
+    let said = |url: &str| {
+        let output = machine.run(url, &["names"]);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, what) = said("s3://absent-bucket/p");
+    assert_eq!(code, Some(11), "{what}");
+    assert!(what.contains("is the bucket absent-bucket there?"), "{what}");
+    assert!(!what.contains("is no Esker store"), "{what}");
+    machine.proxy.hang();
+    let (code, what) = said("s3://bucket/p");
+    assert_eq!(code, Some(11), "{what}");
+    assert!(what.contains("no answer within"), "{what}");
+    machine.proxy.reset();
+    let (code, what) = said("s3://bucket/p");
+    assert_eq!(code, Some(3), "{what}");
+    assert!(what.contains("is no Esker store"), "{what}");
+}
