@@ -4,6 +4,10 @@ mod campaign;
 mod concurrency;
 mod crash;
 mod data_logs;
+#[cfg(feature = "s3")]
+#[expect(dead_code, reason = "the tests of the stores use the rest")]
+#[path = "../../base/tests/faulty_proxy.rs"]
+mod faulty_proxy;
 mod files;
 mod gc;
 mod hooked;
@@ -20,6 +24,12 @@ mod real;
 mod reclaim;
 mod reference;
 mod regressions;
+#[cfg(feature = "s3")]
+mod s3_faults;
+#[cfg(feature = "s3")]
+#[expect(dead_code, reason = "the tests of the stores use the rest")]
+#[path = "../../base/tests/s3_server.rs"]
+mod s3_server;
 mod smoke;
 mod space;
 mod squash;
