@@ -25,10 +25,10 @@ use parking_lot::Mutex;
 use crate::gc::{eager, later, options, publish, repository, write};
 use crate::verify::assert_sound;
 
-type Action = Box<dyn FnOnce() + Send>;
+pub type Action = Box<dyn FnOnce() + Send>;
 
 /// A store whose `at`-th request lets something else happen first.
-struct Interrupted {
+pub struct Interrupted {
     inner: SharedStore,
     requests: AtomicU64,
     at: u64,
@@ -42,7 +42,7 @@ impl fmt::Debug for Interrupted {
 }
 
 impl Interrupted {
-    fn new(inner: SharedStore, at: u64, action: Action) -> Arc<Self> {
+    pub fn new(inner: SharedStore, at: u64, action: Action) -> Arc<Self> {
         let action = Mutex::new(Some(action));
         Arc::new(Self { inner, requests: AtomicU64::new(0), at, action })
     }
@@ -55,7 +55,7 @@ impl Interrupted {
         &self.inner
     }
 
-    fn has_happened(&self) -> bool {
+    pub fn has_happened(&self) -> bool {
         self.action.lock().is_none()
     }
 }

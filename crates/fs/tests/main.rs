@@ -11,6 +11,7 @@ mod faulty_proxy;
 mod files;
 mod gc;
 mod hooked;
+mod hostile;
 mod in_place;
 mod input;
 mod interleave;

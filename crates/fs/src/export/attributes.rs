@@ -1,9 +1,16 @@
-//! Attributes: giving a real file the owner, mode, extended attributes and times of an inode.
+//! Attributes: giving a real file the owner, extended attributes, mode and times of an inode.
+//!
+//! Every call names a handle, so that no other file can take the place of the one that was made.
+//! The order is the safe one. A file begins with mode 0600 and belongs to the user of the process.
+//! The owner comes first, since changing it clears set-id bits and file capabilities; the mode
+//! comes after it, so that a set-id bit never meets another owner; the times come last, since the
+//! other calls change them.
 
-use std::path::Path;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use esker_base::{Error, Result};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
 
 use crate::identity::Identity;
 use crate::inode::{FileKind, Inode};
@@ -20,50 +27,100 @@ pub(super) fn failure(error: impl Into<std::io::Error>, what: &str) -> Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Kept,
-    /// Only the superuser can give files away.
+    /// Only the superuser can give files away, and not on every file system.
     Dropped,
 }
 
-/// Gives the file at `path` the attributes of `inode`, times last, since the others change them.
-pub(super) fn give(path: &Path, inode: &Inode, identity: &Identity) -> Result<Owner> {
-    let mut mode = inode.mode;
-    let mut owner = Owner::Kept;
-    if identity.is_root() {
-        let ids = (Some(Uid::from_raw(inode.uid)), Some(Gid::from_raw(inode.gid)));
-        rustix::fs::chownat(CWD, path, ids.0, ids.1, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|error| failure(error, "set its owner"))?;
-    } else {
-        let group = Some(Gid::from_raw(inode.gid));
-        let joined = identity.is_member(inode.gid)
-            && rustix::fs::chownat(CWD, path, None, group, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        if !joined || identity.uid != inode.uid {
-            owner = Owner::Dropped;
+/// A handle of a file that the export has made.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FileHandle<'a> {
+    /// Of a regular file or a directory, open for reading or writing.
+    Open(BorrowedFd<'a>),
+    /// Of a file that cannot be opened without side effects: a symbolic link, a pipe, a socket, a
+    /// device (`O_PATH`). Calls that refuse such a handle reach its file by way of /proc.
+    Path(BorrowedFd<'a>),
+}
+
+impl FileHandle<'_> {
+    fn proc_path(fd: BorrowedFd) -> String {
+        format!("/proc/self/fd/{}", fd.as_raw_fd())
+    }
+
+    fn set_owner(self, uid: Option<Uid>, gid: Option<Gid>) -> rustix::io::Result<()> {
+        match self {
+            Self::Open(fd) => rustix::fs::fchown(fd, uid, gid),
+            Self::Path(fd) => rustix::fs::chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH),
+        }
+    }
+
+    fn set_mode(self, mode: Mode) -> rustix::io::Result<()> {
+        match self {
+            Self::Open(fd) => rustix::fs::fchmod(fd, mode),
+            Self::Path(fd) => rustix::fs::chmodat(CWD, Self::proc_path(fd), mode, AtFlags::empty()),
+        }
+    }
+
+    fn set_xattr(self, name: &[u8], value: &[u8]) -> rustix::io::Result<()> {
+        match self {
+            Self::Open(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
+            Self::Path(fd) => {
+                rustix::fs::setxattr(Self::proc_path(fd), name, value, XattrFlags::empty())
+            }
+        }
+    }
+
+    fn set_times(self, times: &Timestamps) -> rustix::io::Result<()> {
+        match self {
+            Self::Open(fd) => rustix::fs::futimens(fd, times),
+            Self::Path(fd) => {
+                rustix::fs::utimensat(CWD, Self::proc_path(fd), times, AtFlags::empty())
+            }
+        }
+    }
+}
+
+/// Gives the file behind `handle` the attributes of `inode`.
+pub(super) fn give(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result<Owner> {
+    let owner = give_owner(handle, inode, identity)?;
+    let xattrs = give_xattrs(handle, inode);
+    if inode.kind() != Some(FileKind::Symlink) {
+        let mut mode = inode.mode;
+        if owner == Owner::Dropped {
             // A program must not lend rights that its former owner meant to lend.
             mode &= !0o6000;
         }
-    }
-    if inode.kind() != Some(FileKind::Symlink) {
-        rustix::fs::chmodat(CWD, path, Mode::from_raw_mode(mode), AtFlags::empty())
+        handle
+            .set_mode(Mode::from_raw_mode(mode))
             .map_err(|error| failure(error, "set its mode"))?;
     }
-    let attributes = give_xattrs(path, inode);
     let times = Timestamps {
         last_access: timespec(inode.atime_ns),
         last_modification: timespec(inode.mtime_ns),
     };
-    rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
-        .map_err(|error| failure(error, "set its times"))?;
-    attributes.map(|()| owner)
+    handle.set_times(&times).map_err(|error| failure(error, "set its times"))?;
+    xattrs.map(|()| owner)
 }
 
-fn give_xattrs(path: &Path, inode: &Inode) -> Result<()> {
+fn give_owner(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result<Owner> {
+    let (uid, gid) = (Uid::from_raw(inode.uid), Gid::from_raw(inode.gid));
+    if identity.is_root() {
+        return match handle.set_owner(Some(uid), Some(gid)) {
+            Ok(()) => Ok(Owner::Kept),
+            // Network file systems and user namespaces know superusers who may not.
+            Err(Errno::PERM | Errno::INVAL) => Ok(Owner::Dropped),
+            Err(error) => Err(failure(error, "set its owner")),
+        };
+    }
+    let joined = identity.is_member(inode.gid) && handle.set_owner(None, Some(gid)).is_ok();
+    Ok(if joined && identity.uid == inode.uid { Owner::Kept } else { Owner::Dropped })
+}
+
+fn give_xattrs(handle: FileHandle, inode: &Inode) -> Result<()> {
     for (name, value) in xattr::decode(&inode.xattrs)? {
-        rustix::fs::lsetxattr(path, name.as_slice(), &value, XattrFlags::empty()).map_err(
-            |error| {
-                let name = String::from_utf8_lossy(&name);
-                failure(error, &format!("set its extended attribute {name}"))
-            },
-        )?;
+        handle.set_xattr(&name, &value).map_err(|error| {
+            let name = String::from_utf8_lossy(&name);
+            failure(error, &format!("set its extended attribute {name}"))
+        })?;
     }
     Ok(())
 }

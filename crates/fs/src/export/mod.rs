@@ -1,17 +1,21 @@
 //! Export: a tree of a namespace as real files, complete and faithful.
 //!
-//! Path of a file: the walk makes directories and hands files to threads, which write content and
-//! `attributes`. Further names of a file are linked at the end, when the first is surely there;
-//! directories get their mode and times at the very end, since entries need and change them.
-//! The content of every file is checked against its checksum. What cannot be written is left out
-//! and becomes a problem of the tally; a full disk or a store that fails ends all.
+//! Path of a file: the walk makes directories (`destination`) and hands files to threads, which
+//! write content and `attributes`. Further names of a file are linked at the end, when the first is
+//! surely there; directories get their mode and times at the very end, since entries need and
+//! change them. The content of every file is checked against its checksum. What cannot be written
+//! is left out and becomes a problem of the tally; a full disk or a store that fails ends all.
+//! Invariant: nothing is written outside the target, whatever the store says and whoever else can
+//! write to the target: listings refuse names that no file can have, and `destination` works by
+//! handles.
 
 mod attributes;
+mod destination;
 
-use std::ffi::OsStr;
-use std::fs::{DirBuilder, File};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -19,16 +23,18 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use esker_base::{Error, Kind, Result};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use rustix::fs::{CWD, FileType, Mode};
+use rustix::fs::{AtFlags, FileType, Mode};
 
-use self::attributes::{Owner, failure};
+use self::attributes::{FileHandle, Owner, failure};
+use self::destination::{Destination, DirHandle, MadeIndex};
 use crate::inode::{FileKind, Inode};
 use crate::namespace::{Follow, Namespace};
 use crate::tally::Tally;
 use crate::walk::{Next, Order, Step, Visit};
 
-/// Files that wait for a thread.
-const JOBS_MAX: usize = 1024;
+/// Files that wait for a thread. Each may keep a directory open, and a process may by default have
+/// 1024 files open.
+const JOBS_MAX: usize = 256;
 /// Aligned pieces of zeros of this size become holes: a few blocks of any file system.
 const HOLE_BYTES: usize = 64 << 10;
 
@@ -46,6 +52,9 @@ impl Default for ExportOptions {
 }
 
 struct Job {
+    dir: DirHandle,
+    name: Vec<u8>,
+    /// What errors show.
     path: PathBuf,
     inode: Inode,
 }
@@ -58,19 +67,22 @@ struct Export<'a> {
     failure: Mutex<Option<Error>>,
 }
 
-/// What the walk leaves for the end.
+/// A name that the export has given to a file with several.
+type MadeName = (MadeIndex, Vec<u8>);
+
+/// Names of files that have several, by the file's identity.
 #[derive(Default)]
-struct Later {
-    first_names: HashMap<u128, PathBuf>,
-    further_names: Vec<(u128, PathBuf)>,
-    directories: Vec<(PathBuf, Inode)>,
+struct LinkedNames {
+    first: HashMap<u128, MadeName>,
+    further: Vec<(u128, MadeName)>,
 }
 
 impl Namespace {
     /// Writes what is at `start`, with all that is in it, to `target`, which does not exist or is
     /// an empty directory. What could not be exported is in `tally`.
     ///
-    /// Owners are kept for the superuser only. Holes become holes. Nothing is synced.
+    /// Owners are kept for the superuser only, and set-id bits only with their owner. Holes become
+    /// holes. Nothing is synced.
     /// Cost: a listing of each directory, and the reads of every file that is not in its inode.
     ///
     /// # Errors
@@ -84,7 +96,8 @@ impl Namespace {
         tally: &Tally,
     ) -> Result<()> {
         let found = self.find(start, Follow::Yes)?;
-        check_target(target, found.inode.is_directory())?;
+        let mut destination = Destination::new(target)?;
+        destination.check_free(found.inode.is_directory())?;
         let export = Export {
             namespace: self,
             tally,
@@ -93,102 +106,99 @@ impl Namespace {
         };
         let (sender, receiver) = sync_channel(JOBS_MAX);
         let receiver = Mutex::new(receiver);
-        let mut later = Later::default();
+        let mut linked = LinkedNames::default();
         let walked = std::thread::scope(|scope| {
             for _ in 0..options.threads.max(1) {
                 scope.spawn(|| export.work(&receiver));
             }
             // The threads end when the sender is gone.
             let sender = sender;
-            export.walk(start, target, &sender, &mut later)
+            export.walk(start, &mut destination, &sender, &mut linked)
         });
         if let Some(error) = export.failure.lock().take() {
             return Err(error);
         }
         walked?;
-        export.finish(later)
+        export.link(&mut destination, linked)?;
+        export.finish_directories(&mut destination)
     }
-}
-
-/// Fails unless `target` is free to become the export.
-fn check_target(target: &Path, directory: bool) -> Result<()> {
-    let shown = target.display();
-    match std::fs::symlink_metadata(target) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Error::io(error, shown.to_string())),
-        Ok(metadata) if metadata.is_dir() && directory => {}
-        Ok(_) => return Err(Error::new(Kind::Exists, format!("{shown} exists; give a new name"))),
-    }
-    let mut entries =
-        std::fs::read_dir(target).map_err(|error| Error::io(error, shown.to_string()))?;
-    if entries.next().is_some() {
-        let what = format!("{shown} is not empty; export to a new or empty directory");
-        return Err(Error::new(Kind::NotEmpty, what));
-    }
-    Ok(())
 }
 
 impl Export<'_> {
     fn walk(
         &self,
         start: &[u8],
-        target: &Path,
+        destination: &mut Destination,
         sender: &SyncSender<Job>,
-        later: &mut Later,
+        linked: &mut LinkedNames,
     ) -> Result<()> {
-        let mut start_bytes = None;
         self.namespace.traverse(start, Follow::Yes, Order::Stored, &mut |step| {
             if self.failure.lock().is_some() {
                 return Ok(Next::Stop);
             }
-            let visit = match step {
-                Step::Entry(visit) => visit,
-                Step::Left(_) => return Ok(Next::Into),
+            match step {
+                Step::Entry(visit) if visit.inode.is_directory() => {
+                    self.directory(visit, destination)
+                }
+                Step::Entry(visit) => self.send(visit, destination, sender, linked),
+                Step::Left(_) => {
+                    destination.leave();
+                    Ok(Next::Into)
+                }
                 Step::Unreadable(visit, error) => {
                     self.tally.problem(visit.path, error);
-                    return Ok(Next::Into);
+                    Ok(Next::Into)
                 }
-            };
-            let start_bytes = *start_bytes.get_or_insert(visit.path.len());
-            let below = visit.path[start_bytes..].strip_prefix(b"/");
-            let below = below.unwrap_or(&visit.path[start_bytes..]);
-            let path = match below {
-                b"" => target.to_path_buf(),
-                below => target.join(OsStr::from_bytes(below)),
-            };
-            self.entry(visit, path, sender, later)
+            }
         })
     }
 
-    fn entry(
+    fn directory(&self, visit: &Visit, destination: &mut Destination) -> Result<Next> {
+        let name = destination.name_of(visit.depth, visit.name()).to_vec();
+        match destination.make(&name, visit.inode) {
+            Ok(()) => {
+                self.tally.directory();
+                Ok(Next::Into)
+            }
+            // Without the target there is nothing to export to.
+            Err(error) if visit.depth == 0 => {
+                Err(error.within(destination.path(None, &name).display()))
+            }
+            Err(error) => {
+                let path = destination.path(destination.innermost(), &name);
+                self.report(&path, Err(error))?;
+                Ok(Next::Past)
+            }
+        }
+    }
+
+    /// Hands a file to the threads, unless it is a further name of one that they have.
+    fn send(
         &self,
         visit: &Visit,
-        path: PathBuf,
+        destination: &mut Destination,
         sender: &SyncSender<Job>,
-        later: &mut Later,
+        linked: &mut LinkedNames,
     ) -> Result<Next> {
         let inode = visit.inode;
-        if inode.is_directory() {
-            return match DirBuilder::new().mode(0o700).create(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                    self.settle(&path, Err(failure(error, "make directory")))?;
-                    Ok(Next::Past)
-                }
-                _ => {
-                    self.tally.directory();
-                    later.directories.push((path, inode.clone()));
-                    Ok(Next::Into)
-                }
-            };
-        }
+        let name = destination.name_of(visit.depth, visit.name()).to_vec();
+        let parent = destination.innermost();
         if inode.nlink > 1 {
-            if later.first_names.contains_key(&inode.id) {
-                later.further_names.push((inode.id, path));
+            if linked.first.contains_key(&inode.id) {
+                linked.further.push((inode.id, (parent, name)));
                 return Ok(Next::Into);
             }
-            later.first_names.insert(inode.id, path.clone());
+            linked.first.insert(inode.id, (parent, name.clone()));
         }
-        let sent = sender.send(Job { path, inode: inode.clone() });
+        let path = destination.path(parent, &name);
+        let dir = match destination.handle(parent) {
+            Ok(dir) => dir,
+            Err(error) => {
+                self.report(&path, Err(error))?;
+                return Ok(Next::Into);
+            }
+        };
+        let sent = sender.send(Job { dir, name, path, inode: inode.clone() });
         // Without a receiver all threads have met the error that ends the export.
         Ok(if sent.is_ok() { Next::Into } else { Next::Stop })
     }
@@ -200,15 +210,15 @@ impl Export<'_> {
             if self.failure.lock().is_some() {
                 continue;
             }
-            let done = self.file(&job.path, &job.inode);
-            if let Err(error) = self.settle(&job.path, done) {
+            let done = self.file(&job);
+            if let Err(error) = self.report(&job.path, done) {
                 self.failure.lock().get_or_insert(error);
             }
         }
     }
 
-    /// Makes errors that concern one entry a problem, and passes on those that end the export.
-    fn settle(&self, path: &Path, done: Result<()>) -> Result<()> {
+    /// Makes an error that concerns one entry a problem, and passes on one that ends the export.
+    fn report(&self, path: &Path, done: Result<()>) -> Result<()> {
         match done {
             Err(error) => match error.kind() {
                 Kind::NoSpace | Kind::ReadOnly | Kind::Fenced | Kind::Closed => {
@@ -223,73 +233,77 @@ impl Export<'_> {
         }
     }
 
-    fn file(&self, path: &Path, inode: &Inode) -> Result<()> {
-        let special = |kind, what| {
-            rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), inode.rdev)
-                .map_err(|error| failure(error, what))
-        };
-        match inode.kind().expect("a walk shows what names stand for") {
+    fn file(&self, job: &Job) -> Result<()> {
+        let kind = match job.inode.kind().expect("a walk shows what names stand for") {
             FileKind::File => {
-                self.content(path, inode).inspect_err(|_| {
-                    // Part of a file is worse than none.
-                    let _ = std::fs::remove_file(path);
-                })?;
+                let file = self.content(job)?;
                 self.tally.file();
+                return self.give(&job.path, FileHandle::Open(file.as_fd()), &job.inode);
             }
-            FileKind::Symlink => {
-                let target = OsStr::from_bytes(&inode.content);
-                std::os::unix::fs::symlink(target, path)
-                    .map_err(|error| failure(error, "make symbolic link"))?;
-                self.tally.symlink();
-            }
-            FileKind::Fifo => special(FileType::Fifo, "make named pipe")?,
-            FileKind::Socket => special(FileType::Socket, "make socket")?,
-            FileKind::CharDevice => special(FileType::CharacterDevice, "make device")?,
-            FileKind::BlockDevice => special(FileType::BlockDevice, "make device")?,
+            FileKind::Symlink => FileType::Symlink,
+            FileKind::Fifo => FileType::Fifo,
+            FileKind::Socket => FileType::Socket,
+            FileKind::CharDevice => FileType::CharacterDevice,
+            FileKind::BlockDevice => FileType::BlockDevice,
             FileKind::Indexed => {
                 let what = "an indexed directory has no form as a file: read it with `esker imd`";
-                return Err(Error::new(Kind::Invalid, format!("{}: {what}", path.display())));
+                return Err(Error::new(Kind::Invalid, what));
             }
             FileKind::Directory => unreachable!("the walk makes directories"),
+        };
+        let (dir, name) = (&*job.dir, &*job.name);
+        if kind == FileType::Symlink {
+            rustix::fs::symlinkat(&*job.inode.content, dir, name)
+                .map_err(|error| failure(error, "make symbolic link"))?;
+        } else {
+            let mode = Mode::RUSR | Mode::WUSR;
+            rustix::fs::mknodat(dir, name, kind, mode, job.inode.rdev)
+                .map_err(|error| failure(error, "make named pipe, socket or device"))?;
         }
-        if !matches!(inode.kind(), Some(FileKind::File | FileKind::Symlink)) {
-            self.tally.special();
+        let handle = destination::handle_of(dir, name, kind)?;
+        match kind {
+            FileType::Symlink => self.tally.symlink(),
+            _ => self.tally.special(),
         }
-        self.give(path, inode)
+        self.give(&job.path, FileHandle::Path(handle.as_fd()), &job.inode)
     }
 
-    fn content(&self, path: &Path, inode: &Inode) -> Result<()> {
-        let file = File::options()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| failure(error, "create"))?;
-        let mut offset = 0u64;
-        let mut is_hole = false;
-        self.namespace.read_all(inode, &mut |bytes| {
+    /// Makes a regular file with its content.
+    fn content(&self, job: &Job) -> Result<OwnedFd> {
+        let file = File::from(destination::create(&job.dir, &job.name)?);
+        self.write(&file, &job.inode).inspect_err(|_| {
+            // Part of a file is worse than none.
+            let _ = rustix::fs::unlinkat(&*job.dir, &*job.name, AtFlags::empty());
+        })?;
+        Ok(file.into())
+    }
+
+    fn write(&self, file: &File, inode: &Inode) -> Result<()> {
+        let mut written_end = 0;
+        self.namespace.read_stored(inode, &mut |offset, bytes| {
             self.tally.bytes(bytes.len());
-            let mut rest = bytes;
+            let (mut at, mut rest) = (offset, bytes);
             while !rest.is_empty() {
-                let to_boundary = HOLE_BYTES - (offset % HOLE_BYTES as u64) as usize;
+                let to_boundary = HOLE_BYTES - (at % HOLE_BYTES as u64) as usize;
                 let (piece, tail) = rest.split_at(rest.len().min(to_boundary));
-                is_hole = piece.len() == HOLE_BYTES && piece.iter().all(|&byte| byte == 0);
+                let is_hole = piece.len() == HOLE_BYTES && piece.iter().all(|&byte| byte == 0);
                 if !is_hole {
-                    file.write_all_at(piece, offset).map_err(|error| failure(error, "write"))?;
+                    file.write_all_at(piece, at).map_err(|error| failure(error, "write"))?;
+                    written_end = at + piece.len() as u64;
                 }
-                offset += piece.len() as u64;
+                at += piece.len() as u64;
                 rest = tail;
             }
             Ok(())
         })?;
-        if is_hole {
-            file.set_len(offset).map_err(|error| failure(error, "set its size"))?;
+        if written_end < inode.size {
+            file.set_len(inode.size).map_err(|error| failure(error, "set its size"))?;
         }
         Ok(())
     }
 
-    fn give(&self, path: &Path, inode: &Inode) -> Result<()> {
-        let owner = attributes::give(path, inode, self.namespace.identity())?;
+    fn give(&self, path: &Path, handle: FileHandle, inode: &Inode) -> Result<()> {
+        let owner = attributes::give(handle, inode, self.namespace.identity())?;
         if owner == Owner::Dropped && !self.owners_dropped.swap(true, Ordering::Relaxed) {
             let what = "this and maybe other files now belong to you and have lost set-id bits: \
                         only the superuser can keep owners";
@@ -298,18 +312,32 @@ impl Export<'_> {
         Ok(())
     }
 
-    fn finish(&self, later: Later) -> Result<()> {
-        for (id, path) in later.further_names {
-            let first = &later.first_names[&id];
-            let linked = std::fs::hard_link(first, &path);
-            if linked.is_ok() {
-                self.tally.link();
-            }
-            self.settle(&path, linked.map_err(|error| failure(error, "link")))?;
+    /// Gives files their further names.
+    fn link(&self, destination: &mut Destination, linked: LinkedNames) -> Result<()> {
+        for (id, (parent, name)) in linked.further {
+            let (first_parent, first_name) = &linked.first[&id];
+            let mut link = || -> Result<()> {
+                let first = destination.handle(*first_parent)?;
+                let dir = destination.handle(parent)?;
+                // Without `SYMLINK_FOLLOW` a symbolic link is linked itself.
+                rustix::fs::linkat(&first, &**first_name, &dir, &*name, AtFlags::empty())
+                    .map_err(|error| failure(error, "link"))
+            };
+            let done = link().map(|()| self.tally.link());
+            self.report(&destination.path(parent, &name), done)?;
         }
-        for (path, inode) in later.directories.into_iter().rev() {
-            let given = self.give(&path, &inode);
-            self.settle(&path, given)?;
+        Ok(())
+    }
+
+    /// Gives directories their attributes, those within before those around.
+    fn finish_directories(&self, destination: &mut Destination) -> Result<()> {
+        for index in (0..destination.count()).rev() {
+            let path = destination.path_of(index);
+            let given = destination.handle(Some(index)).and_then(|handle| {
+                let inode = &destination.made(index).inode;
+                self.give(&path, FileHandle::Open(handle.as_fd()), inode)
+            });
+            self.report(&path, given)?;
         }
         Ok(())
     }

@@ -205,6 +205,63 @@ impl Namespace {
         Ok(())
     }
 
+    /// Passes the bytes of the file `inode` that the store has to `take`, each piece with its offset,
+    /// in ascending order, and checks their checksum. What is not passed is zeros. Cost: as
+    /// [`Namespace::read_all`], but for large holes, which cost nothing.
+    ///
+    /// # Errors
+    /// As [`Namespace::read_all`].
+    pub(crate) fn read_stored(
+        &self,
+        inode: &Inode,
+        take: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        // Permission, and that it is a file.
+        self.read(inode, 0, 0)?;
+        let mut at = 0;
+        let mut take_next = |bytes: &[u8]| {
+            at += bytes.len() as u64;
+            take(at - bytes.len() as u64, bytes)
+        };
+        if self.files().get(inode.id).is_some() {
+            return self.read_pieces(inode, &mut take_next);
+        }
+        if !inode.mapped {
+            let stored = inode.extent.map_or(inode.content.len() as u64, |extent| extent.length);
+            let inode = Inode { size: inode.size.min(stored), ..inode.clone() };
+            return data::read_all(&*self.layers().source().store, &inode, &mut take_next);
+        }
+        self.read_segments(inode, take)
+    }
+
+    /// As [`Namespace::read_stored`], of a file whose content is in the extent table.
+    fn read_segments(
+        &self,
+        inode: &Inode,
+        take: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let (mut at, mut window_bytes) = (0, WINDOW_BYTES);
+        while at < inode.size {
+            let end = inode.size.min(at.saturating_add(window_bytes));
+            let overlay = self.layers().segments(inode.id, at..end)?;
+            let first = overlay.pieces().iter().find(|piece| piece.place.is_some());
+            let Some(start) = first.map(|piece| piece.offset) else {
+                // A hole of any size is crossed in a few steps.
+                (at, window_bytes) = (end, window_bytes.saturating_mul(2));
+                continue;
+            };
+            (at, window_bytes) = (start, WINDOW_BYTES);
+            let end = end.min(at.saturating_add(WINDOW_BYTES));
+            while at < end {
+                let count = (end - at).min(PIECE_BYTES);
+                let bytes = self.read_content(inode, at, count as usize)?;
+                take(at, &bytes)?;
+                at += count;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads an open file, its lock held only to see where its bytes are.
     fn read_unlocked(&self, file: &OpenFile, offset: u64, bytes_max: usize) -> Result<Bytes> {
         let mut was_missing = false;

@@ -1,0 +1,138 @@
+//! Hostile neighbours: users who plant files in a directory while it is exported to. Nothing outside the
+//! target is written.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::Arc;
+
+use esker_base::store::{MemoryStore, SharedStore};
+use esker_fs::export::ExportOptions;
+use esker_fs::identity::Identity;
+use esker_fs::namespace::Namespace;
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_fs::tally::Tally;
+
+use crate::interleave::Interrupted;
+use crate::operation::Content;
+use crate::real::become_identity;
+use crate::subject::source;
+
+fn options() -> SessionOptions {
+    SessionOptions { identity: Identity::of_process(), ..SessionOptions::default() }
+}
+
+fn export(namespace: &Namespace, target: &Path) -> Tally {
+    let tally = Tally::default();
+    let options = ExportOptions { threads: 1 };
+    namespace.export(b"/", target, &options, &tally).expect("a target that is free");
+    tally
+}
+
+fn names_in(path: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(path)
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// A session with directories `a` and `b`, each with a directory `below` and files of which each
+/// takes a read of the store.
+fn with_files(store: &SharedStore) -> Session {
+    let session = Repository::new(store.clone()).begin(&[], options()).expect("begin");
+    let root = session.root().clone();
+    for dir in [&b"a"[..], b"b"] {
+        let dir = session.mkdir(&root, dir, 0o755).expect("mkdir");
+        let below = session.mkdir(&dir, b"below", 0o755).expect("mkdir");
+        for name in [&b"one"[..], b"two", b"three"] {
+            let mut content = source(Content { bytes: 9_000, seed: 1 });
+            session.create_with(&dir, name, 0o644, &mut content).expect("create");
+            session.create(&below, name, 0o644).expect("create");
+        }
+    }
+    session
+}
+
+/// Puts a symbolic link to `outside` in the place of each directory in `path`.
+fn plant(path: &Path, outside: &Path) {
+    for name in names_in(path) {
+        let (dir, aside) = (path.join(&name), path.join(format!("{name}-aside")));
+        if fs::symlink_metadata(&dir).expect("there").is_dir() && !name.ends_with("-aside") {
+            fs::rename(&dir, aside).expect("rename");
+            symlink(outside, &dir).expect("symlink");
+        }
+    }
+}
+
+/// Symptom: a user who could write to the directory that the superuser exported to had files
+/// written, and owners and modes given, wherever symbolic links led that they put in the place of
+/// directories just made.
+/// Cause: every call named a whole path.
+/// Fix: calls name a handle of a directory and one name in it, and never follow links.
+#[test]
+fn an_export_does_not_follow_what_others_plant() {
+    let inner: SharedStore = Arc::new(MemoryStore::new());
+    let set = with_files(&inner).publish("base").expect("publish");
+    let mut requests = 0;
+    loop {
+        let around = tempfile::tempdir().expect("a directory");
+        let (target, outside) = (around.path().join("target"), around.path().join("outside"));
+        fs::create_dir(&outside).expect("mkdir");
+        fs::create_dir(outside.join("below")).expect("mkdir");
+        fs::set_permissions(&outside, Permissions::from_mode(0o751)).expect("chmod");
+        let before = fs::metadata(&outside).expect("stat");
+        let (to, from) = (outside.clone(), target.clone());
+        let planting = Box::new(move || {
+            if from.exists() {
+                plant(&from, &to);
+            }
+        });
+        let store = Interrupted::new(inner.clone(), requests, planting);
+        let repository =
+            Repository::with(store.clone(), 0, Arc::new(esker_base::clock::SystemClock));
+        let namespace = repository.open(&[set], Identity::of_process()).expect("open");
+        let _ = namespace.export(b"/", &target, &ExportOptions { threads: 1 }, &Tally::default());
+        assert_eq!(names_in(&outside), ["below"], "at request {requests}");
+        assert!(names_in(&outside.join("below")).is_empty(), "at request {requests}");
+        let after = fs::metadata(&outside).expect("stat");
+        assert_eq!((after.mode(), after.mtime()), (before.mode(), before.mtime()));
+        if !store.has_happened() {
+            break;
+        }
+        requests += 1;
+    }
+    assert!(requests > 6, "an export of {requests} requests");
+}
+
+/// Symptom: none seen; an export by somebody who cannot give files away must not lend them set-id
+/// bits.
+#[test]
+fn set_id_bits_go_with_their_owner() {
+    let session = Repository::new(Arc::new(MemoryStore::new()))
+        .begin(&[], SessionOptions { identity: Identity::root(), ..options() })
+        .expect("begin");
+    let root = session.root().clone();
+    session.create(&root, b"program", 0o6755).expect("create");
+    let set = session.publish("base").expect("publish");
+    let repository = Repository::new(session.layers().source().store.clone());
+    let around = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(around.path(), Permissions::from_mode(0o777)).expect("chmod");
+    let mut user = Identity::of_process();
+    if user.is_root() {
+        user = Identity { uid: 65_534, gid: 65_534, groups: Vec::new() };
+    }
+    let target = around.path().join("target");
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            become_identity(&user);
+            let namespace = repository.open(&[set], user.clone()).expect("open");
+            export(&namespace, &target);
+        });
+        thread.join().expect("the export does not panic");
+    });
+    let program = fs::metadata(target.join("program")).expect("stat");
+    assert_eq!((program.uid(), program.mode() & 0o7777), (user.uid, 0o755));
+}
