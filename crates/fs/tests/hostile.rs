@@ -1,5 +1,5 @@
-//! Hostile neighbours: users who plant files in a directory while it is exported to. Nothing outside the
-//! target is written.
+//! Hostile neighbours: users who plant files in a directory while it is exported to or imported from.
+//! Nothing outside the target is written, and nothing outside the source is read.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::export::ExportOptions;
 use esker_fs::identity::Identity;
-use esker_fs::namespace::Namespace;
+use esker_fs::import::ImportOptions;
+use esker_fs::namespace::{Follow, Namespace};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::tally::Tally;
@@ -105,6 +106,45 @@ fn an_export_does_not_follow_what_others_plant() {
         requests += 1;
     }
     assert!(requests > 6, "an export of {requests} requests");
+}
+
+/// Symptom: a user who could write to a directory that the superuser imported had any other
+/// directory imported, by a symbolic link in the place of one that was listed before.
+/// Cause: directories were opened by their paths.
+/// Fix: they are opened by name in the handle of their parent, and never through a link.
+#[test]
+fn an_import_does_not_follow_what_others_plant() {
+    let mut requests = 0;
+    loop {
+        let around = tempfile::tempdir().expect("a directory");
+        let (tree, outside) = (around.path().join("tree"), around.path().join("outside"));
+        for dir in ["a/below", "b/below", "c/below"] {
+            fs::create_dir_all(tree.join(dir)).expect("mkdir");
+            fs::write(tree.join(dir).join("../large"), vec![7; 9_000]).expect("a file");
+        }
+        fs::create_dir_all(outside.join("below")).expect("mkdir");
+        fs::write(outside.join("secret"), "secret").expect("a file");
+        fs::write(outside.join("below/secret"), "secret").expect("a file");
+        let (to, from) = (outside.clone(), tree.clone());
+        let planting = Box::new(move || plant(&from, &to));
+        let store = Interrupted::new(Arc::new(MemoryStore::new()), requests, planting);
+        let repository = Repository::new(store.clone());
+        let session = repository.begin(&[], options()).expect("begin");
+        let import = ImportOptions { threads: 1, ..ImportOptions::default() };
+        let root = session.root().clone();
+        session.import(&tree, &root, &import, &Tally::default()).expect("import");
+        for dir in ["a", "b", "c"] {
+            for path in [format!("/{dir}/secret"), format!("/{dir}/below/secret")] {
+                let found = session.stat(&path, Follow::No);
+                assert!(found.is_err(), "{path} was imported at request {requests}");
+            }
+        }
+        if !store.has_happened() {
+            break;
+        }
+        requests += 1;
+    }
+    assert!(requests > 3, "an import of {requests} requests");
 }
 
 /// Symptom: none seen; an export by somebody who cannot give files away must not lend them set-id

@@ -4,19 +4,23 @@
 //! writes content and the one record. Names of a file after its first wait for the end, when the
 //! first is surely there; directories get their times at the end, since entries change them.
 //! What cannot be read is left out and becomes a problem of the tally; a store that fails ends all.
+//! Invariant: nothing outside the source is read, whoever can rename and plant files in it
+//! meanwhile: `source` works by handles of directories.
 
 mod queue;
 mod source;
 
-use std::fs::Metadata;
+use std::ffi::OsStr;
 use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
 
 use self::queue::{Job, Queue};
 use crate::dir::Dir;
@@ -42,14 +46,25 @@ impl Default for ImportOptions {
 }
 
 /// Where a file was put: its directory and its name there.
-type Place = (Dir, Vec<u8>);
+type MadeName = (Dir, Vec<u8>);
 
 /// A further name of a file that was met before.
 struct FurtherName {
     /// Device and inode number.
     file: (u64, u64),
-    place: Place,
-    source: PathBuf,
+    made: MadeName,
+    /// The directory of the source that it is in; its name there is the same.
+    source: Arc<OwnedFd>,
+    path: PathBuf,
+}
+
+/// A file of the source.
+#[derive(Clone, Copy)]
+struct SourceFile<'a> {
+    dir: &'a Arc<OwnedFd>,
+    name: &'a [u8],
+    /// What errors show.
+    path: &'a Path,
 }
 
 struct Import<'a> {
@@ -58,12 +73,12 @@ struct Import<'a> {
     tally: &'a Tally,
     device: u64,
     queue: Queue,
-    /// Guards the first place of every file with several names, by device and inode number.
-    first_places: Mutex<HashMap<(u64, u64), Place>>,
+    /// Guards the first name of every file with several, by device and inode number.
+    first_names: Mutex<HashMap<(u64, u64), MadeName>>,
     /// Guards further names of such files.
     further_names: Mutex<Vec<FurtherName>>,
     /// Guards directories that wait for their attributes.
-    directories: Mutex<Vec<(Option<Place>, Inode, PathBuf)>>,
+    directories: Mutex<Vec<(Option<MadeName>, Inode, PathBuf)>>,
     /// Guards the error that ends the import.
     failure: Mutex<Option<Error>>,
 }
@@ -77,8 +92,8 @@ impl Session {
     /// says.
     ///
     /// # Errors
-    /// `NotFound` or `NotADirectory` for `source`, and what ends a session: `Fenced`, `NoSpace`,
-    /// `Unavailable`, `Closed`.
+    /// `NotFound` or `NotADirectory` for `source`; `Denied` where the session's identity may not
+    /// write; what ends a session: `Fenced`, `NoSpace`, `Unavailable`, `Closed`.
     pub fn import(
         &self,
         source: &Path,
@@ -86,29 +101,38 @@ impl Session {
         options: &ImportOptions,
         tally: &Tally,
     ) -> Result<()> {
-        let context = || source.display().to_string();
-        let metadata = std::fs::metadata(source).map_err(|error| Error::io(error, context()))?;
-        if !metadata.is_dir() {
-            let what = format!("{}: not a directory; use `esker put` for one file", context());
-            return Err(Error::new(Kind::NotADirectory, what));
-        }
-        // Fails as a whole if nothing can be read at all.
-        std::fs::read_dir(source).map_err(|error| Error::io(error, context()))?;
+        let failed = |error: rustix::io::Errno| match error {
+            rustix::io::Errno::NOTDIR => {
+                let what =
+                    format!("{}: not a directory; use `esker put` for one file", source.display());
+                Error::new(Kind::NotADirectory, what)
+            }
+            error => Error::io(error.into(), source.display().to_string()),
+        };
+        // A link that the caller names is followed, others never. Fails as a whole if nothing can
+        // be read at all.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = rustix::fs::openat(CWD, source, flags, Mode::empty()).map_err(failed)?;
+        let stat = rustix::fs::fstat(&top).map_err(failed)?;
         let import = Import {
             session: self,
             options,
             tally,
-            device: metadata.dev(),
+            device: stat.st_dev,
             queue: Queue::default(),
-            first_places: Mutex::default(),
+            first_names: Mutex::default(),
             further_names: Mutex::default(),
             directories: Mutex::default(),
             failure: Mutex::default(),
         };
-        let mut root = source::inode_of(&metadata, self.identity(), self.now_ns());
-        root.xattrs = import.xattrs_of(source);
-        import.directories.lock().push((target.place(), root, source.to_path_buf()));
-        import.queue.put(Job { source: source.to_path_buf(), target: target.clone() });
+        import.queue.put(Job {
+            parent: Arc::new(top),
+            name: b".".to_vec(),
+            path: source.to_path_buf(),
+            stat,
+            target: target.clone(),
+            made: target.place(),
+        });
         tally.directory();
         std::thread::scope(|scope| {
             for _ in 1..options.threads.max(1) {
@@ -136,22 +160,50 @@ impl Import<'_> {
     }
 
     fn directory(&self, job: &Job) -> Result<()> {
-        let entries = match std::fs::read_dir(&job.source) {
+        let opened = source::open_directory(&job.parent, &job.name)
+            .and_then(|dir| source::stat_open(&dir).map(|stat| (Arc::new(dir), stat)));
+        let (dir, stat) = match opened {
+            Ok((dir, stat)) => (Some(dir), stat),
+            Err(error) => {
+                self.problem(&job.path, error);
+                (None, job.stat)
+            }
+        };
+        let mut inode = source::inode_of(&stat, self.session.identity(), self.session.now_ns());
+        if let Some(dir) = &dir {
+            inode.xattrs = self.xattrs_of(dir, &job.path);
+        }
+        self.directories.lock().push((job.made.clone(), inode, job.path.clone()));
+        let Some(dir) = dir else { return Ok(()) };
+        if self.is_excluded(&stat) {
+            self.problem(&job.path, source::became_another());
+        } else if !self.options.one_file_system || stat.st_dev == self.device {
+            self.entries(job, &dir)?;
+        }
+        Ok(())
+    }
+
+    fn entries(&self, job: &Job, dir: &Arc<OwnedFd>) -> Result<()> {
+        let failed = |error| self.problem(&job.path, source::failure(error, "list"));
+        let entries = match rustix::fs::Dir::read_from(dir) {
             Ok(entries) => entries,
             Err(error) => {
-                self.problem(&job.source, source::failure(error, "list"));
+                failed(error);
                 return Ok(());
             }
         };
         for entry in entries {
             match entry {
                 Ok(entry) => {
-                    let path = entry.path();
-                    let name = entry.file_name();
-                    self.settle(&path, self.entry(&job.target, name.as_bytes(), &path))?;
+                    let name = entry.file_name().to_bytes();
+                    if name != b"." && name != b".." {
+                        let path = job.path.join(OsStr::from_bytes(name));
+                        let file = SourceFile { dir, name, path: &path };
+                        self.report(&path, self.entry(&job.target, file))?;
+                    }
                 }
                 Err(error) => {
-                    self.problem(&job.source, source::failure(error, "list"));
+                    failed(error);
                     return Ok(());
                 }
             }
@@ -159,15 +211,19 @@ impl Import<'_> {
         Ok(())
     }
 
+    fn is_excluded(&self, stat: &Stat) -> bool {
+        self.options.excluded == Some(source::number_of(stat))
+    }
+
     /// Makes errors that concern one entry a problem, and passes on those that end the session.
-    fn settle(&self, path: &Path, done: Result<(), Failure>) -> Result<()> {
+    fn report(&self, path: &Path, done: Result<(), Failure>) -> Result<()> {
         match done {
             Ok(()) => Ok(()),
             Err(Failure::Entry(error)) => {
                 self.problem(path, error);
                 Ok(())
             }
-            Err(Failure::Session(error)) => Err(error),
+            Err(Failure::Session(error)) => Err(error.within(path.display())),
         }
     }
 
@@ -176,88 +232,79 @@ impl Import<'_> {
     }
 
     /// Extended attributes; without any if they cannot be read or are over the limits.
-    fn xattrs_of(&self, path: &Path) -> Vec<u8> {
-        source::xattrs_of(path, self.session.identity()).unwrap_or_else(|error| {
+    fn xattrs_of(&self, file: impl AsFd, path: &Path) -> Vec<u8> {
+        self.xattrs_or_none(source::xattrs_of(file, self.session.identity()), path)
+    }
+
+    fn xattrs_or_none(&self, read: Result<Vec<u8>>, path: &Path) -> Vec<u8> {
+        read.unwrap_or_else(|error| {
             self.problem(path, error.within("without its extended attributes"));
             Vec::new()
         })
     }
 
-    fn entry(&self, dir: &Dir, name: &[u8], path: &Path) -> Result<(), Failure> {
-        let metadata = std::fs::symlink_metadata(path)
-            .map_err(|error| Failure::Entry(source::failure(error, "stat")))?;
-        let file = (metadata.dev(), metadata.ino());
-        if metadata.is_dir() {
-            return self.subdirectory(dir, name, path, &metadata);
+    fn entry(&self, target: &Dir, source: SourceFile) -> Result<(), Failure> {
+        let stat = source::stat(source.dir, source.name).map_err(Failure::Entry)?;
+        if source::type_of(&stat) == FileType::Directory {
+            return self.subdirectory(target, source, stat);
         }
-        if metadata.nlink() > 1 {
-            let mut first_places = self.first_places.lock();
-            if first_places.contains_key(&file) {
-                drop(first_places);
-                let place = (dir.clone(), name.to_vec());
-                let source = path.to_path_buf();
-                self.further_names.lock().push(FurtherName { file, place, source });
-                return Ok(());
-            }
-            first_places.insert(file, (dir.clone(), name.to_vec()));
+        if stat.st_nlink <= 1 {
+            return self.file(target, source, &stat);
         }
-        let made = self.file(dir, name, path, &metadata);
-        if made.is_err() && metadata.nlink() > 1 {
+        let file = source::number_of(&stat);
+        let made = (target.clone(), source.name.to_vec());
+        let mut first_names = self.first_names.lock();
+        if first_names.contains_key(&file) {
+            drop(first_names);
+            let (dir, path) = (source.dir.clone(), source.path.to_path_buf());
+            self.further_names.lock().push(FurtherName { file, made, source: dir, path });
+            return Ok(());
+        }
+        first_names.insert(file, made);
+        drop(first_names);
+        let done = self.file(target, source, &stat);
+        if done.is_err() {
             // Another name may be readable, or come to a better place.
-            self.first_places.lock().remove(&file);
+            self.first_names.lock().remove(&file);
         }
-        made
+        done
     }
 
-    fn subdirectory(
-        &self,
-        dir: &Dir,
-        name: &[u8],
-        path: &Path,
-        metadata: &Metadata,
-    ) -> Result<(), Failure> {
-        if self.options.excluded == Some((metadata.dev(), metadata.ino())) {
+    fn subdirectory(&self, dir: &Dir, source: SourceFile, stat: Stat) -> Result<(), Failure> {
+        if self.is_excluded(&stat) {
             let what = "left out: it is the store itself";
             return Err(Failure::Entry(Error::new(Kind::Invalid, what)));
         }
-        let session = self.session;
-        let mut inode = source::inode_of(metadata, session.identity(), session.now_ns());
-        inode.xattrs = self.xattrs_of(path);
+        let (session, name) = (self.session, source.name);
         let existing = self.make_room(dir, name, true)?;
         let target = match existing {
             Some(existing) => session.open_dir(dir, name, &existing).map_err(Failure::of)?,
-            None => {
-                // Its own mode may not let its owner fill it; that comes at the end.
-                let mode = inode.mode | 0o700;
-                session.mkdir(dir, name, mode).map_err(Failure::of)?
-            }
+            // Its own mode may not let its owner fill it; that comes at the end.
+            None => session.mkdir(dir, name, 0o700).map_err(Failure::of)?,
         };
-        let place = Some((dir.clone(), name.to_vec()));
-        self.directories.lock().push((place, inode, path.to_path_buf()));
         self.tally.directory();
-        if !self.options.one_file_system || metadata.dev() == self.device {
-            self.queue.put(Job { source: path.to_path_buf(), target });
-        }
+        self.queue.put(Job {
+            parent: source.dir.clone(),
+            name: name.to_vec(),
+            path: source.path.to_path_buf(),
+            stat,
+            target,
+            made: Some((dir.clone(), name.to_vec())),
+        });
         Ok(())
     }
 
-    fn file(
-        &self,
-        dir: &Dir,
-        name: &[u8],
-        path: &Path,
-        metadata: &Metadata,
-    ) -> Result<(), Failure> {
-        let session = self.session;
+    /// Imports what is no directory and was `stat` when it was listed.
+    fn file(&self, dir: &Dir, source: SourceFile, stat: &Stat) -> Result<(), Failure> {
+        let (session, name) = (self.session, source.name);
         let identity = session.identity();
-        let mut inode = source::inode_of(metadata, identity, session.now_ns());
-        inode.xattrs = self.xattrs_of(path);
+        let mut inode = source::inode_of(stat, identity, session.now_ns());
         match inode.kind() {
-            Some(FileKind::File) => return self.regular(dir, name, path, inode),
+            Some(FileKind::File) => return self.regular(dir, source, stat),
             Some(FileKind::Symlink) => {
-                let target = std::fs::read_link(path)
+                let target = rustix::fs::readlinkat(&**source.dir, name, Vec::new())
                     .map_err(|error| Failure::Entry(source::failure(error, "read link")))?;
-                inode.content = target.as_os_str().as_bytes().to_vec();
+                inode.content = target.into_bytes();
                 inode.size = inode.content.len() as u64;
             }
             Some(FileKind::CharDevice | FileKind::BlockDevice) if !identity.is_root() => {
@@ -265,6 +312,8 @@ impl Import<'_> {
             }
             _ => {}
         }
+        let xattrs = source::xattrs_at(source.dir, name, identity);
+        inode.xattrs = self.xattrs_or_none(xattrs, source.path);
         self.make_room(dir, name, false)?;
         let is_symlink = inode.kind() == Some(FileKind::Symlink);
         session.adopt(dir, name, inode, None).map_err(Failure::of)?;
@@ -276,18 +325,21 @@ impl Import<'_> {
         Ok(())
     }
 
-    fn regular(
-        &self,
-        dir: &Dir,
-        name: &[u8],
-        path: &Path,
-        mut inode: Inode,
-    ) -> Result<(), Failure> {
-        let mut file = source::open(path).map_err(Failure::Entry)?;
-        let metadata =
-            file.metadata().map_err(|error| Failure::Entry(source::failure(error, "stat")))?;
-        let data_end = source::data_end(&file, &metadata);
-        inode.size = if data_end.is_some() { metadata.size() } else { 0 };
+    fn regular(&self, dir: &Dir, source: SourceFile, listed: &Stat) -> Result<(), Failure> {
+        let (mut file, stat) = source::open(source.dir, source.name).map_err(Failure::Entry)?;
+        // Attributes are those of the file that is read. Further names would be of the other.
+        let has_several = listed.st_nlink > 1 || stat.st_nlink > 1;
+        if has_several && source::number_of(listed) != source::number_of(&stat) {
+            return Err(Failure::Entry(source::became_another()));
+        }
+        let session = self.session;
+        let mut inode = source::inode_of(&stat, session.identity(), session.now_ns());
+        inode.xattrs = self.xattrs_of(&file, source.path);
+        let data_end = source::data_end(&file, &stat);
+        if data_end.is_none() {
+            // It is as long as what is read of it.
+            inode.size = 0;
+        }
         let mut left = data_end.unwrap_or(u64::MAX);
         let mut read_failed = false;
         let mut fill = |buffer: &mut [u8]| -> Result<usize> {
@@ -306,8 +358,8 @@ impl Import<'_> {
             self.tally.bytes(count);
             Ok(count)
         };
-        self.make_room(dir, name, false)?;
-        let adopted = self.session.adopt(dir, name, inode, Some(&mut fill));
+        self.make_room(dir, source.name, false)?;
+        let adopted = session.adopt(dir, source.name, inode, Some(&mut fill));
         match adopted {
             Ok(_) => {
                 self.tally.file();
@@ -340,10 +392,10 @@ impl Import<'_> {
     }
 
     fn link_further_names(&self) -> Result<()> {
-        let first_places = self.first_places.lock();
+        let first_names = self.first_names.lock();
         for further in std::mem::take(&mut *self.further_names.lock()) {
-            let ((dir, name), path) = (further.place, further.source);
-            let done = match first_places.get(&further.file) {
+            let ((dir, name), path) = (further.made, further.path);
+            let done = match first_names.get(&further.file) {
                 Some((first_dir, first_name)) => {
                     self.make_room(&dir, &name, false).and_then(|_| {
                         self.session
@@ -354,21 +406,24 @@ impl Import<'_> {
                     })
                 }
                 // Its first name could not be read: this one may be.
-                None => std::fs::symlink_metadata(&path)
-                    .map_err(|error| Failure::Entry(source::failure(error, "stat")))
-                    .and_then(|metadata| self.file(&dir, &name, &path, &metadata)),
+                None => {
+                    let source = SourceFile { dir: &further.source, name: &name, path: &path };
+                    source::stat(source.dir, source.name)
+                        .map_err(Failure::Entry)
+                        .and_then(|stat| self.file(&dir, source, &stat))
+                }
             };
-            self.settle(&path, done)?;
+            self.report(&path, done)?;
         }
         Ok(())
     }
 
     /// Directories get their attributes, those within before those around.
     fn finish_directories(&self) -> Result<()> {
-        for (place, inode, path) in self.directories.lock().drain(..).rev() {
-            let place = place.as_ref().map(|(dir, name)| (dir, name.as_slice()));
-            let done = self.session.adopt_attributes(place, &inode).map_err(Failure::of);
-            self.settle(&path, done)?;
+        for (made, inode, path) in self.directories.lock().drain(..).rev() {
+            let made = made.as_ref().map(|(dir, name)| (dir, name.as_slice()));
+            let done = self.session.adopt_attributes(made, &inode).map_err(Failure::of);
+            self.report(&path, done)?;
         }
         Ok(())
     }

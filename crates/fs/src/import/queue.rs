@@ -3,17 +3,30 @@
 //! Last in, first out, so that a tree is taken in depth first and few directories wait.
 //! Concurrency: `take` waits while others may still put; all return once nobody is at work.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::fs::Stat;
 
+use super::MadeName;
 use crate::dir::Dir;
 
-/// A directory of the source and the one that takes its entries.
+/// A directory of the source and the one that takes its entries. Jobs of one directory share its
+/// handle, so that as many stay open as the tree is deep, for each thread.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) source: PathBuf,
+    /// The directory of the source that it is in, and its name there.
+    pub(super) parent: Arc<OwnedFd>,
+    pub(super) name: Vec<u8>,
+    /// What errors show.
+    pub(super) path: PathBuf,
+    /// What it was when it was listed.
+    pub(super) stat: Stat,
     pub(super) target: Dir,
+    /// Where the target gets the directory's attributes at the end; none for the root.
+    pub(super) made: Option<MadeName>,
 }
 
 #[derive(Debug, Default)]

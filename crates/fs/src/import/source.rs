@@ -1,12 +1,15 @@
 //! Source: what a real file system says of one file, as the inode that an import writes for it.
+//!
+//! Files are named by the handle of their directory and one name, and symbolic links are never
+//! followed, so that nobody can lead the import elsewhere while it runs. What is read of a regular
+//! file or a directory is read of one open file.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use esker_base::{Error, Kind, Result};
-use rustix::fs::{Mode, OFlags, SeekFrom, seek};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat, seek};
 use rustix::io::Errno;
 
 use crate::identity::Identity;
@@ -20,13 +23,40 @@ pub(super) fn failure(error: impl Into<io::Error>, what: &str) -> Error {
     Error::io(error.into(), what.to_owned())
 }
 
-/// The inode of the file with `metadata`, without content and extended attributes, as `identity`
+/// What `name` in `dir` is.
+pub(super) fn stat(dir: &OwnedFd, name: &[u8]) -> Result<Stat> {
+    rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| failure(error, "stat"))
+}
+
+/// What an open file is.
+pub(super) fn stat_open(file: &OwnedFd) -> Result<Stat> {
+    rustix::fs::fstat(file).map_err(|error| failure(error, "stat"))
+}
+
+/// Device and inode number.
+pub(super) fn number_of(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+pub(super) fn type_of(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+/// The inode of the file with `stat`, without content and extended attributes, as `identity`
 /// may own it: whoever is not the superuser owns all that they import, and a program that comes to
 /// another owner loses its set-id bits.
-pub(super) fn inode_of(metadata: &Metadata, identity: &Identity, now_ns: u64) -> Inode {
-    let kind = kind_of(metadata);
-    let mut inode = Inode::new(Entry::Is(kind), metadata.mode() & 0o7777, now_ns);
-    (inode.uid, inode.gid) = (metadata.uid(), metadata.gid());
+pub(super) fn inode_of(stat: &Stat, identity: &Identity, now_ns: u64) -> Inode {
+    let kind = match type_of(stat) {
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        _ => FileKind::File,
+    };
+    let mut inode = Inode::new(Entry::Is(kind), stat.st_mode & 0o7777, now_ns);
+    (inode.uid, inode.gid) = (stat.st_uid, stat.st_gid);
     if !identity.is_root() {
         if inode.uid != identity.uid {
             inode.mode &= !0o4000;
@@ -37,55 +67,58 @@ pub(super) fn inode_of(metadata: &Metadata, identity: &Identity, now_ns: u64) ->
             inode.gid = identity.gid;
         }
     }
-    inode.mtime_ns = ns(metadata.mtime(), metadata.mtime_nsec());
-    inode.atime_ns = ns(metadata.atime(), metadata.atime_nsec());
+    inode.mtime_ns = ns(stat.st_mtime, stat.st_mtime_nsec);
+    inode.atime_ns = ns(stat.st_atime, stat.st_atime_nsec);
     match kind {
-        FileKind::File | FileKind::Symlink => inode.size = metadata.size(),
-        FileKind::CharDevice | FileKind::BlockDevice => inode.rdev = metadata.rdev(),
+        FileKind::File | FileKind::Symlink => {
+            inode.size = u64::try_from(stat.st_size).unwrap_or(0);
+        }
+        FileKind::CharDevice | FileKind::BlockDevice => inode.rdev = stat.st_rdev,
         FileKind::Directory | FileKind::Fifo | FileKind::Socket | FileKind::Indexed => {}
     }
     inode
 }
 
-fn kind_of(metadata: &Metadata) -> FileKind {
-    let kind = metadata.file_type();
-    if kind.is_dir() {
-        FileKind::Directory
-    } else if kind.is_symlink() {
-        FileKind::Symlink
-    } else if kind.is_fifo() {
-        FileKind::Fifo
-    } else if kind.is_socket() {
-        FileKind::Socket
-    } else if kind.is_char_device() {
-        FileKind::CharDevice
-    } else if kind.is_block_device() {
-        FileKind::BlockDevice
-    } else {
-        FileKind::File
-    }
-}
-
 /// Times before 1970 read 0.
-fn ns(seconds: i64, nanoseconds: i64) -> u64 {
+fn ns(seconds: i64, nanoseconds: impl TryInto<i64>) -> u64 {
+    let nanoseconds = nanoseconds.try_into().unwrap_or(0);
     let total = seconds.saturating_mul(NS_PER_SECOND).saturating_add(nanoseconds);
     u64::try_from(total).unwrap_or(0)
 }
 
-/// The extended attributes of `path` itself, encoded; of those who are not the superuser, only the
+/// The extended attributes of an open file, encoded; of those who are not the superuser, only the
 /// user's own, since nobody else may set others.
-pub(super) fn xattrs_of(path: &Path, identity: &Identity) -> Result<Vec<u8>> {
-    let Some(names) = read_growing(|buffer| rustix::fs::llistxattr(path, buffer))
-        .map_err(|error| failure(error, "list extended attributes"))?
-    else {
+pub(super) fn xattrs_of(file: impl AsFd, identity: &Identity) -> Result<Vec<u8>> {
+    let file = file.as_fd();
+    let list = |buffer: &mut [u8]| rustix::fs::flistxattr(file, buffer);
+    encode_xattrs(identity, list, |name, buffer| rustix::fs::fgetxattr(file, name, buffer))
+}
+
+/// As [`xattrs_of`], of what cannot be opened: `name` in `dir` itself. Only the superuser can have
+/// given it any.
+pub(super) fn xattrs_at(dir: &OwnedFd, name: &[u8], identity: &Identity) -> Result<Vec<u8>> {
+    if !identity.is_root() {
         return Ok(Vec::new());
-    };
+    }
+    // These calls know no handles of directories; this is the path of one.
+    let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
+    let list = |buffer: &mut [u8]| rustix::fs::llistxattr(&*path, buffer);
+    encode_xattrs(identity, list, |name, buffer| rustix::fs::lgetxattr(&*path, name, buffer))
+}
+
+fn encode_xattrs(
+    identity: &Identity,
+    list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
+    get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
+) -> Result<Vec<u8>> {
+    let names = read_growing(list).map_err(|error| failure(error, "list extended attributes"))?;
     let mut xattrs = Xattrs::new();
+    let names = names.unwrap_or_default();
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
         if !identity.is_root() && !name.starts_with(b"user.") {
             continue;
         }
-        let value = read_growing(|buffer| rustix::fs::lgetxattr(path, name, buffer))
+        let value = read_growing(|buffer| get(name, buffer))
             .map_err(|error| failure(error, "read extended attributes"))?;
         // Removed since they were listed.
         if let Some(value) = value {
@@ -113,24 +146,40 @@ fn read_growing(
     }
 }
 
-/// Opens the regular file at `path` for reading, never following a link or waiting for a pipe that
-/// took its place.
-pub(super) fn open(path: &Path) -> Result<File> {
+/// Opens the directory `name` in `dir`, never following a link that took its place.
+pub(super) fn open_directory(dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(|error| match error {
+        Errno::LOOP | Errno::NOTDIR => became_another(),
+        error => failure(error, "list"),
+    })
+}
+
+/// Opens the regular file `name` in `dir` for reading, never following a link or waiting for a pipe
+/// that took its place.
+pub(super) fn open(dir: &OwnedFd, name: &[u8]) -> Result<(File, Stat)> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file =
-        rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failure(error, "open"))?;
-    let file = File::from(file);
-    let metadata = file.metadata().map_err(|error| failure(error, "stat"))?;
-    if !metadata.is_file() {
-        return Err(Error::new(Kind::Conflict, "became another kind of file while it was read"));
+        rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(|error| match error {
+            Errno::LOOP => became_another(),
+            error => failure(error, "open"),
+        })?;
+    let stat = stat_open(&file)?;
+    if type_of(&stat) != FileType::RegularFile {
+        return Err(became_another());
     }
-    Ok(file)
+    Ok((file.into(), stat))
+}
+
+/// The error that a name stands for another file than when it was listed.
+pub(super) fn became_another() -> Error {
+    Error::new(Kind::Conflict, "became another file while it was read: import it again")
 }
 
 /// Where the last data of `file` ends, if a hole follows it: what is behind need not be read.
-pub(super) fn data_end(file: &File, metadata: &Metadata) -> Option<u64> {
-    if metadata.blocks().saturating_mul(512) >= metadata.size() {
+pub(super) fn data_end(file: &File, stat: &Stat) -> Option<u64> {
+    if stat.st_blocks.saturating_mul(512) >= stat.st_size {
         return None;
     }
     let (mut position, mut end) = (0, 0);
