@@ -120,3 +120,8 @@ fn segments() {
 fn messages() {
     run("messages", crate::messages::run);
 }
+
+#[test]
+fn stores() {
+    run("stores", |bytes| drop(crate::stores::run(bytes)));
+}

@@ -14,6 +14,7 @@ pub mod manifest;
 pub mod messages;
 mod records;
 pub mod segments;
+pub mod stores;
 pub mod table;
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ use esker_table::schema::{IntColumn, Key, Row, RowBuffer, Schema};
 use esker_table::segment::LogPlace;
 use esker_table::wire::unzigzag;
 
+use crate::file::FILE_BYTES_MAX;
+use crate::path::PATH_BYTES_MAX;
 use crate::xattr::XATTR_BYTES_MAX;
 
 /// Identity of a directory: the first 128 bits of `BLAKE3(parent ‖ generation ‖ name)` of where it
@@ -242,6 +244,14 @@ pub(crate) mod column {
     pub const XATTRS: usize = 2;
 }
 
+/// Permission bits with set-id and sticky bits.
+const MODE_MAX: u64 = 0o7777;
+/// The number that means "no change" where a user or a group is set: nobody has it.
+pub(crate) const NO_ID: u32 = u32::MAX;
+/// No name was a directory more often: at a removal every nanosecond that takes centuries. The rest
+/// of the range keeps additions from wrapping.
+const GENERATION_MAX: u64 = u64::MAX >> 1;
+
 /// Regular files are no devices: in their column [`column::RDEV`] this says that their content is in
 /// the extent table.
 pub(crate) const MAPPED: u64 = 1;
@@ -396,7 +406,7 @@ impl Inode {
     /// What a record in readable form says.
     ///
     /// # Errors
-    /// `Corrupt` if a number is out of its range.
+    /// `Corrupt` if a number is out of its range, or the content cannot be what it says.
     #[inline]
     pub fn of_row(row: &Row) -> Result<Self> {
         Self::of_columns(row)
@@ -456,35 +466,72 @@ impl Inode {
         };
         let written = if extent.is_checked() { extent.written } else { extent.length };
         let whole = extent.length <= written && extent.length <= columns.int(c::SIZE);
-        if set != SetId::default() && (!whole || extent.offset.checked_add(written).is_none()) {
+        let has_extent = set != SetId::default();
+        let is_file = entry == Entry::Is(FileKind::File);
+        let is_empty = is_file && extent.length == 0;
+        let is_possible = whole && !is_empty && extent.offset.checked_add(written).is_some();
+        if has_extent && !is_possible {
             return Err(wrong("impossible extent"));
         }
         if columns.string(c::XATTRS).len() > XATTR_BYTES_MAX {
             return Err(wrong("extended attributes over the limit"));
         }
-        let is_file = entry == Entry::Is(FileKind::File);
+        let is_mapped = is_file && columns.int(c::RDEV) == MAPPED;
         if is_file && columns.int(c::RDEV) > MAPPED {
             return Err(wrong("unknown flags of a file"));
         }
+        let (generation, size) = (columns.int(c::GENERATION), columns.int(c::SIZE));
+        if generation > GENERATION_MAX {
+            return Err(wrong("impossible generation"));
+        }
+        if size > FILE_BYTES_MAX {
+            return Err(wrong("a size over the limit"));
+        }
+        // What was not asked for is empty.
+        let content = columns.string(c::CONTENT);
+        if !content.is_empty() && (content.len() as u64 > size || !is_content(entry, content)) {
+            return Err(wrong("impossible content"));
+        }
+        if is_mapped && (has_extent || !content.is_empty()) {
+            return Err(wrong("content in two places"));
+        }
+        let (uid, gid) = (small(c::UID, "owner")?, small(c::GID, "group")?);
+        if uid == NO_ID || gid == NO_ID {
+            return Err(wrong("an owner or group that nobody can be"));
+        }
+        let mode = columns.int(c::MODE);
+        if mode > MODE_MAX {
+            return Err(wrong("unknown bits in its mode"));
+        }
         Ok(Self {
             entry,
-            generation: columns.int(c::GENERATION),
+            generation,
             seq: columns.int(c::SEQ),
-            mode: small(c::MODE, "mode")? & 0o7777,
-            uid: small(c::UID, "owner")?,
-            gid: small(c::GID, "group")?,
+            mode: mode as u32,
+            uid,
+            gid,
             nlink: small(c::NLINK, "link count")?,
             rdev: if is_file { 0 } else { columns.int(c::RDEV) },
-            mapped: is_file && columns.int(c::RDEV) == MAPPED,
-            size: columns.int(c::SIZE),
+            mapped: is_mapped,
+            size,
             mtime_ns: columns.int(c::MTIME),
             ctime_ns: columns.int(c::CTIME),
             atime_ns: columns.int(c::ATIME),
             id: u128::from(columns.int(c::ID_HIGH)) << 64 | u128::from(columns.int(c::ID_LOW)),
-            extent: (set != SetId::default()).then_some(extent),
-            content: owned(columns.string(c::CONTENT)),
+            extent: has_extent.then_some(extent),
+            content: owned(content),
             xattrs: owned(columns.string(c::XATTRS)),
         })
+    }
+}
+
+/// Whether what `entry` says can have `content`.
+#[inline]
+fn is_content(entry: Entry, content: &[u8]) -> bool {
+    match entry {
+        Entry::Is(FileKind::File) => true,
+        Entry::Is(FileKind::Symlink) => content.len() < PATH_BYTES_MAX && !content.contains(&0),
+        _ => false,
     }
 }
 

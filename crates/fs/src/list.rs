@@ -6,7 +6,7 @@
 
 use std::ops::ControlFlow;
 
-use esker_base::Result;
+use esker_base::{Error, Kind, Result};
 use esker_table::block::DecodedBlock;
 use esker_table::merge::Merge;
 use esker_table::schema::{Key, KeyBuffer};
@@ -15,6 +15,7 @@ use crate::dir::{Dir, DirNode};
 use crate::identity::READ;
 use crate::inode::{Entry, FileKind, Inode, column, key};
 use crate::namespace::Namespace;
+use crate::path::check_name;
 
 /// Rows of the active memtable that are looked at together.
 const PAGE_ROWS: usize = 8192;
@@ -59,6 +60,16 @@ pub struct DirEntry {
     pub name: Vec<u8>,
     /// Its inode, with content and extended attributes.
     pub inode: Inode,
+}
+
+/// Fails for a name of a record that no session has written.
+#[inline]
+fn check_stored_name(dir: &DirNode, name: &[u8]) -> Result<()> {
+    check_name(name).map_err(|error| {
+        let context =
+            format!("a record in directory {}: {}; run `esker verify`", dir.id(), error.context());
+        Error::new(Kind::Corrupt, context)
+    })
 }
 
 impl<'a> EntryView<'a> {
@@ -144,7 +155,8 @@ impl Namespace {
     /// are not among them. Cost: the blocks of the directory, read ahead.
     ///
     /// # Errors
-    /// `Denied` without permission to read `dir`; what `visit` returns.
+    /// `Denied` without permission to read `dir`; `Corrupt` at a name that no file can have; what
+    /// `visit` returns.
     pub fn list(
         &self,
         dir: &Dir,
@@ -186,6 +198,8 @@ impl Namespace {
                 if block.int(column::ENTRY, row) == 0 || name.is_empty() || name == cursor.name {
                     continue;
                 }
+                // Those who list make paths of names, and a store may hold any bytes.
+                check_stored_name(dir, name)?;
                 if visit(&EntryView { namespace: self, block, row, flushes })?.is_break() {
                     return Ok(());
                 }

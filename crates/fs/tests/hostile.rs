@@ -1,11 +1,14 @@
-//! Hostile neighbours: users who plant files in a directory while it is exported to or imported from.
-//! Nothing outside the target is written, and nothing outside the source is read.
+//! Hostile stores and hostile neighbours: records that no session writes, under right checksums, and
+//! users who plant files in a directory while it is exported to or imported from. Nothing outside
+//! the target is written, nothing outside the source is read, and nothing panics.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
 
+use esker_base::Kind;
+use esker_base::random::Random;
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::export::ExportOptions;
 use esker_fs::identity::Identity;
@@ -14,14 +17,46 @@ use esker_fs::namespace::{Follow, Namespace};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::tally::Tally;
+use esker_table::manifest::SetId;
+use esker_table::schema::RowBuffer;
 
 use crate::interleave::Interrupted;
 use crate::operation::Content;
 use crate::real::become_identity;
+use crate::stores::{self, publish, put_table, record};
 use crate::subject::source;
+
+const SET: SetId = SetId(1);
+/// `entry` of records.
+const FILE: u64 = 1;
+const DIRECTORY: u64 = 2;
+const SYMLINK: u64 = 3;
+
+/// Columns of a record, by their names.
+type Columns<'a> = &'a [(&'a str, u64)];
 
 fn options() -> SessionOptions {
     SessionOptions { identity: Identity::of_process(), ..SessionOptions::default() }
+}
+
+/// A namespace of one set that has these records.
+fn forged(rows: Vec<RowBuffer>) -> Namespace {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let table = put_table(&store, (SET, 0), &esker_fs::inode::INODE, rows);
+    publish(&store, SET, &[], vec![table]);
+    Repository::new(store).open(&[SET], Identity::of_process()).expect("open")
+}
+
+fn file(name: &[u8]) -> RowBuffer {
+    let owner = Identity::of_process();
+    let ints = [
+        ("entry", FILE),
+        ("mode", 0o644),
+        ("size", 7),
+        ("uid", u64::from(owner.uid)),
+        ("gid", u64::from(owner.gid)),
+    ];
+    record(0, name, &ints, b"hostile")
 }
 
 fn export(namespace: &Namespace, target: &Path) -> Tally {
@@ -38,6 +73,55 @@ fn names_in(path: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// Symptom: an export wrote `../escaped` beside its target, and through symbolic links that it had
+/// just made itself.
+/// Cause: names of records became parts of paths unchecked.
+/// Fix: a listing refuses a name that no file can have.
+#[test]
+fn names_that_are_paths_are_not_exported() {
+    for name in [&b"../escaped"[..], b"link/through", b"..", b".", b"a\0b", &[b'n'; 256]] {
+        let around = tempfile::tempdir().expect("a directory");
+        fs::create_dir(around.path().join("outside")).expect("mkdir");
+        let link = record(0, b"link", &[("entry", SYMLINK), ("size", 10)], b"../outside");
+        let namespace = forged(vec![file(name), file(b"plain"), link]);
+        let tally = export(&namespace, &around.path().join("target"));
+        let problems = tally.take_problems();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(problems[0].error.kind(), Kind::Corrupt);
+        assert!(names_in(&around.path().join("outside")).is_empty());
+        assert_eq!(names_in(around.path()), ["outside", "target"]);
+    }
+}
+
+/// Symptom: a file whose record gave the owner 2^32-1 and a set-user-id bit was exported by the
+/// superuser as a program of the superuser's. A generation of 2^64-1 wrapped, and sizes over 2^63
+/// reached system calls.
+/// Cause: numbers of records were taken as they came.
+/// Fix: the decoder refuses them.
+#[test]
+fn numbers_that_no_session_writes_are_refused() {
+    let long = [b'x'; 4_096];
+    let cases: [(&str, Columns, &[u8]); 11] = [
+        ("extent", &[("entry", FILE), ("log_set_low", 1)], b""),
+        ("content", &[("entry", FILE), ("size", 1), ("rdev", 1)], b"1"),
+        ("owner", &[("entry", FILE), ("uid", u64::from(u32::MAX)), ("mode", 0o4755)], b""),
+        ("owner", &[("entry", FILE), ("gid", u64::from(u32::MAX))], b""),
+        ("generation", &[("entry", DIRECTORY), ("id_low", 1), ("generation", u64::MAX)], b""),
+        ("size", &[("entry", FILE), ("size", 1 << 63)], b""),
+        ("mode", &[("entry", FILE), ("mode", 0o10_755)], b""),
+        ("content", &[("entry", FILE), ("size", 1)], b"more"),
+        ("content", &[("entry", SYMLINK), ("size", 4_096)], &long),
+        ("content", &[("entry", SYMLINK), ("size", 3)], b"a\0b"),
+        ("content", &[("entry", DIRECTORY), ("id_low", 1), ("size", 3)], b"abc"),
+    ];
+    for (what, ints, content) in cases {
+        let namespace = forged(vec![record(0, b"f", ints, content)]);
+        let error = namespace.stat("/f", Follow::No).expect_err(what);
+        assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+    }
 }
 
 /// A session with directories `a` and `b`, each with a directory `below` and files of which each
@@ -175,4 +259,36 @@ fn set_id_bits_go_with_their_owner() {
     });
     let program = fs::metadata(target.join("program")).expect("stat");
     assert_eq!((program.uid(), program.mode() & 0o7777), (user.uid, 0o755));
+}
+
+/// Holes of any size cost nothing.
+#[test]
+fn a_file_that_is_one_hole_is_exported_at_once() {
+    let size = 1 << 42;
+    let namespace = forged(vec![record(0, b"hole", &[("entry", FILE), ("size", size)], b"")]);
+    let around = tempfile::tempdir().expect("a directory");
+    let tally = export(&namespace, &around.path().join("target"));
+    // Its file system may have a lower limit.
+    if tally.counts().problems == 0 {
+        let hole = fs::metadata(around.path().join("target/hole")).expect("stat");
+        assert_eq!((hole.len(), hole.blocks()), (size, 0));
+    }
+}
+
+/// Which records a store has follows from the number of its seed.
+#[test]
+fn hostile_stores_are_withstood() {
+    const SEEDS: u64 = 600;
+    let (mut exported, mut failed) = (0, Vec::new());
+    for seed in 0..SEEDS {
+        let mut random = Random::from_seed(seed);
+        let mut bytes = vec![0; 1_000 + random.below(5_000) as usize];
+        random.fill(&mut bytes);
+        match std::panic::catch_unwind(|| stores::run(&bytes)) {
+            Ok(count) => exported += count,
+            Err(_) => failed.push(seed),
+        }
+    }
+    assert!(failed.is_empty(), "the stores of seeds {failed:?}");
+    assert!(exported > SEEDS, "{exported} entries were exported");
 }

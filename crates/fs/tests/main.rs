@@ -1,6 +1,9 @@
 //! Tests of file systems as a whole.
 
 mod campaign;
+#[expect(dead_code, reason = "other fuzz targets use the rest")]
+#[path = "../../../fuzz/src/choices.rs"]
+mod choices;
 mod concurrency;
 mod crash;
 mod data_logs;
@@ -35,6 +38,8 @@ mod smoke;
 mod space;
 mod squash;
 mod stack;
+#[path = "../../../fuzz/src/stores.rs"]
+mod stores;
 mod subject;
 mod transfer;
 mod trees;

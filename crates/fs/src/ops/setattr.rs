@@ -3,8 +3,9 @@
 use esker_base::{Error, Kind, Result};
 
 use crate::dir::Dir;
+use crate::file::FILE_BYTES_MAX;
 use crate::identity::{Identity, WRITE, not_permitted};
-use crate::inode::{FileKind, Inode};
+use crate::inode::{FileKind, Inode, NO_ID};
 use crate::path::show;
 use crate::session::Session;
 use crate::xattr;
@@ -106,6 +107,10 @@ impl Session {
 
     fn apply_owner(&self, inode: &mut Inode, name: &[u8], changes: &Changes) -> Result<()> {
         let identity = self.identity();
+        if changes.uid == Some(NO_ID) || changes.gid == Some(NO_ID) {
+            let context = format!("{}: {NO_ID} is no user or group", show(name));
+            return Err(Error::new(Kind::Invalid, context));
+        }
         if !identity.is_root() {
             let gives_away = changes.uid.is_some_and(|uid| uid != inode.uid);
             let joins = changes.gid.is_some_and(|gid| gid != inode.gid && !identity.is_member(gid));
@@ -272,7 +277,7 @@ fn no_attribute(attribute: &[u8]) -> Error {
 
 /// Cuts a file off at `size`, or extends it by zeros.
 pub(crate) fn resize(inode: &mut Inode, name: &[u8], size: u64) -> Result<()> {
-    if i64::try_from(size).is_err() {
+    if size > FILE_BYTES_MAX {
         return Err(Error::new(Kind::FileTooLarge, format!("{}: {size} bytes", show(name))));
     }
     if let Some(extent) = &mut inode.extent {

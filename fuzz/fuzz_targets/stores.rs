@@ -1,0 +1,11 @@
+//! Fuzz target: `esker_fuzz::stores` under coverage guidance.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| drop(esker_fuzz::stores::run(bytes)));
+
+#[cfg(not(fuzzing))]
+fn main() {
+    eprintln!("run this with `cargo +nightly fuzz run stores`, or `cargo test` for a bounded run");
+    std::process::exit(2);
+}
