@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
 use esker_fs::names;
 use esker_fs::repository::Repository;
-use esker_fs::session::{Session, SessionOptions};
+use esker_fs::session::{NewRoot, Session, SessionOptions};
 use esker_table::manifest::SetId;
 use esker_table::tree::{Durability, TreeOptions};
 use serde_json::json;
@@ -57,7 +57,8 @@ impl SessionSettings {
         let memory_bytes = usize::try_from(self.memory).unwrap_or(usize::MAX);
         let tree = TreeOptions { durability, memory_bytes, ..TreeOptions::default() };
         let properties = [("program".to_owned(), program())].into();
-        SessionOptions { identity: context.identity(), tree, properties }
+        let new_root = NewRoot { owner: None, mode: 0o777 & !context.umask };
+        SessionOptions { identity: context.identity(), tree, properties, new_root }
     }
 }
 

@@ -18,7 +18,8 @@ use crate::layers::Layers;
 use crate::path::{SYMLINKS_MAX, check_name, components, show, split_last};
 use crate::xattr::{self, Xattrs};
 
-/// Mode of a root directory that no layer has changed.
+/// Mode of the root directory of a stack without a record of it, which nobody but the superuser can
+/// change: a session writes that record before anything else.
 const ROOT_MODE: u32 = 0o755;
 
 /// A stack of change sets, seen by somebody.

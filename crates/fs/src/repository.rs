@@ -86,7 +86,8 @@ impl Repository {
         Namespace::new(Layers::new(self.source.clone(), stack, None), identity)
     }
 
-    /// Begins a session on top of `bases`, of which earlier ones win. Cost: as
+    /// Begins a session on top of `bases`, of which earlier ones win. Where none of them has a root
+    /// directory, it becomes that of the session's user ([`SessionOptions::new_root`]). Cost: as
     /// [`Repository::open`], and a marker for each base and one for itself, a manifest.
     ///
     /// # Errors
@@ -124,7 +125,7 @@ impl Repository {
             marker::confirm(store, *base, &Holder::Set(set))?;
         }
         let stack = if swept { load_stack(&self.source, bases)? } else { stack };
-        self.session(stack, tree, data, options.identity)
+        self.session(stack, tree, data, &options)
     }
 
     /// Goes on with the session of `set`, which its writer left: fences that writer, and recovers
@@ -154,7 +155,7 @@ impl Repository {
                 _ => Ok(true),
             })
             .inspect_err(release)?;
-        self.session(stack, tree, data, options.identity)
+        self.session(stack, tree, data, &options)
     }
 
     fn session(
@@ -162,10 +163,13 @@ impl Repository {
         stack: Vec<Arc<BaseSet>>,
         tree: Tree,
         data: Arc<DataLogs>,
-        identity: Identity,
+        options: &SessionOptions,
     ) -> Result<Session> {
         let layers = Layers::new(self.source.clone(), stack, Some(tree));
-        Ok(Session::new(Namespace::new(layers, identity)?, data, self.clock.clone()))
+        let namespace = Namespace::new(layers, options.identity.clone())?;
+        let session = Session::new(namespace, data, self.clock.clone());
+        session.make_root(&options.new_root)?;
+        Ok(session)
     }
 
     fn setup(&self, options: &TreeOptions, data: &Arc<DataLogs>) -> TreeSetup {

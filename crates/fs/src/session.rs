@@ -32,6 +32,24 @@ pub struct SessionOptions {
     pub tree: TreeOptions,
     /// Words about the change set, for people: a program, a job, a purpose.
     pub properties: std::collections::BTreeMap<String, String>,
+    /// The root directory, unless a base has one.
+    pub new_root: NewRoot,
+}
+
+/// The root directory of a file system that a session begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewRoot {
+    /// Owner and group, if they are not those of the session's identity: those of the user whose
+    /// mount the session is, which acts for others as the superuser.
+    pub owner: Option<(u32, u32)>,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+impl Default for NewRoot {
+    fn default() -> Self {
+        Self { owner: None, mode: 0o755 }
+    }
 }
 
 impl Default for SessionOptions {
@@ -40,6 +58,7 @@ impl Default for SessionOptions {
             identity: Identity::of_process(),
             tree: TreeOptions::default(),
             properties: Default::default(),
+            new_root: NewRoot::default(),
         }
     }
 }
@@ -339,6 +358,22 @@ impl Session {
             node.settle_touch(written_ns);
         }
         Ok(())
+    }
+
+    /// Writes the root's own record unless a layer has one: the first session of a file system
+    /// does, and one that goes on with a set whose log did not survive.
+    pub(crate) fn make_root(&self, new_root: &NewRoot) -> Result<()> {
+        if self.namespace.entry(self.namespace.root(), b"", false)?.is_some() {
+            return Ok(());
+        }
+        let identity = self.identity();
+        let owner = new_root.owner.unwrap_or((identity.uid, identity.gid));
+        let now_ns = self.now_ns();
+        self.amend_root(|root| {
+            *root = Inode::new(Entry::Is(FileKind::Directory), new_root.mode & 0o7777, now_ns);
+            (root.uid, root.gid) = owner;
+            Ok(())
+        })
     }
 
     /// Updates the root's own record, making it if no layer has one.

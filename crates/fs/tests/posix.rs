@@ -141,8 +141,8 @@ fn run(seed: u64, turns: usize) {
     let mut compared = Compared {
         random: Random::from_seed(seed),
         repository: Repository::with(Arc::new(MemoryStore::new()), 1 << 20, clock.clone()),
+        real: RealDirectory::new(directory.path(), clock.now_ns()),
         reference: Reference::new(clock),
-        real: RealDirectory::new(directory.path()),
         bases: Vec::new(),
     };
     let owner = Identity::of_process();

@@ -52,7 +52,8 @@ pub fn is_supported(path: &Path) -> bool {
 }
 
 impl RealDirectory {
-    pub fn new(path: &Path) -> Self {
+    /// The directory at `path`, as if it had been made at `now_ns`.
+    pub fn new(path: &Path, now_ns: u64) -> Self {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let root = call::open(path, flags, Mode::empty()).expect("a directory");
         let mode = Mode::from_raw_mode(0o600);
@@ -60,9 +61,11 @@ impl RealDirectory {
         if made.is_ok() {
             call::unlinkat(&root, "device", AtFlags::empty()).expect("it was just made");
         }
-        // As in a namespace that nobody has changed.
-        let zero = call::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let times = call::Timestamps { last_access: zero, last_modification: zero };
+        let time = call::Timespec {
+            tv_sec: (now_ns / 1_000_000_000).cast_signed(),
+            tv_nsec: (now_ns % 1_000_000_000).cast_signed(),
+        };
+        let times = call::Timestamps { last_access: time, last_modification: time };
         call::futimens(&root, &times).expect("the directory is ours");
         Self { root, has_devices: made.is_ok() }
     }

@@ -76,10 +76,11 @@ fn who_is_not_the_superuser_owns_what_they_import() {
     let inode = session.stat("/public", Follow::No).expect("stat");
     assert_eq!((inode.uid, inode.mode), (0, 0o777));
     assert_eq!(tally.take_problems()[0].error.kind(), Kind::NotPermitted);
-    // Where mode bits deny, nothing is imported.
+    // Where mode bits deny, nothing is imported, and the import fails.
     let tally = Tally::default();
     let private = session.dir("/private").expect("dir");
-    session.import(real.path(), &private, &ImportOptions::default(), &tally).expect("import");
+    let denied = session.import(real.path(), &private, &ImportOptions::default(), &tally);
+    assert_eq!(denied.expect_err("not ours").kind(), Kind::Denied);
     assert_eq!(tally.counts().files, 0);
     assert!(session.stat("/private/program", Follow::No).is_err());
 }

@@ -180,6 +180,7 @@ impl Mount {
         };
         check_free(&repository, name)?;
         let mut options = self.settings.options(context);
+        options.new_root.owner = Some((options.identity.uid, options.identity.gid));
         options.identity = Identity::root();
         options.properties.insert(PROPERTY.to_owned(), name.clone());
         let session = Arc::new(self.session(&repository, name, options)?);

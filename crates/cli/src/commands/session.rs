@@ -126,6 +126,8 @@ fn begin(
         None => repository.begin(&bases, options)?,
     };
     let set = session.set();
+    // As after any command, readers see what there is: a root of its own, if no base has one.
+    session.flush()?;
     if context.out.is_json() {
         return context.out.json(json!({"session": set.to_string()}));
     }

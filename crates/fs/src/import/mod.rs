@@ -3,7 +3,8 @@
 //! Path of a file: `queue` hands directories to threads → `source` reads attributes → `adopt`
 //! writes content and the one record. Names of a file after its first wait for the end, when the
 //! first is surely there; directories get their times at the end, since entries change them.
-//! What cannot be read is left out and becomes a problem of the tally; a store that fails ends all.
+//! What cannot be read is left out and becomes a problem of the tally; a store that fails, or a
+//! target that may not be written to, ends all.
 //! Invariant: nothing outside the source is read, whoever can rename and plant files in it
 //! meanwhile: `source` works by handles of directories.
 
@@ -445,7 +446,6 @@ impl Failure {
             | Kind::TooLarge
             | Kind::Exists
             | Kind::NotFound
-            | Kind::Denied
             | Kind::NotPermitted
             | Kind::Loop
             | Kind::FileTooLarge

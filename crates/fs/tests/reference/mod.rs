@@ -62,13 +62,12 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// An empty file system whose root belongs to the superuser.
+    /// An empty file system that the superuser begins now.
     pub fn new(clock: Arc<ManualClock>) -> Self {
         let mut reference =
             Self { nodes: BTreeMap::new(), next: 0, clock, identity: Identity::root() };
         let root = reference.fresh(FileKind::Directory, 0o755);
-        let times = Node { mtime_ns: 0, ctime_ns: 0, atime_ns: 0, ..root };
-        reference.nodes.insert(ROOT, times);
+        reference.nodes.insert(ROOT, root);
         reference.next = ROOT + 1;
         reference
     }
