@@ -8,6 +8,7 @@ mod commands;
 mod context;
 mod graph_lines;
 mod location;
+mod mode_change;
 mod output;
 mod progress;
 mod quantity;

@@ -1,4 +1,4 @@
-//! Users: names of users and groups for `ls -l`, from /etc/passwd and /etc/group.
+//! Users: names of users and groups, from /etc/passwd and /etc/group.
 //!
 //! Those that only a directory service knows are shown by number.
 
@@ -31,6 +31,20 @@ impl Users {
     pub fn group(&self, gid: u32) -> String {
         self.groups.get(&gid).cloned().unwrap_or_else(|| gid.to_string())
     }
+
+    /// The number of the user `name`.
+    pub fn uid(&self, name: &str) -> Option<u32> {
+        number_of(&self.users, name)
+    }
+
+    /// The number of the group `name`.
+    pub fn gid(&self, name: &str) -> Option<u32> {
+        number_of(&self.groups, name)
+    }
+}
+
+fn number_of(names: &HashMap<u32, String>, name: &str) -> Option<u32> {
+    names.iter().find(|(_, of)| *of == name).map(|(number, _)| *number)
 }
 
 fn read(path: &str) -> HashMap<u32, String> {

@@ -25,3 +25,4 @@ mod sessions;
 mod shared;
 mod stacks;
 mod suites;
+mod unprivileged;

@@ -1,10 +1,14 @@
 //! Commands, one a file.
 
+mod attributes;
 mod bench;
 mod bench_ranks;
 mod bench_segment;
 mod cat;
+mod chmod;
+mod chown;
 mod completions;
+mod cp;
 mod delete;
 mod diff;
 mod du;
@@ -15,6 +19,7 @@ mod gc;
 mod imd;
 mod import;
 mod init;
+mod ln;
 mod log;
 mod ls;
 mod mkdir;
@@ -30,6 +35,7 @@ mod session;
 mod show;
 mod squash;
 mod stat;
+mod touch;
 mod transfer;
 mod tree;
 mod umount;
@@ -60,6 +66,12 @@ pub enum Command {
     Rm(rm::Rm),
     Mv(mv::Mv),
     Mkdir(mkdir::Mkdir),
+    Cp(cp::Cp),
+    Ln(ln::Ln),
+    Touch(touch::Touch),
+    Chmod(chmod::Chmod),
+    Chown(chown::Chown),
+    Chgrp(chown::Chgrp),
     Mount(mount::Mount),
     Umount(umount::Umount),
     Commit(umount::Commit),
@@ -101,6 +113,12 @@ impl Command {
             Self::Rm(command) => command.run(context),
             Self::Mv(command) => command.run(context),
             Self::Mkdir(command) => command.run(context),
+            Self::Cp(command) => command.run(context),
+            Self::Ln(command) => command.run(context),
+            Self::Touch(command) => command.run(context),
+            Self::Chmod(command) => command.run(context),
+            Self::Chown(command) => command.run(context),
+            Self::Chgrp(command) => command.run(context),
             Self::Mount(command) => command.run(context),
             Self::Umount(command) => command.run(context),
             Self::Commit(command) => command.run(context),

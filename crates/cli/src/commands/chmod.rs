@@ -1,0 +1,49 @@
+//! `esker chmod`: changes permission bits.
+
+use clap::Args;
+use esker_base::Result;
+use esker_fs::ops::Changes;
+
+use crate::change::{Change, ChangeArguments};
+use crate::commands::{attributes, one_stack};
+use crate::context::Context;
+use crate::location::Location;
+use crate::mode_change::ModeChange;
+
+/// Change permission bits
+///
+/// As chmod(1). On a published name with --as, which publishes the result as a new name; or in an
+/// open session.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker chmod 600 headers:/secret --as closed
+  esker chmod -R go-w,a+X @3f2a:/tree")]
+pub struct Chmod {
+    /// Permission bits in octal, or changes such as u+x or go-w
+    #[arg(value_name = "MODE", value_parser = ModeChange::parse, allow_hyphen_values = true)]
+    mode: ModeChange,
+    /// What to change, all in one name or session
+    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// Directories with everything in them; symbolic links in them are passed over
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    #[command(flatten)]
+    change: ChangeArguments,
+}
+
+impl Chmod {
+    /// Changes them.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let stack = one_stack(&self.locations)?;
+        Change::open(context, stack, &self.change)?.run(context, |session| {
+            self.locations.iter().try_for_each(|location| {
+                attributes::change_tree(session, location, self.recursive, |inode| {
+                    let mode = self.mode.apply(inode.mode, inode.is_directory(), context.umask);
+                    Changes { mode: Some(mode), ..Changes::default() }
+                })
+            })
+        })
+    }
+}

@@ -1,0 +1,105 @@
+//! `esker chown` and `esker chgrp`: give files away, and to groups.
+
+use clap::Args;
+use esker_base::{Error, Kind, Result};
+use esker_fs::ops::Changes;
+
+use crate::change::{Change, ChangeArguments};
+use crate::commands::{attributes, one_stack};
+use crate::context::Context;
+use crate::location::Location;
+use crate::users::Users;
+
+/// Change owners and groups
+///
+/// As chown(1). Only the superuser gives files away; their owner may give them to a group that the
+/// owner is in. On a published name with --as, which publishes the result as a new name; or in an
+/// open session.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker chown -R alice:staff headers:/alice --as given
+  esker chown 1001 @3f2a:/results")]
+pub struct Chown {
+    /// Owner, by name or number; with :GROUP also the group, with : and nothing before it only that
+    #[arg(value_name = "OWNER[:GROUP]")]
+    owner: String,
+    #[command(flatten)]
+    arguments: OwnerArguments,
+}
+
+/// Change groups
+///
+/// As chgrp(1): the owner may give files to a group that the owner is in. On a published name with
+/// --as, which publishes the result as a new name; or in an open session.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  esker chgrp -R staff @3f2a:/results")]
+pub struct Chgrp {
+    /// Group, by name or number
+    #[arg(value_name = "GROUP")]
+    group: String,
+    #[command(flatten)]
+    arguments: OwnerArguments,
+}
+
+#[derive(Args)]
+struct OwnerArguments {
+    /// What to change, all in one name or session
+    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// Directories with everything in them; symbolic links in them are passed over
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    #[command(flatten)]
+    change: ChangeArguments,
+}
+
+impl Chown {
+    /// Changes them.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let (owner, group) = match self.owner.split_once(':') {
+            Some((owner, group)) => (owner, group),
+            None => (self.owner.as_str(), ""),
+        };
+        let users = Users::of_machine();
+        let uid = number(owner, "user", |name| users.uid(name))?;
+        let gid = number(group, "group", |name| users.gid(name))?;
+        self.arguments.run(context, &Changes { uid, gid, ..Changes::default() })
+    }
+}
+
+impl Chgrp {
+    /// Changes them.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let users = Users::of_machine();
+        let gid = number(&self.group, "group", |name| users.gid(name))?;
+        self.arguments.run(context, &Changes { gid, ..Changes::default() })
+    }
+}
+
+impl OwnerArguments {
+    fn run(&self, context: &Context, changes: &Changes) -> Result<()> {
+        let stack = one_stack(&self.locations)?;
+        Change::open(context, stack, &self.change)?.run(context, |session| {
+            self.locations.iter().try_for_each(|location| {
+                attributes::change_tree(session, location, self.recursive, |_| *changes)
+            })
+        })
+    }
+}
+
+/// The number of a user or group; none for nothing.
+fn number(text: &str, what: &str, find: impl Fn(&str) -> Option<u32>) -> Result<Option<u32>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    match find(text).or_else(|| text.parse().ok()) {
+        Some(number) => Ok(Some(number)),
+        None => {
+            let what = format!("{text:?}: this machine has no such {what}; give its number");
+            Err(Error::new(Kind::Invalid, what))
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `esker ln`: gives files further names, and makes symbolic links.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use clap::Args;
+use esker_base::{Error, Kind, Result};
+use esker_fs::namespace::Follow;
+use esker_fs::session::Session;
+
+use crate::change::{Change, ChangeArguments};
+use crate::commands::one_stack;
+use crate::context::Context;
+use crate::location::Location;
+
+/// Give a file a further name, or make a symbolic link
+///
+/// As ln(1). A directory as NAME:/path takes the link under the target's own name. On a published
+/// name with --as, which publishes the result as a new name; or in an open session.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker ln headers:/stdio.h headers:/io.h --as linked
+  esker ln -s ../data/run7 @3f2a:/latest")]
+pub struct Ln {
+    /// The file, in the same name or session; with -s what the link leads to, any text
+    #[arg(value_name = "TARGET")]
+    target: OsString,
+    /// The new name
+    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
+    link: Location,
+    /// Make a symbolic link
+    #[arg(short, long)]
+    symbolic: bool,
+    /// Remove a file that has the new name
+    #[arg(short, long)]
+    force: bool,
+    #[command(flatten)]
+    change: ChangeArguments,
+}
+
+impl Ln {
+    /// Makes the link.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let target = match self.symbolic {
+            true => None,
+            false => Some(
+                Location::parse(&self.target).map_err(|error| Error::new(Kind::Invalid, error))?,
+            ),
+        };
+        if let Some(target) = &target {
+            one_stack(&[self.link.clone(), target.clone()])?;
+        }
+        Change::open(context, &self.link.stack, &self.change)?
+            .run(context, |session| self.link(session, target.as_ref()))
+    }
+
+    fn link(&self, session: &Session, target: Option<&Location>) -> Result<()> {
+        let own_name = match target {
+            Some(target) => target.last(),
+            None => {
+                let target = self.target.as_bytes();
+                target.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty()).unwrap_or(b"")
+            }
+        };
+        let link = match session.stat(&self.link.path, Follow::Yes) {
+            Ok(inode) if inode.is_directory() => self.link.join(own_name),
+            _ => self.link.clone(),
+        };
+        let (dir, name) = session.locate(&link.path)?;
+        if self.force && session.lookup(&dir, name, false).is_ok() {
+            session.unlink(&dir, name)?;
+        }
+        let linked = match target {
+            None => session.symlink(&dir, name, self.target.as_bytes()),
+            Some(target) => {
+                let (old_dir, old_name) = session.locate(&target.path)?;
+                session.link(&old_dir, old_name, &dir, name)
+            }
+        };
+        linked.map(drop).map_err(|error| error.within(link))
+    }
+}

@@ -1,0 +1,89 @@
+//! `esker touch`: sets times, and makes empty files.
+
+use clap::Args;
+use esker_base::{Error, Kind, Result};
+use esker_fs::namespace::Follow;
+use esker_fs::ops::Changes;
+use esker_fs::session::Session;
+
+use crate::change::{Change, ChangeArguments};
+use crate::commands::{attributes, one_stack};
+use crate::context::Context;
+use crate::location::Location;
+use crate::quantity;
+
+/// Set times of files; make those that are not there
+///
+/// As touch(1). On a published name with --as, which publishes the result as a new name; or in an
+/// open session.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker touch headers:/STAMP --as stamped
+  esker touch -d 2026-01-31T17:30 @3f2a:/results")]
+pub struct Touch {
+    /// Files, all in one name or session
+    #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
+    locations: Vec<Location>,
+    /// Make no files
+    #[arg(short = 'c', long)]
+    no_create: bool,
+    /// Only the time of access
+    #[arg(short = 'a', conflicts_with = "modification")]
+    access: bool,
+    /// Only the time of modification
+    #[arg(short = 'm')]
+    modification: bool,
+    /// This time, as 2026-01-31, 2026-01-31T17:30 (UTC), @SECONDS, or 7d ago, instead of now
+    #[arg(short, long, value_name = "TIME")]
+    date: Option<String>,
+    #[command(flatten)]
+    change: ChangeArguments,
+}
+
+impl Touch {
+    /// Touches them.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let stack = one_stack(&self.locations)?;
+        let now_ns = context.now_ns();
+        let time_ns = match &self.date {
+            Some(date) => {
+                quantity::moment(date, now_ns).map_err(|error| Error::new(Kind::Invalid, error))?
+            }
+            None => now_ns,
+        };
+        let changes = Changes {
+            atime_ns: (!self.modification).then_some(time_ns),
+            mtime_ns: (!self.access).then_some(time_ns),
+            ..Changes::default()
+        };
+        Change::open(context, stack, &self.change)?.run(context, |session| {
+            self.locations.iter().try_for_each(|location| {
+                self.touch(session, location, &changes, 0o666 & !context.umask)
+            })
+        })
+    }
+
+    fn touch(
+        &self,
+        session: &Session,
+        location: &Location,
+        changes: &Changes,
+        mode: u32,
+    ) -> Result<()> {
+        match session.find(&location.path, Follow::Yes) {
+            Err(error) if error.kind() == Kind::NotFound => {
+                if self.no_create {
+                    return Ok(());
+                }
+                let (dir, name) = session.locate(&location.path)?;
+                session.create(&dir, name, mode)?;
+                if self.date.is_some() {
+                    session.setattr(&dir, name, changes)?;
+                }
+                Ok(())
+            }
+            found => attributes::change(session, &found?, changes),
+        }
+    }
+}

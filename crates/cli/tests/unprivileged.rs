@@ -1,0 +1,209 @@
+//! The command in the hands of a user who is not the superuser, with a store of their own.
+//!
+//! Where the suite runs as the superuser, the command runs as another user; else as that of the
+//! suite.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Who runs the command if the suite's user is the superuser.
+const NOBODY: u32 = 65_534;
+const UMASK: &str = "027";
+
+/// A user with a directory that holds a store.
+struct User {
+    directory: TempDir,
+    uid: u32,
+    gid: u32,
+}
+
+impl User {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (mut uid, mut gid) =
+            (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        if uid == 0 {
+            (uid, gid) = (NOBODY, NOBODY);
+            chown(directory.path(), Some(uid), Some(gid)).expect("the superuser gives it away");
+        }
+        // The build's own directory may be closed to others.
+        let user = Self { directory, uid, gid };
+        std::fs::copy(env!("CARGO_BIN_EXE_esker"), user.program()).expect("room for a copy");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(user.program(), mode).expect("mode");
+        user.ok(["init"]);
+        user
+    }
+
+    fn program(&self) -> PathBuf {
+        self.path("esker")
+    }
+
+    fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// A shell of the user that runs `line`.
+    fn shell(&self, line: &str) -> Output {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("umask {UMASK}; {line}"));
+        command.env("ESKER_STORE", self.path("store")).env("HOME", self.directory.path());
+        command.current_dir(self.directory.path()).stdin(Stdio::null());
+        if rustix::process::geteuid().is_root() {
+            command.uid(self.uid).gid(self.gid);
+        }
+        command.output().expect("a shell")
+    }
+
+    fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Output {
+        let quoted = arguments.into_iter().map(|argument| {
+            let argument = argument.as_ref().to_str().expect("UTF-8").to_owned();
+            format!(" '{argument}'")
+        });
+        self.shell(&format!("exec ./esker{}", quoted.collect::<String>()))
+    }
+
+    fn ok<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> String {
+        let output = self.run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "exit {:?}: {said}", output.status.code());
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+
+    fn fails<A: AsRef<OsStr>>(&self, code: i32, arguments: impl IntoIterator<Item = A>) -> String {
+        let output = self.run(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        said
+    }
+
+    fn stat(&self, location: &str) -> Value {
+        serde_json::from_str(&self.ok(["stat", "--json", location])).expect("JSON")
+    }
+
+    /// Fails unless `location` belongs to the user and has `mode`.
+    fn assert_owned(&self, location: &str, mode: &str) {
+        let stat = self.stat(location);
+        assert_eq!((&stat["uid"], &stat["gid"]), (&self.uid.into(), &self.gid.into()), "{stat}");
+        assert_eq!(stat["mode"], mode, "{stat}");
+    }
+}
+
+/// Symptom: nobody but the superuser could import, put or make anything: all was denied, and an
+/// import published an empty snapshot.
+/// Cause: the root of a new file system was made up as the superuser's.
+/// Fix: the first session writes a root that belongs to its user.
+#[test]
+fn a_user_fills_a_store_of_their_own() {
+    let user = User::new();
+    assert!(user.shell("mkdir -p tree/d; echo 1 >tree/d/f; chmod 750 tree").status.success());
+    user.ok(["import", "tree", "tree"]);
+    assert_eq!(user.ok(["cat", "tree:/d/f"]), "1\n");
+    // The root has the attributes of what was imported.
+    user.assert_owned("tree:/", "0750");
+    user.ok(["put", "tree/d/f", "tree:/g", "--as", "put"]);
+    user.ok(["mkdir", "tree:/e", "--as", "made"]);
+    let id = user.ok(["session", "begin"]).trim().to_owned();
+    user.assert_owned(&format!("{id}:/"), "0750");
+    assert_ne!(user.stat(&format!("{id}:/"))["mtime"], "1970-01-01T00:00:00Z");
+    user.ok(["mkdir", &format!("{id}:/e")]);
+    user.ok(["put", "tree/d/f", &format!("{id}:/e/f")]);
+    user.ok(["publish", &id, "session"]);
+    assert_eq!(user.ok(["find", "session:/", "--sorted"]), "/\n/e\n/e/f\n");
+    // Of snapshots that are composed, the first's root rules.
+    user.ok(["publish", "--base", "session", "--base", "tree", "both"]);
+    user.assert_owned("both:/", "0750");
+    user.ok(["rm", "-r", "both:/d", "--as", "less"]);
+    assert!(user.ok(["verify"]).starts_with("sound"));
+}
+
+/// Symptom: an import into a directory that its user may not write to published an empty snapshot,
+/// with exit code 8.
+/// Cause: each denied entry was one more that was left out.
+/// Fix: a denial by the target ends the import, and its session is given up.
+#[test]
+fn an_import_that_is_denied_publishes_nothing() {
+    let user = User::new();
+    assert!(user.shell("mkdir -p tree; echo 1 >tree/f").status.success());
+    let id = user.ok(["session", "begin"]).trim().to_owned();
+    user.ok(["mkdir", "-m", "555", &format!("{id}:/closed")]);
+    user.ok(["publish", &id, "base"]);
+    let said = user.fails(8, ["import", "tree", "new:/closed", "--base", "base"]);
+    assert!(said.contains("denied") && said.contains("tree/f"), "{said}");
+    user.fails(3, ["ls", "new"]);
+    for failing in [
+        &["put", "tree/f", "base:/closed/f", "--as", "new"][..],
+        &["mkdir", "base:/closed/d", "--as", "new"],
+        &["touch", "base:/closed/f", "--as", "new"],
+        &["cp", "base:/closed", "base:/copy", "--as", "new"],
+        &["chown", "0", "base:/closed", "--as", "new"],
+    ] {
+        assert!(!user.run(failing).status.success(), "{failing:?}");
+        user.fails(3, ["ls", "new"]);
+    }
+    assert_eq!(user.ok(["session", "list"]), "");
+}
+
+#[test]
+fn a_user_changes_attributes_of_their_files() {
+    let user = User::new();
+    let id = user.ok(["session", "begin"]).trim().to_owned();
+    let at = |path: &str| format!("{id}:{path}");
+    user.ok(["touch", "-d", "2026-01-31", &at("/f")]);
+    user.assert_owned(&at("/f"), "0640");
+    user.ok(["chmod", "u+x,o=r", &at("/f")]);
+    user.assert_owned(&at("/f"), "0744");
+    user.ok(["chgrp", &user.gid.to_string(), &at("/f")]);
+    user.ok(["chown", &format!("{}:{}", user.uid, user.gid), &at("/f")]);
+    let said = user.fails(18, ["chown", "0", &at("/f")]);
+    assert!(said.contains("not permitted"), "{said}");
+    assert!(user.shell("echo content >content").status.success());
+    user.ok(["put", "content", &at("/f")]);
+    user.ok(["ln", &at("/f"), &at("/hard")]);
+    user.ok(["ln", "-s", "f", &at("/soft")]);
+    user.ok(["cp", &at("/soft"), &at("/copy")]);
+    for path in ["/hard", "/soft", "/copy"] {
+        assert_eq!(user.ok(["cat", &at(path)]), "content\n");
+    }
+    user.ok(["mkdir", "-p", &at("/d/e")]);
+    user.ok(["mv", &at("/copy"), &at("/d/e")]);
+    user.ok(["cp", "-r", "-p", &at("/d"), &at("/d2")]);
+    user.ok(["chmod", "-R", "go-rwx", &at("/d2")]);
+    user.assert_owned(&at("/d2/e"), "0700");
+    user.assert_owned(&at("/d2/e/copy"), "0700");
+    user.ok(["publish", &id, "done"]);
+    user.ok(["chmod", "600", "done:/f", "--as", "closed"]);
+    user.assert_owned("closed:/f", "0600");
+    assert!(user.ok(["verify"]).starts_with("sound"));
+}
+
+/// A user works in a mount as in their home directory.
+#[test]
+fn a_user_mounts_and_works() {
+    let user = User::new();
+    let can_mount = "test -r /dev/fuse && test -w /dev/fuse && command -v fusermount3";
+    if !user.shell(can_mount).status.success() {
+        println!("skipped: this user may not open /dev/fuse, or there is no fusermount3");
+        return;
+    }
+    assert!(user.shell("mkdir mnt").status.success());
+    user.ok(["mount", "--write", "work", "mnt"]);
+    let script = "cd mnt && mkdir -p a/b && echo content >a/b/f && ln a/b/f a/g && chmod 600 a/g && \
+                  ln -s a/g s && mv a/b a/c && cp -p s t && touch -d @5 t && mkfifo p && cat s && \
+                  rm a/c/f && ! chown 0 t 2>/dev/null && ! mknod d c 1 3 2>/dev/null";
+    let worked = user.shell(script);
+    let ended = user.run(["umount", "mnt"]);
+    assert!(worked.status.success(), "{}", String::from_utf8_lossy(&worked.stderr));
+    assert_eq!(worked.stdout, b"content\n");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert_eq!(user.ok(["find", "work:/", "--sorted"]), "/\n/a\n/a/c\n/a/g\n/p\n/s\n/t\n");
+    user.assert_owned("work:/", "0750");
+    user.assert_owned("work:/a", "0750");
+    user.assert_owned("work:/t", "0600");
+}
