@@ -13,6 +13,8 @@ use crate::identity::EXECUTE;
 use crate::inode::{FileKind, Inode};
 use crate::list::{DirCursor, DirEntry};
 use crate::namespace::{Follow, Found, Namespace};
+use crate::path::show as show_path;
+use crate::walk::loop_error;
 
 /// Content is compared in pieces of this size.
 const PIECE_BYTES: usize = 4 << 20;
@@ -66,7 +68,8 @@ struct Frame {
 /// order of names. Cost: a listing of each directory of both; content where only bytes can tell.
 ///
 /// # Errors
-/// As [`Namespace::find`] and [`Namespace::list`]; what `show` returns.
+/// As [`Namespace::find`] and [`Namespace::list`]; what `show` returns. `Loop`, after everything
+/// else was compared, if a directory is in itself.
 pub fn diff(
     before: (&Namespace, &[u8]),
     after: (&Namespace, &[u8]),
@@ -80,6 +83,7 @@ pub fn diff(
     path.clear();
     let dirs = (open(before.0, &old)?, open(after.0, &new)?);
     let mut frames = vec![diff.frame(dirs, 0)?];
+    let mut first_loop = None;
     while let Some(frame) = frames.last_mut() {
         path.truncate(frame.path_bytes);
         let Some((old, new)) = frame.pairs.next() else {
@@ -91,15 +95,27 @@ pub fn diff(
         path.extend_from_slice(name);
         let inodes = (old.as_ref().map(|e| &e.inode), new.as_ref().map(|e| &e.inode));
         diff.show_pair(&path, inodes.0, inodes.1, show)?;
-        let dirs = (
+        let mut dirs = (
             open_entry(before.0, frame.dirs.0.as_ref(), old.as_ref())?,
             open_entry(after.0, frame.dirs.1.as_ref(), new.as_ref())?,
         );
+        let is_loop = |dir: &Option<Dir>, side: fn(&Frame) -> Option<&Dir>| {
+            let id = dir.as_ref().map(|dir| dir.id());
+            id.is_some() && frames.iter().any(|frame| side(frame).map(|dir| dir.id()) == id)
+        };
+        let loops = (
+            is_loop(&dirs.0, |frame| frame.dirs.0.as_ref()),
+            is_loop(&dirs.1, |frame| frame.dirs.1.as_ref()),
+        );
+        if loops.0 || loops.1 {
+            first_loop.get_or_insert_with(|| loop_error().within(show_path(&path)));
+            dirs = (dirs.0.filter(|_| !loops.0), dirs.1.filter(|_| !loops.1));
+        }
         if dirs.0.is_some() || dirs.1.is_some() {
             frames.push(diff.frame(dirs, path.len())?);
         }
     }
-    Ok(())
+    first_loop.map_or(Ok(()), Err)
 }
 
 fn open(namespace: &Namespace, found: &Found) -> Result<Option<Dir>> {

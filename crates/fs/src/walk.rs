@@ -2,8 +2,10 @@
 //!
 //! Directories are read in pages, so that memory depends on depth, not on how many entries there
 //! are, unless they are asked for in order of their names.
+//! Sets that moved directories without knowledge of each other may together have put one into
+//! itself. A walk knows the directories that it is in, and does not enter one of them again.
 
-use esker_base::{Error, Result};
+use esker_base::{Error, Kind, Result};
 
 use crate::dir::Dir;
 use crate::identity::EXECUTE;
@@ -121,7 +123,8 @@ pub fn normalized(path: &[u8]) -> Vec<u8> {
 }
 
 impl Namespace {
-    /// Visits what is at `start` and everything below it. A symbolic link at `start` is followed
+    /// Visits what is at `start` and everything below it, but no directory within itself: that is a
+    /// step of [`Kind::Loop`](esker_base::Kind::Loop). A symbolic link at `start` is followed
     /// if `follow` says so, others never. Cost: a listing of each directory.
     ///
     /// # Errors
@@ -177,6 +180,17 @@ impl Namespace {
             path.extend_from_slice(&entry.name);
             match visit(Step::Entry(&Visit { path: &path, depth, inode: &entry.inode }))? {
                 Next::Stop => return Ok(()),
+                Next::Into
+                    if entry.inode.is_directory()
+                        && frames.iter().any(|frame| frame.dir.id() == entry.inode.dir_id()) =>
+                {
+                    let there = Visit { path: &path, depth, inode: &entry.inode };
+                    if visit(Step::Unreadable(&there, loop_error()))? == Next::Stop
+                        || visit(Step::Left(&there))? == Next::Stop
+                    {
+                        return Ok(());
+                    }
+                }
                 Next::Into if entry.inode.is_directory() => {
                     let dir = self.open_dir(&frames[depth - 1].dir, &entry.name, &entry.inode)?;
                     frames.push(Frame::new(dir, entry.inode, path.len()));
@@ -186,6 +200,13 @@ impl Namespace {
         }
         Ok(())
     }
+}
+
+/// The error that a directory is in itself.
+pub(crate) fn loop_error() -> Error {
+    let context = "this directory is one of those that it is in, since change sets of the stack moved \
+                   directories into each other; move or remove it to end the loop";
+    Error::new(Kind::Loop, context)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod campaign;
 #[expect(dead_code, reason = "other fuzz targets use the rest")]
 #[path = "../../../fuzz/src/choices.rs"]
 mod choices;
+mod compose;
 mod concurrency;
 mod crash;
 mod data_logs;
