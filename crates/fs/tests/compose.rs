@@ -10,6 +10,7 @@ use esker_fs::namespace::{Follow, Namespace};
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
+use esker_fs::squash::SquashOptions;
 use esker_fs::walk::{Next, Order, Step};
 use esker_table::manifest::SetId;
 
@@ -30,8 +31,49 @@ fn set(repository: &Repository, bases: &[SetId], change: impl FnOnce(&Session)) 
     session.publish(&session.set().to_string()).expect("publish")
 }
 
+fn rename(session: &Session, from: &[u8], to: &[u8]) {
+    let root = session.root();
+    session.rename((root, from), (root, to), RenameFlags::Replace).expect("rename");
+}
+
 fn open(repository: &Repository, sets: &[SetId]) -> Namespace {
     repository.open(sets, Identity::root()).expect("open")
+}
+
+fn squash(repository: &Repository, sets: &[SetId]) -> SetId {
+    let (squashed, _) = repository.squash(sets, &SquashOptions::default()).expect("squash");
+    repository.publish(squashed, &squashed.to_string()).expect("publish");
+    squashed
+}
+
+/// Symptom: a directory that was made above a squashed set had the identity, and showed the entries,
+/// of one that had been moved away from the same name long before. Cause: squash dropped the
+/// tombstones of directories to which no path led, and with them the generations of their names;
+/// another set of the stack had such a directory at another name. Fix: a generation stays while a
+/// directory lives that the name could make again.
+#[test]
+fn a_new_directory_above_a_squashed_set_is_empty() {
+    let repository = repository();
+    let base = set(&repository, &[], |session| {
+        session.mkdir(session.root(), b"d", 0o755).expect("mkdir");
+    });
+    let emptied = set(&repository, &[base], |session| {
+        let d = session.dir("/d").expect("dir");
+        let x = session.mkdir(&d, b"x", 0o755).expect("mkdir");
+        session.create(&x, b"entry", 0o644).expect("create");
+        let moved = session.rename((&d, b"x"), (session.root(), b"y"), RenameFlags::Replace);
+        moved.expect("rename");
+        session.rmdir(session.root(), b"d").expect("rmdir");
+    });
+    let kept = set(&repository, &[base], |session| rename(session, b"d", b"z"));
+    for below in [emptied, squash(&repository, &[emptied])] {
+        let session = begin(&repository, &[below, kept]);
+        let z = session.dir("/z").expect("dir");
+        let x = session.mkdir(&z, b"x", 0o755).expect("mkdir");
+        let entries = session.read_dir(&x, &Default::default(), 9).expect("list");
+        assert!(entries.is_empty(), "{entries:?}");
+        session.stat("/y/entry", Follow::No).expect("the old one has its entry");
+    }
 }
 
 /// Symptom: `find`, `du`, `diff` and `export` of a stack in which two sets had moved directories into

@@ -15,13 +15,17 @@ use esker_table::tables::Tables;
 use super::copy::DataCopy;
 use super::ranges::Range;
 use crate::indexed;
-use crate::inode::{DirId, Entry, Extent, FileKind, INODE, MAPPED, column};
+use crate::inode::{DirId, Entry, Extent, FileKind, INODE, Inode, MAPPED, column};
 use crate::shape::Shape;
 
 /// Tables and logs of a range are numbered from its own multiple of this on.
 pub(super) const NUMBERS_PER_RANGE: u64 = 1 << 20;
 // One more for the segments.
 const _: () = assert!((super::ranges::RANGES_MAX as u64 + 1) * NUMBERS_PER_RANGE <= 1 << 32);
+
+/// A name that was a directory more often than this keeps its generation without a look whether it
+/// is needed, which takes a hash for each time.
+const GENERATIONS_CHECKED_MAX: u64 = 16;
 
 const TOMBSTONE: u64 = Entry::Tombstone.number();
 const FILE: u64 = Entry::Is(FileKind::File).number();
@@ -162,6 +166,13 @@ impl Worker<'_> {
                     }
                     writer.push(&row)?;
                 }
+                Fate::Unreachable if self.is_generation_needed(&row) => {
+                    self.counts.written += 1;
+                    let (key, inode) = (INODE.key(&row), bare_generation(&row));
+                    let mut bare = inode.row(&key);
+                    INODE.store(&mut bare.ints);
+                    writer.push(&bare)?;
+                }
                 Fate::Unreachable => self.counts.unreachable += 1,
                 Fate::Hidden => self.counts.tombstones += 1,
             }
@@ -223,6 +234,18 @@ impl Worker<'_> {
         Fate::Kept
     }
 
+    /// Whether a live directory has an identity that a directory made at the name of `row` gets
+    /// unless the name keeps its generation. No path leads to the directory of `row`, but one does
+    /// in another stack if a layer there has moved that directory.
+    fn is_generation_needed(&self, row: &Row) -> bool {
+        let Some(shape) = self.job.shape else { return false };
+        let dir = DirId(u128::from(row.ints[0]) << 64 | u128::from(row.ints[1]));
+        let name = row.strings[column::NAME];
+        let next = next_generation(&row.ints);
+        let is_live = |generation| shape.is_live(DirId::child(dir, generation, name));
+        next > GENERATIONS_CHECKED_MAX || (0..next).any(is_live)
+    }
+
     /// Sees to the content of the file that `row`, which stays, is about.
     fn move_content(&mut self, row: &mut Row) -> Result<()> {
         if row.ints[column::ENTRY] == FILE && row.ints[column::RDEV] == MAPPED {
@@ -266,6 +289,19 @@ impl Worker<'_> {
     }
 }
 
+/// A record of nothing but the generation of `row`.
+fn bare_generation(row: &Row) -> Inode {
+    let mut ints = row.ints;
+    INODE.restore(&mut ints);
+    let (seq, ctime_ns) = (ints[column::SEQ], ints[column::CTIME]);
+    Inode { seq, ..Inode::tombstone(next_generation(&ints), ctime_ns) }
+}
+
+/// The generation that a directory made after a record gets.
+fn next_generation(ints: &[u64]) -> u64 {
+    ints[column::GENERATION].saturating_add(u64::from(ints[column::ENTRY] == DIRECTORY))
+}
+
 fn has_extent(row: &Row) -> bool {
     row.ints[column::LOG_SET_HIGH] | row.ints[column::LOG_SET_LOW] != 0
 }
@@ -273,11 +309,9 @@ fn has_extent(row: &Row) -> bool {
 /// Raises the generation of `row` so that the next directory at its name is over all that any
 /// version has seen (`layers.rs`, `below`).
 fn keep_generation(merge: &Merge, row: &mut Row) {
-    let next = |ints: &[u64]| {
-        ints[column::GENERATION].saturating_add(u64::from(ints[column::ENTRY] == DIRECTORY))
-    };
     let versions = merge.versions().iter();
-    let highest = versions.map(|&source| next(&merge.version(source).ints)).max().unwrap_or(0);
+    let next = versions.map(|&source| next_generation(&merge.version(source).ints));
+    let highest = next.max().unwrap_or(0);
     let is_directory = u64::from(row.ints[column::ENTRY] == DIRECTORY);
     row.ints[column::GENERATION] =
         row.ints[column::GENERATION].max(highest - is_directory.min(highest));
