@@ -60,6 +60,24 @@ impl FileId {
         Self((set.0 >> 64) << 64 | u128::from(seq))
     }
 
+    /// The identity under which a stack shows the file that the branch `set` has as `self`
+    /// (`lineage.rs`): other branches may have the same file at other names, as another.
+    #[must_use]
+    pub fn of_branch(self, set: SetId) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.0.to_le_bytes());
+        hasher.update(&set.0.to_le_bytes());
+        let digest = hasher.finalize();
+        let first = digest.as_bytes().first_chunk().expect("a digest has 32 bytes");
+        Self(u128::from_le_bytes(*first))
+    }
+
+    /// Whether `set` made the file.
+    #[must_use]
+    pub fn is_of(self, set: SetId) -> bool {
+        self.0 >> 64 == set.0 >> 64
+    }
+
     /// A 64-bit inode number for interfaces that have no more; collisions are possible, as for
     /// any such number of a larger identity.
     #[must_use]
@@ -176,6 +194,16 @@ impl Extent {
     }
 }
 
+/// The content of a mapped file as of a branch of a stack (`lineage.rs`): the extents that the branch
+/// and the layers below it have, under the identity that its record gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BranchContent {
+    /// Index of the branch among the bases.
+    pub(crate) layer: u32,
+    /// The identity of the file there.
+    pub(crate) file: u128,
+}
+
 /// Everything about one file but its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
@@ -207,6 +235,9 @@ pub struct Inode {
     pub id: u128,
     /// Whether the content of a file is what the extent table says of it.
     pub mapped: bool,
+    /// Which part of the extent table that is, if not all of it. Not stored: it follows from the
+    /// layer in which the record was found.
+    pub branch: Option<Box<BranchContent>>,
     /// Content in a data log, if any.
     pub extent: Option<Extent>,
     /// Content of a small file, or the target of a symbolic link.
@@ -325,6 +356,7 @@ impl Inode {
             atime_ns: now_ns,
             id: 0,
             mapped: false,
+            branch: None,
             extent: None,
             content: Vec::new(),
             xattrs: Vec::new(),
@@ -513,6 +545,7 @@ impl Inode {
             nlink: small(c::NLINK, "link count")?,
             rdev: if is_file { 0 } else { columns.int(c::RDEV) },
             mapped: is_mapped,
+            branch: None,
             size,
             mtime_ns: columns.int(c::MTIME),
             ctime_ns: columns.int(c::CTIME),

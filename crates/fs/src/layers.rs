@@ -19,7 +19,8 @@ use esker_table::tree::Tree;
 use hashbrown::HashMap;
 
 use crate::condemn;
-use crate::inode::{INODE, Inode};
+use crate::inode::{BranchContent, DirId, Entry, FileId, FileKind, INODE, Inode};
+use crate::lineage::Lineage;
 
 /// A stack has at most this many change sets; squash deeper ones.
 pub const LAYERS_MAX: usize = 4096;
@@ -46,12 +47,42 @@ pub(crate) struct Below {
     pub(crate) next_generation: u64,
 }
 
+/// The layer of a namespace that decides a key: the writer's tree, or a base by its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LayerIndex(u32);
+
+impl LayerIndex {
+    /// The writer's own tree.
+    pub(crate) const WRITER: Self = Self(u32::MAX);
+
+    /// The base of this index.
+    pub(crate) fn base(index: usize) -> Self {
+        Self(u32::try_from(index).expect("a stack has few layers"))
+    }
+
+    /// The content that the file has as `file` in this base.
+    pub(crate) fn content(self, file: u128) -> BranchContent {
+        BranchContent { layer: self.0, file }
+    }
+}
+
+/// Cursors over the records of a directory.
+pub(crate) struct DirCursors {
+    /// Those of the layer that decides first.
+    pub(crate) cursors: Vec<Cursor>,
+    /// The hash from which on the writer's are not complete.
+    pub(crate) end: Option<u64>,
+    /// The layer of each; empty in a chain, where it does not matter.
+    pub(crate) layers: Vec<LayerIndex>,
+}
+
 /// The layers of a namespace.
 #[derive(Debug)]
 pub struct Layers {
     writer: Option<Tree>,
     bases: Vec<Arc<BaseSet>>,
     source: TableSource,
+    lineage: Lineage,
 }
 
 /// `roots` and everything they build on, each set once: before all that it builds on, and otherwise
@@ -134,7 +165,59 @@ fn load_base(source: &TableSource, set: SetId) -> Result<Arc<BaseSet>> {
 impl Layers {
     /// `bases` under `writer`.
     pub(crate) fn new(source: TableSource, bases: Vec<Arc<BaseSet>>, writer: Option<Tree>) -> Self {
-        Self { writer, bases, source }
+        let layers: Vec<(SetId, &[SetId])> =
+            bases.iter().map(|base| (base.set, &base.manifest.bases[..])).collect();
+        let lineage = Lineage::of(&layers);
+        Self { writer, bases, source, lineage }
+    }
+
+    /// Whether some bases do not build on each other, so that one file may be found under several
+    /// names, and be another under each.
+    #[must_use]
+    pub fn is_branched(&self) -> bool {
+        self.lineage.is_branched()
+    }
+
+    /// Which bases build on which.
+    pub(crate) fn lineage(&self) -> &Lineage {
+        &self.lineage
+    }
+
+    /// Whether files found in `layer` are shown as of that layer.
+    #[inline]
+    pub(crate) fn is_branch(&self, layer: LayerIndex) -> bool {
+        self.lineage.is_branch(layer.0 as usize)
+    }
+
+    /// The inode that a record of `dir`, found in `layer`, says.
+    #[inline]
+    pub(crate) fn inode(&self, layer: LayerIndex, dir: DirId, row: &RowBuffer) -> Result<Inode> {
+        let mut inode = Inode::of_buffer(row)?;
+        if self.is_branch(layer) {
+            self.show_branch(layer, dir, &mut inode);
+        }
+        Ok(inode)
+    }
+
+    /// Makes `inode`, the record of a name in `dir`, what the stack shows of the branch `layer`.
+    #[cold]
+    pub(crate) fn show_branch(&self, layer: LayerIndex, dir: DirId, inode: &mut Inode) {
+        inode.branch = inode.mapped.then(|| Box::new(layer.content(inode.id)));
+        inode.id = self.shown_id(layer, dir, inode.entry, inode.id);
+    }
+
+    /// The identity under which the stack shows the file that the branch `layer` has as `id` in
+    /// `dir`. A file with several names keeps its own: the links directory has one record of it,
+    /// and names of all branches lead there. So does a directory, whose entries are merged.
+    pub(crate) fn shown_id(&self, layer: LayerIndex, dir: DirId, entry: Entry, id: u128) -> u128 {
+        let is_kept = match entry {
+            Entry::Tombstone | Entry::Link | Entry::Is(FileKind::Directory) => true,
+            Entry::Is(_) => dir == DirId::LINKS,
+        };
+        match self.bases.get(layer.0 as usize) {
+            Some(base) if !is_kept => FileId(id).of_branch(base.set).0,
+            _ => id,
+        }
     }
 
     /// The tree that takes writes, if there is one.
@@ -155,8 +238,8 @@ impl Layers {
         &self.source
     }
 
-    /// Reads the record that decides `key`, its strings only if `with_strings`; false if there is
-    /// none. With `only_writer` the layers below cannot have any.
+    /// Reads the record that decides `key`, its strings only if `with_strings`, and says in which
+    /// layer it is, if there is one. With `only_writer` the layers below cannot have any.
     #[inline]
     pub(crate) fn get(
         &self,
@@ -164,22 +247,22 @@ impl Layers {
         only_writer: bool,
         with_strings: bool,
         out: &mut RowBuffer,
-    ) -> Result<bool> {
+    ) -> Result<Option<LayerIndex>> {
         if let Some(tree) = &self.writer
             && tree.get(key, with_strings, out)?
         {
-            return Ok(true);
+            return Ok(Some(LayerIndex::WRITER));
         }
         if only_writer || self.bases.is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
         let wanted = Wanted { digest: INODE.digest(key), key: *key };
-        for base in &self.bases {
+        for (index, base) in self.bases.iter().enumerate() {
             if base.tables.get(&wanted, with_strings, out)? {
-                return Ok(true);
+                return Ok(Some(LayerIndex::base(index)));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// What the layers below the writer say of `key`. All of them are asked, because the next
@@ -191,9 +274,9 @@ impl Layers {
         }
         let wanted = Wanted { digest: INODE.digest(key), key: *key };
         let mut row = RowBuffer::default();
-        for base in &self.bases {
+        for (index, base) in self.bases.iter().enumerate() {
             if base.tables.get(&wanted, true, &mut row)? {
-                let inode = Inode::of_buffer(&row)?;
+                let inode = self.inode(LayerIndex::base(index), dir_of(key), &row)?;
                 below.next_generation = below.next_generation.max(inode.next_generation());
                 below.inode.get_or_insert(inode);
             }
@@ -201,10 +284,14 @@ impl Layers {
         Ok(below)
     }
 
-    /// What the extent table says of `range` of `file`. Cost: about a block read for each run of
-    /// segments, of all layers until the range is covered.
-    pub(crate) fn segments(&self, file: u128, range: Range<u64>) -> Result<Overlay> {
-        let mut overlay = Overlay::new(file, range);
+    /// What the extent table says of `range` of the file `inode`; the pieces are of the identity
+    /// that the file has there. Cost: about a block read for each run of segments, of all layers
+    /// that the content is spread over until the range is covered.
+    pub(crate) fn segments(&self, inode: &Inode, range: Range<u64>) -> Result<Overlay> {
+        if let Some(content) = &inode.branch {
+            return self.branch_segments(content, range);
+        }
+        let mut overlay = Overlay::new(inode.id, range);
         if let Some(tree) = &self.writer {
             tree.read_segments(&mut overlay)?;
         }
@@ -214,9 +301,24 @@ impl Layers {
         Ok(overlay)
     }
 
-    /// Cursors over the records of the directory of `from` from that key on, the layer that
-    /// decides first; and the hash from which on the writer's are not complete.
-    pub(crate) fn cursors(&self, from: &Key, limit: usize) -> (Vec<Cursor>, Option<u64>) {
+    /// As [`Layers::segments`], of content as of a branch.
+    pub(crate) fn branch_segments(
+        &self,
+        content: &BranchContent,
+        range: Range<u64>,
+    ) -> Result<Overlay> {
+        let mut overlay = Overlay::new(content.file, range);
+        for index in self.lineage.closure(content.layer as usize) {
+            if overlay.is_covered() {
+                break;
+            }
+            overlay.add_tables(&self.bases[index].segments)?;
+        }
+        Ok(overlay)
+    }
+
+    /// Cursors over the records of the directory of `from` from that key on.
+    pub(crate) fn cursors(&self, from: &Key, limit: usize) -> DirCursors {
         let (mut cursors, end) = match &self.writer {
             Some(tree) => {
                 let own = tree.group_cursors(from, limit);
@@ -225,9 +327,21 @@ impl Layers {
             None => (Vec::new(), None),
         };
         let to = INODE.group_last(from);
-        for base in &self.bases {
-            base.tables.cursors(&INODE, from, &to, &mut cursors);
+        let mut layers = Vec::new();
+        if self.is_branched() {
+            layers.resize(cursors.len(), LayerIndex::WRITER);
         }
-        (cursors, end)
+        for (index, base) in self.bases.iter().enumerate() {
+            base.tables.cursors(&INODE, from, &to, &mut cursors);
+            if self.is_branched() {
+                layers.resize(cursors.len(), LayerIndex::base(index));
+            }
+        }
+        DirCursors { cursors, end, layers }
     }
+}
+
+/// The directory of `key`.
+pub(crate) fn dir_of(key: &Key) -> DirId {
+    DirId(u128::from(key.ints[0]) << 64 | u128::from(key.ints[1]))
 }

@@ -23,6 +23,7 @@ pub mod indexed;
 pub mod inode;
 pub mod job;
 pub mod layers;
+mod lineage;
 pub mod list;
 pub mod marker;
 pub mod names;

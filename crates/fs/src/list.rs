@@ -14,6 +14,7 @@ use esker_table::schema::{Key, KeyBuffer};
 use crate::dir::{Dir, DirNode};
 use crate::identity::READ;
 use crate::inode::{Entry, FileKind, Inode, column, key};
+use crate::layers::{DirCursors, LayerIndex, dir_of};
 use crate::namespace::Namespace;
 use crate::path::check_name;
 
@@ -49,6 +50,8 @@ pub struct EntryView<'a> {
     namespace: &'a Namespace,
     block: &'a DecodedBlock,
     row: usize,
+    /// The layer of the record.
+    layer: LayerIndex,
     /// What was said before the block was read.
     flushes: u64,
 }
@@ -114,6 +117,7 @@ impl<'a> EntryView<'a> {
         let is_link = self.block.int(column::ENTRY, self.row) == Entry::Link.number();
         let files = self.namespace.files();
         if !is_link
+            && !self.namespace.layers().is_branch(self.layer)
             && files.is_empty()
             && files.flushes() == self.flushes
             && let Some(inode) = Inode::of_plain_block(self.block, self.row)
@@ -132,6 +136,9 @@ impl<'a> EntryView<'a> {
         let key = Key { ints: [0, 1, 2].map(|column| block.int(column, row)), string: name };
         let mut flushes = self.flushes;
         let mut inode = Box::new(Inode::of_block(block, row)?);
+        if namespace.layers().is_branch(self.layer) {
+            namespace.layers().show_branch(self.layer, dir_of(&key), &mut inode);
+        }
         loop {
             if inode.entry == Entry::Link {
                 *inode = namespace.linked(inode.id, true)?;
@@ -183,7 +190,7 @@ impl Namespace {
         }
         loop {
             let flushes = self.files().flushes();
-            let (cursors, end) = self.layers().cursors(&from.key(), PAGE_ROWS);
+            let DirCursors { cursors, end, layers } = self.layers().cursors(&from.key(), PAGE_ROWS);
             let mut merge = Merge::new(cursors, &from.key())?;
             while merge.advance()? {
                 let (block, row) = merge.place();
@@ -200,7 +207,9 @@ impl Namespace {
                 }
                 // Those who list make paths of names, and a store may hold any bytes.
                 check_stored_name(dir, name)?;
-                if visit(&EntryView { namespace: self, block, row, flushes })?.is_break() {
+                let layer = layers.get(merge.versions()[0]).copied();
+                let layer = layer.unwrap_or(LayerIndex::WRITER);
+                if visit(&EntryView { namespace: self, block, row, layer, flushes })?.is_break() {
                     return Ok(());
                 }
             }

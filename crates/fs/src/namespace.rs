@@ -14,7 +14,7 @@ use crate::dir::{Dir, DirNode, Touched};
 use crate::file::OpenFiles;
 use crate::identity::{EXECUTE, Identity, READ};
 use crate::inode::{DirId, Entry, FileId, FileKind, Inode, column, key};
-use crate::layers::Layers;
+use crate::layers::{LayerIndex, Layers, dir_of};
 use crate::path::{SYMLINKS_MAX, check_name, components, show, split_last};
 use crate::xattr::{self, Xattrs};
 
@@ -58,10 +58,9 @@ pub struct Found {
 impl Namespace {
     pub(crate) fn new(layers: Layers, identity: Identity) -> Result<Self> {
         let mut row = RowBuffer::default();
-        let inode = if layers.get(&key(DirId::ROOT, b""), false, true, &mut row)? {
-            Inode::of_buffer(&row)?
-        } else {
-            Inode::new(Entry::Is(FileKind::Directory), ROOT_MODE, 0)
+        let inode = match layers.get(&key(DirId::ROOT, b""), false, true, &mut row)? {
+            Some(_) => Inode::of_buffer(&row)?,
+            None => Inode::new(Entry::Is(FileKind::Directory), ROOT_MODE, 0),
         };
         let touched = Arc::default();
         let root = DirNode::new(&inode, None, false, &touched);
@@ -120,10 +119,10 @@ impl Namespace {
         with_strings: bool,
     ) -> Result<Option<Inode>> {
         let mut row = RowBuffer::default();
-        if !self.layers.get(key, only_writer, with_strings, &mut row)? {
+        let Some(layer) = self.layers.get(key, only_writer, with_strings, &mut row)? else {
             return Ok(None);
-        }
-        let inode = Inode::of_buffer(&row)?;
+        };
+        let inode = self.layers.inode(layer, dir_of(key), &row)?;
         Ok((inode.entry != Entry::Tombstone).then_some(inode))
     }
 
@@ -148,13 +147,19 @@ impl Namespace {
         loop {
             let flushes = self.files.flushes();
             // Under the empty name the root keeps its own inode.
-            let is_found = !name.is_empty()
-                && self.layers.get(&key, dir.is_fresh(), with_strings, &mut row)?;
+            let found = match name.is_empty() {
+                true => None,
+                false => self.layers.get(&key, dir.is_fresh(), with_strings, &mut row)?,
+            };
             let is_file = row.ints[column::ENTRY] == Entry::Is(FileKind::File).number();
-            if is_found && is_file && self.files.is_empty() && self.files.flushes() == flushes {
-                return Inode::of_buffer(&row);
+            if let Some(layer) = found
+                && is_file
+                && self.files.is_empty()
+                && self.files.flushes() == flushes
+            {
+                return self.layers.inode(layer, dir.id(), &row);
             }
-            let found = is_found.then_some(&row);
+            let found = found.map(|layer| (layer, dir.id(), &row));
             if let Some(inode) = self.current(name, found, with_strings, flushes)? {
                 return Ok(*inode);
             }
@@ -168,11 +173,12 @@ impl Namespace {
     fn current(
         &self,
         name: &[u8],
-        row: Option<&RowBuffer>,
+        found: Option<(LayerIndex, DirId, &RowBuffer)>,
         with_strings: bool,
         flushes: u64,
     ) -> Result<Option<Box<Inode>>> {
-        let inode = row.map(Inode::of_buffer).transpose()?;
+        let inode = found.map(|(layer, dir, row)| self.layers.inode(layer, dir, row));
+        let inode = inode.transpose()?;
         let Some(mut inode) = inode.filter(|inode| inode.entry != Entry::Tombstone) else {
             check_name(name)?;
             return Err(Error::new(Kind::NotFound, format!("{}: no such file", show(name))));

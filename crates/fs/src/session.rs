@@ -14,6 +14,8 @@ use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::SetId;
 use esker_table::schema::{Key, Row};
 use esker_table::tree::{Draft, Durability, Slot, Tree, TreeOptions, TreeStatistics, Verdict};
+use hashbrown::HashSet;
+use parking_lot::Mutex;
 
 use crate::data::DataLogs;
 use crate::dir::{Dir, DirNode};
@@ -73,6 +75,8 @@ pub struct Session {
     /// Held shared from before bytes go to a data log until a record refers to them, and while
     /// something is done that data logs must not be given up beside; exclusively while they are.
     content: ShardedLock<()>,
+    /// Files of branches whose content is the session's own by now (`file/copy_up.rs`).
+    copied_up: Mutex<HashSet<u128>>,
 }
 
 impl Deref for Session {
@@ -100,6 +104,7 @@ impl Session {
             clock,
             structure: ShardedLock::new(()),
             content: ShardedLock::new(()),
+            copied_up: Mutex::default(),
         }
     }
 
@@ -143,6 +148,10 @@ impl Session {
     /// Held while nobody stores bytes.
     pub(crate) fn content_alone(&self) -> ShardedLockWriteGuard<'_, ()> {
         self.content.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn copied_up(&self) -> &Mutex<HashSet<u128>> {
+        &self.copied_up
     }
 
     /// Runs `change`, which moves or removes directories, alone.
@@ -318,7 +327,7 @@ impl Session {
         change: &mut dyn FnMut(&mut Inode) -> Result<()>,
     ) -> Result<Inode> {
         let key = key(dir, name);
-        let below = self.namespace.layers().below(&key, only_writer)?;
+        let below = self.below_to_change(&key, only_writer)?;
         self.tree().update([key], |[own], draft| {
             let mut inode = State::of(own, &below)?.inode.ok_or_else(|| not_found(name))?;
             if inode.entry != Entry::Link {

@@ -4,7 +4,9 @@
 //! second merges, in parallel over key ranges that are chosen from the tables' indexes, so that
 //! workers read what they need and exchange nothing. Shadowed records, tombstones that hide nothing
 //! and records of unreachable directories stay behind; file data is copied.
-//! Invariant: generations never sink, so identities of directories are never given twice.
+//! Invariants: (1) generations never sink, so identities of directories are never given twice; (2) of
+//! a file that branches of the stack have under several names each name gets its own identity and
+//! content, as the stack shows it (`lineage.rs`), and link counts that branches got wrong are put right.
 //! Compaction of one published set (`Repository::compact`) is the second pass alone.
 //! Source: DESIGN §5; DeltaFS thesis §4.3 (log compaction), §5 on parallel compaction.
 
@@ -20,13 +22,13 @@ use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::segment::{RUN, SEGMENT, SegmentSource, SegmentTables};
 use esker_table::tables::Tables;
 
-use self::segments::Sizes;
+use self::segments::MappedFile;
 pub use self::worker::Counts;
-use self::worker::{Done, Job, merge_range};
+use self::worker::{Done, Job, Squash, merge_range};
 use crate::condemn;
 use crate::dependency;
 use crate::inode::INODE;
-use crate::layers::load_stack;
+use crate::layers::{Layers, load_stack};
 use crate::marker::{self, Holder};
 use crate::repository::Repository;
 use crate::shape::{Shape, in_parallel};
@@ -126,8 +128,8 @@ impl Repository {
         for base in bases {
             marker::confirm(store, *base, &Holder::Set(set))?;
         }
-        let stack = load_stack(self.source(), bases)?;
-        let layers: Vec<&Tables> = stack.iter().map(|base| &base.tables).collect();
+        let stack = Layers::new(self.source().clone(), load_stack(self.source(), bases)?, None);
+        let layers: Vec<&Tables> = stack.bases().iter().map(|base| &base.tables).collect();
         let shape = Shape::of(&layers, options.threads)?;
         let job = Job {
             store: self.store(),
@@ -136,16 +138,16 @@ impl Repository {
             run: 1,
             layers: &layers,
             bottom: true,
-            shape: Some(&shape),
+            squash: Some(Squash { shape: &shape, stack: &stack }),
         };
         let Merged { mut tables, mut counts, mapped } = merge_all(&job, options.threads)?;
-        let segments = stack.iter().flat_map(|base| base.segments.sources()).cloned();
+        let segments = stack.bases().iter().flat_map(|base| base.segments.sources()).cloned();
         let segments: Vec<SegmentSource> = segments.collect();
-        let (content, copied) = segments::merge(&job, job.run + 1, &segments, Some(&mapped))?;
+        let (content, copied) = segments::merge(&job, job.run + 1, &segments, mapped)?;
         counts.data_bytes += copied.data_bytes;
         tables.splice(0..0, content);
         let elapsed_ns = self.clock().monotonic_ns() - start_ns;
-        let mut report = SquashReport::of(stack.len(), &tables, counts, elapsed_ns);
+        let mut report = SquashReport::of(stack.bases().len(), &tables, counts, elapsed_ns);
         report.directories = shape.directories();
         manifest.bases.clear();
         manifest.last_seq = tables.iter().map(|table| table.seq_max).max().unwrap_or(0);
@@ -193,13 +195,13 @@ impl Repository {
             run,
             layers: &[&tables],
             bottom: manifest.bases.is_empty(),
-            shape: None,
+            squash: None,
         };
         let Merged { tables: mut merged, counts, .. } = merge_all(&job, threads)?;
         let segments = SegmentTables::new(&manifest.tables, self.source());
         let has_runs = segments.sources().iter().any(|source| source.schema().id == RUN.id);
         if !has_runs {
-            let (content, _) = segments::merge(&job, run + 1, segments.sources(), None)?;
+            let (content, _) = segments::merge(&job, run + 1, segments.sources(), Vec::new())?;
             merged.splice(0..0, content);
         }
         let elapsed_ns = self.clock().monotonic_ns() - start_ns;
@@ -234,7 +236,7 @@ struct Merged {
     /// Tables in key order.
     tables: Vec<TableRef>,
     counts: Counts,
-    mapped: Sizes,
+    mapped: Vec<MappedFile>,
 }
 
 /// Merges all ranges of a job.

@@ -1,4 +1,5 @@
-//! Compositions: stacks of sets that changed one base without knowledge of each other.
+//! Compositions: stacks of sets that changed one file of a common base without knowledge of each
+//! other, what a session above them does, and what squash makes of them.
 
 use std::sync::Arc;
 
@@ -6,15 +7,20 @@ use esker_base::Kind;
 use esker_base::store::MemoryStore;
 use esker_fs::diff::diff;
 use esker_fs::identity::Identity;
+use esker_fs::inode::Inode;
 use esker_fs::namespace::{Follow, Namespace};
-use esker_fs::ops::RenameFlags;
+use esker_fs::ops::{Changes, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_fs::squash::SquashOptions;
 use esker_fs::walk::{Next, Order, Step};
 use esker_table::manifest::SetId;
 
-use crate::gc::options;
+use crate::gc::{eager, options};
+use crate::verify::assert_sound;
+
+/// Long enough for the extent table.
+const FILE_BYTES: usize = 2 << 20;
 
 fn repository() -> Repository {
     Repository::new(Arc::new(MemoryStore::new()))
@@ -31,9 +37,57 @@ fn set(repository: &Repository, bases: &[SetId], change: impl FnOnce(&Session)) 
     session.publish(&session.set().to_string()).expect("publish")
 }
 
+/// A set with the file `/f` of sevens.
+fn base(repository: &Repository) -> SetId {
+    set(repository, &[], |session| {
+        let file = session.create_file(session.root(), b"f", 0o644).expect("create");
+        session.write_file(&file, 0, &[7; FILE_BYTES]).expect("write");
+        session.close_file(file).expect("close");
+    })
+}
+
 fn rename(session: &Session, from: &[u8], to: &[u8]) {
     let root = session.root();
     session.rename((root, from), (root, to), RenameFlags::Replace).expect("rename");
+}
+
+fn link(session: &Session, from: &[u8], to: &[u8]) {
+    session.link(session.root(), from, session.root(), to).expect("link");
+}
+
+fn chmod(session: &Session, name: &[u8]) {
+    let changes = Changes { mode: Some(0o600), ..Changes::default() };
+    session.setattr(session.root(), name, &changes).expect("chmod");
+}
+
+fn truncate(session: &Session, name: &[u8], size: u64) {
+    let file = session.open_file(session.root(), name).expect("open");
+    session.truncate_file(&file, size).expect("truncate");
+    session.close_file(file).expect("close");
+}
+
+fn overwrite(session: &Session, name: &[u8], offset: u64, bytes: &[u8]) {
+    let file = session.open_file(session.root(), name).expect("open");
+    session.write_file(&file, offset, bytes).expect("write");
+    session.close_file(file).expect("close");
+}
+
+fn stat(namespace: &Namespace, path: &str) -> Inode {
+    namespace.stat(path, Follow::No).expect(path)
+}
+
+fn content(namespace: &Namespace, path: &str) -> Vec<u8> {
+    let mut content = Vec::new();
+    let take = &mut |bytes: &[u8]| {
+        content.extend_from_slice(bytes);
+        Ok(())
+    };
+    namespace.read_all(&stat(namespace, path), take).expect(path);
+    content
+}
+
+fn assert_sevens(namespace: &Namespace, path: &str) {
+    assert!(content(namespace, path) == [7; FILE_BYTES], "{path} is as the base has it");
 }
 
 fn open(repository: &Repository, sets: &[SetId]) -> Namespace {
@@ -44,6 +98,166 @@ fn squash(repository: &Repository, sets: &[SetId]) -> SetId {
     let (squashed, _) = repository.squash(sets, &SquashOptions::default()).expect("squash");
     repository.publish(squashed, &squashed.to_string()).expect("publish");
     squashed
+}
+
+/// Symptom: removing one of two names under which a stack shows one file of a common base made the
+/// other read as zeros. Cause: both names had one identity, and the last name of an identity that is
+/// no link takes the content along. Fix: a branch's file has an identity of its own (`lineage.rs`).
+#[test]
+fn a_name_that_a_branch_gave_survives_the_removal_of_the_other() {
+    let repository = repository();
+    let base = base(&repository);
+    let moved = set(&repository, &[base], |session| rename(session, b"f", b"h"));
+    let changed = set(&repository, &[base], |session| chmod(session, b"f"));
+    let session = begin(&repository, &[changed, moved]);
+    assert_ne!(stat(&session, "/f").id, stat(&session, "/h").id);
+    let listed = session.read_dir(session.root(), &Default::default(), 9).expect("list");
+    for entry in &listed {
+        let path = format!("/{}", String::from_utf8_lossy(&entry.name));
+        assert_eq!(entry.inode, stat(&session, &path), "a listing says what a look-up says");
+    }
+    let open_file = session.open_file(session.root(), b"f").expect("open");
+    session.unlink(session.root(), b"f").expect("unlink");
+    assert_sevens(&session, "/h");
+    assert_eq!(session.read_file(&open_file, 9, 2).expect("read"), &[7, 7][..]);
+    session.close_file(open_file).expect("close");
+    chmod(&session, b"h");
+    assert_sevens(&session, "/h");
+    session.flush().expect("flush");
+    session.compact().expect("compact");
+    assert_sevens(&session, "/h");
+    let above = session.publish("above").expect("publish");
+    repository.gc(&eager()).expect("gc");
+    assert_sevens(&open(&repository, &[above]), "/h");
+    assert_sevens(&open(&repository, &[squash(&repository, &[above])]), "/h");
+    assert_sound(&repository);
+}
+
+/// Symptom: where one set had cut a file off and another had renamed it, a stack of both showed the
+/// renamed file with zeros behind the cut; squash cut it as well where the sizes differed.
+/// Cause: segments of all layers were laid over each other by the file's identity alone. Fix: a
+/// file is shown as of the branch that has its record.
+#[test]
+fn a_branch_does_not_cut_what_another_branch_shows() {
+    for other in [&b"h"[..], b"i", b"j", b"k"] {
+        let repository = repository();
+        let base = base(&repository);
+        let moved = set(&repository, &[base], |session| rename(session, b"f", other));
+        let cut = set(&repository, &[base], |session| truncate(session, b"f", 1_000));
+        let longer = set(&repository, &[base], |session| {
+            overwrite(session, b"f", FILE_BYTES as u64, &[9; 1 << 20]);
+        });
+        let path = format!("/{}", String::from_utf8_lossy(other));
+        for (changed, bytes) in [(cut, vec![7; 1_000]), (longer, [[7; 1 << 20]; 2].concat())] {
+            let stack = open(&repository, &[changed, moved]);
+            let squashed = squash(&repository, &[changed, moved]);
+            let half = squash(&repository, &[moved]);
+            for shown in
+                [&stack, &open(&repository, &[squashed]), &open(&repository, &[changed, half])]
+            {
+                assert_sevens(shown, &path);
+                let f = content(shown, "/f");
+                assert!(f[..bytes.len()] == bytes && f.len() == stat(&stack, "/f").size as usize);
+            }
+        }
+        assert_sound(&repository);
+    }
+}
+
+/// What a session writes to a file of a branch is in that file alone, and survives with it.
+#[test]
+fn a_file_of_a_branch_is_copied_up_once() {
+    let repository = repository();
+    let base = base(&repository);
+    let moved = set(&repository, &[base], |session| rename(session, b"f", b"h"));
+    let changed = set(&repository, &[base], |session| chmod(session, b"f"));
+    let session = begin(&repository, &[changed, moved]);
+    let before = stat(&session, "/h").id;
+    let file = session.open_file(session.root(), b"h").expect("open");
+    session.write_file(&file, 10, b"first").expect("write");
+    chmod(&session, b"h");
+    session.write_file(&file, 20, b"second").expect("write");
+    session.close_file(file).expect("close");
+    rename(&session, b"h", b"k");
+    link(&session, b"k", b"l");
+    overwrite(&session, b"l", 30, b"third");
+    let mut expected = vec![7; FILE_BYTES];
+    for (at, text) in [(10, &b"first"[..]), (20, b"second"), (30, b"third")] {
+        expected[at..at + text.len()].copy_from_slice(text);
+    }
+    let check = |namespace: &Namespace| {
+        assert!(content(namespace, "/k") == expected && content(namespace, "/l") == expected);
+        assert_sevens(namespace, "/f");
+        assert_eq!(stat(namespace, "/k").nlink, 2);
+    };
+    check(&session);
+    assert_eq!(stat(&session, "/k").id, before, "a file keeps its identity in a session");
+    session.sync().expect("sync");
+    let set = session.set();
+    drop(session);
+    let session = repository.resume(set, options()).expect("resume");
+    check(&session);
+    chmod(&session, b"k");
+    check(&session);
+    let copy = session.create_file(session.root(), b"copy", 0o644).expect("create");
+    let from = session.open_file(session.root(), b"f").expect("open");
+    let all = 0..FILE_BYTES as u64;
+    assert_eq!(session.copy_range(&from, all, &copy, 0).expect("copy"), FILE_BYTES as u64);
+    session.close_file(from).expect("close");
+    session.close_file(copy).expect("close");
+    assert_sevens(&session, "/copy");
+    let above = session.publish("above").expect("publish");
+    check(&open(&repository, &[above]));
+    check(&open(&repository, &[squash(&repository, &[above])]));
+    assert_sound(&repository);
+}
+
+/// Symptom: a file to which two sets had given a name each had three names and two links in a stack
+/// of both; when two of the names were removed the third read as zeros, and squash carried the count
+/// on. Cause: each set counts the names that it knows. Fix: an inherited count of a stack with
+/// branches never says that the last name is gone, and squash counts the names.
+#[test]
+fn names_of_two_branches_do_not_end_with_the_count_of_one() {
+    for is_squashed in [false, true] {
+        let repository = repository();
+        let base = base(&repository);
+        let named = |name: &[u8]| set(&repository, &[base], |session| link(session, b"f", name));
+        let mut sets = vec![named(b"g"), named(b"h")];
+        if is_squashed {
+            sets = vec![squash(&repository, &sets)];
+            assert_eq!(stat(&open(&repository, &sets), "/h").nlink, 3);
+        }
+        let above = set(&repository, &sets, |session| {
+            session.unlink(session.root(), b"f").expect("unlink");
+            session.unlink(session.root(), b"g").expect("unlink");
+            assert_eq!(stat(session, "/h").nlink, 1);
+            assert_sevens(session, "/h");
+        });
+        assert_sevens(&open(&repository, &[above]), "/h");
+        let squashed = squash(&repository, &[above]);
+        assert_sevens(&open(&repository, &[squashed]), "/h");
+        assert_eq!(stat(&open(&repository, &[squashed]), "/h").nlink, 1);
+        assert_sound(&repository);
+    }
+}
+
+/// Symptom: a file of which one set removed all names, and to which another gave one more, read as
+/// zeros in a stack of both. Cause: the first gave up the content with the last name that it knew.
+/// Fix: a session gives up the content of files only that it made itself.
+#[test]
+fn a_name_given_by_one_branch_has_its_content_after_another_removed_all() {
+    let repository = repository();
+    let base = base(&repository);
+    let linked = set(&repository, &[base], |session| link(session, b"f", b"g"));
+    let without = set(&repository, &[linked], |session| {
+        session.unlink(session.root(), b"f").expect("unlink");
+        session.unlink(session.root(), b"g").expect("unlink");
+    });
+    let with = set(&repository, &[linked], |session| link(session, b"f", b"h"));
+    let stack = [without, with];
+    assert_sevens(&open(&repository, &stack), "/h");
+    assert_sevens(&open(&repository, &[squash(&repository, &stack)]), "/h");
+    assert_sound(&repository);
 }
 
 /// Symptom: a directory that was made above a squashed set had the identity, and showed the entries,

@@ -8,7 +8,7 @@ use esker_table::segment::Segment;
 use super::{InPlace, OpenFile, Place, State};
 use crate::file::space::check_end;
 use crate::identity::WRITE;
-use crate::inode::{DirId, Inode};
+use crate::inode::{DirId, FileId, Inode};
 use crate::ops::setattr::{Changes, content_changed};
 use crate::session::Session;
 
@@ -20,6 +20,7 @@ impl State {
         if !self.is_dirty {
             (inode.size, inode.mapped, inode.extent) =
                 (self.inode.size, self.inode.mapped, self.inode.extent);
+            inode.branch.clone_from(&self.inode.branch);
             inode.content.clone_from(&self.inode.content);
         }
         inode.nlink = 0;
@@ -170,6 +171,13 @@ impl Session {
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// The last name of `file` is gone, as far as this session knows: lets compaction drop its
+    /// segments if the session made the file. Of a file of a base others may have another name, in a
+    /// set that is stacked or joined with this one; squash finds out.
+    pub(super) fn release_file(&self, file: u128) -> Result<()> {
+        if FileId(file).is_of(self.set()) { self.release_segments(file) } else { Ok(()) }
     }
 
     /// Lets compaction drop the segments of `file`, which nothing refers to.

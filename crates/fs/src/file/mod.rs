@@ -6,11 +6,12 @@
 //! where it came from a base. What a write changes of the inode (size, times, where content is)
 //! stays here, seen by all look-ups, until the file is flushed.
 //!
-//! Locks: the session's `content`, a file's `state`, then the session's `structure`, then the
-//! tree's. `place` is a leaf.
+//! Locks: the session's `content`, a file's `state`, then the session's `structure`, then which
+//! files were copied up, then the tree's. `place` is a leaf.
 //! Source: DESIGN §1.5; MetaKV §II (each writer's bytes in its own log, segments in an index).
 
 mod attributes;
+mod copy_up;
 mod direct_file;
 mod in_place;
 mod open;
@@ -138,6 +139,7 @@ impl State {
     fn overlay_own(&self, inode: &mut Inode) {
         let own = &self.inode;
         (inode.size, inode.mapped, inode.extent) = (own.size, own.mapped, own.extent);
+        inode.branch.clone_from(&own.branch);
         inode.content.clone_from(&own.content);
         inode.mtime_ns = own.mtime_ns;
         inode.ctime_ns = inode.ctime_ns.max(own.ctime_ns);

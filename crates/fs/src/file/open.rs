@@ -123,7 +123,7 @@ impl Session {
     /// who would put segments of the file again.
     fn release_content(&self, id: u128) -> Result<()> {
         let _content = self.content();
-        self.release_segments(id)
+        self.release_file(id)
     }
 
     /// The inode of what is at `name` in `dir`, with its strings, and where its record is.

@@ -90,7 +90,7 @@ impl Session {
         window: &Range<u64>,
         wants_data: bool,
     ) -> Result<Option<u64>> {
-        let overlay = self.layers().segments(inode.id, window.clone())?;
+        let overlay = self.layers().segments(inode, window.clone())?;
         let mut at = window.start;
         for piece in overlay.pieces().iter().filter(|piece| piece.place.is_some()) {
             if wants_data {
@@ -129,7 +129,7 @@ impl Namespace {
                 inode.extent.filter(|extent| (extent.offset, extent.length) == (0, inode.size));
             return Ok(whole.map(|extent| (extent.set, extent.log)));
         }
-        let overlay = self.layers().segments(inode.id, 0..inode.size.min(1))?;
+        let overlay = self.layers().segments(inode, 0..inode.size.min(1))?;
         let place = overlay.pieces().first().and_then(|first| first.place);
         Ok(place.filter(|place| place.offset == 0).map(|place| (place.set, place.log)))
     }
@@ -139,7 +139,7 @@ impl Namespace {
         let mut at = 0;
         while inode.mapped && at < inode.size {
             let window = at..inode.size.min(at.saturating_add(WINDOW_BYTES));
-            for piece in self.layers().segments(inode.id, window.clone())?.pieces() {
+            for piece in self.layers().segments(inode, window.clone())?.pieces() {
                 let Some(place) = piece.place else { return Ok(false) };
                 if (place.set, place.log) != log || place.offset != at || piece.offset != at {
                     return Ok(false);
@@ -169,7 +169,7 @@ impl Namespace {
             return Ok(Bytes::new());
         }
         let read = || {
-            let overlay = self.layers().segments(inode.id, offset..end)?;
+            let overlay = self.layers().segments(inode, offset..end)?;
             data::read_mapped(store, offset..end, overlay.pieces())
         };
         match read() {

@@ -17,7 +17,7 @@ use crate::session::Session;
 /// What a file was when its segments went elsewhere.
 #[derive(Debug)]
 pub struct HandedOver {
-    /// Segments of content that was none before.
+    /// Segments of content that layers below do not have under the file's identity.
     pub segments: Vec<Segment>,
     /// Whether layers may have segments that its content did not show.
     pub hides_older: bool,
@@ -62,6 +62,7 @@ impl Session {
         let (size, mtime_ns) = (state.inode.size, state.inode.mtime_ns);
         let mut handed = HandedOver { segments: Vec::new(), hides_older: false, size, mtime_ns };
         if state.inode.mapped {
+            handed.segments = self.take_content(&mut state.inode)?;
             return Ok(handed);
         }
         handed.hides_older = state.may_have_segments;

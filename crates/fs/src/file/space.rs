@@ -63,6 +63,7 @@ impl Session {
         if !state.inode.mapped {
             return resize(&mut state.inode, b"file", size);
         }
+        self.copy_up(&mut state.inode)?;
         if size < state.inode.size {
             // To the end of all files: also over what a writer that died left behind the end.
             let hole = Segment::hole(state.inode.id, size, u64::MAX - size);
@@ -83,6 +84,7 @@ impl Session {
         drop(self.take_buffer(state));
         state.buffer = Some(Vec::new());
         (state.inode.size, state.inode.mapped, state.inode.extent) = (0, false, None);
+        state.inode.branch = None;
         state.inode.content.clear();
         Ok(())
     }
@@ -203,9 +205,11 @@ impl Session {
                 self.write_state(to, &mut to.state.write(), offset, &bytes)?;
                 return Ok(bytes.len() as u64);
             }
-            self.make_mapped(&mut state)?;
-            self.content_was_placed(from, &mut state);
-            let overlay = self.layers().segments(from.id, range.start..end)?;
+            if !state.inode.mapped {
+                self.make_mapped(&mut state)?;
+                self.content_was_placed(from, &mut state);
+            }
+            let overlay = self.layers().segments(&state.inode, range.start..end)?;
             (end, overlay.pieces().to_vec())
         };
         let length = end - range.start;

@@ -108,10 +108,11 @@ impl Session {
         Some(buffer)
     }
 
-    /// Puts the content of a file, if it is elsewhere, into the extent table.
+    /// Puts the content of a file, if it is elsewhere, into the session's own extent table or that
+    /// of layers which all of the session's stack build on.
     pub(super) fn make_mapped(&self, state: &mut State) -> Result<()> {
         if state.inode.mapped {
-            return Ok(());
+            return self.copy_up(&mut state.inode);
         }
         let file = state.inode.id;
         let mut segments = Vec::new();
@@ -142,7 +143,7 @@ impl Session {
         }
         drop(self.take_buffer(state));
         state.inode.content.clear();
-        (state.inode.mapped, state.inode.extent) = (true, None);
+        (state.inode.mapped, state.inode.extent, state.inode.branch) = (true, None, None);
         state.may_have_segments = true;
         Ok(())
     }

@@ -63,9 +63,9 @@ impl Session {
         let keys =
             [key(old_dir.id(), old_name), key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [
-            self.below(old_dir, &keys[0])?,
+            self.below_to_change(&keys[0], old_dir.is_fresh())?,
             self.below(dir, &keys[1])?,
-            self.layers().below(&keys[2], false)?,
+            self.below_to_change(&keys[2], false)?,
         ];
         let now_ns = self.now_ns();
         self.tree().update(keys, |[old, new, shared], draft| {
@@ -95,7 +95,7 @@ impl Session {
     fn link_again(&self, id: u128, dir: &Dir, name: &[u8]) -> Result<Inode> {
         let link_name = id.to_be_bytes();
         let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
-        let below = [self.below(dir, &keys[0])?, self.layers().below(&keys[1], false)?];
+        let below = [self.below(dir, &keys[0])?, self.below_to_change(&keys[1], false)?];
         let now_ns = self.now_ns();
         self.tree().update(keys, |[new, shared], draft| {
             let new = State::of(new, &below[0])?;

@@ -3,7 +3,7 @@
 use esker_base::{Error, Kind, Result};
 
 use crate::dir::{Dir, DirNode};
-use crate::inode::{DirId, Entry, FileKind, Inode, key};
+use crate::inode::{DirId, Entry, FileId, FileKind, Inode, key};
 use crate::path::{check_name, show};
 use crate::session::{Session, State, check_not_directory, not_found, put};
 
@@ -68,7 +68,7 @@ impl Session {
     ) -> Result<Option<Inode>> {
         let link_name = id.to_be_bytes();
         let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
-        let below = [self.below(dir, &keys[0])?, self.layers().below(&keys[1], false)?];
+        let below = [self.below(dir, &keys[0])?, self.below_to_change(&keys[1], false)?];
         self.tree().update(keys, |[own, shared], draft| {
             let state = State::of(own, &below[0])?;
             let link = state.inode.ok_or_else(|| not_found(name))?;
@@ -78,7 +78,7 @@ impl Session {
             let inode = State::of(shared, &below[1])?.inode.ok_or_else(|| not_found(name))?;
             self.check_removal(dir, &inode, name)?;
             let tombstone = Inode::tombstone(state.next_generation, now_ns);
-            let inode = drop_name(inode, now_ns);
+            let inode = self.drop_link(inode, now_ns);
             draft.put(&mut [tombstone.row(&keys[0]), inode.row(&keys[1])]);
             Ok(Some(inode))
         })
@@ -142,6 +142,15 @@ impl Session {
             dir.touch(now_ns);
             Ok(drop_name(inode, now_ns))
         })
+    }
+
+    /// As [`drop_name`], of a file with several names. Branches count names without knowledge of each
+    /// other, so the sum may be too low: an inherited count never says that the last name is gone.
+    pub(super) fn drop_link(&self, inode: Inode, now_ns: u64) -> Inode {
+        let mut inode = drop_name(inode, now_ns);
+        let is_exact = !self.layers().is_branched() || FileId(inode.id).is_of(self.set());
+        inode.nlink = inode.nlink.max(u32::from(!is_exact));
+        inode
     }
 
     /// Marks every open directory within `node` as removed. Cost: a look at each open directory.

@@ -139,9 +139,9 @@ impl Session {
         let keys =
             [key(old_dir.id(), old_name), key(dir.id(), name), key(DirId::LINKS, &link_name)];
         let below = [
-            self.below(old_dir, &keys[0])?,
+            self.below_to_change(&keys[0], old_dir.is_fresh())?,
             self.below(dir, &keys[1])?,
-            self.layers().below(&keys[2], linked.is_none())?,
+            self.below_to_change(&keys[2], linked.is_none())?,
         ];
         let (moved, mut other) = self.tree().update(keys, |[old, new, shared], draft| {
             let old = State::of(old, &below[0])?;
@@ -158,7 +158,7 @@ impl Session {
             let second = target.row(&keys[1]);
             match (linked.is_some(), State::of(shared, &below[2])?.inode) {
                 (true, Some(inode)) => {
-                    let inode = drop_name(inode, now_ns);
+                    let inode = self.drop_link(inode, now_ns);
                     draft.put(&mut [first, second, inode.row(&keys[2])]);
                     Ok((target, Some(inode)))
                 }
@@ -186,7 +186,10 @@ impl Session {
     ) -> Result<Renamed> {
         let now_ns = self.now_ns();
         let keys = [key(old_dir.id(), old_name), key(dir.id(), name)];
-        let below = [self.below(old_dir, &keys[0])?, self.below(dir, &keys[1])?];
+        let below = [
+            self.below_to_change(&keys[0], old_dir.is_fresh())?,
+            self.below_to_change(&keys[1], dir.is_fresh())?,
+        ];
         let (to_new, to_old) = self.tree().update(keys, |[old, new], draft| {
             let (old, new) = (State::of(old, &below[0])?, State::of(new, &below[1])?);
             let Some(first) = old.inode.filter(|inode| inode.id == one.id) else {

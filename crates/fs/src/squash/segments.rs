@@ -9,17 +9,67 @@ use hashbrown::HashMap;
 
 use super::copy::DataCopy;
 use super::worker::{Counts, Job, NUMBERS_PER_RANGE};
+use crate::inode::BranchContent;
 
-/// What of a file's segments is shown: up to its size.
-pub(super) type Sizes = HashMap<u128, u64>;
+/// The content of branches is looked for in ranges of this size, so that memory does not grow with
+/// a file.
+const WINDOW_BYTES: u64 = 64 << 20;
 
-/// Merges the segments of `sources`, of which earlier ones win, as run `run`. With `sizes` only
-/// those of the files it has are kept, and their bytes are copied into the set's own logs.
+/// A file of which segments say where its content is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MappedFile {
+    /// Its identity in the set that is written.
+    pub(super) id: u128,
+    /// Segments are shown up to here.
+    pub(super) size: u64,
+    /// Where its segments are, if it is shown as of a branch.
+    pub(super) branch: Option<BranchContent>,
+}
+
+/// How much of each file's segments is shown.
+type Sizes = HashMap<u128, u64>;
+
+/// One run of segments while it is written: neighbours become one.
+struct SegmentRunWriter<'a> {
+    writer: RunWriter<'a>,
+    pending: Option<Segment>,
+    written: u64,
+}
+
+impl<'a> SegmentRunWriter<'a> {
+    fn new(job: &Job<'a>, run: u64, next_table: &'a mut u64) -> Self {
+        let writer = RunWriter::new(&SEGMENT, job.store, job.set, run, next_table);
+        Self { writer, pending: None, written: 0 }
+    }
+
+    fn push(&mut self, segment: Segment) -> Result<()> {
+        if let Some(last) = self.pending.filter(|last| last.is_followed_by(&segment)) {
+            self.pending = Some(last.joined(&segment));
+        } else if let Some(last) = self.pending.replace(segment) {
+            self.written += 1;
+            self.writer.push(&last.row())?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, counts: &mut Counts) -> Result<Vec<TableRef>> {
+        if let Some(last) = self.pending {
+            self.written += 1;
+            self.writer.push(&last.row())?;
+        }
+        counts.written += self.written;
+        self.writer.finish()
+    }
+}
+
+/// Merges the segments of `sources`, of which earlier ones win, as run `run`. In a squash only those
+/// of the files `mapped` are kept, and their bytes are copied into the set's own logs; what is shown
+/// as of branches becomes a run above.
 pub(super) fn merge(
     job: &Job,
     run: u64,
     sources: &[SegmentSource],
-    sizes: Option<&Sizes>,
+    mapped: Vec<MappedFile>,
 ) -> Result<(Vec<TableRef>, Counts)> {
     let mut counts = Counts::default();
     if sources.is_empty() {
@@ -28,33 +78,54 @@ pub(super) fn merge(
     // Behind the numbers of all ranges of records.
     let first_number = (job.epoch << 32) | (super::ranges::RANGES_MAX as u64 * NUMBERS_PER_RANGE);
     let mut next_table = first_number;
-    let mut writer = RunWriter::new(&SEGMENT, job.store, job.set, run, &mut next_table);
     let mut copy = DataCopy::new(job.store, job.set, first_number);
-    // Copied side by side, neighbours become one.
-    let mut pending: Option<Segment> = None;
+    let (branched, shared): (Vec<MappedFile>, Vec<MappedFile>) =
+        mapped.into_iter().partition(|file| file.branch.is_some());
+    let sizes: Option<Sizes> =
+        job.squash.is_some().then(|| shared.iter().map(|file| (file.id, file.size)).collect());
+    let mut writer = SegmentRunWriter::new(job, run, &mut next_table);
     let mut merge = SegmentMerge::new(sources, &|_| false)?;
     while let Some(segment) = merge.read()? {
         counts.read += 1;
-        let Some(mut shown) = shown(&segment, job.bottom, sizes) else {
+        let Some(mut shown) = shown(&segment, job.bottom, sizes.as_ref()) else {
             counts.shadowed += 1;
             continue;
         };
-        if let (Some(place), Some(_)) = (&mut shown.place, sizes) {
+        if let (Some(place), Some(_)) = (&mut shown.place, &sizes) {
             *place = copy.place_bytes(*place, shown.length, shown.checksum)?;
         }
-        if let Some(last) = pending.filter(|last| last.is_followed_by(&shown)) {
-            pending = Some(last.joined(&shown));
-        } else if let Some(last) = pending.replace(shown) {
-            counts.written += 1;
-            writer.push(&last.row())?;
+        writer.push(shown)?;
+    }
+    let mut tables = writer.finish(&mut counts)?;
+    let mut writer = SegmentRunWriter::new(job, run + 1, &mut next_table);
+    merge_branched(job, branched, &mut copy, &mut writer)?;
+    tables.splice(0..0, writer.finish(&mut counts)?);
+    counts.data_bytes = copy.finish()?;
+    Ok((tables, counts))
+}
+
+/// Writes the segments of files that are shown as of branches.
+fn merge_branched(
+    job: &Job,
+    mut files: Vec<MappedFile>,
+    copy: &mut DataCopy,
+    writer: &mut SegmentRunWriter,
+) -> Result<()> {
+    files.sort_unstable_by_key(|file| file.id);
+    for file in files {
+        let (Some(squash), Some(branch)) = (&job.squash, &file.branch) else { continue };
+        let mut at = 0;
+        while at < file.size {
+            let window = at..file.size.min(at.saturating_add(WINDOW_BYTES));
+            at = window.end;
+            for piece in squash.stack.branch_segments(branch, window)?.pieces() {
+                let Some(place) = piece.place else { continue };
+                let place = Some(copy.place_bytes(place, piece.length, piece.checksum)?);
+                writer.push(Segment { file: file.id, place, ..*piece })?;
+            }
         }
     }
-    if let Some(last) = pending {
-        counts.written += 1;
-        writer.push(&last.row())?;
-    }
-    counts.data_bytes = copy.finish()?;
-    Ok((writer.finish()?, counts))
+    Ok(())
 }
 
 /// What of a segment stays.

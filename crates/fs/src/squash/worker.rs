@@ -14,8 +14,10 @@ use esker_table::tables::Tables;
 
 use super::copy::DataCopy;
 use super::ranges::Range;
+use super::segments::MappedFile;
 use crate::indexed;
 use crate::inode::{DirId, Entry, Extent, FileKind, INODE, Inode, MAPPED, column};
+use crate::layers::{LayerIndex, Layers, dir_of};
 use crate::shape::Shape;
 
 /// Tables and logs of a range are numbered from its own multiple of this on.
@@ -46,8 +48,17 @@ pub(super) struct Job<'a> {
     pub(super) layers: &'a [&'a Tables],
     /// Whether nothing is below the layers, so that tombstones hide nothing.
     pub(super) bottom: bool,
-    /// Directories whose records stay; none if all do. With it, data of other sets is copied.
-    pub(super) shape: Option<&'a Shape>,
+    /// None if the tables of one set are merged: then all records and all data stay where they are.
+    pub(super) squash: Option<Squash<'a>>,
+}
+
+/// What a merge of a whole stack knows of it.
+#[derive(Clone, Copy)]
+pub(super) struct Squash<'a> {
+    /// Directories whose records stay, and names of files with several.
+    pub(super) shape: &'a Shape,
+    /// The stack whose tables the layers are.
+    pub(super) stack: &'a Layers,
 }
 
 /// What came of a range.
@@ -59,8 +70,8 @@ pub(super) struct Done {
     pub(super) tables: Vec<TableRef>,
     /// Counts.
     pub(super) counts: Counts,
-    /// Files whose content is in the extent table, and their sizes.
-    pub(super) mapped: Vec<(u128, u64)>,
+    /// Files whose content is in the extent table.
+    pub(super) mapped: Vec<MappedFile>,
 }
 
 /// What a merge has read and written.
@@ -105,7 +116,7 @@ struct Worker<'a> {
     dir: ([u64; 2], bool),
     copy: DataCopy<'a>,
     counts: Counts,
-    mapped: Vec<(u128, u64)>,
+    mapped: Vec<MappedFile>,
     /// Bytes of indexed directories that were copied.
     indexed_bytes: u64,
 }
@@ -132,14 +143,17 @@ pub(super) fn merge_range(job: &Job, index: usize, range: &Range) -> Result<Done
 impl Worker<'_> {
     fn run(&mut self, range: &Range, writer: &mut RunWriter) -> Result<()> {
         let (from, to) = (range.from.key(), range.end.as_ref().map(|end| end.key()));
-        let mut cursors = Vec::new();
-        for tables in self.job.layers {
+        let (mut cursors, mut layer_of) = (Vec::new(), Vec::new());
+        for (layer, tables) in self.job.layers.iter().enumerate() {
             tables.cursors(&INODE, &from, &to.unwrap_or(Key::LAST), &mut cursors);
+            layer_of.resize(cursors.len(), layer);
         }
         let mut merge = Merge::new(cursors, &from)?;
         let mut more = merge.advance()?;
         while more {
+            let layer = layer_of[merge.versions()[0]];
             if let Some((encoded, decoded)) = merge.lone_block()
+                && !self.is_branch(layer)
                 && self.passes(decoded, to.as_ref())
             {
                 self.counts.read += decoded.rows() as u64;
@@ -155,14 +169,15 @@ impl Worker<'_> {
             let versions = merge.versions();
             self.counts.read += versions.len() as u64;
             self.counts.shadowed += versions.len() as u64 - 1;
-            if self.job.shape.is_some() && versions.len() > 1 {
+            if self.job.squash.is_some() && versions.len() > 1 {
                 keep_generation(&merge, &mut row);
             }
             match self.fate(&row) {
                 Fate::Kept => {
                     self.counts.written += 1;
-                    if self.job.shape.is_some() {
-                        self.move_content(&mut row)?;
+                    if let Some(squash) = self.job.squash {
+                        count_names(&squash, &mut row);
+                        self.move_content(&mut row, layer)?;
                     }
                     writer.push(&row)?;
                 }
@@ -190,7 +205,7 @@ impl Worker<'_> {
         if self.job.bottom && block.column(column::ENTRY).contains(TOMBSTONE) {
             return false;
         }
-        if self.job.shape.is_none() {
+        if self.job.squash.is_none() {
             return true;
         }
         let no_data = |column| block.column(column).all_are(0);
@@ -208,7 +223,7 @@ impl Worker<'_> {
     fn is_live(&mut self, dir: [u64; 2]) -> bool {
         if self.dir.0 != dir {
             let id = DirId(u128::from(dir[0]) << 64 | u128::from(dir[1]));
-            self.dir = (dir, self.job.shape.is_none_or(|shape| shape.is_live(id)));
+            self.dir = (dir, self.job.squash.is_none_or(|squash| squash.shape.is_live(id)));
         }
         self.dir.1
     }
@@ -225,34 +240,53 @@ impl Worker<'_> {
             return if hides_nothing { Fate::Hidden } else { Fate::Kept };
         }
         if row.ints[..2] == [u64::MAX; 2]
-            && let Some(shape) = self.job.shape
-            && let Ok(id) = <[u8; 16]>::try_from(row.strings[column::NAME])
-            && shape.names_of(u128::from_be_bytes(id)) == 0
+            && let Some(squash) = self.job.squash
+            && names_of(squash.shape, row) == Some(0)
         {
             return Fate::Unreachable;
         }
         Fate::Kept
     }
 
+    fn is_branch(&self, layer: usize) -> bool {
+        self.job.squash.is_some_and(|squash| squash.stack.lineage().is_branch(layer))
+    }
+
     /// Whether a live directory has an identity that a directory made at the name of `row` gets
     /// unless the name keeps its generation. No path leads to the directory of `row`, but one does
     /// in another stack if a layer there has moved that directory.
     fn is_generation_needed(&self, row: &Row) -> bool {
-        let Some(shape) = self.job.shape else { return false };
-        let dir = DirId(u128::from(row.ints[0]) << 64 | u128::from(row.ints[1]));
-        let name = row.strings[column::NAME];
+        let Some(squash) = self.job.squash else { return false };
+        let (dir, name) = (dir_of(&INODE.key(row)), row.strings[column::NAME]);
         let next = next_generation(&row.ints);
-        let is_live = |generation| shape.is_live(DirId::child(dir, generation, name));
+        let is_live = |generation| squash.shape.is_live(DirId::child(dir, generation, name));
         next > GENERATIONS_CHECKED_MAX || (0..next).any(is_live)
     }
 
-    /// Sees to the content of the file that `row`, which stays, is about.
-    fn move_content(&mut self, row: &mut Row) -> Result<()> {
-        if row.ints[column::ENTRY] == FILE && row.ints[column::RDEV] == MAPPED {
+    /// Gives the file that `row`, which stays and was found in `layer`, is about the identity that
+    /// the stack shows, and sees to its content.
+    fn move_content(&mut self, row: &mut Row, layer: usize) -> Result<()> {
+        let is_mapped = row.ints[column::ENTRY] == FILE && row.ints[column::RDEV] == MAPPED;
+        if is_mapped || self.is_branch(layer) {
             let mut ints = row.ints;
             INODE.restore(&mut ints);
-            let id = u128::from(ints[column::ID_HIGH]) << 64 | u128::from(ints[column::ID_LOW]);
-            self.mapped.push((id, ints[column::SIZE]));
+            let stored = u128::from(ints[column::ID_HIGH]) << 64 | u128::from(ints[column::ID_LOW]);
+            let (mut id, mut branch) = (stored, None);
+            if self.is_branch(layer)
+                && let Some(squash) = self.job.squash
+                && let Some(entry) = Entry::of_number(ints[column::ENTRY])
+            {
+                let (dir, index) = (dir_of(&INODE.key(row)), LayerIndex::base(layer));
+                id = squash.stack.shown_id(index, dir, entry, stored);
+                branch = Some(index.content(stored));
+                ints[column::ID_HIGH] = (id >> 64) as u64;
+                ints[column::ID_LOW] = id as u64;
+            }
+            if is_mapped {
+                self.mapped.push(MappedFile { id, size: ints[column::SIZE], branch });
+            }
+            INODE.store(&mut ints);
+            row.ints = ints;
         }
         if has_extent(row) { self.move_data(row) } else { Ok(()) }
     }
@@ -286,6 +320,27 @@ impl Worker<'_> {
         INODE.store(&mut ints);
         row.ints = ints;
         Ok(())
+    }
+}
+
+/// Names in live directories of the file that `row`, a record of the links directory, is about; none
+/// of other records.
+fn names_of(shape: &Shape, row: &Row) -> Option<u32> {
+    let id = <[u8; 16]>::try_from(row.strings[column::NAME]).ok()?;
+    (row.ints[..2] == [u64::MAX; 2]).then(|| shape.names_of(u128::from_be_bytes(id)))
+}
+
+/// Gives a file with several names as many links as it has names, at least. Only branches, which do
+/// not know of each other's names, may have counted less; more are counted also where a tree was
+/// removed as a whole, and then stay as the stack shows them.
+fn count_names(squash: &Squash, row: &mut Row) {
+    if row.ints[column::ENTRY] != TOMBSTONE
+        && let Some(names) = names_of(squash.shape, row)
+    {
+        let names = u64::from(names);
+        let counted = row.ints[column::NLINK];
+        let is_exact = squash.stack.is_branched();
+        row.ints[column::NLINK] = if is_exact { names } else { counted.max(names) };
     }
 }
 

@@ -1,0 +1,89 @@
+//! Copying up: before a session writes its first record of a file that it shows as of a branch of
+//! its stack (`lineage.rs`), it makes the file's content its own.
+//!
+//! The session puts segments for all of the content under the identity that it shows, over a hole
+//! that hides whatever other layers have for that identity. No bytes are copied. Until the record
+//! is there, readers take the content from the branch, which says the same.
+//! Invariant: a file is copied up once, before anything is written to it; a second time would hide
+//! what was written in between.
+
+use esker_base::Result;
+use esker_table::schema::{Key, RowBuffer};
+use esker_table::segment::Segment;
+
+use crate::inode::Inode;
+use crate::layers::Below;
+use crate::session::Session;
+
+/// Segments are looked for in ranges of this size, so that memory does not grow with the file.
+const WINDOW_BYTES: u64 = 64 << 20;
+
+impl Session {
+    /// What the layers below this session's say of `key`, for an operation that puts a record of
+    /// the file that it finds there: the content of that file is the session's own afterwards.
+    pub(crate) fn below_to_change(&self, key: &Key, only_writer: bool) -> Result<Below> {
+        let mut below = self.layers().below(key, only_writer)?;
+        if let Some(inode) = below.inode.as_mut().filter(|inode| inode.branch.is_some())
+            // Over a record of the session's own the content may have changed since.
+            && !self.tree().get(key, false, &mut RowBuffer::default())?
+        {
+            self.copy_up(inode)?;
+        }
+        Ok(below)
+    }
+
+    /// Makes the content of `inode` the session's own, unless it is. Cost: reads of the branch's
+    /// segments, and one log operation for each [`WINDOW_BYTES`].
+    pub(crate) fn copy_up(&self, inode: &mut Inode) -> Result<()> {
+        if inode.branch.is_none() {
+            return Ok(());
+        }
+        // Held across store I/O: whoever else changes the file waits until its content is here.
+        let mut copied_up = self.copied_up().lock();
+        if !copied_up.contains(&inode.id) {
+            self.tree().put_segments(&mut [Segment::hole(inode.id, 0, u64::MAX)])?;
+            self.visit_content(inode, &mut |segments| {
+                self.tree().put_segments(segments).map(drop)
+            })?;
+            copied_up.insert(inode.id);
+        }
+        inode.branch = None;
+        Ok(())
+    }
+
+    /// As [`Session::copy_up`] for a caller that keeps the segments, which it gets.
+    pub(super) fn take_content(&self, inode: &mut Inode) -> Result<Vec<Segment>> {
+        let mut taken = Vec::new();
+        if inode.branch.is_some() {
+            let mut copied_up = self.copied_up().lock();
+            self.visit_content(inode, &mut |segments| {
+                taken.extend_from_slice(segments);
+                Ok(())
+            })?;
+            copied_up.insert(inode.id);
+            inode.branch = None;
+        }
+        Ok(taken)
+    }
+
+    /// Passes the segments of `inode` that have bytes to `take`, under the identity that is shown.
+    fn visit_content(
+        &self,
+        inode: &Inode,
+        take: &mut dyn FnMut(&mut [Segment]) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = 0;
+        while at < inode.size {
+            let window = at..inode.size.min(at.saturating_add(WINDOW_BYTES));
+            at = window.end;
+            let overlay = self.layers().segments(inode, window)?;
+            let placed = overlay.pieces().iter().filter(|piece| piece.place.is_some());
+            let mut segments: Vec<Segment> =
+                placed.map(|piece| Segment { file: inode.id, ..*piece }).collect();
+            if !segments.is_empty() {
+                take(&mut segments)?;
+            }
+        }
+        Ok(())
+    }
+}
