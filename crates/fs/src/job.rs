@@ -9,6 +9,7 @@
 
 mod find;
 mod resolve;
+mod same_file;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,21 +20,25 @@ use esker_base::{Error, Kind, Random, Result};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::{Key, KeyBuffer};
-use esker_table::segment::{RUN, SEGMENT};
+use esker_table::segment::{Overlay, RUN, SEGMENT, Segment, SegmentTables};
 use esker_table::tables::Tables;
 use hashbrown::HashSet;
 
 use self::find::Found;
-use self::resolve::Resolved;
+use self::resolve::{JobLayers, Resolved};
+use self::same_file::Cover;
 use crate::condemn;
 use crate::dependency;
-use crate::inode::{DirId, INODE, Inode};
-use crate::layers::load_stack;
+use crate::inode::{DirId, INODE};
+use crate::layers::{Layers, dir_of, load_stack};
 use crate::marker::{self, Holder};
 use crate::names;
 use crate::repository::Repository;
 use crate::session::{Session, SessionOptions};
 use crate::shape::Shape;
+
+/// Segments of a file are looked for in ranges of this size, so that memory does not grow with it.
+const WINDOW_BYTES: usize = 64 << 20;
 
 /// Property of a part that names its job.
 pub const JOB: &str = "esker.job";
@@ -94,6 +99,8 @@ pub enum ConflictKind {
     Moved,
     /// They moved the directory to different places; it is at one of them.
     MovedTwice,
+    /// They left one file of a base at several names; at this one it is a file of its own now.
+    SeveralNames,
     /// They moved directories into each other, or into what another removed: no path leads there.
     Unreachable,
 }
@@ -228,19 +235,22 @@ impl Repository {
         let layers: Vec<Tables> =
             manifests.iter().map(|part| Tables::new(&part.tables, &INODE, self.source())).collect();
         let bases = load_stack(self.source(), &manifest.bases)?;
-        let below: Vec<&Tables> = bases.iter().map(|base| &base.tables).collect();
-        let found = Found::in_parts(&layers)?;
+        let below = Layers::new(self.source().clone(), bases, None);
+        let found = Found::in_parts(&layers, parts)?;
         let moves_of_several = found.has_moves_of_several_parts();
         // Only moves of several parts can leave a directory without a path.
         let moved = if moves_of_several { found.moved_ids() } else { Vec::new() };
-        let resolved = Resolved::of(found, parts, &below)?;
+        let resolved = Resolved::of(&found, &JobLayers { parts, tables: &layers, below: &below })?;
         manifest.tables = stack_runs(&manifests);
         // Of some parts there may be nothing but data.
         dependency::keep_data_of(&mut manifest, parts);
         let runs = manifest.tables.first().map_or(0, |table| table.run);
         let shown = manifest.tables.len();
         self.begin_joined(set, &mut manifest)?;
-        let top = self.write_top(set, runs + 1, &resolved.top)?;
+        let top = self.write_top(set, runs + 1, &resolved, &manifests)?;
+        // What lies over the parts may come from sets below them.
+        let highest = top.iter().map(|table| table.seq_max).max().unwrap_or(0);
+        manifest.last_seq = manifest.last_seq.max(highest);
         manifest.tables.splice(0..0, top);
         let mut report = JobReport {
             set,
@@ -252,6 +262,7 @@ impl Repository {
         };
         if moves_of_several || !report.conflicts.is_empty() {
             let joined = Tables::new(&manifest.tables, &INODE, self.source());
+            let below = below.bases().iter().map(|base| &base.tables);
             let all: Vec<&Tables> = std::iter::once(&joined).chain(below).collect();
             name_conflicts(&mut report, &Shape::of(&all, 1)?, &moved, parts);
         }
@@ -296,17 +307,59 @@ impl Repository {
         Ok(manifests)
     }
 
-    /// Writes the records that decide over those of the parts.
-    fn write_top(&self, set: SetId, run: u64, top: &[(KeyBuffer, Inode)]) -> Result<Vec<TableRef>> {
+    /// Writes the records and segments that decide over those of `parts`, as runs from `run` on.
+    fn write_top(
+        &self,
+        set: SetId,
+        run: u64,
+        resolved: &Resolved,
+        parts: &[Manifest],
+    ) -> Result<Vec<TableRef>> {
         let mut next_table = 1 << 32;
         let mut writer = RunWriter::new(&INODE, self.store(), set, run, &mut next_table);
-        for (key, inode) in top {
+        for (key, inode) in &resolved.top {
             let key = key.key();
             let mut row = inode.row(&key);
             INODE.store(&mut row.ints);
             writer.push(&row)?;
         }
-        writer.finish()
+        let mut tables = writer.finish()?;
+        let mut covers = resolved.covers.clone();
+        covers.sort_unstable_by_key(|cover| cover.file);
+        let mut writer = RunWriter::new(&SEGMENT, self.store(), set, run + 1, &mut next_table);
+        for cover in &covers {
+            self.write_cover(cover, parts, &mut writer)?;
+        }
+        tables.splice(0..0, writer.finish()?);
+        Ok(tables)
+    }
+
+    /// Writes segments that say where all of a file's content is, with holes between.
+    fn write_cover(&self, cover: &Cover, parts: &[Manifest], out: &mut RunWriter) -> Result<()> {
+        let part = &parts[cover.part];
+        let is_nameless =
+            |part: &&Manifest| part.tables.iter().all(|table| table.schema != INODE.id);
+        // Parts without names have segments of files that ranks write together.
+        let sources = std::iter::once(part).chain(parts.iter().filter(is_nameless));
+        let mut sources: Vec<SegmentTables> =
+            sources.map(|part| SegmentTables::new(&part.tables, self.source())).collect();
+        let stack = load_stack(self.source(), &part.bases)?;
+        sources.extend(stack.iter().map(|base| base.segments.clone()));
+        let hole = |at, end| Segment::hole(cover.file, at, end - at);
+        let mut at = 0;
+        for start in (0..cover.size).step_by(WINDOW_BYTES) {
+            let end = cover.size.min(start.saturating_add(WINDOW_BYTES as u64));
+            let mut overlay = Overlay::new(cover.stored, start..end);
+            sources.iter().try_for_each(|source| overlay.add_tables(source))?;
+            for piece in overlay.pieces().iter().filter(|piece| piece.place.is_some()) {
+                if at < piece.offset {
+                    out.push(&hole(at, piece.offset).row())?;
+                }
+                out.push(&Segment { file: cover.file, ..*piece }.row())?;
+                at = piece.end();
+            }
+        }
+        out.push(&hole(at, u64::MAX).row())
     }
 }
 
@@ -396,7 +449,7 @@ fn name_conflicts(
             report.conflicts.push(Conflict {
                 kind: ConflictKind::Unreachable,
                 path: None,
-                dir: find::dir_of(&key.key()),
+                dir: dir_of(&key.key()),
                 name: key.string.clone(),
                 winner: parts[*part],
                 losers: Vec::new(),

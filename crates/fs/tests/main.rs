@@ -21,6 +21,7 @@ mod input;
 mod interleave;
 mod job;
 mod many_parts;
+mod lineages;
 mod model;
 mod operation;
 mod posix;

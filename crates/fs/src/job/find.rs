@@ -2,12 +2,15 @@
 
 use esker_base::Result;
 use esker_table::block::DecodedBlock;
+use esker_table::manifest::SetId;
 use esker_table::merge::Merge;
 use esker_table::schema::{Key, KeyBuffer, Row};
 use esker_table::tables::Tables;
 use hashbrown::{HashMap, HashSet};
 
-use crate::inode::{DirId, Entry, FileKind, INODE, Inode, column};
+use super::same_file::Inherited;
+use crate::inode::{DirId, Entry, FileId, FileKind, INODE, Inode, column};
+use crate::layers::dir_of;
 
 /// What one part says of a key.
 #[derive(Clone, Debug)]
@@ -37,11 +40,8 @@ pub(super) struct Found {
     pub(super) links: Vec<(usize, KeyBuffer, u128)>,
     /// Files whose last name a part removed, as far as it knew.
     pub(super) dead: HashMap<u128, usize>,
-}
-
-/// The directory of a key.
-pub(super) fn dir_of(key: &Key) -> DirId {
-    DirId(u128::from(key.ints[0]) << 64 | u128::from(key.ints[1]))
+    /// Records of files that another set than the part made.
+    pub(super) inherited: Vec<Inherited>,
 }
 
 fn inode_of(row: &Row) -> Result<Inode> {
@@ -51,16 +51,18 @@ fn inode_of(row: &Row) -> Result<Inode> {
 }
 
 impl Found {
-    /// Merges the keys of all `parts`; blocks that one part has alone are passed over.
-    pub(super) fn in_parts(parts: &[Tables]) -> Result<Self> {
+    /// Merges the keys of all `parts`, which are the tables of `sets`; blocks that one part has alone,
+    /// of files that it made, are passed over.
+    pub(super) fn in_parts(parts: &[Tables], sets: &[SetId]) -> Result<Self> {
         const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
         const LINK: u64 = Entry::Link.number();
-        let is_plain = |block: &DecodedBlock| {
+        let is_plain = |block: &DecodedBlock, set: SetId| {
             let entries = block.column(column::ENTRY);
             // The links directory is the last of all.
             dir_of(&block.key(&INODE, block.rows() - 1)) != DirId::LINKS
                 && !entries.contains(DIRECTORY)
                 && !entries.contains(LINK)
+                && block.column(column::ID_HIGH).all_are((set.0 >> 64) as u64)
         };
         let (mut cursors, mut part_of) = (Vec::new(), Vec::new());
         for (part, tables) in parts.iter().enumerate() {
@@ -72,7 +74,7 @@ impl Found {
         let mut more = merge.advance()?;
         while more {
             if let Some((_, block)) = merge.lone_block()
-                && is_plain(block)
+                && is_plain(block, sets[part_of[merge.versions()[0]]])
             {
                 more = merge.skip_block()?;
                 continue;
@@ -93,7 +95,7 @@ impl Found {
                             let key = INODE.key(&row).into();
                             found.links.push((part, key, inode_of(&row)?.id));
                         }
-                        _ => found.note_dead(part, &row),
+                        _ => found.add_file(part, sets[part], &row)?,
                     }
                 }
                 last = Some(part);
@@ -126,14 +128,20 @@ impl Found {
         Ok(())
     }
 
-    fn note_dead(&mut self, part: usize, row: &Row) {
+    /// Adds a record that is no directory and no link, of the part `set`.
+    fn add_file(&mut self, part: usize, set: SetId, row: &Row) -> Result<()> {
         let key = INODE.key(row);
-        if dir_of(&key) == DirId::LINKS
-            && row.ints[column::ENTRY] == Entry::Tombstone.number()
+        let inode = inode_of(row)?;
+        if inode.entry != Entry::Tombstone {
+            if !FileId(inode.id).is_of(set) {
+                self.inherited.push(Inherited { file: inode.id, part, key: key.into() });
+            }
+        } else if dir_of(&key) == DirId::LINKS
             && let Ok(file) = <[u8; 16]>::try_from(key.string)
         {
             self.dead.insert(u128::from_be_bytes(file), part);
         }
+        Ok(())
     }
 
     /// Whether several parts moved directories, so that together they may have made a loop.

@@ -14,9 +14,38 @@ use esker_table::table::Wanted;
 use esker_table::tables::Tables;
 use hashbrown::{HashMap, HashSet};
 
-use super::find::{Found, Moved, Version, dir_of};
+use super::find::{Found, Moved, Version};
+use super::same_file::Cover;
 use super::{Conflict, ConflictKind};
 use crate::inode::{DirId, Entry, INODE, Inode, key};
+use crate::layers::{Layers, dir_of};
+
+/// The parts of a job, and what they build on.
+pub(super) struct JobLayers<'a> {
+    /// The parts' sets.
+    pub(super) parts: &'a [SetId],
+    /// Their tables.
+    pub(super) tables: &'a [Tables],
+    /// The stack below them.
+    pub(super) below: &'a Layers,
+}
+
+impl JobLayers<'_> {
+    /// What a part finds below it at `key`.
+    fn record_below(&self, key: &KeyBuffer) -> Result<Option<Inode>> {
+        let (key, mut row) = (key.key(), RowBuffer::default());
+        let found = self.below.get(&key, false, true, &mut row)?;
+        found.map(|layer| self.below.inode(layer, dir_of(&key), &row)).transpose()
+    }
+
+    /// The record of `key` in one part.
+    pub(super) fn record_of_part(&self, part: usize, key: &KeyBuffer) -> Result<Option<Inode>> {
+        let (key, mut row) = (key.key(), RowBuffer::default());
+        let wanted = Wanted { digest: INODE.digest(&key), key };
+        let is_found = self.tables[part].get(&wanted, true, &mut row)?;
+        is_found.then(|| Inode::of_buffer(&row)).transpose()
+    }
+}
 
 /// How the parts fit together.
 pub(super) struct Resolved {
@@ -25,10 +54,23 @@ pub(super) struct Resolved {
     /// Names that several parts changed in ways that fit.
     pub(super) merged: u64,
     pub(super) conflicts: Vec<Conflict>,
+    /// Files whose content is that of one part.
+    pub(super) covers: Vec<Cover>,
 }
 
-/// By key, the identity of the directory or file with several names that is shown; 0 for others.
-type Decided = HashMap<([u64; 3], Vec<u8>), u128>;
+/// By key, what several parts decided together.
+pub(super) type Decided = HashMap<([u64; 3], Vec<u8>), DecidedKey>;
+
+/// What is shown at a key that several parts have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DecidedKey {
+    /// The identity of the directory or file with several names; 0 for others.
+    id: u128,
+    /// The part that won.
+    pub(super) winner: usize,
+    /// Whether another part's change is not shown.
+    pub(super) is_contested: bool,
+}
 
 /// What a key is decided to be.
 struct Decision {
@@ -39,30 +81,95 @@ struct Decision {
 }
 
 impl Resolved {
-    /// Decides every key that several of `parts` have, over `below`.
-    pub(super) fn of(found: Found, parts: &[SetId], below: &[&Tables]) -> Result<Self> {
+    /// Decides every key that several parts have.
+    pub(super) fn of(found: &Found, layers: &JobLayers) -> Result<Self> {
+        let parts = layers.parts;
         let moved: HashSet<(usize, u128)> =
             found.moved.iter().map(|moved| (moved.part, moved.inode.id)).collect();
-        let mut resolved = Self { top: Vec::new(), merged: 0, conflicts: Vec::new() };
+        let mut resolved =
+            Self { top: Vec::new(), merged: 0, conflicts: Vec::new(), covers: Vec::new() };
         // Directories and files with several names that won, by key, to see what is where.
         let mut decided = Decided::new();
-        for (key, versions) in found.shared {
-            let decision = decide(&key, &versions, &moved, below)?;
+        let mut bases = Vec::with_capacity(found.shared.len());
+        for (key, versions) in &found.shared {
+            let base = layers.record_below(key)?;
+            let decision = decide(key, versions, &moved, base.as_ref());
+            bases.push(base);
             let has_id = decision.inode.is_directory() || decision.inode.entry == Entry::Link;
             let id = if has_id { decision.inode.id } else { 0 };
-            decided.insert((key.ints, key.string.clone()), id);
+            let (winner, is_contested) = (decision.winner, decision.conflict.is_some());
+            let decided_key = DecidedKey { id, winner, is_contested };
+            decided.insert((key.ints, key.string.clone()), decided_key);
             match decision.conflict {
                 None => resolved.merged += 1,
                 Some((kind, losers)) => {
-                    resolved.report(kind, &key, decision.winner, &losers, parts);
+                    resolved.report(kind, key, decision.winner, &losers, parts);
                 }
             }
-            resolved.top.push((key, decision.inode));
+            resolved.top.push((key.clone(), decision.inode));
         }
+        resolved.correct_link_counts(found, &bases, layers)?;
         resolved.settle_moves(&found.moved, &decided, parts);
-        resolved.settle_links(&found.links, &found.dead, &decided, parts, below)?;
+        resolved.settle_links(&found.links, &found.dead, &decided, layers)?;
         resolved.top.sort_by(|a, b| a.0.key().cmp(&b.0.key()));
+        resolved.separate_files(found, &decided, &bases, layers)?;
         Ok(resolved)
+    }
+
+    /// Corrects counts of names: each part counts what it did, and at a name that several parts
+    /// changed that is not what is shown. Two that moved the same name away counted it twice.
+    fn correct_link_counts(
+        &mut self,
+        found: &Found,
+        bases: &[Option<Inode>],
+        layers: &JobLayers,
+    ) -> Result<()> {
+        let link_of = |inode: &Inode| (inode.entry == Entry::Link).then_some(inode.id);
+        // By file, the names that there are besides those counted.
+        let mut missing: BTreeMap<u128, i64> = BTreeMap::new();
+        for (((_, versions), (_, shown)), base) in found.shared.iter().zip(&self.top).zip(bases) {
+            let before = base.as_ref().and_then(link_of);
+            // Making a link of the only name, and moving that, is not counted anywhere.
+            let only_name = base.as_ref().filter(|base| base.entry != Entry::Link);
+            let only_name = only_name.map(|base| base.id);
+            let mut add = |file: Option<u128>, count: i64| {
+                if let Some(file) = file.filter(|file| Some(*file) != only_name) {
+                    *missing.entry(file).or_default() += count;
+                }
+            };
+            for version in versions {
+                add(link_of(&version.inode), -1);
+                add(before, 1);
+            }
+            add(link_of(shown), 1);
+            add(before, -1);
+        }
+        let mut uncontested = Vec::new();
+        for (file, missing) in missing.into_iter().filter(|(_, missing)| *missing != 0) {
+            let name = file.to_be_bytes();
+            let key = KeyBuffer::from(key(DirId::LINKS, &name));
+            let own = self.top.binary_search_by(|(top, _)| top.key().cmp(&key.key())).ok();
+            let mut inode = own.map(|own| self.top[own].1.clone());
+            for part in 0..layers.parts.len() {
+                if inode.is_none() {
+                    inode = layers.record_of_part(part, &key)?;
+                }
+            }
+            if inode.is_none() {
+                inode = layers.record_below(&key)?;
+            }
+            let Some(mut inode) = inode.filter(|inode| inode.entry != Entry::Tombstone) else {
+                continue;
+            };
+            let names = i64::from(inode.nlink).saturating_add(missing);
+            inode.nlink = u32::try_from(names).unwrap_or(1).max(1);
+            match own {
+                Some(own) => self.top[own].1 = inode,
+                None => uncontested.push((key, inode)),
+            }
+        }
+        self.top.extend(uncontested);
+        Ok(())
     }
 
     fn report(
@@ -90,14 +197,13 @@ impl Resolved {
         links: &[(usize, KeyBuffer, u128)],
         dead: &HashMap<u128, usize>,
         decided: &Decided,
-        parts: &[SetId],
-        below: &[&Tables],
+        layers: &JobLayers,
     ) -> Result<()> {
         let mut names: BTreeMap<u128, (u32, usize)> = BTreeMap::new();
         let mut seen = HashSet::new();
         for (part, key, file) in links {
             let place = (key.ints, key.string.clone());
-            let is_shown = decided.get(&place).is_none_or(|shown| shown == file);
+            let is_shown = decided.get(&place).is_none_or(|shown| shown.id == *file);
             if is_shown && dead.contains_key(file) && seen.insert(place) {
                 names.entry(*file).or_insert((0, *part)).0 += 1;
             }
@@ -109,10 +215,10 @@ impl Resolved {
             if own.is_some_and(|own| self.top[own].1.entry != Entry::Tombstone) {
                 continue;
             }
-            let base = base_of(&key, below)?.filter(|base| base.entry != Entry::Tombstone);
+            let base = layers.record_below(&key)?.filter(|base| base.entry != Entry::Tombstone);
             let Some(mut inode) = base else { continue };
             inode.nlink = count;
-            self.report(ConflictKind::Removed, &key, winner, &[dead[&file]], parts);
+            self.report(ConflictKind::Removed, &key, winner, &[dead[&file]], layers.parts);
             match own {
                 Some(own) => self.top[own].1 = inode,
                 None => self.top.push((key, inode)),
@@ -126,7 +232,7 @@ impl Resolved {
         let mut places: BTreeMap<u128, Vec<&Moved>> = BTreeMap::new();
         for moved in moved {
             let shown = decided.get(&(moved.key.ints, moved.key.string.clone()));
-            if shown.is_none_or(|shown| *shown == moved.inode.id) {
+            if shown.is_none_or(|shown| shown.id == moved.inode.id) {
                 let all = places.entry(moved.inode.id).or_default();
                 if !all.iter().any(|other| other.key == moved.key) {
                     all.push(moved);
@@ -163,20 +269,20 @@ fn decide(
     key: &KeyBuffer,
     versions: &[Version],
     moved: &HashSet<(usize, u128)>,
-    below: &[&Tables],
-) -> Result<Decision> {
+    base: Option<&Inode>,
+) -> Decision {
     let is_gone = |version: &Version| version.inode.entry == Entry::Tombstone;
     let first = lowest(versions, |_| true).expect("a shared key has versions");
     let mut decision = if versions.iter().all(is_gone) {
         Decision { inode: first.inode.clone(), winner: first.part, conflict: None }
     } else if dir_of(&key.key()) == DirId::LINKS {
-        decide_links(key, versions, below)?
+        decide_links(versions, base)
     } else if versions.iter().any(is_gone) {
         decide_removed(versions, moved)
     } else {
         let same = |a: &Inode, b: &Inode| a.entry == b.entry && a.id == b.id;
         if versions.iter().all(|version| same(&version.inode, &first.inode)) {
-            decide_changed(versions, base_of(key, below)?.as_ref())
+            decide_changed(versions, base)
         } else {
             let losers = others(versions, first.part, |v| !same(&v.inode, &first.inode));
             let conflict = Some((ConflictKind::SameName, losers));
@@ -187,7 +293,7 @@ fn decide(
     let next = versions.iter().map(|version| version.inode.next_generation()).max().unwrap_or(0);
     let inode = &mut decision.inode;
     inode.generation = inode.generation.max(next - u64::from(inode.is_directory()).min(next));
-    Ok(decision)
+    decision
 }
 
 /// Some removed what others changed or made.
@@ -239,11 +345,10 @@ fn decide_changed(versions: &[Version], base: Option<&Inode>) -> Decision {
 }
 
 /// A file with several names: each part's count of them is against what was below.
-fn decide_links(key: &KeyBuffer, versions: &[Version], below: &[&Tables]) -> Result<Decision> {
-    let base = base_of(key, below)?;
+fn decide_links(versions: &[Version], base: Option<&Inode>) -> Decision {
     let live: Vec<Version> =
         versions.iter().filter(|v| v.inode.entry != Entry::Tombstone).cloned().collect();
-    let mut decision = decide_changed(&live, base.as_ref());
+    let mut decision = decide_changed(&live, base);
     // Before a second name was made the file had one, in a record elsewhere.
     let before = base.map_or(1, |base| i64::from(base.nlink));
     let names = versions.iter().fold(before, |names, version| {
@@ -252,18 +357,5 @@ fn decide_links(key: &KeyBuffer, versions: &[Version], below: &[&Tables]) -> Res
     });
     // Somebody has a name of it; which names win elsewhere is not known here.
     decision.inode.nlink = u32::try_from(names).unwrap_or(1).max(1);
-    Ok(decision)
-}
-
-/// The record of `key` below the parts.
-fn base_of(key: &KeyBuffer, below: &[&Tables]) -> Result<Option<Inode>> {
-    let key = key.key();
-    let wanted = Wanted { digest: INODE.digest(&key), key };
-    let mut row = RowBuffer::default();
-    for tables in below {
-        if tables.get(&wanted, true, &mut row)? {
-            return Inode::of_buffer(&row).map(Some);
-        }
-    }
-    Ok(None)
+    decision
 }

@@ -1,0 +1,179 @@
+//! Files of a base that parts of a job left at several names, or wrote at one name and moved to
+//! another: in one set, one identity would mix their content and their removals.
+//!
+//! A file that only one name shows is as before. Of several names one keeps the identity, and each
+//! of the others gets one of its own (`FileId::of_branch`). Content is that of the part which wrote
+//! the record: segments that say so lie over those of all parts.
+//! Files of which ranks write ranges together are not concerned: their segments are in parts that
+//! have no names, and one part has the record.
+
+use esker_base::Result;
+use esker_table::manifest::SetId;
+use esker_table::schema::KeyBuffer;
+use hashbrown::{HashMap, HashSet};
+
+use super::find::{Found, Version};
+use super::resolve::{Decided, DecidedKey, JobLayers, Resolved};
+use super::{Conflict, ConflictKind};
+use crate::inode::{DirId, Entry, FileId, Inode};
+use crate::layers::dir_of;
+
+/// A record of a file of a base, in a part that did not make the file.
+#[derive(Clone, Debug)]
+pub(super) struct Inherited {
+    pub(super) file: u128,
+    pub(super) part: usize,
+    pub(super) key: KeyBuffer,
+}
+
+/// Content that a file has in the joined set, whatever segments the parts have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cover {
+    /// The file.
+    pub(super) file: u128,
+    /// Its size in bytes.
+    pub(super) size: u64,
+    /// The part whose content it has.
+    pub(super) part: usize,
+    /// Its identity there.
+    pub(super) stored: u128,
+}
+
+/// What the parts did to one file of a base.
+#[derive(Debug, Default)]
+struct Claims<'a> {
+    /// Parts that have a record of it, and where.
+    records: Vec<(usize, &'a KeyBuffer)>,
+    /// Parts that took it away from a name, or put something else there.
+    others: Vec<(usize, &'a KeyBuffer)>,
+}
+
+impl Claims<'_> {
+    fn is_of_several_parts(&self) -> bool {
+        let mut parts = self.records.iter().chain(&self.others).map(|(part, _)| part);
+        let first = parts.next();
+        !self.records.is_empty() && parts.any(|part| Some(part) != first)
+    }
+}
+
+/// A name at which the joined set shows a file.
+struct Shown<'a> {
+    key: &'a KeyBuffer,
+    part: usize,
+    inode: Inode,
+}
+
+impl Resolved {
+    /// Tells apart files that parts have under one identity. The records so far are in key order,
+    /// and are afterwards.
+    pub(super) fn separate_files(
+        &mut self,
+        found: &Found,
+        decided: &Decided,
+        bases: &[Option<Inode>],
+        layers: &JobLayers,
+    ) -> Result<()> {
+        let mut claims: HashMap<u128, Claims> = HashMap::new();
+        for record in &found.inherited {
+            claims.entry(record.file).or_default().records.push((record.part, &record.key));
+        }
+        for ((key, versions), base) in found.shared.iter().zip(bases) {
+            let Some(base) = base else { continue };
+            if matches!(base.entry, Entry::Is(_)) && !base.is_directory() {
+                let has_other = |version: &&Version| version.inode.id != base.id;
+                let others = versions.iter().filter(has_other).map(|version| (version.part, key));
+                claims.entry(base.id).or_default().others.extend(others);
+            }
+        }
+        let mut claims: Vec<(u128, Claims)> = claims.into_iter().collect();
+        claims.retain(|(_, claims)| claims.is_of_several_parts());
+        claims.sort_unstable_by_key(|(file, _)| *file);
+        let mut separated = Vec::new();
+        for (file, claims) in &claims {
+            let shown = self.shown(*file, claims, decided, layers)?;
+            if is_mixed(&shown, claims, decided) {
+                separated.extend(self.separate(*file, shown, layers.parts));
+            }
+        }
+        let keys: HashSet<_> =
+            separated.iter().map(|(key, _)| (key.ints, key.string.clone())).collect();
+        self.top.retain(|(key, _)| !keys.contains(&(key.ints, key.string.clone())));
+        self.top.extend(separated);
+        self.top.sort_by(|a, b| a.0.key().cmp(&b.0.key()));
+        Ok(())
+    }
+
+    /// Where the joined set shows `file`: the links directory first, then by the rule that decides
+    /// about names.
+    fn shown<'a>(
+        &self,
+        file: u128,
+        claims: &Claims<'a>,
+        decided: &Decided,
+        layers: &JobLayers,
+    ) -> Result<Vec<Shown<'a>>> {
+        let mut shown = Vec::new();
+        for &(part, key) in &claims.records {
+            if decided_at(decided, key).is_some_and(|decided| decided.winner != part) {
+                continue;
+            }
+            let top = self.top.binary_search_by(|(top, _)| top.key().cmp(&key.key()));
+            let inode = match top {
+                Ok(at) => Some(self.top[at].1.clone()),
+                Err(_) => layers.record_of_part(part, key)?,
+            };
+            if let Some(inode) = inode.filter(|inode| inode.id == file && inode.kind().is_some()) {
+                shown.push(Shown { key, part, inode });
+            }
+        }
+        shown.sort_by_key(|shown| {
+            let is_name = dir_of(&shown.key.key()) != DirId::LINKS;
+            (is_name, shown.inode.seq, shown.part)
+        });
+        Ok(shown)
+    }
+
+    /// Gives each of `shown` but the first an identity, and each the content of its part; returns
+    /// their records.
+    fn separate(
+        &mut self,
+        file: u128,
+        shown: Vec<Shown>,
+        parts: &[SetId],
+    ) -> Vec<(KeyBuffer, Inode)> {
+        let mut separated = Vec::with_capacity(shown.len());
+        for (at, Shown { key, part, mut inode }) in shown.into_iter().enumerate() {
+            if at > 0 {
+                inode.id = FileId(file).of_branch(parts[part]).0;
+                self.conflicts.push(Conflict {
+                    kind: ConflictKind::SeveralNames,
+                    path: None,
+                    dir: dir_of(&key.key()),
+                    name: key.string.clone(),
+                    winner: parts[part],
+                    losers: Vec::new(),
+                });
+            }
+            if inode.mapped {
+                let (shown, size) = (inode.id, inode.size);
+                self.covers.push(Cover { file: shown, size, part, stored: file });
+            }
+            separated.push((key.clone(), inode));
+        }
+        separated
+    }
+}
+
+fn decided_at<'a>(decided: &'a Decided, key: &KeyBuffer) -> Option<&'a DecidedKey> {
+    decided.get(&(key.ints, key.string.clone()))
+}
+
+/// Whether another part than the one whose record shows a file has changed the file elsewhere, or
+/// has changed it there in a way that is not shown.
+fn is_mixed(shown: &[Shown], claims: &Claims, decided: &Decided) -> bool {
+    let [only] = shown else { return shown.len() > 1 };
+    claims.records.iter().chain(&claims.others).any(|&(part, key)| {
+        let is_contested = || decided_at(decided, key).is_some_and(|decided| decided.is_contested);
+        part != only.part && (key != only.key || is_contested())
+    })
+}
