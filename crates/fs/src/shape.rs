@@ -121,6 +121,16 @@ impl Shape {
         self.places.get(&dir)
     }
 
+    /// Whether `dir` is `ancestor` or below it.
+    pub(crate) fn is_within(&self, dir: DirId, ancestor: DirId) -> bool {
+        let mut at = dir;
+        while at != ancestor {
+            let Some(place) = self.places.get(&at) else { return false };
+            at = place.parent;
+        }
+        true
+    }
+
     /// The path of `name` in `dir`, if one leads there.
     pub(crate) fn path(&self, dir: DirId, name: &[u8]) -> Option<Vec<u8>> {
         let mut parts = vec![name];

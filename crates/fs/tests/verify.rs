@@ -10,7 +10,7 @@ use esker_fs::repository::Repository;
 use esker_fs::session::Session;
 use esker_fs::squash::SquashOptions;
 use esker_fs::verify::{Severity, Targets, VerifyOptions, VerifyReport};
-use esker_table::manifest::SetId;
+use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 
 use crate::gc::{eager, options, repository, write};
 use crate::squash::stack;
@@ -224,4 +224,61 @@ fn a_directory_under_two_names_is_an_error_and_counts_after_remove_tree_are_not(
     let report = verify(&plain);
     assert_eq!(report.count(Severity::Error), 1, "{:#?}", report.findings);
     assert!(report.findings[0].expected.starts_with("one path to directory"));
+}
+
+/// Symptom: a set in which two names that are no links had one file was said to be sound. Cause:
+/// identities of files were not compared. Fix: `verify/identities.rs`.
+#[test]
+fn one_file_at_two_names_that_are_no_links_is_an_error() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let session = plain.begin(&[], options()).expect("begin");
+    fill(&session);
+    let base = session.publish("base").expect("publish");
+    // Two sets have one file at a name each, and one set, as no session writes it, has both.
+    let manifests = ["x", "y"].map(|name| {
+        let session = plain.begin(&[base], options()).expect("begin");
+        let (a, root) = (session.dir("/a").expect("dir"), session.root().clone());
+        let to = (&root, name.as_bytes());
+        session.rename((&a, b"inline"), to, RenameFlags::Replace).expect("rename");
+        let set = session.publish(name).expect("publish");
+        Manifest::load(&*store, set).expect("manifest")
+    });
+    assert_sound(&plain);
+    let set = SetId(7);
+    let mut both = Manifest::new(vec![base], 0);
+    for (run, manifest) in (1..).zip(&manifests) {
+        let tables = manifest.tables.iter().map(|table| TableRef { run, ..table.clone() });
+        both.tables.splice(0..0, tables);
+        both.last_seq = both.last_seq.max(manifest.last_seq);
+    }
+    both.state = SetState::Published;
+    both.claim(&*store, set, 0).expect("commit");
+    let targets = Targets::Sets(vec![set]);
+    let report = plain.verify(&VerifyOptions { targets, ..VerifyOptions::default() });
+    let report = report.expect("verify");
+    let found = report.findings.iter().find(|finding| finding.got.contains("/x, /y"));
+    assert_eq!(found.expect("a finding").severity, Severity::Error, "{:#?}", report.findings);
+}
+
+#[test]
+fn a_directory_in_itself_is_an_error() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let session = plain.begin(&[], options()).expect("begin");
+    let root = session.root().clone();
+    let [a, b] = [b"a", b"b"].map(|name| session.mkdir(&root, name, 0o755).expect("mkdir"));
+    drop((a, b));
+    let base = session.publish("base").expect("publish");
+    let moved = [("a", "/b"), ("b", "/a")].map(|(name, into)| {
+        let session = plain.begin(&[base], options()).expect("begin");
+        let (root, into) = (session.root().clone(), session.dir(into).expect("dir"));
+        let (from, to) = ((&root, name.as_bytes()), (&into, name.as_bytes()));
+        session.rename(from, to, RenameFlags::Replace).expect("rename");
+        session.publish(name).expect("publish")
+    });
+    plain.begin(&moved, options()).expect("begin").publish("both").expect("publish");
+    let report = verify(&plain);
+    assert_eq!(report.count(Severity::Error), 1, "{:#?}", report.findings);
+    assert!(report.findings[0].got.ends_with("which is in itself"), "{}", report.findings[0]);
 }

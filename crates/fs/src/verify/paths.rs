@@ -9,8 +9,10 @@ use esker_table::table::Wanted;
 use esker_table::tables::Tables;
 use hashbrown::HashMap;
 
+use super::identities::{self, InheritedFiles, StackOfTables};
 use super::{Finding, Limited, Severity, Verification};
 use crate::inode::{DirId, Entry, FileKind, INODE, column, key};
+use crate::lineage::Lineage;
 use crate::shape::Shape;
 
 /// Records that are no tombstones, by set and directory.
@@ -18,7 +20,11 @@ pub(super) type DirsOfSets = BTreeMap<SetId, HashMap<DirId, u64>>;
 
 impl Verification<'_> {
     /// Checks the tree that each root's stack shows.
-    pub(super) fn check_paths(&mut self, dirs: &DirsOfSets) -> Result<()> {
+    pub(super) fn check_paths(
+        &mut self,
+        dirs: &DirsOfSets,
+        inherited: &BTreeMap<SetId, InheritedFiles>,
+    ) -> Result<()> {
         for root in self.roots.clone() {
             let Some(stack) = self.stack(root) else {
                 continue;
@@ -28,7 +34,10 @@ impl Verification<'_> {
                 .map(|set| Tables::new(&self.manifests[set].tables, &INODE, &self.source))
                 .collect();
             let layers: Vec<&Tables> = layers.iter().collect();
-            if let Err(error) = self.check_stack(root, &layers, dirs.get(&root)) {
+            let mut files = InheritedFiles::default();
+            stack.iter().filter_map(|set| inherited.get(set)).for_each(|own| files.extend(own));
+            let checked = self.check_stack(root, (&stack, &layers), dirs.get(&root), files);
+            if let Err(error) = checked {
                 if !matches!(error.kind(), Kind::Corrupt | Kind::NotFound) {
                     return Err(error);
                 }
@@ -55,10 +64,14 @@ impl Verification<'_> {
     fn check_stack(
         &mut self,
         root: SetId,
-        layers: &[&Tables],
+        (stack, layers): (&[SetId], &[&Tables]),
         own: Option<&HashMap<DirId, u64>>,
+        files: InheritedFiles,
     ) -> Result<()> {
         let object = format!("set {root}");
+        let bases = stack.iter().map(|set| (*set, &self.manifests[set].bases[..]));
+        let bases: Vec<(SetId, &[SetId])> = bases.collect();
+        let counts_are_exact = !Lineage::of(&bases).is_branched();
         let shape = Shape::of(layers, self.options.threads)?;
         self.report.directories += shape.directories() as u64;
         let mut limited = Limited::new();
@@ -71,11 +84,15 @@ impl Verification<'_> {
                 None => "/".into(),
             };
             let second = show(shape.path(double.parent, &double.name));
-            let got = format!("{first} and {second}");
+            let is_loop = shape.is_within(double.parent, double.id);
+            let what = if is_loop { ", which is in itself" } else { "" };
+            let got = format!("{first} and {second}{what}");
             let expected = format!("one path to directory {}", double.id);
             limited.push(Finding::new(Severity::Error, &*object, expected, got));
         }
-        check_links(&object, &shape, layers, &mut limited)?;
+        check_links((&object, counts_are_exact), &shape, layers, &mut limited)?;
+        let tables = StackOfTables { sets: &bases, layers, shape: &shape };
+        identities::check(&object, &tables, files, &mut limited)?;
         self.report.findings.extend(limited.finish(&object));
         let unreachable = |(dir, _): &(&DirId, &u64)| !shape.is_live(**dir);
         let lost: Vec<_> = own.into_iter().flatten().filter(unreachable).collect();
@@ -89,9 +106,10 @@ impl Verification<'_> {
     }
 }
 
-/// Checks that every link has its inode, and inodes count their names.
+/// Checks that every link has its inode, and inodes count their names: at least as many as there are
+/// if counts are exact, as they are where no layer counts without knowledge of another.
 fn check_links(
-    object: &str,
+    (object, counts_are_exact): (&str, bool),
     shape: &Shape,
     layers: &[&Tables],
     limited: &mut Limited,
@@ -114,7 +132,10 @@ fn check_links(
                 if nlink != u64::from(names) {
                     // Removing a whole tree leaves the counts of files with names elsewhere.
                     let got = format!("{nlink} counted");
-                    limited.push(Finding::new(Severity::Information, object, expected, got));
+                    let is_harmless = nlink > u64::from(names) || !counts_are_exact;
+                    let severity =
+                        if is_harmless { Severity::Information } else { Severity::Warning };
+                    limited.push(Finding::new(severity, object, expected, got));
                 }
             }
             Some(_) => {

@@ -13,6 +13,7 @@ use esker_table::tables::TableSource;
 use hashbrown::HashMap;
 
 use super::extents::Extents;
+use super::identities::InheritedFiles;
 use super::{Finding, Limited, Severity};
 use crate::inode::{DirId, Entry, FileKind, INODE, Inode, column, name_hash};
 use crate::path::check_name;
@@ -28,6 +29,7 @@ pub(super) struct TableOutcome {
     /// Records that are no tombstones, by directory.
     pub(super) dirs: HashMap<DirId, u64>,
     pub(super) extents: Extents,
+    pub(super) files: InheritedFiles,
 }
 
 struct Check<'a> {
@@ -36,6 +38,7 @@ struct Check<'a> {
     limited: Limited,
     dirs: HashMap<DirId, u64>,
     extents: Extents,
+    files: InheritedFiles,
     /// The last key so far.
     last: Option<KeyBuffer>,
     /// The file of the last segment, and where it ended.
@@ -58,6 +61,7 @@ pub(super) fn check(
         limited: Limited::new(),
         dirs: HashMap::new(),
         extents: Extents::new(each_extent),
+        files: InheritedFiles::default(),
         last: None,
         segment_end: None,
         rows: 0,
@@ -74,6 +78,7 @@ pub(super) fn check(
         bytes: reference.bytes,
         sets: shown.iter().map(|(set, _)| *set).collect(),
         dirs: check.dirs,
+        files: check.files,
         extents: check.extents,
     })
 }
@@ -234,6 +239,7 @@ impl Check<'_> {
             return Ok(());
         }
         *self.dirs.entry(dir).or_default() += 1;
+        self.files.add(self.shown[0].1.set, key, &inode);
         if inode.kind() == Some(FileKind::Symlink) && inode.content.len() as u64 != inode.size {
             return Err("a link's target as long as its size".into());
         }
