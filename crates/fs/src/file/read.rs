@@ -243,7 +243,7 @@ impl Namespace {
         let (mut at, mut window_bytes) = (0, WINDOW_BYTES);
         while at < inode.size {
             let end = inode.size.min(at.saturating_add(window_bytes));
-            let overlay = self.layers().segments(inode.id, at..end)?;
+            let overlay = self.layers().segments(inode, at..end)?;
             let first = overlay.pieces().iter().find(|piece| piece.place.is_some());
             let Some(start) = first.map(|piece| piece.offset) else {
                 // A hole of any size is crossed in a few steps.
