@@ -210,16 +210,7 @@ fn forge_record(set: SetId, log: &[u8], hostility: u8, choices: &mut Choices) ->
     // The deeper, the fewer.
     let dir = (choices.u8() % 16).trailing_zeros().min(DIRECTORIES as u32 - 1) as u64;
     let is_linked_file = choices.u8() < 0x10;
-    let plain = [b'a' + choices.u8() % 6];
-    let name = if is_linked_file {
-        u128::from(choices.u8() % 4).to_be_bytes().to_vec()
-    } else if is_hostile(hostility, choices) {
-        NAMES[choices.below(NAMES.len())].to_vec()
-    } else if is_hostile(hostility, choices) {
-        choices.string(300)
-    } else {
-        plain.to_vec()
-    };
+    let name = forge_name(is_linked_file, hostility, choices);
     let dir = if is_linked_file { u128::MAX } else { u128::from(dir) };
     let entry = match choices.u8() {
         0..0x60 => 2,
@@ -263,12 +254,9 @@ fn forge_record(set: SetId, log: &[u8], hostility: u8, choices: &mut Choices) ->
         let at = 3 + choices.below(INODE.ints.len() - 3);
         ints.push((INODE.ints[at].name, choices.u64()));
     }
-    if dir != u128::MAX
-        && entry == 2
-        && ints.iter().filter(|(name, _)| *name == "id_low").count() > 1
-    {
-        // Circles have tests of their own.
-        ints.push(("id_low", id));
+    if dir != u128::MAX && entry == 2 {
+        // Directories lead downwards only, so that every tree ends.
+        ints.extend([("id_high", 0), ("id_low", id)]);
     }
     let mut row = record(dir, &name, &ints, &content);
     row.strings[2] = match choices.u8() {
@@ -277,6 +265,20 @@ fn forge_record(set: SetId, log: &[u8], hostility: u8, choices: &mut Choices) ->
         _ => Vec::new(),
     };
     row
+}
+
+/// A plain name, one that no file can have, or that of an inode with several names.
+fn forge_name(is_linked_file: bool, hostility: u8, choices: &mut Choices) -> Vec<u8> {
+    let plain = [b'a' + choices.u8() % 6];
+    if is_linked_file {
+        u128::from(choices.u8() % 4).to_be_bytes().to_vec()
+    } else if is_hostile(hostility, choices) {
+        NAMES[choices.below(NAMES.len())].to_vec()
+    } else if is_hostile(hostility, choices) {
+        choices.string(300)
+    } else {
+        plain.to_vec()
+    }
 }
 
 fn forge_segment(set: SetId, choices: &mut Choices) -> RowBuffer {

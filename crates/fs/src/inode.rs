@@ -484,27 +484,8 @@ impl Inode {
             Entry::of_number(columns.int(c::ENTRY)).ok_or_else(|| wrong("unknown entry"))?;
         let small =
             |column: usize, what| u32::try_from(columns.int(column)).map_err(|_| wrong(what));
-        let set = SetId(
-            u128::from(columns.int(c::LOG_SET_HIGH)) << 64
-                | u128::from(columns.int(c::LOG_SET_LOW)),
-        );
-        let extent = Extent {
-            set,
-            log: columns.int(c::LOG),
-            offset: columns.int(c::LOG_OFFSET),
-            length: columns.int(c::LOG_LENGTH),
-            written: columns.int(c::LOG_WRITTEN),
-            checksum: small(c::LOG_CHECKSUM, "checksum")?,
-        };
-        let written = if extent.is_checked() { extent.written } else { extent.length };
-        let whole = extent.length <= written && extent.length <= columns.int(c::SIZE);
-        let has_extent = set != SetId::default();
         let is_file = entry == Entry::Is(FileKind::File);
-        let is_empty = is_file && extent.length == 0;
-        let is_possible = whole && !is_empty && extent.offset.checked_add(written).is_some();
-        if has_extent && !is_possible {
-            return Err(wrong("impossible extent"));
-        }
+        let extent = extent_of(columns, is_file).map_err(wrong)?;
         if columns.string(c::XATTRS).len() > XATTR_BYTES_MAX {
             return Err(wrong("extended attributes over the limit"));
         }
@@ -524,7 +505,7 @@ impl Inode {
         if !content.is_empty() && (content.len() as u64 > size || !is_content(entry, content)) {
             return Err(wrong("impossible content"));
         }
-        if is_mapped && (has_extent || !content.is_empty()) {
+        if is_mapped && (extent.is_some() || !content.is_empty()) {
             return Err(wrong("content in two places"));
         }
         let (uid, gid) = (small(c::UID, "owner")?, small(c::GID, "group")?);
@@ -551,11 +532,39 @@ impl Inode {
             ctime_ns: columns.int(c::CTIME),
             atime_ns: columns.int(c::ATIME),
             id: u128::from(columns.int(c::ID_HIGH)) << 64 | u128::from(columns.int(c::ID_LOW)),
-            extent: has_extent.then_some(extent),
+            extent,
             content: owned(content),
             xattrs: owned(columns.string(c::XATTRS)),
         })
     }
+}
+
+/// Where a record says that content is in a data log; what is wrong with that otherwise.
+#[inline(always)]
+fn extent_of(columns: &impl Columns, is_file: bool) -> Result<Option<Extent>, &'static str> {
+    use column as c;
+    let set = SetId(
+        u128::from(columns.int(c::LOG_SET_HIGH)) << 64 | u128::from(columns.int(c::LOG_SET_LOW)),
+    );
+    let extent = Extent {
+        set,
+        log: columns.int(c::LOG),
+        offset: columns.int(c::LOG_OFFSET),
+        length: columns.int(c::LOG_LENGTH),
+        written: columns.int(c::LOG_WRITTEN),
+        checksum: u32::try_from(columns.int(c::LOG_CHECKSUM)).map_err(|_| "checksum")?,
+    };
+    if set == SetId::default() {
+        return Ok(None);
+    }
+    let written = if extent.is_checked() { extent.written } else { extent.length };
+    let is_whole = extent.length <= written && extent.length <= columns.int(c::SIZE);
+    // Only an indexed directory's has no bytes.
+    let is_empty = is_file && extent.length == 0;
+    if is_empty || !is_whole || extent.offset.checked_add(written).is_none() {
+        return Err("impossible extent");
+    }
+    Ok(Some(extent))
 }
 
 /// Whether what `entry` says can have `content`.

@@ -129,8 +129,11 @@ impl Namespace {
     /// The inode of a file with several names.
     pub(crate) fn linked(&self, id: u128, with_strings: bool) -> Result<Inode> {
         let found = self.record(&key(DirId::LINKS, &id.to_be_bytes()), false, with_strings)?;
-        found.ok_or_else(|| {
-            let context = format!("file {id:032x} has a name and no inode; run `esker verify`");
+        // A directory with several names would make trees without end.
+        let is_file = |inode: &Inode| inode.kind().is_some_and(|kind| kind != FileKind::Directory);
+        found.filter(is_file).ok_or_else(|| {
+            let context =
+                format!("file {id:032x} has a name and no inode of a file; run `esker verify`");
             Error::new(Kind::Corrupt, context)
         })
     }

@@ -31,6 +31,7 @@ const SET: SetId = SetId(1);
 const FILE: u64 = 1;
 const DIRECTORY: u64 = 2;
 const SYMLINK: u64 = 3;
+const LINK: u64 = 8;
 
 /// Columns of a record, by their names.
 type Columns<'a> = &'a [(&'a str, u64)];
@@ -122,6 +123,19 @@ fn numbers_that_no_session_writes_are_refused() {
         assert_eq!(error.kind(), Kind::Corrupt, "{error}");
         assert!(error.to_string().contains(what), "{error}");
     }
+}
+
+/// Symptom: a record that stands for a file with several names led to a directory, also to one that
+/// it was in itself.
+/// Cause: whatever was found in the links directory was taken for a file.
+/// Fix: a directory there is refused.
+#[test]
+fn a_directory_has_one_name() {
+    let link = record(0, b"loop", &[("entry", LINK), ("id_low", 7)], b"");
+    let links = [("entry", DIRECTORY), ("id_low", 0), ("mode", 0o755)];
+    let links = record(u128::MAX, &7u128.to_be_bytes(), &links, b"");
+    let error = forged(vec![link, links]).stat("/loop/loop", Follow::No).expect_err("no tree");
+    assert_eq!(error.kind(), Kind::Corrupt);
 }
 
 /// A session with directories `a` and `b`, each with a directory `below` and files of which each
