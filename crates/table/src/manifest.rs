@@ -25,10 +25,13 @@ pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 const ENTRIES_MAX: usize = 1 << 22;
 /// The name of a property, or its value, takes at most this many bytes.
 const PROPERTY_BYTES_MAX: usize = 1 << 16;
+/// A commit whose outcome the store does not say is looked for this often.
+const LOOKS_MAX: usize = 3;
 /// Numbers that are counted on are at most this, so that no sum of them overflows: epochs are the
 /// high half of the numbers of logs and tables.
-const EPOCH_MAX: u64 = (1 << 30) - 1;
-const NUMBER_MAX: u64 = u64::MAX >> 2;
+pub const EPOCH_MAX: u64 = (1 << 30) - 1;
+/// As [`EPOCH_MAX`], of manifests, operations, logs, tables and runs.
+pub const NUMBER_MAX: u64 = u64::MAX >> 2;
 /// A table has at most this many records, far more than its bytes can hold.
 const ROWS_MAX: u64 = TABLE_DATA_BYTES_MAX * BLOCK_ROWS_MAX as u64;
 const _: () = assert!(u64::MAX / ROWS_MAX > ENTRIES_MAX as u64);
@@ -352,7 +355,11 @@ impl Manifest {
         Ok(names.filter_map(|name| u64::from_str_radix(name, 16).ok()).collect())
     }
 
-    fn newest_number(store: &dyn Store, set: SetId) -> Result<u64> {
+    /// The highest number of the manifests of `set`. One store request, a listing.
+    ///
+    /// # Errors
+    /// `NotFound` if the set has none, and what the store reports.
+    pub fn newest_number(store: &dyn Store, set: SetId) -> Result<u64> {
         Self::numbers(store, set)?
             .into_iter()
             .max()
@@ -442,33 +449,59 @@ impl Manifest {
         Error::new(Kind::Closed, what).with_source(error)
     }
 
+    /// Puts the snapshot, and finds out whether it rules, also where the store does not say.
     fn put(&self, store: &dyn Store, set: SetId, bytes: &[u8], owns_epoch: bool) -> Result<()> {
-        match store.put_if_absent(&Self::object(set, self.number), bytes) {
-            Ok(()) => {
-                // The name is free also where a writer that went on has deleted its snapshot of
-                // this number. The highest number rules, so it decides here too.
-                let numbers = Self::numbers(store, set)?;
-                if numbers.iter().any(|number| *number > self.number) {
-                    return Err(self.superseded_by(&Self::load(store, set)?, set));
-                }
-                // The snapshot before stays for as long as this one is the newest.
-                if self.number > 1 && !numbers.contains(&(self.number - 1)) {
-                    drop(store.delete(&Self::object(set, self.number)));
-                    let what = format!("change set {set} was deleted; this writer has stopped");
-                    return Err(Error::new(Kind::Fenced, what));
-                }
-                Ok(())
+        let put = store.put_if_absent(&Self::object(set, self.number), bytes);
+        let look = || match &put {
+            Ok(()) => self.check_newest(store, set),
+            Err(_) => self.recognize(store, set, owns_epoch),
+        };
+        let mut found = look();
+        for _ in 1..LOOKS_MAX {
+            if found.as_ref().is_err_and(|error| error.kind() == Kind::Unavailable) {
+                found = look();
             }
-            Err(error) if error.kind() == Kind::Exists => {
-                let other = Self::load(store, set)?;
-                // A put whose answer was lost may have taken effect: then it was ours.
-                if owns_epoch && other == *self {
-                    return Ok(());
-                }
-                Err(self.superseded_by(&other, set))
-            }
-            Err(error) => Err(error),
         }
+        match (&put, &found) {
+            // It is not there, or nobody can say: the put's own error tells most.
+            (Err(error), Err(looked))
+                if error.kind() != Kind::Exists && !(owns_epoch && is_race(looked)) =>
+            {
+                put
+            }
+            _ => found,
+        }
+    }
+
+    /// Checks that this snapshot, which was put, is the newest and the one before it is there.
+    fn check_newest(&self, store: &dyn Store, set: SetId) -> Result<()> {
+        // The name is free also where a writer that went on has deleted its snapshot of this
+        // number. The highest number rules, so it decides here too.
+        let numbers = Self::numbers(store, set)?;
+        if numbers.iter().any(|number| *number > self.number) {
+            return Err(self.superseded_by(&Self::load(store, set)?, set));
+        }
+        // The snapshot before stays for as long as this one is the newest.
+        if self.number > 1 && !numbers.contains(&(self.number - 1)) {
+            drop(store.delete(&Self::object(set, self.number)));
+            let what = format!("change set {set} was deleted; this writer has stopped");
+            return Err(Error::new(Kind::Fenced, what));
+        }
+        Ok(())
+    }
+
+    /// Checks that the newest snapshot is this one, of which a put failed: it may have taken effect
+    /// though its answer was lost. A claim cannot tell its own put from that of another claimant.
+    fn recognize(&self, store: &dyn Store, set: SetId, owns_epoch: bool) -> Result<()> {
+        let newest = Self::load(store, set)?;
+        if owns_epoch && newest == *self {
+            return Ok(());
+        }
+        if newest.number < self.number {
+            let what = format!("{} is not there", Self::object(set, self.number));
+            return Err(Error::new(Kind::NotFound, what));
+        }
+        Err(self.superseded_by(&newest, set))
     }
 
     /// Checks that no other writer has taken over, whatever this one committed since. One store
@@ -497,6 +530,10 @@ impl Manifest {
         }
         Error::new(Kind::Conflict, format!("change set {set} was changed by somebody else; retry"))
     }
+}
+
+fn is_race(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Conflict | Kind::Fenced)
 }
 
 fn encode_table(table: &TableRef, out: &mut Vec<u8>) {
