@@ -12,8 +12,8 @@ use std::sync::Arc;
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::SetId;
-use esker_table::schema::{Key, Row};
-use esker_table::tree::{Draft, Durability, Slot, Tree, TreeOptions, TreeStatistics, Verdict};
+use esker_table::schema::Key;
+use esker_table::tree::{Draft, Durability, Slot, Tree, TreeOptions, TreeStatistics};
 use hashbrown::HashSet;
 use parking_lot::Mutex;
 
@@ -85,14 +85,6 @@ impl Deref for Session {
     fn deref(&self) -> &Namespace {
         &self.namespace
     }
-}
-
-/// Which records merges within a change set may drop if there is nothing below them: tombstones,
-/// unless they keep the generation of a directory, and inodes that lost all of several names.
-pub(crate) fn retention(row: &Row, bottom: bool) -> Verdict {
-    let hides = row.ints[column::ENTRY] == 0 && row.ints[column::GENERATION] == 0;
-    let is_nameless = row.ints[..2] == [u64::MAX; 2] && row.ints[column::NLINK] == 0;
-    if bottom && (hides || is_nameless) { Verdict::Drop } else { Verdict::Keep }
 }
 
 impl Session {

@@ -21,7 +21,6 @@ use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fs::squash::SquashOptions;
 use esker_table::manifest::SetId;
-use esker_table::tree::Compaction;
 
 use crate::campaign;
 use crate::model::{check_sound, tree_options};
@@ -230,12 +229,7 @@ impl Run {
         if self.stack(None, &bases).paths().is_none() {
             return;
         }
-        let mut tree = tree_options(&mut self.random);
-        if bases.is_empty() {
-            // Merges drop tombstones that have nothing below them, though they would hide names of
-            // sets that this one is put above later.
-            tree.compaction = Compaction::Deferred;
-        }
+        let tree = tree_options(&mut self.random);
         let options =
             SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() };
         let session = self.repository.begin(&self.ids(&bases), options).expect("begin");
@@ -252,7 +246,13 @@ impl Run {
         self.same(&session, &expected, &format!("session above {bases:?}"));
         self.write_times(&mut layer, &bases, &mut touched);
         let number = self.sets.len();
+        if self.random.one_in(4) {
+            session.compact().expect("compact");
+        }
         let id = session.publish(&format!("set-{number}")).expect("publish");
+        if self.random.one_in(4) {
+            self.repository.compact_set(id, 1).expect("compact");
+        }
         self.sets.push(Set { id, bases, layer });
         self.compare(&[number]);
     }

@@ -164,7 +164,7 @@ impl Session {
 }
 
 /// An inode after it lost a name. Of a file with several names it stays after the last, since a set
-/// that is merged with this one may have given the file another; `retention` and squash drop it.
+/// that is merged with this one may have given the file another; only a squash drops it.
 pub(crate) fn drop_name(mut inode: Inode, now_ns: u64) -> Inode {
     inode.nlink = inode.nlink.saturating_sub(1);
     inode.ctime_ns = now_ns;
