@@ -4,7 +4,9 @@
 //! (`table.rs`), each object once however many sets show it → file data (`extents.rs`) → the tree
 //! that each stack shows (`paths.rs`).
 //! Damage of one object is a finding, not the end; only a store that does not answer stops it.
+//! Sets that change or are deleted while they are read are looked at again (`again.rs`).
 
+mod again;
 mod extents;
 mod identities;
 mod paths;
@@ -209,6 +211,8 @@ struct Verification<'a> {
     /// Reads past the shared cache, so that what is verified is what the store holds.
     source: TableSource,
     manifests: BTreeMap<SetId, Manifest>,
+    /// The newest manifest of each set when it was looked at; none if there was none.
+    numbers: BTreeMap<SetId, Option<u64>>,
     /// Sets whose trees are looked at.
     roots: BTreeSet<SetId>,
     report: VerifyReport,
@@ -224,16 +228,10 @@ impl Repository {
     /// `NotFound` for a target that does not exist; what the store reports but damaged and missing
     /// objects, which are findings.
     pub fn verify(&self, options: &VerifyOptions) -> Result<VerifyReport> {
-        let mut verification = Verification {
-            repository: self,
-            options,
-            source: TableSource::new(self.store().clone(), 0),
-            manifests: BTreeMap::new(),
-            roots: BTreeSet::new(),
-            report: VerifyReport::default(),
-        };
+        let mut verification = Verification::new(self, options);
         verification.check_references()?;
         verification.check_tables()?;
+        verification.check_again()?;
         let mut report = verification.report;
         report.findings.sort_by(|a, b| {
             b.severity
@@ -245,7 +243,19 @@ impl Repository {
     }
 }
 
-impl Verification<'_> {
+impl<'a> Verification<'a> {
+    fn new(repository: &'a Repository, options: &'a VerifyOptions) -> Self {
+        Self {
+            repository,
+            options,
+            source: TableSource::new(repository.store().clone(), 0),
+            manifests: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            roots: BTreeSet::new(),
+            report: VerifyReport::default(),
+        }
+    }
+
     fn find(&mut self, finding: Finding) {
         self.report.findings.push(finding);
     }

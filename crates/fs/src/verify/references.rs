@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use esker_base::store::Store;
 use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::wal::{LogId, decode_log};
@@ -16,6 +17,14 @@ use crate::names;
 
 /// A log larger than this is not read.
 const LOG_BYTES_MAX: u64 = 1 << 32;
+
+/// The number of the newest manifest of `set`, if it has any.
+pub(super) fn newest_number(store: &dyn Store, set: SetId) -> Result<Option<u64>> {
+    match Manifest::newest_number(store, set) {
+        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+        newest => newest.map(Some),
+    }
+}
 
 impl Verification<'_> {
     /// Checks the targets' names, and the manifests of their sets and of all that they need.
@@ -60,7 +69,7 @@ impl Verification<'_> {
         self.check_needs()
     }
 
-    fn check_name(&mut self, name: &str, set: SetId) -> Result<Option<SetId>> {
+    pub(super) fn check_name(&mut self, name: &str, set: SetId) -> Result<Option<SetId>> {
         let store = self.source.store.clone();
         let object = format!("name/{name}");
         self.report.names += 1;
@@ -90,8 +99,12 @@ impl Verification<'_> {
         let store = self.source.store.clone();
         let folder = Manifest::folder(set);
         let manifest = match Manifest::load(&*store, set) {
-            Ok(manifest) => manifest,
+            Ok(manifest) => {
+                self.numbers.insert(set, Some(manifest.number));
+                manifest
+            }
             Err(error) => {
+                self.numbers.insert(set, newest_number(&*store, set)?);
                 let mut finding = Finding::of_error(&folder, error)?;
                 if finding.got == "none" && marker::holders(&*store, set)?.is_empty() {
                     finding.severity = Severity::Information;
