@@ -10,15 +10,20 @@
 //! the set live, in which case the collector, which lists markers after it condemned, finds the
 //! marker; or condemned, in which case it restores the set itself or loses to "doom". Committing
 //! under a higher epoch fences a writer that is still there.
+//! A set that has markers and no manifest is doomed by its first manifest: either that is there, or
+//! the one by which the set begins, never both. So the markers of a set that has begun were there
+//! from before it read what they hold.
 //! Source: docs/design/0002-garbage.md.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use esker_base::store::Store;
 use esker_base::{Error, Kind, Result};
-use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::manifest::{EPOCH_MAX, Manifest, NUMBER_MAX, SetId, SetState};
 
-use crate::marker;
+use crate::marker::{self, Holder};
+use crate::names;
 
 /// Property of a condemned manifest: the state to restore, or that deletion was decided.
 const PROPERTY: &str = "esker.collect";
@@ -70,7 +75,8 @@ fn is_race(error: &Error) -> bool {
 /// Commits `manifest` as the next one; false if somebody else committed first.
 fn commit(manifest: &mut Manifest, store: &dyn Store, set: SetId, now_ns: u64) -> Result<bool> {
     manifest.epoch += 1;
-    match manifest.commit(store, set, now_ns) {
+    // Two collectors may commit at the same time under the same epoch.
+    match manifest.claim(store, set, now_ns) {
         Ok(()) => Ok(true),
         Err(error) if is_race(&error) => Ok(false),
         Err(error) => Err(error),
@@ -118,17 +124,40 @@ pub(crate) fn load_live(store: &dyn Store, set: SetId) -> Result<Manifest> {
     Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
 }
 
-/// Dooms `set` unless somebody holds it.
-pub(crate) fn doom(store: &dyn Store, set: SetId, now_ns: u64) -> Result<Verdict> {
+/// Whether anybody holds `set`. Markers of names that are among `stale` count only if the name
+/// stands for the set by now.
+fn is_held(store: &dyn Store, set: SetId, stale: &BTreeSet<Holder>) -> Result<bool> {
+    for holder in marker::holders(store, set)? {
+        match &holder {
+            Holder::Name(name) if stale.contains(&holder) => {
+                match names::stands_for(store, name, set) {
+                    Ok(false) => {}
+                    // A name that cannot be read may stand for anything.
+                    Err(error) if error.kind() != Kind::Corrupt => return Err(error),
+                    _ => return Ok(true),
+                }
+            }
+            _ => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
+/// Dooms `set` unless somebody holds it. `stale` are markers of names that did not stand for it.
+pub(crate) fn doom(
+    store: &dyn Store,
+    set: SetId,
+    stale: &BTreeSet<Holder>,
+    now_ns: u64,
+) -> Result<Verdict> {
     for _ in 0..TRIES_MAX {
         let mut manifest = match Manifest::load(store, set) {
             Err(error) if error.kind() == Kind::NotFound => return Ok(Verdict::Gone),
             loaded => loaded?,
         };
-        let is_held = || Ok::<_, Error>(!marker::holders(store, set)?.is_empty());
         match phase(&manifest) {
             Phase::Doomed => return Ok(Verdict::Doomed(Box::new(manifest))),
-            Phase::Condemned if is_held()? => {
+            Phase::Condemned if is_held(store, set, stale)? => {
                 if restore(store, set, manifest)? {
                     return Ok(Verdict::Kept);
                 }
@@ -139,7 +168,7 @@ pub(crate) fn doom(store: &dyn Store, set: SetId, now_ns: u64) -> Result<Verdict
                     return Ok(Verdict::Doomed(Box::new(manifest)));
                 }
             }
-            Phase::Live if is_held()? => return Ok(Verdict::Kept),
+            Phase::Live if is_held(store, set, stale)? => return Ok(Verdict::Kept),
             Phase::Live => {
                 let state = if manifest.state == SetState::Open { OPEN } else { PUBLISHED };
                 manifest.properties.insert(PROPERTY.into(), state.into());
@@ -152,4 +181,48 @@ pub(crate) fn doom(store: &dyn Store, set: SetId, now_ns: u64) -> Result<Verdict
         }
     }
     Ok(Verdict::Kept)
+}
+
+/// Dooms `set`, which has no manifest: it cannot begin any more. False if it has begun.
+pub(crate) fn doom_missing(store: &dyn Store, set: SetId, now_ns: u64) -> Result<bool> {
+    doom_after(store, set, 0, 1, now_ns)
+}
+
+/// Dooms `set`, whose newest manifest cannot be read, unless somebody holds it. One step is enough:
+/// nobody can have read what would have to be restored.
+pub(crate) fn doom_unreadable(
+    store: &dyn Store,
+    set: SetId,
+    stale: &BTreeSet<Holder>,
+    now_ns: u64,
+) -> Result<Verdict> {
+    if is_held(store, set, stale)? {
+        return Ok(Verdict::Kept);
+    }
+    let newest = match Manifest::newest_number(store, set) {
+        Err(error) if error.kind() == Kind::NotFound => return Ok(Verdict::Gone),
+        newest => newest?,
+    };
+    if newest >= NUMBER_MAX {
+        // No writer gets that far, and there is no next number. What cannot be read is reported.
+        return Ok(Verdict::Kept);
+    }
+    // Over the epoch of any writer that is still there.
+    if !doom_after(store, set, newest, EPOCH_MAX - 1, now_ns)? {
+        return Ok(Verdict::Kept);
+    }
+    Manifest::load(store, set).map(|manifest| Verdict::Doomed(Box::new(manifest)))
+}
+
+/// Commits that `set` is doomed as the manifest after `number`, under the epoch after `epoch`; false
+/// if there is another manifest of that number, or a higher one, that does not say so.
+fn doom_after(store: &dyn Store, set: SetId, number: u64, epoch: u64, now_ns: u64) -> Result<bool> {
+    let mut manifest = Manifest::new(Vec::new(), now_ns);
+    (manifest.number, manifest.epoch) = (number, epoch);
+    manifest.state = SetState::Condemned;
+    manifest.properties.insert(PROPERTY.into(), DOOMED.into());
+    if commit(&mut manifest, store, set, now_ns)? {
+        return Ok(true);
+    }
+    Ok(Manifest::load(store, set).is_ok_and(|other| phase(&other) == Phase::Doomed))
 }

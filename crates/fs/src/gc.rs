@@ -1,9 +1,10 @@
 //! Collecting garbage: change sets that nobody holds, markers of those that are gone, and objects
 //! that no manifest needs.
 //!
-//! Path: a census of markers, names and manifests → markers that are stale go, markers that a name
-//! or a manifest implies and that are missing come back → sets without markers are doomed
-//! (`condemn.rs`) and deleted, which frees others → what live sets do not need (`sweep.rs`).
+//! Path: a census of markers, names and manifests → sets that left markers and never began are
+//! doomed, and stale markers go; markers that a name or a manifest implies and that are missing come
+//! back → sets without markers are doomed (`condemn.rs`) and deleted, which frees others → what live
+//! sets do not need (`sweep.rs`).
 //! Invariant: what a published name reaches is never deleted, whatever else goes wrong: names and
 //! the manifests of live sets count as holders even where their markers are missing.
 //! Concurrency: any number of collectors, writers and readers at once; safe to stop anywhere, the
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use esker_base::store::Store;
 use esker_base::{Error, Kind, Result};
-use esker_table::manifest::{Manifest, SetId};
+use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::condemn::{self, Phase, Verdict};
 use crate::dependency;
@@ -61,13 +62,14 @@ pub struct GcReport {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Markers that were removed because what they stood for is gone.
+    /// Markers that count no more because what they stood for is gone; those of names go with their
+    /// set, the others went.
     pub stale_markers: u64,
     /// Markers that were missing and put back.
     pub restored_markers: u64,
     /// Uploads that their writers never finished.
     pub unfinished: u64,
-    /// What could not be read and was left alone.
+    /// What could not be read; sets among [`GcReport::sets`] were deleted, all else was left alone.
     pub problems: Vec<String>,
 }
 
@@ -77,7 +79,8 @@ impl Repository {
     /// next one goes on. Cost: some listings, a request a set, one for each deleted object.
     ///
     /// # Errors
-    /// What the store reports. Sets that cannot be read are left alone and reported.
+    /// What the store reports. A set that cannot be read is reported, and deleted only if nothing
+    /// holds it: no name, no session, and no other set that can be read, or says so by a marker.
     pub fn gc(&self, options: &GcOptions) -> Result<GcReport> {
         let mut collection = Collection::survey(self, options.clone())?;
         collection.sweep_markers()?;
@@ -111,6 +114,9 @@ struct Collection<'a> {
     now_ns: u64,
     /// Holders by set, each with the time of its marker; kept up while markers go and come.
     markers: BTreeMap<SetId, BTreeMap<Holder, u64>>,
+    /// Names, as holders, that did not stand for the set. Their markers stay until the set is
+    /// doomed: whoever publishes such a name now relies on it.
+    stale_names: BTreeMap<SetId, BTreeSet<Holder>>,
     /// What each name stands for, if it can be read.
     names: BTreeMap<String, Option<SetId>>,
     sets: BTreeMap<SetId, Known>,
@@ -141,7 +147,7 @@ impl<'a> Collection<'a> {
             let known = match Manifest::load(store, set) {
                 Ok(manifest) => Known::Manifest(Box::new(manifest)),
                 Err(error) if error.kind() == Kind::NotFound => Known::Missing,
-                Err(error) if error.kind() == Kind::Corrupt => {
+                Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => {
                     report.problems.push(error.to_string());
                     Known::Damaged
                 }
@@ -149,7 +155,8 @@ impl<'a> Collection<'a> {
             };
             sets.insert(set, known);
         }
-        Ok(Self { repository, options, now_ns, markers, names, sets, report })
+        let stale_names = BTreeMap::new();
+        Ok(Self { repository, options, now_ns, markers, stale_names, names, sets, report })
     }
 
     fn store(&self) -> &'a dyn Store {
@@ -171,9 +178,13 @@ impl<'a> Collection<'a> {
         }
     }
 
+    fn is_doomed(&self, set: SetId) -> bool {
+        matches!(self.sets.get(&set), Some(Known::Manifest(manifest))
+            if condemn::phase(manifest) == Phase::Doomed)
+    }
+
     /// Whether a marker stands for nothing any more, if it is old enough to tell.
     fn is_stale(&self, set: SetId, holder: &Holder) -> bool {
-        let missing = |set: &SetId| matches!(self.sets.get(set), None | Some(Known::Missing));
         match holder {
             // A name that cannot be read may stand for anything.
             Holder::Name(name) => match self.names.get(name) {
@@ -181,9 +192,43 @@ impl<'a> Collection<'a> {
                 Some(None) => false,
                 None => true,
             },
-            Holder::Set(other) => missing(other),
-            Holder::Session => missing(&set),
+            Holder::Set(other) => self.is_doomed(*other) || self.never_began(*other),
+            Holder::Session => {
+                self.is_doomed(set) || self.never_began(set) || self.is_held_by_name(set)
+            }
         }
+    }
+
+    /// Whether `set` has no manifest, and nothing says that it had one: no name, no set that needs
+    /// it, and only markers of its own beginning, older than the grace.
+    fn never_began(&self, set: SetId) -> bool {
+        let is_own = |(holder, put_ns): (&Holder, &u64)| {
+            let is_own = match holder {
+                Holder::Session => true,
+                Holder::Name(name) => !self.names.contains_key(name),
+                Holder::Set(other) => self.is_missing(*other) || self.is_doomed(*other),
+            };
+            is_own && self.is_old(*put_ns)
+        };
+        self.is_missing(set)
+            && self.markers.get(&set).into_iter().flatten().all(is_own)
+            && self.names.values().all(|named| *named != Some(set))
+    }
+
+    fn is_missing(&self, set: SetId) -> bool {
+        matches!(self.sets.get(&set), None | Some(Known::Missing))
+    }
+
+    /// Whether `set` is published and held by a name, so that no session can write it.
+    fn is_held_by_name(&self, set: SetId) -> bool {
+        let is_published = matches!(self.sets.get(&set), Some(Known::Manifest(manifest))
+            if manifest.state == SetState::Published);
+        let names = self.markers.get(&set).into_iter().flat_map(BTreeMap::keys);
+        is_published
+            && names.into_iter().any(|holder| match holder {
+                Holder::Name(name) => self.names.get(name) == Some(&Some(set)),
+                _ => false,
+            })
     }
 
     fn sweep_markers(&mut self) -> Result<()> {
@@ -196,32 +241,45 @@ impl<'a> Collection<'a> {
             }
         }
         for (set, holder) in stale {
-            self.report.stale_markers += 1;
-            self.markers.entry(set).or_default().remove(&holder);
-            if !self.options.dry_run {
-                marker::release(self.store(), set, &holder)?;
-                self.return_if_needed(set, &holder)?;
-            }
+            self.sweep_marker(set, holder)?;
         }
         Ok(())
     }
 
-    /// Puts a marker back if what it stands for has come meanwhile.
-    fn return_if_needed(&mut self, set: SetId, holder: &Holder) -> Result<()> {
-        let is_needed = match holder {
-            Holder::Name(name) => {
-                names::resolve(self.store(), name).is_ok_and(|named| named.set == set)
-            }
-            Holder::Set(other) => Manifest::load(self.store(), *other)
-                .is_ok_and(|manifest| dependency::of(*other, &manifest).contains(&set)),
-            Holder::Session => Manifest::load(self.store(), set).is_ok(),
+    fn sweep_marker(&mut self, set: SetId, holder: Holder) -> Result<()> {
+        let owner = match &holder {
+            Holder::Set(other) => Some(*other),
+            Holder::Session | Holder::Name(_) => self.never_began(set).then_some(set),
         };
-        if is_needed {
-            self.report.stale_markers -= 1;
-            self.markers.entry(set).or_default().insert(holder.clone(), self.now_ns);
-            marker::hold(self.store(), set, holder)?;
+        if let Some(owner) = owner
+            && !self.options.dry_run
+            && !self.doom_missing(owner)?
+        {
+            // It has begun meanwhile, and needs the marker.
+            return Ok(());
+        }
+        self.report.stale_markers += 1;
+        self.markers.entry(set).or_default().remove(&holder);
+        if matches!(holder, Holder::Name(_)) {
+            self.stale_names.entry(set).or_default().insert(holder);
+        } else if !self.options.dry_run {
+            marker::release(self.store(), set, &holder)?;
         }
         Ok(())
+    }
+
+    /// Dooms `set`, which had no manifest, so that it cannot begin and need the markers it left;
+    /// false if it has begun.
+    fn doom_missing(&mut self, set: SetId) -> Result<bool> {
+        if self.is_doomed(set) {
+            return Ok(true);
+        }
+        if !condemn::doom_missing(self.store(), set, self.now_ns)? {
+            return Ok(false);
+        }
+        let manifest = Manifest::load(self.store(), set)?;
+        self.sets.insert(set, Known::Manifest(Box::new(manifest)));
+        Ok(true)
     }
 
     /// Puts markers back that names and manifests imply: from names down to what they need.
@@ -250,7 +308,8 @@ impl<'a> Collection<'a> {
     }
 
     fn restore_marker(&mut self, set: SetId, holder: Holder) -> Result<()> {
-        if self.live(set).is_none()
+        let is_damaged = matches!(self.sets.get(&set), Some(Known::Damaged));
+        if (self.live(set).is_none() && !is_damaged)
             || self.markers.get(&set).is_some_and(|holders| holders.contains_key(&holder))
         {
             return Ok(());
@@ -279,9 +338,9 @@ impl<'a> Collection<'a> {
         waiting.dedup();
         while let Some(set) = waiting.pop() {
             let needed = match self.sets.get(&set) {
-                Some(Known::Manifest(_)) => self.collect(set)?,
+                Some(Known::Manifest(_) | Known::Damaged) => self.collect(set)?,
                 Some(Known::Missing) => self.delete_remains(set)?,
-                Some(Known::Damaged) | None => continue,
+                None => continue,
             };
             for needed in needed {
                 if let Some(holders) = self.markers.get_mut(&needed) {
@@ -299,13 +358,15 @@ impl<'a> Collection<'a> {
     /// it does not hold any more.
     fn collect(&mut self, set: SetId) -> Result<Vec<SetId>> {
         let store = self.store();
+        let known = match self.sets.get(&set) {
+            Some(Known::Manifest(manifest)) => Some(manifest.clone()),
+            _ => None,
+        };
+        let is_damaged = known.is_none();
         let manifest = if self.options.dry_run {
-            match self.sets.get(&set) {
-                Some(Known::Manifest(manifest)) => manifest.clone(),
-                _ => return Ok(Vec::new()),
-            }
+            known.unwrap_or_else(|| Box::new(Manifest::new(Vec::new(), self.now_ns)))
         } else {
-            match condemn::doom(store, set, self.now_ns)? {
+            match self.doom(set, is_damaged)? {
                 Verdict::Doomed(manifest) => manifest,
                 Verdict::Kept | Verdict::Gone => return Ok(Vec::new()),
             }
@@ -315,17 +376,26 @@ impl<'a> Collection<'a> {
             .list(&format!("set/{set}/"))?
             .into_iter()
             .partition(|object| object.name.starts_with(&folder));
-        let was_doomed = self.live(set).is_none();
+        let was_doomed = self.is_doomed(set);
         if !was_doomed || !others.is_empty() {
             self.report.sets.push(set);
         }
         for object in &others {
             self.delete(&object.name, object.bytes)?;
         }
-        let needed = dependency::of(set, &manifest);
+        let mut needed = dependency::of(set, &manifest);
+        if is_damaged {
+            // Only the markers say what it needed.
+            let holds = |holders: &BTreeMap<Holder, u64>| holders.contains_key(&Holder::Set(set));
+            let held = self.markers.iter().filter(|(_, holders)| holds(holders));
+            needed.extend(held.map(|(held, _)| *held));
+        }
         if !self.options.dry_run {
             for needed in &needed {
                 marker::release(store, *needed, &Holder::Set(set))?;
+            }
+            for name in self.stale_names.remove(&set).into_iter().flatten() {
+                marker::release(store, set, &name)?;
             }
             let age_ns = self.now_ns.saturating_sub(manifest.written_ns);
             if age_ns >= ns(self.options.grace.max(SLEEP_MAX)) {
@@ -336,6 +406,15 @@ impl<'a> Collection<'a> {
             self.sets.insert(set, Known::Manifest(manifest));
         }
         Ok(needed)
+    }
+
+    fn doom(&self, set: SetId, is_damaged: bool) -> Result<Verdict> {
+        let none = BTreeSet::new();
+        let stale = self.stale_names.get(&set).unwrap_or(&none);
+        match is_damaged {
+            true => condemn::doom_unreadable(self.store(), set, stale, self.now_ns),
+            false => condemn::doom(self.store(), set, stale, self.now_ns),
+        }
     }
 
     /// Deletes what a writer left in a set that has no manifest and no markers.
@@ -360,6 +439,9 @@ impl<'a> Collection<'a> {
     }
 
     fn problem(&mut self, error: &Error) {
-        self.report.problems.push(error.to_string());
+        let problem = error.to_string();
+        if !self.report.problems.contains(&problem) {
+            self.report.problems.push(problem);
+        }
     }
 }

@@ -33,7 +33,7 @@ use crate::inode::{DirId, INODE};
 use crate::layers::{Layers, dir_of, load_stack};
 use crate::marker::{self, Holder};
 use crate::names;
-use crate::repository::Repository;
+use crate::repository::{Repository, best_effort};
 use crate::session::{Session, SessionOptions};
 use crate::shape::Shape;
 
@@ -205,7 +205,7 @@ impl Repository {
         }
         let report = published?;
         for part in parts {
-            marker::release(store, *part, &Holder::Session)?;
+            best_effort(marker::release(store, *part, &Holder::Session))?;
         }
         Ok(report)
     }
@@ -246,7 +246,9 @@ impl Repository {
         dependency::keep_data_of(&mut manifest, parts);
         let runs = manifest.tables.first().map_or(0, |table| table.run);
         let shown = manifest.tables.len();
-        self.begin_joined(set, &mut manifest)?;
+        // It begins before anything is written to it: from here on its markers, its tables and those
+        // of the parts are needed by a manifest. If a collector swept the markers, it cannot begin.
+        manifest.claim(store, set, self.clock().now_ns())?;
         let top = self.write_top(set, runs + 1, &resolved, &manifests)?;
         // What lies over the parts may come from sets below them.
         let highest = top.iter().map(|table| table.seq_max).max().unwrap_or(0);
@@ -269,19 +271,6 @@ impl Repository {
         manifest.state = SetState::Published;
         manifest.commit(store, set, self.clock().now_ns())?;
         Ok(report)
-    }
-
-    /// Commits the set that parts are joined in before anything is written to it, so that from here
-    /// on its markers, and what it writes, are not taken for leftovers.
-    fn begin_joined(&self, set: SetId, manifest: &mut Manifest) -> Result<()> {
-        let store = &**self.store();
-        manifest.claim(store, set, self.clock().now_ns())?;
-        marker::confirm(store, set, &Holder::Session)?;
-        for needed in dependency::of(set, manifest) {
-            marker::confirm(store, needed, &Holder::Set(set))?;
-            condemn::load_live(store, needed)?;
-        }
-        Ok(())
     }
 
     fn load_parts(&self, parts: &[SetId]) -> Result<Vec<Manifest>> {
@@ -360,19 +349,6 @@ impl Repository {
             }
         }
         out.push(&hole(at, u64::MAX).row())
-    }
-}
-
-impl Session {
-    /// Completes a part: everything written so far survives power loss once this returns, and is
-    /// kept until the job is published or the part given up ([`Repository::abandon`]).
-    ///
-    /// # Errors
-    /// `Fenced`; what the store reports.
-    pub fn complete(&self) -> Result<SetId> {
-        self.settle()?;
-        self.tree().commit(|manifest| manifest.state = SetState::Published)?;
-        Ok(self.set())
     }
 }
 

@@ -79,11 +79,6 @@ pub fn is_held(store: &dyn Store, set: SetId, holder: &Holder) -> Result<bool> {
     }
 }
 
-/// Puts the marker by which `holder` keeps `set` again if it is gone. One request if it is not.
-pub(crate) fn confirm(store: &dyn Store, set: SetId, holder: &Holder) -> Result<()> {
-    if is_held(store, set, holder)? { Ok(()) } else { hold(store, set, holder) }
-}
-
 /// A marker as a listing shows it.
 #[derive(Clone, Debug)]
 pub struct Marker {

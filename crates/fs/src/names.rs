@@ -55,18 +55,47 @@ pub fn check(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Lets `name` stand for `set`. One write; durable once it returns.
+/// Lets `name` stand for `set`. One write; durable once it returns. Where the write fails though it
+/// took effect, and where the name stands for `set` already, that is recognized by one read.
 ///
 /// # Errors
-/// `Exists` if the name is taken.
+/// `Exists` if the name stands for another set. With any other error the name may be there all the
+/// same, at once or later.
 pub fn publish(store: &dyn Store, name: &str, set: SetId, now_ns: u64) -> Result<()> {
     check(name)?;
     let object = Object { set: set.to_string(), published_ns: now_ns };
     let bytes = serde_json::to_vec(&object).expect("a name's object has only text and numbers");
-    store.put_if_absent(&object_name(name), &bytes).map_err(|error| match error.kind() {
-        Kind::Exists => taken(name),
-        _ => error,
-    })
+    let Err(error) = store.put_if_absent(&object_name(name), &bytes) else {
+        return Ok(());
+    };
+    match resolve(store, name) {
+        Ok(named) if named.set == set => Ok(()),
+        Ok(_) => Err(taken(name)),
+        Err(_) if error.kind() == Kind::Exists => Err(taken(name)),
+        Err(_) if error.kind() == Kind::Unavailable => {
+            let what = "whether the name was published is not known; look at `esker names`";
+            Err(error.within(format!("{name}: {what}")))
+        }
+        Err(_) => Err(error),
+    }
+}
+
+/// Fails if `name` stands for another set than `set`. One request if it is free.
+///
+/// # Errors
+/// `Exists`; `Corrupt` if the name is there and cannot be read.
+pub fn check_free_for(store: &dyn Store, name: &str, set: SetId) -> Result<()> {
+    check(name)?;
+    if !is_taken(store, name)? {
+        return Ok(());
+    }
+    match resolve(store, name) {
+        Ok(named) if named.set != set => Err(taken(name)),
+        // It stands for the set, or was deleted just now.
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == Kind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// The error that a name is taken.
@@ -80,6 +109,15 @@ pub fn taken(name: &str) -> Error {
 pub fn is_taken(store: &dyn Store, name: &str) -> Result<bool> {
     match store.size(&object_name(name)) {
         Ok(_) => Ok(true),
+        Err(error) if error.kind() == Kind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether `name` stands for `set`. One request.
+pub(crate) fn stands_for(store: &dyn Store, name: &str, set: SetId) -> Result<bool> {
+    match resolve(store, name) {
+        Ok(named) => Ok(named.set == set),
         Err(error) if error.kind() == Kind::NotFound => Ok(false),
         Err(error) => Err(error),
     }

@@ -106,7 +106,8 @@ impl Repository {
 
     fn begin_set(&self, set: SetId, bases: &[SetId], options: SessionOptions) -> Result<Session> {
         let store = &**self.store();
-        // Markers first, then a look at what they hold: see `marker.rs`.
+        // Markers first, then a look at what they hold: see `marker.rs`. If a collector swept them
+        // meanwhile, the set cannot begin: see `condemn.rs`.
         marker::hold(store, set, &Holder::Session)?;
         for base in bases {
             marker::hold(store, *base, &Holder::Set(set))?;
@@ -116,15 +117,6 @@ impl Repository {
         manifest.properties.clone_from(&options.properties);
         let data = Arc::new(DataLogs::new(self.store().clone(), set, manifest.epoch << 32));
         let tree = Tree::create(self.setup(&options.tree, &data), set, manifest)?;
-        // Should this have taken so long that the markers were swept: the set exists by now, so
-        // they stay from here on, and the bases must be looked at again.
-        marker::confirm(store, set, &Holder::Session)?;
-        let mut swept = false;
-        for base in bases {
-            swept |= !marker::is_held(store, *base, &Holder::Set(set))?;
-            marker::confirm(store, *base, &Holder::Set(set))?;
-        }
-        let stack = if swept { load_stack(&self.source, bases)? } else { stack };
         self.session(stack, tree, data, &options)
     }
 
@@ -216,18 +208,15 @@ impl Repository {
         }
     }
 
-    /// Publishes a complete set that has no name yet, or a further name of one.
+    /// Publishes a complete set that has no name yet, or a further name of one. Succeeds if the name
+    /// stands for the set already.
     ///
     /// # Errors
     /// `Exists` if the name is taken; `Invalid` if the set is not complete.
     pub fn publish(&self, set: SetId, name: &str) -> Result<()> {
         let store = &**self.store();
-        names::check(name)?;
-        let holder = Holder::Name(name.to_owned());
-        if names::is_taken(store, name)? {
-            return Err(names::taken(name));
-        }
-        marker::hold(store, set, &holder)?;
+        names::check_free_for(store, name, set)?;
+        marker::hold(store, set, &Holder::Name(name.to_owned()))?;
         let check = |manifest: &Manifest| {
             if manifest.state == SetState::Published {
                 return Ok(());
@@ -237,15 +226,36 @@ impl Repository {
         };
         let loaded = condemn::load_live(store, set).and_then(|manifest| check(&manifest));
         loaded.inspect_err(|error| give_back(store, set, name, error))?;
-        names::publish(store, name, set, self.clock.now_ns())
-            .inspect_err(|error| give_back(store, set, name, error))?;
-        // Should this have taken so long that the marker was swept: from here on the name keeps it.
-        marker::confirm(store, set, &holder)?;
-        if let Err(error) = condemn::load_live(store, set) {
+        publish_held(store, set, name, self.clock.now_ns())?;
+        best_effort(marker::release(store, set, &Holder::Session))
+    }
+}
+
+/// Puts `name` for `set`, which has the marker of that name and is complete.
+///
+/// # Errors
+/// As [`names::publish`]; `NotFound` if the set was collected meanwhile.
+fn publish_held(store: &dyn Store, set: SetId, name: &str, now_ns: u64) -> Result<()> {
+    names::publish(store, name, set, now_ns)
+        .inspect_err(|error| give_back(store, set, name, error))?;
+    // A collector that found the marker older than its grace, and no name, may have doomed the set.
+    // It looks for the name once more after it condemned the set, so one of the two gives way.
+    match condemn::load_live(store, set) {
+        Err(error) if error.kind() == Kind::NotFound => {
             names::remove(store, name)?;
-            return Err(error);
+            Err(error)
         }
-        marker::release(store, set, &Holder::Session)
+        looked => best_effort(looked.map(drop)),
+    }
+}
+
+/// Passes over the failure of a step behind the one that decides: what the caller asked for is done,
+/// and a collection does the rest. A store that was closed does nothing any more, which the caller
+/// must know.
+pub(crate) fn best_effort(done: Result<()>) -> Result<()> {
+    match done {
+        Err(error) if error.kind() == Kind::Closed => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -267,39 +277,65 @@ fn give_back(store: &dyn Store, set: SetId, name: &str, error: &Error) {
 
 impl Session {
     /// Completes the change set and publishes it as `name`: everything written so far is one
-    /// snapshot that others can build on, and survives power loss once this returns. Cost: a
-    /// flush, two markers, a commit and the name, whatever the size of the namespace.
+    /// snapshot that others can build on, and survives power loss once this returns. Changes wait
+    /// meanwhile, and fail with `Closed` afterwards. Cost: a flush, two markers, a commit and the
+    /// name, whatever the size of the namespace.
     ///
     /// # Errors
-    /// `Exists` if the name is taken: the session is as before, publish it under another name.
-    /// `Fenced`; what the store reports.
+    /// `Exists` if the name is taken: publish it under another name. If the name was taken only
+    /// while this was under way, the session is complete and takes no more changes. `Fenced`; what
+    /// the store reports: then this may be tried again.
     pub fn publish(&self, name: &str) -> Result<SetId> {
         let store = self.layers().source().store.clone();
-        names::check(name)?;
-        if names::is_taken(&*store, name)? {
-            return Err(names::taken(name));
-        }
         let set = self.set();
+        names::check_free_for(&*store, name, set)?;
+        marker::hold(&*store, set, &Holder::Name(name.to_owned()))?;
+        self.complete()?;
+        publish_held(&*store, set, name, self.now_ns())?;
+        best_effort(marker::release(&*store, set, &Holder::Session))?;
+        Ok(set)
+    }
+
+    /// Completes the change set: everything written so far survives power loss once this returns,
+    /// and the set is kept until it is given up ([`Repository::abandon`]), or its name or the job of
+    /// which it is a part. Changes wait meanwhile, and fail with `Closed` afterwards. Nothing happens
+    /// if it is complete.
+    ///
+    /// # Errors
+    /// `Fenced`; `Closed` after a failed write; what the store reports.
+    pub fn complete(&self) -> Result<SetId> {
+        let set = self.set();
+        if self.tree().manifest().state == SetState::Published {
+            return Ok(set);
+        }
         let _shown = self.files().show();
         self.settle()?;
-        marker::hold(&*store, set, &Holder::Name(name.to_owned()))?;
-        {
-            // Data logs of a published set stay: nobody may be reclaiming them.
-            let _content = self.content();
-            self.tree().commit(|manifest| manifest.state = SetState::Published)?;
-        }
-        names::publish(&*store, name, set, self.now_ns())
-            .inspect_err(|error| give_back(&*store, set, name, error))?;
-        marker::confirm(&*store, set, &Holder::Name(name.to_owned()))?;
-        marker::release(&*store, set, &Holder::Session)?;
-        Ok(set)
+        // A change made between the flush and the commit would be in no table, and in no log that
+        // anybody reads, though it was acknowledged.
+        self.alone(|| {
+            let committed = self.tree().commit(|manifest| manifest.state = SetState::Published);
+            match &committed {
+                Ok(_) => self.tree().close(format!(
+                    "change set {set} is complete and takes no more changes; begin a session on \
+                     top of it"
+                )),
+                // It is not there, and may be tried again once there is room.
+                Err(error) if error.kind() == Kind::NoSpace => {}
+                // It may be there: then nobody reads a log that goes on.
+                Err(_) => self.tree().close(format!(
+                    "whether change set {set} is complete is not known; publish @{set} anew"
+                )),
+            }
+            committed.map(|_| set)
+        })
     }
 
     /// Publishes what the session shows now as `name` and goes on: the snapshot is a change set of
     /// its own that shows this one's tables.
     ///
     /// # Errors
-    /// As [`Session::publish`].
+    /// `Exists` if the name is taken; `Fenced`, also if a collection with a shorter grace than this
+    /// took ran beside it: take it again; what the store reports.
     pub fn snapshot(&self, name: &str) -> Result<SetId> {
         let store = self.layers().source().store.clone();
         names::check(name)?;
@@ -309,9 +345,8 @@ impl Session {
         let shown = self.files().show();
         self.settle()?;
         let snapshot = SetId(Random::from_system().u128());
-        marker::hold(&*store, snapshot, &Holder::Session)?;
-        marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
-        // Held before its tables are listed: a collector that sees one of them obsolete sees this.
+        // Held before its tables are listed: a collector that sees one of them obsolete sees this,
+        // and leaves them until the snapshot has a manifest, or cannot get one any more.
         let held = dependency::of(SetId::default(), &self.tree().manifest());
         for held in &held {
             marker::hold(&*store, *held, &Holder::Set(snapshot))?;
@@ -325,16 +360,10 @@ impl Session {
         manifest.tables.clone_from(&own.tables);
         manifest.data_sets.clone_from(&own.data_sets);
         manifest.properties.clone_from(&own.properties);
+        // Nothing else holds it: without its name it is garbage.
+        marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
         manifest.claim(&*store, snapshot, self.now_ns())?;
-        // Should this have taken so long that the markers were swept: from here on they stay.
-        marker::confirm(&*store, snapshot, &Holder::Session)?;
-        condemn::load_live(&*store, snapshot)?;
-        names::publish(&*store, name, snapshot, self.now_ns())?;
-        marker::confirm(&*store, snapshot, &Holder::Name(name.to_owned()))?;
-        for held in dependency::of(snapshot, &manifest) {
-            marker::confirm(&*store, held, &Holder::Set(snapshot))?;
-        }
-        marker::release(&*store, snapshot, &Holder::Session)?;
+        publish_held(&*store, snapshot, name, self.now_ns())?;
         Ok(snapshot)
     }
 

@@ -73,7 +73,8 @@ pub struct Session {
     clock: Arc<dyn Clock>,
     structure: ShardedLock<()>,
     /// Held shared from before bytes go to a data log until a record refers to them, and while
-    /// something is done that data logs must not be given up beside; exclusively while they are.
+    /// something is done that data logs must not be given up beside; exclusively while they are, and
+    /// while the set is completed.
     content: ShardedLock<()>,
     /// Files of branches whose content is the session's own by now (`file/copy_up.rs`).
     copied_up: Mutex<HashSet<u128>>,
@@ -144,6 +145,13 @@ impl Session {
 
     pub(crate) fn copied_up(&self) -> &Mutex<HashSet<u128>> {
         &self.copied_up
+    }
+
+    /// Runs `act` while nobody changes anything. It may wait for the store: it is the last act of the
+    /// writer, and those who wait fail after it.
+    pub(crate) fn alone<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _content = self.content_alone();
+        self.reshape(act)
     }
 
     /// Runs `change`, which moves or removes directories, alone.

@@ -123,11 +123,7 @@ impl Repository {
         }
         let mut manifest = Manifest::new(bases.to_vec(), self.clock().now_ns());
         manifest.properties.clone_from(&options.properties);
-        manifest.commit(store, set, self.clock().now_ns())?;
-        marker::confirm(store, set, &Holder::Session)?;
-        for base in bases {
-            marker::confirm(store, *base, &Holder::Set(set))?;
-        }
+        manifest.claim(store, set, self.clock().now_ns())?;
         let stack = Layers::new(self.source().clone(), load_stack(self.source(), bases)?, None);
         let layers: Vec<&Tables> = stack.bases().iter().map(|base| &base.tables).collect();
         let shape = Shape::of(&layers, options.threads)?;

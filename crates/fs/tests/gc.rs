@@ -12,7 +12,7 @@ use esker_fs::marker::{self, Holder};
 use esker_fs::namespace::Follow;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_table::manifest::SetId;
+use esker_table::manifest::{Manifest, SetId};
 use esker_table::tree::{Durability, TreeOptions};
 
 pub fn options() -> SessionOptions {
@@ -198,6 +198,74 @@ fn replaced_tables_wait_for_the_grace_and_for_snapshots_that_show_them() {
     assert_eq!(tables(), 1);
     assert!(has_file(&repository, set, "/g").expect("read"));
     assert_eq!(store.list(&format!("set/{set}/wal/")).expect("list").len(), 0);
+}
+
+/// Makes the newest manifest of `set` one that nobody can read.
+pub fn damage(store: &SharedStore, set: SetId) {
+    let folder = Manifest::folder(set);
+    let newest = store.list(&folder).expect("list").pop().expect("a manifest");
+    let mut bytes = store.get(&newest.name, u64::MAX).expect("get").to_vec();
+    bytes.truncate(bytes.len() / 2);
+    store.delete(&newest.name).expect("delete");
+    store.put_if_absent(&newest.name, &bytes).expect("put");
+}
+
+/// Symptom: a set whose manifest cannot be read could be neither given up nor collected, and kept
+/// all that it had been built on.
+#[test]
+fn a_set_that_cannot_be_read_is_collected_once_nothing_holds_it() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let base = publish(&plain, &[], "base").expect("base");
+    let named = publish(&plain, &[base], "named").expect("named");
+    let session = plain.begin(&[named], options()).expect("begin");
+    write(&session, "/f", b"text").expect("write");
+    session.flush().expect("flush");
+    let open = session.set();
+    drop(session);
+    plain.delete("base").expect("delete");
+    damage(&store, named);
+    damage(&store, open);
+    for marker in [Holder::Name("named".into()), Holder::Set(open)] {
+        marker::release(&*store, named, &marker).expect("release");
+    }
+    let report = plain.gc(&eager()).expect("gc");
+    assert_eq!((report.sets.len(), report.problems.len()), (0, 2), "{report:?}");
+    assert!(marker::is_held(&*store, named, &Holder::Name("named".into())).expect("held"));
+    assert!(Manifest::load(&*store, base).is_ok(), "what it needs is kept by its markers");
+    plain.abandon(open).expect("abandon");
+    assert_eq!(plain.gc(&GcOptions { dry_run: true, ..eager() }).expect("gc").sets, [open]);
+    assert_eq!(plain.gc(&eager()).expect("gc").sets, [open]);
+    let error = plain.resume(open, options()).map(drop).expect_err("it is gone");
+    assert_eq!(error.kind(), Kind::NotFound);
+    plain.delete("named").expect("delete");
+    let mut gone = plain.gc(&eager()).expect("gc").sets;
+    gone.sort();
+    let mut expected = vec![base, named];
+    expected.sort();
+    assert_eq!(gone, expected);
+    later(&store).gc(&eager()).expect("gc");
+    assert_eq!(objects(&store), Vec::<String>::new());
+}
+
+/// The writer of a set whose newest manifest decays goes on, unless the set was given up.
+#[test]
+fn a_writer_of_a_set_that_cannot_be_read_is_not_disturbed_until_the_set_is_given_up() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let session = plain.begin(&[], options()).expect("begin");
+    write(&session, "/f", &[b'x'; 1000]).expect("write");
+    session.flush().expect("flush");
+    damage(&store, session.set());
+    plain.gc(&eager()).expect("gc");
+    write(&session, "/g", &[b'x'; 1000]).expect("write");
+    session.flush().expect("the next manifest can be read");
+    assert!(Manifest::load(&*store, session.set()).is_ok());
+    damage(&store, session.set());
+    write(&session, "/h", &[b'x'; 1000]).expect("write");
+    plain.abandon(session.set()).expect("abandon");
+    assert_eq!(plain.gc(&eager()).expect("gc").sets, [session.set()]);
+    assert_eq!(session.flush().expect_err("given up").kind(), Kind::Fenced);
 }
 
 #[test]

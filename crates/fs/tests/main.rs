@@ -25,6 +25,7 @@ mod lineages;
 mod model;
 mod operation;
 mod posix;
+mod publish;
 mod random_operation;
 mod real;
 mod reclaim;

@@ -237,6 +237,13 @@ impl Tree {
         self.inner.options.durability
     }
 
+    /// Ends writing: every later change, flush, sync and commit fails with `Closed` and `why`. Reads
+    /// go on. The caller sees to it that no change is under way.
+    pub fn close(&self, why: impl Into<String>) {
+        // A failure before says more.
+        let _ = self.inner.failure.set((Kind::Closed, why.into()));
+    }
+
     /// A copy of the last committed manifest.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
