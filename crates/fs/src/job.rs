@@ -8,6 +8,7 @@
 //! Source: DESIGN §5; DeltaFS thesis §4.3 (no false sharing).
 
 mod find;
+mod parts;
 mod resolve;
 mod same_file;
 
@@ -25,6 +26,8 @@ use esker_table::tables::Tables;
 use hashbrown::HashSet;
 
 use self::find::Found;
+pub(crate) use self::parts::joined_job;
+pub use self::parts::{JOB, JobPart, RANK};
 use self::resolve::{JobLayers, Resolved};
 use self::same_file::Cover;
 use crate::condemn;
@@ -34,16 +37,10 @@ use crate::layers::{Layers, dir_of, load_stack};
 use crate::marker::{self, Holder};
 use crate::names;
 use crate::repository::{Repository, best_effort};
-use crate::session::{Session, SessionOptions};
 use crate::shape::Shape;
 
 /// Segments of a file are looked for in ranges of this size, so that memory does not grow with it.
 const WINDOW_BYTES: usize = 64 << 20;
-
-/// Property of a part that names its job.
-pub const JOB: &str = "esker.job";
-/// Property of a part that gives its rank.
-pub const RANK: &str = "esker.rank";
 
 /// Identity of a job, which its ranks agree on beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,17 +70,6 @@ impl FromStr for JobId {
             Error::new(Kind::Invalid, format!("{text:?} is no job id (32 hex digits)"))
         })
     }
-}
-
-/// A part of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobPart {
-    /// The rank that writes it.
-    pub rank: u32,
-    /// Its change set.
-    pub set: SetId,
-    /// Whether its writer completed it.
-    pub is_complete: bool,
 }
 
 /// What parts did to one name that do not fit together.
@@ -140,47 +126,6 @@ pub struct JobReport {
 }
 
 impl Repository {
-    /// Begins the part of rank `rank` of job `job` on top of `bases`, without asking other ranks:
-    /// a session whose set says what it belongs to. End it with [`Session::complete`].
-    ///
-    /// # Errors
-    /// As [`Repository::begin`].
-    pub fn begin_part(
-        &self,
-        job: JobId,
-        rank: u32,
-        bases: &[SetId],
-        mut options: SessionOptions,
-    ) -> Result<Session> {
-        options.properties.insert(JOB.into(), job.to_string());
-        options.properties.insert(RANK.into(), rank.to_string());
-        self.begin(bases, options)
-    }
-
-    /// The parts of `job`, by rank. Cost: a look at every change set of the store.
-    ///
-    /// # Errors
-    /// What the store reports; sets that cannot be read are passed over.
-    pub fn parts(&self, job: JobId) -> Result<Vec<JobPart>> {
-        let mut parts = Vec::new();
-        for set in self.sets()? {
-            let manifest = match Manifest::load(&**self.store(), set) {
-                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Corrupt) => continue,
-                loaded => loaded?,
-            };
-            let is_part = manifest.properties.get(JOB).is_some_and(|id| *id == job.to_string());
-            let rank = manifest.properties.get(RANK).and_then(|rank| rank.parse().ok());
-            if let Some(rank) = rank.filter(|_| is_part)
-                && manifest.state != SetState::Condemned
-            {
-                let is_complete = manifest.state == SetState::Published;
-                parts.push(JobPart { rank, set, is_complete });
-            }
-        }
-        parts.sort_unstable_by_key(|part| (part.rank, part.set));
-        Ok(parts)
-    }
-
     /// Publishes what the complete `parts`, in the order of their ranks, wrote as one change set
     /// called `name`. Where they disagree about a name, the change with the lowest sequence number
     /// wins, the lower rank of equals; a directory that one part moved stays moved. Each
@@ -283,7 +228,8 @@ impl Repository {
             let manifest = condemn::load_live(&**self.store(), *part)?;
             if manifest.state != SetState::Published {
                 let context = format!(
-                    "part {part} is not complete; its writer, or whoever resumes it, completes it"
+                    "part {part} is not complete; its writer completes it, or, if that is gone, \
+                     `esker session complete @{part}`"
                 );
                 return Err(Error::new(Kind::Invalid, context));
             }

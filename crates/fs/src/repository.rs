@@ -18,6 +18,7 @@ use crate::data::DataLogs;
 use crate::dependency;
 use crate::identity::Identity;
 use crate::inode::{INODE, Inode};
+use crate::job::joined_job;
 use crate::layers::{BaseSet, Layers, load_stack};
 use crate::marker::{self, Holder};
 use crate::names::{self, PublishedName};
@@ -136,6 +137,7 @@ impl Repository {
             }
         };
         let manifest = condemn::load_live(store, set).inspect_err(release)?;
+        check_is_session(set, &manifest).inspect_err(release)?;
         let stack = load_stack(&self.source, &manifest.bases)?;
         // The tree commits the next epoch: data logs go on in numbers of that one.
         let next_log = (manifest.epoch + 1) << 32;
@@ -255,6 +257,21 @@ fn publish_held(store: &dyn Store, set: SetId, name: &str, now_ns: u64) -> Resul
 pub(crate) fn best_effort(done: Result<()>) -> Result<()> {
     match done {
         Err(error) if error.kind() == Kind::Closed => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Fails if `set`, of `manifest`, is what an unfinished joining of a job's parts left: it shows their
+/// tables, and nobody decided yet what wins.
+fn check_is_session(set: SetId, manifest: &Manifest) -> Result<()> {
+    match joined_job(manifest) {
+        Some(job) if manifest.state == SetState::Open => {
+            let what = format!(
+                "@{set} is left of a publication of job {job} that did not end; give it up by \
+                 `esker session drop @{set}`, and publish the job again"
+            );
+            Err(Error::new(Kind::Invalid, what))
+        }
         _ => Ok(()),
     }
 }

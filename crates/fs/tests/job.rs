@@ -12,7 +12,7 @@ use esker_fs::namespace::{Follow, Namespace};
 use esker_fs::ops::{Changes, RenameFlags};
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
-use esker_table::manifest::{Manifest, SetId};
+use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::gc::{eager, later, options, publish, repository, write};
 use crate::verify::assert_sound;
@@ -394,6 +394,116 @@ fn a_crash_anywhere_in_publishing_a_job_leaves_its_parts_or_the_job() {
             for rank in 0..2 {
                 assert_eq!(read(&namespace, &format!("/d/{rank}")).len(), 700);
             }
+        }
+    }
+}
+
+/// Symptom: a job was published without the part of a rank whose manifest could not be read.
+#[test]
+fn a_part_that_cannot_be_read_is_named_and_can_be_given_up() {
+    let (store, repository) = memory();
+    let mut parts = Vec::new();
+    for rank in 0..2 {
+        let session = repository.begin_part(JobId(1), rank, &[], options()).expect("begin");
+        write(&session, &format!("/{rank}"), &[b'x'; 700]).expect("write");
+        parts.push(session.complete().expect("complete"));
+    }
+    let other = repository.begin(&[], options()).expect("begin");
+    other.flush().expect("flush");
+    write(&other, "/f", b"text").expect("write");
+    other.flush().expect("flush");
+    crate::gc::damage(&store, other.set());
+    assert_eq!(repository.parts(JobId(1)).expect("parts").len(), 2, "no part of this job");
+    crate::gc::damage(&store, parts[1]);
+    let error = repository.parts(JobId(1)).expect_err("damaged");
+    assert_eq!(error.kind(), Kind::Corrupt);
+    let text = error.to_string();
+    assert!(text.contains("rank 1") && text.contains(&format!("drop @{}", parts[1])), "{text}");
+    let refused = repository.publish_job(&parts, "job").map(drop).expect_err("damaged");
+    assert_eq!(refused.kind(), Kind::Corrupt);
+    repository.abandon(parts[1]).expect("abandon");
+    let left: Vec<SetId> =
+        repository.parts(JobId(1)).expect("parts").iter().map(|part| part.set).collect();
+    assert_eq!(left, parts[..1]);
+    repository.publish_job(&left, "job").expect("publish");
+}
+
+/// A job of three ranks, of which the last died before it completed its part.
+fn unfinished_job() -> (SharedStore, Repository, Vec<SetId>) {
+    let (store, repository) = memory();
+    let mut parts = Vec::new();
+    for rank in 0..3 {
+        let session = repository.begin_part(JobId(1), rank, &[], options()).expect("begin");
+        write(&session, &format!("/{rank}"), &[b'x'; 700]).expect("write");
+        session.sync().expect("sync");
+        parts.push(session.set());
+        if rank < 2 {
+            session.complete().expect("complete");
+        }
+    }
+    (store, repository, parts)
+}
+
+/// Goes on with the job, publishes it, and checks that nothing is missing.
+fn go_on_and_publish(repository: &Repository) {
+    let parts = repository.reopen_parts(JobId(1)).expect("reopen");
+    assert!(parts.len() == 3 && parts.iter().all(|part| !part.is_complete));
+    let mut sets = Vec::new();
+    for part in parts {
+        let session = repository.resume(part.set, options()).expect("resume");
+        write(&session, &format!("/again{}", part.rank), &[b'x'; 700]).expect("write");
+        sets.push(session.complete().expect("complete"));
+    }
+    repository.publish_job(&sets, "job").expect("publish");
+    repository.gc(&eager()).expect("gc");
+    assert_sound(repository);
+    let set = repository.resolve("job").expect("name").set;
+    let namespace = repository.open(&[set], Identity::root()).expect("open");
+    for rank in 0..3 {
+        assert_eq!(read(&namespace, &format!("/{rank}")).len(), 700);
+        assert_eq!(read(&namespace, &format!("/again{rank}")).len(), 700);
+    }
+    let error = repository.reopen_parts(JobId(1)).expect_err("joined");
+    assert_eq!(error.kind(), Kind::Invalid);
+}
+
+/// Symptom: after a crash between the completion of the first part and that of the last, the job
+/// could neither go on nor be published. Fix: complete parts are opened again.
+#[test]
+fn complete_parts_of_an_unfinished_job_are_opened_again() {
+    let (_, repository, _) = unfinished_job();
+    go_on_and_publish(&repository);
+}
+
+/// As above: a joining that stops anywhere leaves something to publish, or to give up, and what it
+/// leaves cannot be taken for a session.
+#[test]
+fn a_job_goes_on_after_a_joining_that_stopped_anywhere() {
+    for stop in 1.. {
+        let (store, plain, parts) = unfinished_job();
+        plain.resume(parts[2], options()).expect("resume").complete().expect("complete");
+        let fault = Arc::new(FaultStore::new(store, stop));
+        fault.stop_at(stop, Effect::Full);
+        let stopped = crate::gc::repository(&(fault.clone() as SharedStore));
+        if stopped.publish_job(&parts, "job").is_ok() {
+            break;
+        }
+        let image = fault.after_power_loss().expect("image");
+        let plain = crate::gc::repository(&image);
+        let left = plain.sets().expect("sets").into_iter().find(|set| !parts.contains(set));
+        let state = left.and_then(|set| Some(Manifest::load(&*image, set).ok()?.state));
+        match (left, state) {
+            (Some(set), Some(SetState::Published)) => {
+                let error = plain.reopen_parts(JobId(1)).expect_err("joined");
+                assert!(error.to_string().contains(&set.to_string()), "{error}");
+                plain.publish(set, "job").expect("publish what it became");
+            }
+            (Some(set), Some(_)) => {
+                let error = plain.resume(set, options()).map(drop).expect_err("no session");
+                assert_eq!(error.kind(), Kind::Invalid, "operation {stop}");
+                go_on_and_publish(&plain);
+            }
+            _ => go_on_and_publish(&plain),
         }
     }
 }

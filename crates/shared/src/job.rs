@@ -10,10 +10,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use esker_base::{Error, Kind, Result};
+use esker_base::Result;
 use esker_comm::collective::{CollectiveOptions, Collectives};
 use esker_comm::{Rank, Transport};
-use esker_fs::job::{JobId, JobReport};
+use esker_fs::job::{JobId, JobPart, JobReport};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_table::manifest::SetId;
@@ -90,7 +90,7 @@ impl<T: Transport> SharedJob<T> {
     /// owner is another.
     ///
     /// # Errors
-    /// `Invalid` if some parts are complete: publish those; `Unavailable` names a rank that is lost;
+    /// `Invalid` if the parts were joined already: publish what they became; `Unavailable` names a rank that is lost;
     /// as [`Repository::begin_part`] and [`Repository::resume`].
     pub fn begin(
         mut transport: T,
@@ -247,17 +247,13 @@ fn left_parts<T: Transport>(
 ) -> Result<Vec<(u32, SetId)>> {
     let mut told = Ok(Vec::new());
     if collectives.transport().rank() == Rank(0) {
-        told = repository.parts(id).and_then(|parts| {
-            let mut bytes = Vec::new();
-            for part in parts {
-                if part.is_complete {
-                    let what = format!("part {} of job {id} is complete: publish it", part.set);
-                    return Err(Error::new(Kind::Invalid, what));
-                }
-                bytes.extend_from_slice(&part.rank.to_le_bytes());
-                bytes.extend_from_slice(&part.set.0.to_le_bytes());
-            }
-            Ok(bytes)
+        // Some parts are complete if ranks ended while they published: all was synced before.
+        told = repository.reopen_parts(id).map(|parts| {
+            let bytes = |part: &JobPart| {
+                let (rank, set) = (part.rank.to_le_bytes(), part.set.0.to_le_bytes());
+                rank.into_iter().chain(set)
+            };
+            parts.iter().flat_map(bytes).collect()
         });
     }
     let parts = gather::broadcast_result(collectives, Rank(0), told)?;

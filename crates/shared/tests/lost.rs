@@ -61,6 +61,53 @@ fn a_dead_rank_is_named_and_what_it_synced_stays() {
     }
 }
 
+/// Symptom: after a crash between the completion of the first part and that of the last the job could
+/// neither begin again nor be published. Cause: a complete part takes no changes, so `begin` refused
+/// the job. Fix: it opens such parts again, as long as they are not joined.
+#[test]
+fn a_job_that_ends_while_it_is_published_goes_on() {
+    let store = memory();
+    let repository = repository(&store);
+    let has_complete_part = || {
+        let parts = repository.parts(JOB).expect("parts");
+        parts.iter().any(|part| part.is_complete)
+    };
+    let ended = run(&store, (2, 2), &[], &options(1, 100), |mut job| {
+        let me = job.segments().rank().0;
+        let mut file = job.open("/f", Some(0o644))?;
+        job.write(&mut file, u64::from(me) * 1_000, &[1 + me as u8; 1_000])?;
+        job.sync(&mut file)?;
+        job.close(file)?;
+        if me == 0 {
+            return job.publish("out").map(drop);
+        }
+        // What `publish` does before it completes the part.
+        job.segments().sync()?;
+        job.segments().barrier()?;
+        while !has_complete_part() {
+            std::thread::yield_now();
+        }
+        Err(Error::new(Kind::Invalid, "dies here"))
+    });
+    assert!(ended.expect_err("a rank died").to_string().contains("dies here"));
+    assert!(has_complete_part());
+    let published = run(&store, (2, 2), &[], &options(1, 100), |mut job| {
+        let mut file = job.open("/f", None)?;
+        let bytes = job.read(&mut file, 0, 4_000)?.to_vec();
+        job.barrier()?;
+        job.close(file)?;
+        Ok((job.publish("out")?.0, bytes))
+    });
+    let (set, bytes) = published.expect("again").swap_remove(0);
+    assert!(bytes[..1_000].iter().all(|byte| *byte == 1));
+    assert!(bytes.len() == 2_000 && bytes[1_000..].iter().all(|byte| *byte == 2));
+    same(&content(&repository, set, "/f"), &bytes, "published");
+    assert_sound(&repository);
+    let again = run(&store, (2, 2), &[], &options(1, 100), |_| Ok(()));
+    let error = again.expect_err("it is published");
+    assert!(error.kind() == Kind::Invalid && error.to_string().contains("joined"), "{error}");
+}
+
 /// As processes of which one is killed: its sockets end without a goodbye.
 #[test]
 fn a_rank_whose_connections_end_is_named_and_what_it_synced_is_read_from_the_store() {

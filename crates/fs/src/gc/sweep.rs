@@ -147,7 +147,9 @@ impl Collection<'_> {
         let manifest = &folder.manifest;
         for (place, object) in &folder.objects {
             let Place::Log(number) = place else { continue };
-            let is_complete = manifest.state == SetState::Published;
+            // A part of a job that was opened again has logs of a later epoch.
+            let is_complete =
+                manifest.state == SetState::Published && number >> 32 <= manifest.epoch;
             let is_done = is_complete || *number < manifest.log_floor;
             if is_done && self.is_old(object.modified_ns) && self.is_old(manifest.written_ns) {
                 self.delete(&object.name, object.bytes)?;
