@@ -155,7 +155,7 @@ impl Change {
         let Some(name) = &self.new_name else { return self.session.flush() };
         let published = self.session.publish(name).map_err(|error| {
             let set = self.session.set();
-            error.within(format!("session @{set} stays open"))
+            error.within(format!("session @{set} stays; publish it by `esker publish @{set} NAME`"))
         });
         published.map(drop)
     }

@@ -15,7 +15,7 @@ use esker_table::manifest::SetId;
 
 use crate::Cli;
 use crate::location::Stack;
-use crate::output::Output;
+use crate::output::{Output, notice};
 
 /// How often, and how long after, processes look for the store that another makes.
 const STORE_LOOKS: u32 = 600;
@@ -116,7 +116,18 @@ impl Context {
                 let set = repository.resolve(name)?.set;
                 repository.open(&[set], self.identity())
             }
-            Stack::Set(_) => repository.glimpse(set_of(repository, stack)?, self.identity()),
+            Stack::Set(_) => {
+                let set = set_of(repository, stack)?;
+                let namespace = repository.glimpse(set, self.identity())?;
+                let bytes = repository.unflushed_bytes(set)?;
+                if bytes > 0 {
+                    notice(format!(
+                        "@{set}: {bytes} bytes of its log are not shown; they show once its writer \
+                         flushes, or, if that died, after `esker compact @{set}`"
+                    ));
+                }
+                Ok(namespace)
+            }
         }
     }
 }

@@ -6,7 +6,9 @@ use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::segment::SegmentTables;
 use esker_table::tables::Tables;
+use esker_table::wal::LOG_MAGIC;
 
+use crate::gc::Place;
 use crate::identity::Identity;
 use crate::inode::INODE;
 use crate::layers::{BaseSet, Layers, load_stack};
@@ -33,5 +35,25 @@ impl Repository {
         let mut stack = vec![Arc::new(BaseSet { set, manifest, tables, segments })];
         stack.extend(below);
         Namespace::new(Layers::new(self.source().clone(), stack, None), identity)
+    }
+
+    /// Bytes in the logs of `set` that no table has yet and [`Repository::glimpse`] does not show:
+    /// of a writer that goes on, or of one that died, until somebody resumes the set. Cost: two
+    /// store requests and a listing.
+    ///
+    /// # Errors
+    /// As [`Repository::glimpse`].
+    pub fn unflushed_bytes(&self, set: SetId) -> Result<u64> {
+        let manifest = Manifest::load(&**self.store(), set)?;
+        if manifest.state != SetState::Open {
+            return Ok(0);
+        }
+        let is_needed = |name: &str| match Place::of(set, name) {
+            Some(Place::Log(number)) => number >= manifest.log_floor,
+            _ => false,
+        };
+        let logs = self.store().list(&format!("set/{set}/wal/"))?;
+        let bytes = logs.iter().filter(|log| is_needed(&log.name)).map(|log| log.bytes);
+        Ok(bytes.map(|bytes| bytes.saturating_sub(LOG_MAGIC.len() as u64)).sum())
     }
 }

@@ -3,6 +3,7 @@
 use clap::Args;
 use esker_base::{Error, Kind, Result};
 use esker_fs::job::{Conflict, JobId};
+use esker_fs::names;
 use esker_table::manifest::{Manifest, SetState};
 use serde_json::json;
 
@@ -67,10 +68,11 @@ impl Publish {
 
     fn publish(&self, context: &Context, source: &str, name: &str) -> Result<()> {
         let repository = context.repository()?;
-        check_free(&repository, name)?;
         let source =
             Stack::parse(source.as_bytes()).map_err(|what| Error::new(Kind::Invalid, what))?;
         let set = set_of(&repository, &source)?;
+        // Published already, it may be that the answer to an earlier attempt was lost.
+        names::check_free_for(&**repository.store(), name, set)?;
         let manifest = Manifest::load(&**repository.store(), set)?;
         if manifest.state == SetState::Open {
             repository.resume(set, self.settings.options(context))?.publish(name)?;

@@ -1,7 +1,7 @@
 //! `esker session`: change sets that take changes over several commands.
 
 use clap::{Args, Subcommand};
-use esker_base::Result;
+use esker_base::{Kind, Result};
 use esker_fs::job::JobId;
 use esker_fs::marker::Holder;
 use esker_table::manifest::{Manifest, SetState};
@@ -11,6 +11,7 @@ use crate::change::SessionSettings;
 use crate::commands::log;
 use crate::context::{Context, set_of, sets_of};
 use crate::location::Stack;
+use crate::output::notice;
 use crate::text;
 
 /// Begin, list, complete and drop sessions
@@ -105,7 +106,12 @@ impl SessionCommand {
             Action::Drop { stack } => {
                 let repository = context.repository()?;
                 let set = set_of(&repository, &stack)?;
-                Manifest::load(&**repository.store(), set)?;
+                match Manifest::load(&**repository.store(), set) {
+                    Err(error) if error.kind() == Kind::Corrupt => notice(format!(
+                        "{error}; what @{set} changed cannot be read and is lost; what it builds on is not"
+                    )),
+                    loaded => drop(loaded?),
+                }
                 repository.abandon(set)
             }
         }

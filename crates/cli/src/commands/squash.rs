@@ -42,10 +42,11 @@ impl Squash {
         let defaults = SquashOptions::default();
         let threads = self.threads.unwrap_or(defaults.threads);
         let (set, report) = repository.squash(&bases, &SquashOptions { threads, ..defaults })?;
-        let published = repository.publish(set, &self.new_name);
-        // The name holds it from now on; without one it is garbage.
-        repository.abandon(set)?;
-        published?;
+        if let Err(error) = repository.publish(set, &self.new_name) {
+            // Without a name it is garbage, unless the name is there after all.
+            repository.abandon(set)?;
+            return Err(error);
+        }
         show(context, "squashed", &report)?;
         announce(context, &self.new_name, set)
     }
