@@ -140,7 +140,7 @@ impl Repository {
         if names::is_taken(store, name)? {
             return Err(names::taken(name));
         }
-        let set = SetId(Random::from_system().u128());
+        let set = self.draw_set_id();
         marker::hold(store, set, &Holder::Session)?;
         let published =
             self.join_parts(set, parts).and_then(|report| self.publish(set, name).map(|()| report));

@@ -33,6 +33,7 @@ pub mod path;
 pub mod predicate;
 pub mod repository;
 pub mod session;
+mod set_ids;
 mod shape;
 pub mod squash;
 pub mod tally;

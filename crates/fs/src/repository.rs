@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
 use esker_base::store::{SharedStore, Store};
-use esker_base::{Clock, Error, Kind, Random, Result};
+use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::schema::Row;
 use esker_table::segment::SegmentRun;
@@ -24,6 +24,7 @@ use crate::marker::{self, Holder};
 use crate::names::{self, PublishedName};
 use crate::namespace::Namespace;
 use crate::session::{Session, SessionOptions};
+use crate::set_ids::SetIds;
 
 /// Memory for parsed blocks unless told otherwise.
 pub const CACHE_BYTES: u64 = 256 << 20;
@@ -33,6 +34,7 @@ pub const CACHE_BYTES: u64 = 256 << 20;
 pub struct Repository {
     source: TableSource,
     clock: Arc<dyn Clock>,
+    set_ids: Arc<SetIds>,
 }
 
 impl Repository {
@@ -45,7 +47,14 @@ impl Repository {
     /// The repository in `store` with a block cache of `cache_bytes` (0: none) and a clock.
     #[must_use]
     pub fn with(store: SharedStore, cache_bytes: u64, clock: Arc<dyn Clock>) -> Self {
-        Self { source: TableSource::new(store, cache_bytes), clock }
+        Self { source: TableSource::new(store, cache_bytes), clock, set_ids: Arc::default() }
+    }
+
+    /// The same repository, whose new change sets get identities that follow from `seed`: a
+    /// simulation replays its runs so. Identities of two repositories with one seed collide.
+    #[must_use]
+    pub fn with_set_ids(self, seed: u64) -> Self {
+        Self { set_ids: Arc::new(SetIds::from_seed(seed)), ..self }
     }
 
     /// The store.
@@ -62,6 +71,11 @@ impl Repository {
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// The identity of a new change set.
+    pub(crate) fn draw_set_id(&self) -> SetId {
+        self.set_ids.draw()
     }
 
     /// What `name` stands for.
@@ -94,7 +108,7 @@ impl Repository {
     /// # Errors
     /// As [`Repository::open`].
     pub fn begin(&self, bases: &[SetId], options: SessionOptions) -> Result<Session> {
-        let set = SetId(Random::from_system().u128());
+        let set = self.draw_set_id();
         self.begin_set(set, bases, options).inspect_err(|_| {
             // Nothing was begun; what stays behind is an open set that nobody holds.
             let store = &**self.store();
@@ -161,7 +175,7 @@ impl Repository {
     ) -> Result<Session> {
         let layers = Layers::new(self.source.clone(), stack, Some(tree));
         let namespace = Namespace::new(layers, options.identity.clone())?;
-        let session = Session::new(namespace, data, self.clock.clone());
+        let session = Session::new(namespace, data, self.clock.clone(), self.set_ids.clone());
         session.make_root(&options.new_root)?;
         Ok(session)
     }
@@ -361,7 +375,7 @@ impl Session {
         }
         let shown = self.files().show();
         self.settle()?;
-        let snapshot = SetId(Random::from_system().u128());
+        let snapshot = self.draw_set_id();
         // Held before its tables are listed: a collector that sees one of them obsolete sees this,
         // and leaves them until the snapshot has a manifest, or cannot get one any more.
         let held = dependency::of(SetId::default(), &self.tree().manifest());

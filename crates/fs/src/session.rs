@@ -24,6 +24,7 @@ use crate::inode::{DirId, Entry, FileId, FileKind, Inode, column, key};
 use crate::layers::Below;
 use crate::namespace::Namespace;
 use crate::path::{check_name, show};
+use crate::set_ids::SetIds;
 
 /// Settings of a session.
 #[derive(Clone, Debug)]
@@ -71,6 +72,7 @@ pub struct Session {
     namespace: Namespace,
     data: Arc<DataLogs>,
     clock: Arc<dyn Clock>,
+    set_ids: Arc<SetIds>,
     structure: ShardedLock<()>,
     /// Held shared from before bytes go to a data log until a record refers to them, and while
     /// something is done that data logs must not be given up beside; exclusively while they are, and
@@ -89,12 +91,18 @@ impl Deref for Session {
 }
 
 impl Session {
-    pub(crate) fn new(namespace: Namespace, data: Arc<DataLogs>, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(
+        namespace: Namespace,
+        data: Arc<DataLogs>,
+        clock: Arc<dyn Clock>,
+        set_ids: Arc<SetIds>,
+    ) -> Self {
         assert!(namespace.layers().writer().is_some(), "a session has a tree to write to");
         Self {
             namespace,
             data,
             clock,
+            set_ids,
             structure: ShardedLock::new(()),
             content: ShardedLock::new(()),
             copied_up: Mutex::default(),
@@ -113,6 +121,11 @@ impl Session {
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.clock.now_ns()
+    }
+
+    /// The identity of a new change set.
+    pub(crate) fn draw_set_id(&self) -> SetId {
+        self.set_ids.draw()
     }
 
     /// The change set that takes the changes.

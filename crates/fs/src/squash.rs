@@ -17,7 +17,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 
-use esker_base::{Error, Kind, Random, Result};
+use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::segment::{RUN, SEGMENT, SegmentSource, SegmentTables};
 use esker_table::tables::Tables;
@@ -93,7 +93,7 @@ impl Repository {
         options: &SquashOptions,
     ) -> Result<(SetId, SquashReport)> {
         let store = &**self.store();
-        let set = SetId(Random::from_system().u128());
+        let set = self.draw_set_id();
         let squashed = self.squash_into(set, bases, options);
         if squashed.is_err() {
             // Best effort: what stays behind is an open set that can be abandoned.
