@@ -11,6 +11,8 @@
 //! Nothing is deleted that others may read: of a published set, of a part of a job, and of a set with
 //! a snapshot. Sessions are published and put the markers of snapshots with `Session::content` held.
 
+use std::collections::BTreeMap;
+
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::SetState;
 use esker_table::merge::Merge;
@@ -68,10 +70,10 @@ impl Session {
     }
 
     /// Logs of which too little is shown, and their sizes.
-    fn sparse_logs(&self) -> Result<HashMap<u64, u64>> {
+    fn sparse_logs(&self) -> Result<BTreeMap<u64, u64>> {
         let store = &*self.layers().source().store;
         let open = self.data().open_logs();
-        let mut logs = HashMap::new();
+        let mut logs = BTreeMap::new();
         for object in store.list(&folder(self.set()))? {
             if let Some(Place::Data(number)) = Place::of(self.set(), &object.name)
                 && !open.contains(&number)
@@ -139,7 +141,7 @@ impl Session {
     }
 
     /// Appends what is shown of `sparse` logs to others, and lets records refer to that.
-    fn move_out_of(&self, sparse: &HashMap<u64, u64>) -> Result<()> {
+    fn move_out_of(&self, sparse: &BTreeMap<u64, u64>) -> Result<()> {
         let store = &*self.layers().source().store;
         self.visit_segments(&mut |segment, place| {
             let mut at = segment.offset;
