@@ -97,6 +97,7 @@ fn options(random: &mut Random) -> TreeOptions {
         memory_bytes: 1 << (16 + random.below(6)),
         background: random.below(2) == 0,
         flush_threads: 1 + random.below(3) as usize,
+        ..TreeOptions::default()
     }
 }
 

@@ -23,6 +23,7 @@ pub fn options(durability: Durability, background: bool) -> TreeOptions {
         memory_bytes: 1 << 17,
         background,
         flush_threads: 2,
+        ..TreeOptions::default()
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::thread::{self, Builder, JoinHandle};
+use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
 
 use super::room::is_full;
-use super::{Durability, Inner, LOG_INTERVAL};
+use super::{Durability, Inner};
 
 /// The threads; dropping them stops and joins them.
 pub(super) struct Threads {
@@ -27,13 +28,15 @@ impl Threads {
         if inner.options.background {
             threads.spawn("esker-flush", flush_loop)?;
         }
-        if inner.options.durability == Durability::Async {
-            threads.spawn("esker-log", log_loop)?;
+        if let (Durability::Async, Some(interval)) =
+            (inner.options.durability, inner.options.log_interval)
+        {
+            threads.spawn("esker-log", move |inner| log_loop(inner, interval))?;
         }
         Ok(threads)
     }
 
-    fn spawn(&mut self, name: &str, run: fn(&Inner)) -> Result<()> {
+    fn spawn(&mut self, name: &str, run: impl FnOnce(&Inner) + Send + 'static) -> Result<()> {
         let inner = self.inner.clone();
         let handle = Builder::new().name(name.to_owned()).spawn(move || {
             let _guard = FailOnPanic(&inner);
@@ -102,11 +105,11 @@ fn wait_for_work(inner: &Inner) -> bool {
     false
 }
 
-fn log_loop(inner: &Inner) {
+fn log_loop(inner: &Inner, interval: Duration) {
     loop {
         let mut pending = inner.pending.lock();
         if !pending.stopping {
-            inner.work.wait_for(&mut pending, LOG_INTERVAL);
+            inner.work.wait_for(&mut pending, interval);
         }
         if pending.stopping {
             return;
@@ -124,7 +127,6 @@ fn log_loop(inner: &Inner) {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
 
     use esker_base::clock::SystemClock;
     use esker_base::store::{MemoryStore, SharedStore};

@@ -31,7 +31,7 @@ pub enum Compaction {
 
 /// At durability `Async` at most about this much of the log is pending in the process.
 pub const LOG_BYTES: usize = 64 << 10;
-/// At durability `Async` the log is pending for at most this long.
+/// At durability `Async` the log is pending for at most this long unless told otherwise.
 pub const LOG_INTERVAL: Duration = Duration::from_millis(100);
 /// Runs of one size class that tiered compaction leaves alone.
 pub const TIER_RUNS_MAX: usize = 8;
@@ -53,6 +53,9 @@ pub struct TreeOptions {
     /// How many threads write one frozen memtable together, each a range of its keys. With
     /// `background`, a flush that a caller waits for has all cores.
     pub flush_threads: usize,
+    /// For how long the log may be pending at durability `Async`. Without it no thread writes the
+    /// log through, as in a simulation, whose threads take turns.
+    pub log_interval: Option<Duration>,
 }
 
 impl Default for TreeOptions {
@@ -64,6 +67,7 @@ impl Default for TreeOptions {
             memory_bytes: 768 << 20,
             background: true,
             flush_threads: 1,
+            log_interval: Some(LOG_INTERVAL),
         }
     }
 }
