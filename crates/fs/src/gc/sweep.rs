@@ -230,7 +230,11 @@ impl Collection<'_> {
             if !seen.insert(reader) {
                 continue;
             }
-            self.collect_logs(set, reader, &mut referred)?;
+            match self.collect_logs(set, reader, &mut referred) {
+                // It is about to be written, or its marker is stale: wait.
+                Err(error) if reader != set && error.kind() == Kind::NotFound => return Ok(()),
+                collected => collected?,
+            }
             for holder in marker::holders(self.store(), reader)? {
                 if let Holder::Set(other) = holder {
                     waiting.push(other);
