@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build test demo soak peers compare compare-imd compare-segments compare-mount clean
+.PHONY: help setup build test demo soak mutants peers compare compare-imd compare-segments compare-mount clean
 
 CARGO ?= cargo
 # Minutes that the long campaigns may take.
@@ -29,6 +29,10 @@ demo: build ## Install what is missing, build, and run the main job on real file
 soak: ## Run the long campaigns for MINUTES (60)
 	@scripts/setup.sh build test
 	@scripts/soak.sh $(MINUTES)
+
+mutants: ## Revert each mend of a defect in turn and show which no test notices
+	@scripts/setup.sh build test
+	@scripts/mutants.sh
 
 peers: ## Build the rival engines to compare with, about 10 minutes
 	@scripts/setup.sh build

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Reverts one mend after another and shows whether a test notices; see `make mutants`.
+#
+# usage: scripts/mutants.sh [SECONDS] [FILTER]      (default: 600 seconds for each, every mutant)
+#
+# A mutant is a file crates/sim/mutants/*.patch: a sentence on the defect that it brings back, a line
+# "Test: " with the arguments of `cargo test`, and the patch. It is applied to a copy of what is
+# committed. A test that fails, or takes longer than it is given, kills the mutant. The simulator reads
+# ESKER_SOAK_SECONDS. A mutant that does not apply or build is an error: mend its patch.
+# Exits 1 unless all mutants are killed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+seconds=${1:-600}
+filter=${2:-}
+root=$PWD
+tree=$root/target/mutants
+# Cargo takes what it built of one tree for what it would build of the other, so each has its own.
+export CARGO_TARGET_DIR=$root/target/mutants-build CARGO_TERM_COLOR=never ESKER_SOAK=1
+export ESKER_SOAK_SECONDS=$seconds
+
+git worktree remove --force "$tree" 2>/dev/null
+git worktree add --quiet --detach "$tree" HEAD || exit 2
+trap 'git -C "$root" worktree remove --force "$tree"' EXIT
+
+killed=0
+survived=()
+broken=()
+for patch in "$root"/crates/sim/mutants/*"$filter"*.patch; do
+    name=$(basename "$patch" .patch)
+    read -ra arguments <<<"$(sed -n 's/^Test: //p' "$patch")"
+    build=()
+    for argument in "${arguments[@]}"; do
+        [ "$argument" != -- ] || break
+        build+=("$argument")
+    done
+    git -C "$tree" reset --quiet --hard
+    start=$SECONDS
+    if ! git -C "$tree" apply "$patch" ||
+        ! (cd "$tree" && cargo test --quiet "${build[@]}" --no-run </dev/null); then
+        broken+=("$name")
+        echo "broken    $name"
+        continue
+    fi
+    built=$((SECONDS - start))
+    # Twice the time: the simulator makes a failing history smaller.
+    output=$(cd "$tree" && timeout $((seconds * 2)) cargo test "${arguments[@]}" </dev/null 2>&1)
+    status=$?
+    if ! grep -q '^running [1-9]' <<<"$output"; then
+        broken+=("$name")
+        echo "broken    $name: no such test"
+    elif [ $status != 0 ]; then
+        killed=$((killed + 1))
+        echo "killed    $name ($((SECONDS - start - built)) s)"
+    else
+        survived+=("$name")
+        echo "survived  $name"
+    fi
+done
+
+echo "$killed killed, ${#survived[@]} survived, ${#broken[@]} broken"
+[ ${#survived[@]} = 0 ] && [ ${#broken[@]} = 0 ]
