@@ -12,6 +12,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("esker-table", &["esker-base"]),
     ("esker-comm", &["esker-base"]),
     ("esker-fs", &["esker-table", "esker-base"]),
+    ("esker-sim", &["esker-fs", "esker-table", "esker-base"]),
     ("esker-imd", &["esker-comm", "esker-fs", "esker-table", "esker-base"]),
     ("esker-shared", &["esker-comm", "esker-fs", "esker-table", "esker-base"]),
     ("esker-fuse", &["esker-fs", "esker-table", "esker-base"]),

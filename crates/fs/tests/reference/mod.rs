@@ -82,6 +82,17 @@ impl Reference {
         root.ctime_ns = now_ns;
     }
 
+    /// The content of the file at a place, if it is one that may be written.
+    pub fn content(&self, at: &Place) -> Result<Arc<Vec<u8>>> {
+        let (_, number) = self.find(at)?;
+        self.check_writable(number).map(|()| self.nodes[&number].bytes.clone())
+    }
+
+    /// Replaces the content of the file at a place.
+    pub fn replace_content(&mut self, at: &Place, bytes: Vec<u8>) -> Result<()> {
+        self.rewrite(at, bytes)
+    }
+
     /// Does `operation`.
     pub fn run(&mut self, operation: &Operation) -> Outcome {
         use Operation as O;

@@ -1,0 +1,381 @@
+//! Machine: actors that take turns, and what a plan of faults does to their requests.
+//!
+//! An actor keeps its turn until a request at which the schedule's randomness passes it on. Time
+//! moves with requests and stalls, never by itself, so a run is a function of its options.
+//! Concurrency: `core` guards everything and is never held while an actor computes. An actor without
+//! the turn waits at its own condition variable.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_base::Random;
+use esker_base::clock::{Clock, ManualClock};
+use esker_base::store::Effect;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::disk::Disk;
+use crate::fault::{Fault, FaultKind};
+use crate::process::Process;
+
+/// How much time a request takes at most, in nanoseconds.
+const REQUEST_NS_MAX: u64 = 2_000_000;
+/// A run that makes more requests is taken for one that never ends.
+const REQUESTS_MAX: u64 = 5_000_000;
+
+/// An actor of a run, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ActorId(pub usize);
+
+/// Settings of a machine.
+#[derive(Clone, Debug)]
+pub struct MachineOptions {
+    /// Decides who runs when, and all that is random of faults.
+    pub seed: u64,
+    /// The turn passes on at one request in so many, on average.
+    pub switch_one_in: u64,
+    /// Wall time at the start, in nanoseconds since 1970.
+    pub start_ns: u64,
+    /// What happens at which request.
+    pub faults: Vec<Fault>,
+    /// Whether each request is kept in the trace.
+    pub is_traced: bool,
+}
+
+/// What became of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// The first thing that was wrong, if any.
+    pub failure: Option<String>,
+    /// How many requests there were.
+    pub requests: u64,
+    /// A digest of every request in order: equal for two runs of the same options.
+    pub digest: u64,
+    /// What happened, if it was asked for.
+    pub trace: Vec<String>,
+}
+
+/// The machine.
+pub struct Machine {
+    core: Mutex<Core>,
+    /// One for each actor, who waits there for the turn.
+    wakeups: Vec<Condvar>,
+    clock: Arc<ManualClock>,
+}
+
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine").field("actors", &self.wakeups.len()).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Ready,
+    /// It waits until so many requests were made.
+    Stalled(u64),
+    Done,
+}
+
+pub(crate) struct Core {
+    pub(crate) disk: Disk,
+    random: Random,
+    switch_one_in: u64,
+    /// Latest first.
+    faults: Vec<Fault>,
+    statuses: Vec<Status>,
+    turn: usize,
+    /// Processes are numbered; those of an actor before its newest are dead.
+    next_process: u64,
+    living: Vec<Option<u64>>,
+    full_until: u64,
+    /// While it is set, no turn passes on, nothing fails and no time goes by.
+    is_paused: bool,
+    is_traced: bool,
+    outcome: Outcome,
+}
+
+/// What becomes of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Done,
+    Failed { kind: esker_base::Kind, effect: Effect },
+    Dead { effect: Effect },
+}
+
+/// Who makes a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) actor: usize,
+    pub(crate) process: u64,
+}
+
+impl Core {
+    pub(crate) fn is_dead(&self, caller: Caller) -> bool {
+        self.outcome.failure.is_some() || self.living[caller.actor] != Some(caller.process)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.random.below(bound)
+    }
+
+    fn record(&mut self, text: impl FnOnce() -> String) {
+        if self.is_traced {
+            let line = format!("{:6} {}", self.outcome.requests, text());
+            self.outcome.trace.push(line);
+        }
+    }
+
+    fn fail(&mut self, text: &str) {
+        self.record(|| format!("FAILED: {text}"));
+        self.outcome.failure.get_or_insert_with(|| text.to_owned());
+    }
+
+    /// Whoever has the turn next, unless everyone is done.
+    fn draw(&mut self) -> Option<usize> {
+        let requests = self.outcome.requests;
+        let is_ready = |status: &Status| match status {
+            Status::Ready => true,
+            Status::Stalled(until) => *until <= requests,
+            Status::Done => false,
+        };
+        let pick = |core: &mut Self, wanted: &dyn Fn(&Status) -> bool| {
+            let found: Vec<usize> =
+                (0..core.statuses.len()).filter(|&at| wanted(&core.statuses[at])).collect();
+            let place = core.random.below(found.len() as u64);
+            usize::try_from(place).ok().and_then(|place| found.get(place).copied())
+        };
+        // Where only stalled actors are left, the stall of one is over.
+        let next =
+            pick(self, &is_ready).or_else(|| pick(self, &|status| *status != Status::Done))?;
+        self.statuses[next] = Status::Ready;
+        Some(next)
+    }
+}
+
+impl Machine {
+    /// A machine for `actors` actors.
+    #[must_use]
+    pub fn new(actors: usize, options: MachineOptions) -> Arc<Self> {
+        let MachineOptions { seed, switch_one_in, start_ns, mut faults, is_traced } = options;
+        faults.sort_by_key(|fault| std::cmp::Reverse(fault.at));
+        let core = Core {
+            disk: Disk::default(),
+            random: Random::from_seed(seed),
+            switch_one_in,
+            faults,
+            statuses: vec![Status::Ready; actors],
+            turn: 0,
+            next_process: 0,
+            living: vec![None; actors + 1],
+            full_until: 0,
+            is_paused: false,
+            is_traced,
+            outcome: Outcome::default(),
+        };
+        Arc::new(Self {
+            core: Mutex::new(core),
+            wakeups: (0..actors).map(|_| Condvar::new()).collect(),
+            clock: Arc::new(ManualClock::new(start_ns)),
+        })
+    }
+
+    /// The clock of the store.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<ManualClock> {
+        &self.clock
+    }
+
+    /// Runs each of `actors` on a thread of its own until all are done.
+    pub fn run(self: &Arc<Self>, actors: Vec<Box<dyn FnOnce() + Send + '_>>) {
+        assert_eq!(actors.len(), self.wakeups.len(), "a machine is made for its actors");
+        {
+            let mut core = self.core.lock();
+            let Some(first) = core.draw() else { return };
+            core.turn = first;
+        }
+        std::thread::scope(|scope| {
+            for (actor, act) in actors.into_iter().enumerate() {
+                scope.spawn(move || {
+                    self.wait(&mut self.core.lock(), actor);
+                    let acted = std::panic::catch_unwind(AssertUnwindSafe(act));
+                    let mut core = self.core.lock();
+                    if let Err(panic) = acted {
+                        let text = panic
+                            .downcast_ref::<String>()
+                            .cloned()
+                            .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+                        core.fail(&format!("panic: {}", text.unwrap_or_default()));
+                    }
+                    core.statuses[actor] = Status::Done;
+                    core.living[actor] = None;
+                    if let Some(next) = core.draw() {
+                        core.turn = next;
+                        self.wakeups[next].notify_one();
+                    }
+                });
+            }
+        });
+    }
+
+    /// What became of the run so far.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        self.core.lock().outcome.clone()
+    }
+
+    /// Notes that something is wrong; the run ends.
+    pub fn fail(&self, text: &str) {
+        self.core.lock().fail(text);
+    }
+
+    /// Whether something was wrong.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.core.lock().outcome.failure.is_some()
+    }
+
+    /// Adds a line to the trace.
+    pub fn record(&self, text: impl FnOnce() -> String) {
+        self.core.lock().record(text);
+    }
+
+    /// The number of the process that put the last, by name, of the objects below `prefix`.
+    #[must_use]
+    pub fn last_writer(&self, prefix: &str) -> Option<u64> {
+        self.core.lock().disk.last_writer(prefix)
+    }
+
+    /// Runs `act`, by which the actor whose turn it is compares what the store holds with what it
+    /// should: no turn passes on, nothing fails and no time goes by meanwhile.
+    pub fn pause<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.core.lock().is_paused = true;
+        let done = act();
+        self.core.lock().is_paused = false;
+        done
+    }
+
+    /// Starts a process of `actor`, whose older ones are dead from now on. Its store is the machine's.
+    #[must_use]
+    pub fn start_process(self: &Arc<Self>, ActorId(actor): ActorId) -> Arc<Process> {
+        let mut core = self.core.lock();
+        core.next_process += 1;
+        let process = core.next_process;
+        core.living[actor] = Some(process);
+        Arc::new(Process::new(Arc::clone(self), Caller { actor, process }))
+    }
+
+    /// A process outside the run, which looks at the store between turns: no faults, no turns.
+    #[must_use]
+    pub fn observer(self: &Arc<Self>) -> Arc<Process> {
+        self.start_process(ActorId(self.wakeups.len()))
+    }
+
+    pub(crate) fn is_dead(&self, caller: Caller) -> bool {
+        self.core.lock().is_dead(caller)
+    }
+
+    fn is_observer(&self, caller: Caller) -> bool {
+        caller.actor == self.wakeups.len()
+    }
+
+    fn wait(&self, core: &mut MutexGuard<'_, Core>, actor: usize) {
+        while core.turn != actor {
+            self.wakeups[actor].wait(core);
+        }
+    }
+
+    fn pass_turn(&self, core: &mut MutexGuard<'_, Core>, actor: usize) {
+        let next = core.draw().expect("the actor itself is not done");
+        if next != actor {
+            core.turn = next;
+            self.wakeups[next].notify_one();
+            self.wait(core, actor);
+        }
+    }
+
+    /// The start of a request: waits for the turn and draws its fate. The disk stays locked until the
+    /// request is done.
+    pub(crate) fn begin(
+        &self,
+        caller: Caller,
+        what: &str,
+        name: &str,
+        needs_room: bool,
+    ) -> (MutexGuard<'_, Core>, Fate) {
+        let mut core = self.core.lock();
+        if self.is_observer(caller) {
+            return (core, Fate::Done);
+        }
+        let dead = Fate::Dead { effect: Effect::None };
+        if core.is_dead(caller) {
+            return (core, dead);
+        }
+        if core.is_paused {
+            return (core, Fate::Done);
+        }
+        let chances = core.switch_one_in;
+        if core.random.one_in(chances) {
+            self.pass_turn(&mut core, caller.actor);
+        }
+        if core.is_dead(caller) {
+            return (core, dead);
+        }
+        let step_ns = core.random.below(REQUEST_NS_MAX);
+        self.clock.advance(Duration::from_nanos(step_ns));
+        core.outcome.requests += 1;
+        let line = format!("{} {what} {name}", caller.actor);
+        let digest = core.outcome.digest;
+        core.outcome.digest = line
+            .bytes()
+            .fold(digest, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        core.record(|| format!("actor {line}"));
+        if core.outcome.requests > REQUESTS_MAX {
+            core.fail("the run does not end");
+        }
+        let fate = self.draw_fate(&mut core, caller, needs_room);
+        (core, fate)
+    }
+
+    fn draw_fate(&self, core: &mut MutexGuard<'_, Core>, caller: Caller, needs_room: bool) -> Fate {
+        while core.faults.last().is_some_and(|fault| fault.at <= core.outcome.requests) {
+            let fault = core.faults.pop().expect("there is a last one");
+            core.record(|| format!("fault {:?}", fault.kind));
+            match fault.kind {
+                FaultKind::Error { kind, effect } => return Fate::Failed { kind, effect },
+                FaultKind::ProcessDeath { effect, loses_buffers } => {
+                    core.living[caller.actor] = None;
+                    if loses_buffers {
+                        let Core { disk, random, .. } = &mut **core;
+                        disk.lose_buffers(caller.process, random);
+                    }
+                    return Fate::Dead { effect };
+                }
+                FaultKind::PowerLoss => {
+                    core.living.iter_mut().for_each(|living| *living = None);
+                    let Core { disk, random, .. } = &mut **core;
+                    disk.lose_power(random);
+                    return Fate::Dead { effect: Effect::None };
+                }
+                FaultKind::Stall { requests, time } => {
+                    self.clock.advance(time);
+                    core.statuses[caller.actor] = Status::Stalled(core.outcome.requests + requests);
+                    self.pass_turn(core, caller.actor);
+                    if core.is_dead(caller) {
+                        return Fate::Dead { effect: Effect::None };
+                    }
+                }
+                FaultKind::Full { requests } => core.full_until = core.outcome.requests + requests,
+            }
+        }
+        if needs_room && core.outcome.requests <= core.full_until {
+            return Fate::Failed { kind: esker_base::Kind::NoSpace, effect: Effect::None };
+        }
+        Fate::Done
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+}

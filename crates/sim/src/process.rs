@@ -1,0 +1,253 @@
+//! Process: the machine's store as one incarnation of an actor sees it.
+//!
+//! Once it is dead every request fails with `Closed` and reaches nothing.
+//! Invariant: what a request does and its fate are one step under the machine's lock.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use esker_base::store::{AppendLog, Effect, ObjectInfo, ObjectWriter, Store, name};
+use esker_base::{Error, Kind, Result};
+
+use crate::disk::Disk;
+use crate::machine::{Caller, Core, Fate, Machine};
+
+/// One incarnation of an actor: a store that ends with it.
+#[derive(Clone)]
+pub struct Process {
+    machine: Arc<Machine>,
+    caller: Caller,
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Process").field("caller", &self.caller).finish_non_exhaustive()
+    }
+}
+
+fn injected(kind: Kind, what: &str, name: &str) -> Error {
+    Error::new(kind, format!("{what} {name}: injected fault"))
+}
+
+impl Process {
+    pub(crate) fn new(machine: Arc<Machine>, caller: Caller) -> Self {
+        Self { machine, caller }
+    }
+
+    /// Its number, which grows from process to process.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.caller.process
+    }
+
+    /// Whether it has died.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.machine.is_dead(self.caller)
+    }
+
+    /// One request that does all or nothing.
+    fn request<T>(
+        &self,
+        what: &str,
+        name: &str,
+        needs_room: bool,
+        act: impl FnOnce(&mut Disk, u64) -> Result<T>,
+    ) -> Result<T> {
+        let (mut core, fate) = self.machine.begin(self.caller, what, name, needs_room);
+        let now_ns = self.machine.now_ns();
+        let (kind, effect) = match fate {
+            Fate::Done => return act(&mut core.disk, now_ns),
+            Fate::Failed { kind, effect } => (kind, effect),
+            Fate::Dead { effect } => (Kind::Closed, effect),
+        };
+        let takes_effect = match effect {
+            Effect::None => false,
+            Effect::Partial => core.below(2) == 0,
+            Effect::Full => true,
+        };
+        if takes_effect {
+            // The caller is told of the fault, whatever came of it.
+            drop(act(&mut core.disk, now_ns));
+        }
+        Err(injected(kind, what, name))
+    }
+
+    fn read<T>(&self, what: &str, name: &str, act: impl FnOnce(&Disk) -> Result<T>) -> Result<T> {
+        self.request(what, name, false, |disk, _| act(disk))
+    }
+}
+
+impl Store for Process {
+    fn url(&self) -> String {
+        "memory:(simulated)".into()
+    }
+
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        name::check(name)?;
+        let bytes = Bytes::copy_from_slice(bytes);
+        let writer = self.caller.process;
+        self.request("put", name, true, |disk, now_ns| disk.put(name, bytes, writer, now_ns))
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        name::check(name)?;
+        let (process, name) = (self.clone(), name.to_owned());
+        Ok(Box::new(SimulatedWriter { process, name, bytes: Vec::new() }))
+    }
+
+    fn size(&self, name: &str) -> Result<u64> {
+        name::check(name)?;
+        self.read("size", name, |disk| disk.bytes(name).map(|bytes| bytes.len() as u64))
+    }
+
+    fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
+        name::check(name)?;
+        self.read("get", name, |disk| {
+            let bytes = disk.bytes(name)?;
+            if bytes.len() as u64 > bytes_max {
+                return Err(Error::new(Kind::TooLarge, format!("{name}: over {bytes_max} bytes")));
+            }
+            Ok(Bytes::copy_from_slice(bytes))
+        })
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        name::check(name)?;
+        self.read("get range", name, |disk| disk.slice(name, &range))
+    }
+
+    fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        name::check(name)?;
+        self.read("get ranges", name, |disk| {
+            ranges.iter().map(|range| disk.slice(name, range)).collect()
+        })
+    }
+
+    fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
+        name::check(name)?;
+        let writer = self.caller.process;
+        self.request("open", name, true, |disk, now_ns| disk.open_log(name, writer, now_ns))?;
+        Ok(Box::new(SimulatedLog {
+            process: self.clone(),
+            name: name.to_owned(),
+            bytes: AtomicU64::new(0),
+            is_poisoned: AtomicBool::new(false),
+        }))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        name::check_prefix(prefix)?;
+        self.read("list", prefix, |disk| Ok(disk.list(prefix)))
+    }
+
+    fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
+        name::check_prefix(prefix)?;
+        self.read("list names", prefix, |disk| {
+            let below = |info: ObjectInfo| {
+                info.name[prefix.len()..].split('/').next().unwrap_or_default().to_owned()
+            };
+            let mut names: Vec<String> = disk.list(prefix).into_iter().map(below).collect();
+            names.sort_unstable();
+            names.dedup();
+            Ok(names)
+        })
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        name::check(name)?;
+        self.request("delete", name, false, |disk, _| {
+            disk.delete(name);
+            Ok(())
+        })
+    }
+}
+
+struct SimulatedWriter {
+    process: Process,
+    name: String,
+    bytes: Vec<u8>,
+}
+
+impl ObjectWriter for SimulatedWriter {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        let Self { process, name, bytes } = *self;
+        process.request("finish", &name, true, |disk, now_ns| {
+            disk.put(&name, bytes.into(), process.caller.process, now_ns)
+        })
+    }
+}
+
+struct SimulatedLog {
+    process: Process,
+    name: String,
+    bytes: AtomicU64,
+    is_poisoned: AtomicBool,
+}
+
+impl SimulatedLog {
+    fn poisoned(&self) -> Error {
+        Error::new(Kind::Closed, format!("{}: an earlier write or sync failed", self.name))
+    }
+
+    /// Appends as much as the fate of the request says; returns how much.
+    fn append_as_fated(&self, core: &mut Core, fate: Fate, bytes: &[u8]) -> (usize, Option<Kind>) {
+        let (effect, kind) = match fate {
+            Fate::Done => (Effect::Full, None),
+            Fate::Failed { kind, effect } => (effect, Some(kind)),
+            Fate::Dead { effect } => (effect, Some(Kind::Closed)),
+        };
+        let kept = match effect {
+            Effect::None => 0,
+            Effect::Partial => core.below(bytes.len() as u64 + 1),
+            Effect::Full => bytes.len() as u64,
+        };
+        let kept = usize::try_from(kept).expect("no more than was given");
+        core.disk.append(&self.name, &bytes[..kept], self.process.machine.now_ns());
+        (kept, kind)
+    }
+}
+
+impl AppendLog for SimulatedLog {
+    fn append(&self, bytes: &[u8]) -> Result<u64> {
+        if self.is_poisoned.load(Ordering::SeqCst) {
+            return Err(self.poisoned());
+        }
+        let (machine, caller) = (&self.process.machine, self.process.caller);
+        let (mut core, fate) = machine.begin(caller, "append to", &self.name, true);
+        let (kept, kind) = self.append_as_fated(&mut core, fate, bytes);
+        drop(core);
+        let offset = self.bytes.fetch_add(kept as u64, Ordering::SeqCst);
+        let Some(kind) = kind else { return Ok(offset) };
+        if kind != Kind::NoSpace || kept > 0 {
+            self.is_poisoned.store(true, Ordering::SeqCst);
+        }
+        Err(injected(kind, "append to", &self.name))
+    }
+
+    fn sync(&self) -> Result<()> {
+        if self.is_poisoned.load(Ordering::SeqCst) {
+            return Err(self.poisoned());
+        }
+        let synced = self.process.request("sync", &self.name, false, |disk, _| {
+            disk.sync(&self.name);
+            Ok(())
+        });
+        if synced.is_err() {
+            self.is_poisoned.store(true, Ordering::SeqCst);
+        }
+        synced
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,204 @@
+//! Checks: the store against the truth, between turns and at the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_base::clock::ManualClock;
+use esker_base::store::{SharedStore, Store};
+use esker_base::{Kind, Result};
+use esker_fs::gc::GcOptions;
+use esker_fs::identity::Identity;
+use esker_fs::repository::Repository;
+use esker_fs::session::SessionOptions;
+use esker_fs::verify::{VerifyOptions, VerifyReport};
+use esker_sim::{Machine, Process};
+use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::tree::TreeOptions;
+use parking_lot::Mutex;
+
+use crate::history::History;
+use crate::operation::{Tree, difference};
+use crate::subject;
+use crate::truth::{Lineage, StackedTree, Truth, differs};
+
+/// What all actors of a run share.
+#[derive(Debug)]
+pub struct World {
+    pub machine: Arc<Machine>,
+    pub history: History,
+    pub truth: Mutex<Truth>,
+}
+
+/// The tree that the stack of `sets` shows.
+pub fn tree_of(repository: &Repository, sets: &[SetId]) -> Result<Tree> {
+    subject::tree(&repository.open(sets, Identity::root())?)
+}
+
+/// Settings of a session in which only the caller's thread works.
+pub fn options(tree: TreeOptions) -> SessionOptions {
+    let tree = TreeOptions { background: false, memory_bytes: 1 << 17, log_interval: None, ..tree };
+    SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
+}
+
+pub fn verify_options() -> VerifyOptions {
+    VerifyOptions { threads: 1, ..VerifyOptions::default() }
+}
+
+pub fn findings(report: &VerifyReport) -> String {
+    report.findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+impl World {
+    /// A repository of `process`, without a cache, so that it reads what the store holds.
+    pub fn repository(&self, process: &Arc<Process>) -> Repository {
+        let store: SharedStore = process.clone();
+        let clock: Arc<ManualClock> = self.machine.clock().clone();
+        let seed = self.history.seed ^ process.number();
+        Repository::with(store, 0, clock).with_set_ids(seed)
+    }
+
+    /// A repository that reads between turns.
+    pub fn observer(&self) -> Repository {
+        self.repository(&self.machine.observer())
+    }
+
+    pub fn fail(&self, text: impl AsRef<str>) {
+        self.machine.fail(text.as_ref());
+    }
+
+    pub fn gc_options(&self) -> GcOptions {
+        GcOptions { grace: self.history.grace, dry_run: false, scan_data: true }
+    }
+
+    /// Every published name shows what was published; with `with_verify`, nothing in the store is
+    /// wrong.
+    pub fn check(&self, with_verify: bool) {
+        let repository = self.observer();
+        let names = self.truth.lock().names.clone();
+        for (name, named) in names {
+            let shown = repository.resolve(&name);
+            match shown.and_then(|shown| tree_of(&repository, &[shown.set])) {
+                Ok(found) => {
+                    if let Some(reason) = differs(&found, &named.reference) {
+                        return self
+                            .fail(format!("the name {name} shows something else: {reason}"));
+                    }
+                }
+                Err(error) => {
+                    let is_lost = self.truth.lock().is_published(&name);
+                    if is_lost || repository.resolve(&name).is_ok() {
+                        return self.fail(format!("the name {name} cannot be read: {error:?}"));
+                    }
+                }
+            }
+        }
+        self.check_stacks(&repository);
+        // Without a grace, markers are swept and put back beside those that they are for.
+        if with_verify && !self.history.is_eager() {
+            self.check_sound(&repository);
+        }
+    }
+
+    /// What published sets show over each other never changes.
+    fn check_stacks(&self, repository: &Repository) {
+        let stacks = {
+            let truth = self.truth.lock();
+            let is_there = |name: &String| truth.is_published(name);
+            let there = truth.stacks.iter().filter(|stack| stack.names.iter().all(is_there));
+            there.cloned().collect::<Vec<_>>()
+        };
+        for StackedTree { names, tree } in stacks {
+            let found = self.stacked_tree(repository, &names);
+            let reason = match &found {
+                Ok(found) => difference(found, &tree),
+                Err(error) => Some(format!("{error:?}")),
+            };
+            if let Some(reason) = reason {
+                return self.fail(format!("the stack of {names:?} shows something else: {reason}"));
+            }
+        }
+    }
+
+    pub fn stacked_tree(&self, repository: &Repository, names: &[String; 2]) -> Result<Tree> {
+        let [upper, lower] = names;
+        tree_of(repository, &[repository.resolve(upper)?.set, repository.resolve(lower)?.set])
+    }
+
+    fn check_sound(&self, repository: &Repository) {
+        match repository.verify(&verify_options()) {
+            Ok(report) if report.is_sound() => {}
+            Ok(report) => self.fail(format!("verify finds damage:\n{}", findings(&report))),
+            Err(error) => self.fail(format!("verify: {error:?}")),
+        }
+    }
+
+    /// Every promise holds once all actors are done, and nothing stays once it is given up.
+    pub fn check_end(&self) {
+        self.check(false);
+        let repository = self.observer();
+        let lineages = std::mem::take(&mut self.truth.lock().lineages);
+        for (set, mut lineage) in lineages {
+            let is_gone = Manifest::load(&**repository.store(), set)
+                .is_ok_and(|manifest| manifest.state == SetState::Condemned);
+            if is_gone && self.history.is_eager() {
+                // A collector without a grace took it when it was just begun.
+                continue;
+            }
+            if let Err(reason) = recover_at_end(&repository, set, &mut lineage) {
+                return self.fail(format!("set {set}, at the end: {reason}"));
+            }
+        }
+        if self.machine.has_failed() {
+            return;
+        }
+        if let Err(error) = repository.gc(&self.gc_options()) {
+            return self.fail(format!("a collection at the end: {error:?}"));
+        }
+        self.check(false);
+        self.check_sound(&repository);
+        if !self.machine.has_failed()
+            && let Err(error) = self.check_nothing_stays(&repository)
+        {
+            self.fail(format!("giving everything up: {error:?}"));
+        }
+    }
+
+    fn check_nothing_stays(&self, repository: &Repository) -> Result<()> {
+        for name in repository.names()? {
+            repository.delete(&name.name)?;
+        }
+        let sets = repository.sets()?;
+        for set in &sets {
+            repository.abandon(*set)?;
+        }
+        // A set that only another one holds is deleted after it, and its last manifest a day later.
+        for _ in 0..2 * sets.len() + 2 {
+            self.machine.clock().advance(Duration::from_secs(2 * 86_400));
+            let report = repository.gc(&self.gc_options())?;
+            if !report.problems.is_empty() {
+                self.fail(format!("a collection has problems: {}", report.problems.join("\n")));
+            }
+        }
+        let left = self.machine.observer().list("")?;
+        if !left.is_empty() {
+            let names: Vec<String> = left.into_iter().map(|info| info.name).collect();
+            self.fail(format!("garbage stays for ever:\n{}", names.join("\n")));
+        }
+        Ok(())
+    }
+}
+
+fn recover_at_end(
+    repository: &Repository,
+    set: SetId,
+    lineage: &mut Lineage,
+) -> std::result::Result<(), String> {
+    let resumed = repository.resume(set, options(TreeOptions::default()));
+    let found = match resumed {
+        Err(error) if error.kind() == Kind::Invalid && lineage.is_publishing => {
+            tree_of(repository, &[set])
+        }
+        resumed => resumed.and_then(|session| subject::tree(&session)),
+    };
+    lineage.recover(&found.map_err(|error| format!("{error:?}"))?, 0)
+}

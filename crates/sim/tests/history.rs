@@ -1,0 +1,188 @@
+//! History: what a run consists of, as data that a seed makes and that can be made smaller.
+//!
+//! A step carries a seed of its own, so it stays as it was when others are taken out.
+
+use std::time::Duration;
+
+use esker_base::store::Effect;
+use esker_base::{Kind, Random};
+use esker_sim::{Fault, FaultKind};
+
+use crate::random_operation::pick;
+
+/// Roughly how many requests a step makes on average: faults are placed by it.
+const REQUESTS_PER_STEP: u64 = 8;
+
+/// What an actor does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepKind {
+    /// A writer does one operation.
+    Operation,
+    /// It writes parts of a file through a handle.
+    Patch,
+    /// It writes a file as large as has a log of its own, and syncs in the midst of it.
+    WriteLarge,
+    /// It opens a file, removes it, and reads it now and then.
+    OpenRemoved,
+    /// It writes the parts of a job and publishes them as one.
+    Job,
+    Sync,
+    Flush,
+    Compact,
+    Snapshot,
+    Publish,
+    /// Its process dies, and another goes on with its set.
+    Restart,
+    /// It leaves its session and goes on with the set of another writer, who may still live.
+    TakeOver,
+    /// A keeper collects garbage.
+    Collect,
+    /// It compacts a published set.
+    CompactName,
+    /// It squashes a published stack and publishes the result.
+    Squash,
+    /// It notes what two published sets show over each other: that must never change.
+    Stack,
+    /// It takes a name back.
+    Unpublish,
+    /// It reads all of a published tree.
+    Read,
+    Verify,
+}
+
+impl StepKind {
+    pub fn is_of_keeper(self) -> bool {
+        KEEPER.iter().any(|(_, kind)| *kind == self)
+    }
+}
+
+/// One step of an actor, and the seed of its choices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub kind: StepKind,
+    pub seed: u64,
+}
+
+/// Everything that a run follows from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    /// Of the schedule and of what faults do.
+    pub seed: u64,
+    pub switch_one_in: u64,
+    /// How long a collector leaves alone what may still be in use.
+    pub grace: Duration,
+    pub faults: Vec<Fault>,
+    /// The steps of each actor.
+    pub actors: Vec<Vec<Step>>,
+}
+
+const WRITER: &[(u64, StepKind)] = &[
+    (60, StepKind::Operation),
+    (12, StepKind::Patch),
+    (2, StepKind::OpenRemoved),
+    (3, StepKind::Job),
+    (8, StepKind::Sync),
+    (4, StepKind::Flush),
+    (3, StepKind::Compact),
+    (4, StepKind::Snapshot),
+    (4, StepKind::Publish),
+    (3, StepKind::Restart),
+    (2, StepKind::TakeOver),
+];
+
+const KEEPER: &[(u64, StepKind)] = &[
+    (30, StepKind::Collect),
+    (12, StepKind::CompactName),
+    (12, StepKind::Squash),
+    (10, StepKind::Stack),
+    (14, StepKind::Unpublish),
+    (20, StepKind::Read),
+    (12, StepKind::Verify),
+];
+
+/// Steps of some of `kinds`. Which of them are frequent, and which left out, differs from actor to
+/// actor: so rare combinations come about (Groce et al., "Swarm testing", ISSTA 2012).
+fn draw(random: &mut Random, kinds: &[(u64, StepKind)], steps: u64) -> Vec<Step> {
+    let scale = |(weight, kind): &(u64, StepKind)| (weight * pick(random, &[0, 1, 1, 4]), *kind);
+    let mut kinds: Vec<(u64, StepKind)> = kinds.iter().map(scale).collect();
+    kinds[0].0 += 10;
+    let total = kinds.iter().map(|(weight, _)| weight).sum();
+    let one = |random: &mut Random| {
+        let mut left = random.below(total);
+        for (weight, kind) in &kinds {
+            if left < *weight {
+                return Step { kind: *kind, seed: random.next_u64() };
+            }
+            left -= weight;
+        }
+        unreachable!("what was drawn is below the sum of the weights")
+    };
+    (0..steps).map(|_| one(random)).collect()
+}
+
+impl History {
+    /// The history of `seed`.
+    pub fn from_seed(seed: u64) -> Self {
+        let mut random = Random::from_seed(seed);
+        let mut actors = Vec::new();
+        for _ in 0..1 + random.below(3) {
+            let steps = 10 + random.below(40);
+            let mut writer = draw(&mut random, WRITER, steps);
+            // Megabytes take time: few histories have them.
+            if random.one_in(12) {
+                let at = random.below(steps) as usize;
+                writer[at].kind = StepKind::WriteLarge;
+            }
+            actors.push(writer);
+        }
+        for _ in 0..1 + random.below(2) {
+            let steps = 4 + random.below(12);
+            actors.push(draw(&mut random, KEEPER, steps));
+        }
+        let is_eager = random.one_in(3);
+        let steps: usize = actors.iter().map(Vec::len).sum();
+        let requests = steps as u64 * REQUESTS_PER_STEP;
+        Self {
+            seed: random.next_u64(),
+            switch_one_in: pick(&mut random, &[1, 2, 5, 20]),
+            grace: Duration::from_secs(if is_eager { 0 } else { 3600 }),
+            faults: faults(&mut random, requests),
+            actors,
+        }
+    }
+
+    /// Whether requests may fail that are not wrong.
+    pub fn has_errors(&self) -> bool {
+        self.faults.iter().any(|fault| !matches!(fault.kind, FaultKind::Stall { .. }))
+    }
+
+    /// Whether a collector may take what is in use: its user then fails, and tries again.
+    pub fn is_eager(&self) -> bool {
+        let stalls = self.faults.iter().filter_map(|fault| match fault.kind {
+            FaultKind::Stall { time, .. } => Some(time),
+            _ => None,
+        });
+        stalls.sum::<Duration>() * 2 >= self.grace
+    }
+}
+
+fn faults(random: &mut Random, requests: u64) -> Vec<Fault> {
+    let effects = [Effect::None, Effect::Partial, Effect::Full];
+    let count = random.below(5);
+    let has_stalls_only = random.one_in(4);
+    let one = |_| {
+        let effect = pick(random, &effects);
+        let kind = match random.below(if has_stalls_only { 3 } else { 10 }) {
+            0..3 => FaultKind::Stall {
+                requests: random.below(200),
+                time: Duration::from_secs(pick(random, &[1, 60, 900, 7200])),
+            },
+            3..6 => FaultKind::ProcessDeath { effect, loses_buffers: random.one_in(2) },
+            6..8 => FaultKind::PowerLoss,
+            8 => FaultKind::Error { kind: Kind::Unavailable, effect },
+            _ => FaultKind::Full { requests: random.below(40) },
+        };
+        Fault { at: 1 + random.below(requests), kind }
+    };
+    (0..count).map(one).collect()
+}

@@ -1,0 +1,111 @@
+//! Runs: histories from seeds, each on a machine of its own.
+//!
+//! `ESKER_SEED=n` replays one seed, `ESKER_SEEDS=n` runs the first n. A seed that fails is shrunk, and what happens in the smallest
+//! history that fails is printed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_sim::{ActorId, Machine, MachineOptions, Outcome};
+use parking_lot::Mutex;
+
+use crate::campaign;
+use crate::checks::World;
+use crate::history::History;
+use crate::keeper::Keeper;
+use crate::shrink::shrink;
+use crate::truth::Truth;
+use crate::writer::Writer;
+
+/// When the simulated clock starts.
+const START_NS: u64 = 3_000_000_000_000_000_000;
+/// Seeds of a quick test.
+const SEEDS: u64 = 200;
+/// How long a failing history is shrunk.
+const SHRINK_TIME: Duration = Duration::from_secs(20);
+
+/// Runs `history`.
+fn run(history: &History, is_traced: bool) -> Outcome {
+    let machine = Machine::new(
+        history.actors.len(),
+        MachineOptions {
+            seed: history.seed,
+            switch_one_in: history.switch_one_in,
+            start_ns: START_NS,
+            faults: history.faults.clone(),
+            is_traced,
+        },
+    );
+    let truth = Mutex::new(Truth::default());
+    let world = Arc::new(World { machine: machine.clone(), history: history.clone(), truth });
+    let actors = history.actors.iter().enumerate().map(|(number, steps)| {
+        let world = &world;
+        let is_keeper = steps.first().is_some_and(|step| step.kind.is_of_keeper());
+        let act: Box<dyn FnOnce() + Send + '_> = if is_keeper {
+            Box::new(move || Keeper::new(world, ActorId(number)).run(steps))
+        } else {
+            Box::new(move || Writer::new(world, ActorId(number)).run(steps))
+        };
+        act
+    });
+    machine.run(actors.collect());
+    if !machine.has_failed() {
+        world.check_end();
+    }
+    machine.outcome()
+}
+
+/// Runs the histories of `seeds`, then prints the smallest history that fails as the first of those
+/// that failed.
+fn check(seeds: impl Iterator<Item = u64>) {
+    let mut failures = Vec::new();
+    for seed in seeds {
+        if let Some(failure) = run(&History::from_seed(seed), false).failure {
+            println!("seed {seed}: {failure}");
+            failures.push((seed, failure));
+        }
+    }
+    let Some((first, failure)) = failures.first() else { return };
+    let history = History::from_seed(*first);
+    let smallest = shrink(&history, failure, SHRINK_TIME, |history| run(history, false));
+    let outcome = run(&smallest, true);
+    for line in &outcome.trace {
+        println!("{line}");
+    }
+    println!("{smallest:#?}");
+    let seeds: Vec<u64> = failures.iter().map(|(seed, _)| *seed).collect();
+    let shown = outcome.failure.unwrap_or_default();
+    panic!("seeds {seeds:?} fail; ESKER_SEED=n replays one. The first, made smaller:\n{shown}");
+}
+
+#[test]
+fn a_job_keeps_what_it_promised() {
+    match number("ESKER_SEED") {
+        Some(seed) => check(std::iter::once(seed)),
+        None => check(0..number("ESKER_SEEDS").unwrap_or(SEEDS)),
+    }
+}
+
+/// The number that the environment has for `variable`.
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number")))
+}
+
+#[test]
+#[ignore = "long: see scripts/soak.sh"]
+fn soak_a_job_keeps_what_it_promised() {
+    campaign::soak(|seed| check(std::iter::once(seed)));
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    for seed in 1_000..1_010 {
+        let history = History::from_seed(seed);
+        let (first, second) = (run(&history, true), run(&history, true));
+        let differing =
+            first.trace.iter().zip(&second.trace).find(|(first, second)| first != second);
+        assert_eq!(differing, None, "seed {seed}");
+        assert_eq!((first.digest, first.failure), (second.digest, second.failure), "seed {seed}");
+    }
+}

@@ -1,0 +1,180 @@
+//! Truth: what names and change sets hold if nothing is wrong, as actors were told.
+//!
+//! Invariant: an actor changes it in the same turn in which it learns of the change.
+
+use std::collections::BTreeMap;
+
+use esker_fs::inode::FileKind;
+use esker_table::manifest::SetId;
+
+use crate::operation::{ANY_TIME, Place, Tree, difference};
+use crate::reference::Reference;
+
+/// How certain it is that a name is published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certainty {
+    /// Its publisher was told so.
+    Published,
+    /// The outcome of publishing it, or of taking it back, is unknown.
+    Unknown,
+}
+
+/// A name and what it shows.
+#[derive(Clone, Debug)]
+pub struct NamedTree {
+    pub certainty: Certainty,
+    pub reference: Reference,
+}
+
+/// What an operation leaves.
+#[derive(Clone, Debug)]
+pub struct Version {
+    pub reference: Reference,
+    /// The path of the file whose content a crash may leave in any state between before and after.
+    pub loose: Option<Vec<u8>>,
+}
+
+/// The operations of a set's writer, in order.
+#[derive(Clone, Debug)]
+pub struct Lineage {
+    /// The state at the start, and after each operation.
+    pub states: Vec<Version>,
+    /// The state of this index survives everything.
+    pub durable: usize,
+    /// The operation under way, or one whose outcome is unknown.
+    pub pending: Option<Version>,
+    /// The process that writes the set.
+    pub owner: u64,
+    /// Whether publishing it was begun.
+    pub is_publishing: bool,
+}
+
+/// What two published names show over each other.
+#[derive(Clone, Debug)]
+pub struct StackedTree {
+    pub names: [String; 2],
+    pub tree: Tree,
+}
+
+/// What is true of a store.
+#[derive(Debug, Default)]
+pub struct Truth {
+    pub stacks: Vec<StackedTree>,
+    pub names: BTreeMap<String, NamedTree>,
+    pub lineages: BTreeMap<SetId, Lineage>,
+    next_name: u64,
+}
+
+impl Truth {
+    /// A name that was never used, which may show `reference` from now on.
+    pub fn promise_name(&mut self, reference: &Reference) -> String {
+        self.next_name += 1;
+        let name = format!("n{}", self.next_name);
+        let named = NamedTree { certainty: Certainty::Unknown, reference: reference.clone() };
+        self.names.insert(name.clone(), named);
+        name
+    }
+
+    /// The publisher of `name` was told that it is published. A keeper may have removed it since.
+    pub fn confirm_name(&mut self, name: &str) {
+        if let Some(named) = self.names.get_mut(name) {
+            named.certainty = Certainty::Published;
+        }
+    }
+
+    pub fn is_published(&self, name: &str) -> bool {
+        self.names.get(name).is_some_and(|named| named.certainty == Certainty::Published)
+    }
+}
+
+/// `tree` without times, which depend on when other actors have their turns.
+fn timeless(mut tree: Tree) -> Tree {
+    for leaf in tree.values_mut() {
+        let attributes = &mut leaf.attributes;
+        (attributes.mtime_ns, attributes.ctime_ns, attributes.atime_ns) =
+            (ANY_TIME, ANY_TIME, ANY_TIME);
+    }
+    tree
+}
+
+/// How `found` differs from what `reference` holds, if it does.
+pub fn differs(found: &Tree, reference: &Reference) -> Option<String> {
+    difference(found, &timeless(reference.tree()))
+}
+
+/// Whether two states differ in more than times: what changes nothing need not survive.
+pub fn is_change(before: &Reference, after: &Reference) -> bool {
+    differs(&before.tree(), after).is_some()
+}
+
+/// How `found` differs from what an operation leaves, but for the content of its loose file.
+fn differs_loosely(found: &Tree, version: &Version) -> Option<String> {
+    let mut expected = timeless(version.reference.tree());
+    let loose = version.loose.as_ref().and_then(|path| expected.get(path));
+    if let Some(first_name) = loose.map(|leaf| leaf.first_name.clone()) {
+        for (path, leaf) in &mut expected {
+            let found = found.get(path).filter(|found| {
+                leaf.first_name == first_name && found.attributes.kind == FileKind::File
+            });
+            if let Some(found) = found {
+                leaf.bytes.clone_from(&found.bytes);
+                leaf.attributes.size = found.attributes.size;
+            }
+        }
+    }
+    difference(found, &expected)
+}
+
+impl Lineage {
+    pub fn new(reference: Reference, owner: u64) -> Self {
+        let states = vec![Version { reference, loose: None }];
+        Self { states, durable: 0, pending: None, owner, is_publishing: false }
+    }
+
+    /// The newest state.
+    pub fn last(&self) -> &Reference {
+        &self.states.last().expect("there is the one it began with").reference
+    }
+
+    /// Goes on from what `found` shows, for `owner`.
+    ///
+    /// # Errors
+    /// If it is the state after none of the operations from the last durable one on.
+    pub fn recover(&mut self, found: &Tree, owner: u64) -> Result<(), String> {
+        let mut reasons = Vec::new();
+        self.states.extend(self.pending.take());
+        for index in (self.durable..self.states.len()).rev() {
+            let version = &self.states[index];
+            let is_begun = index > self.durable;
+            let reason = match differs(found, &version.reference) {
+                Some(_) if is_begun && version.loose.is_some() => differs_loosely(found, version),
+                reason => reason,
+            };
+            let Some(reason) = reason else {
+                self.states.truncate(index + 1);
+                let version = self.states.last_mut().expect("it was just compared");
+                if let Some(path) = version.loose.take() {
+                    adopt_content(&mut version.reference, &path, found);
+                }
+                (self.durable, self.owner) = (index, owner);
+                return Ok(());
+            };
+            reasons.push(format!("state {index}: {reason}"));
+        }
+        Err(format!(
+            "a state that none of the operations {}..={} leaves:\n{}",
+            self.durable,
+            self.states.len() - 1,
+            reasons.join("\n")
+        ))
+    }
+}
+
+/// Gives the file at `path` the content that `found` shows.
+pub fn adopt_content(reference: &mut Reference, path: &[u8], found: &Tree) {
+    if let Some(leaf) = found.get(path) {
+        let at = Place::of(&[b"/", path].concat());
+        // A path that leads to no file in the reference either has no content to adopt.
+        let _ = reference.replace_content(&at, leaf.bytes.clone());
+    }
+}

@@ -1,0 +1,622 @@
+//! Writer: an actor with a session, which it loses, resumes, publishes, or takes from another.
+
+use std::sync::Arc;
+
+use esker_base::clock::ManualClock;
+use esker_base::{Error, Kind, Random, Result};
+use esker_fs::file::OpenFile;
+use esker_fs::inode::FileKind;
+use esker_fs::namespace::Follow;
+use esker_fs::repository::Repository;
+use esker_fs::session::Session;
+use esker_sim::{ActorId, Process};
+use esker_table::manifest::SetId;
+use esker_table::tree::{Compaction, Durability, TreeOptions};
+
+use crate::checks::{World, options, tree_of};
+use crate::history::{Step, StepKind};
+use crate::job::run_job;
+use crate::operation::{Answer, Content, Operation, Outcome, Place};
+use crate::random_operation::{Mix, pick};
+use crate::reference::Reference;
+use crate::subject;
+use crate::truth::{Lineage, Version, adopt_content, differs, is_change};
+
+/// Files of over 8 MiB, one in so many.
+const LARGE_ONE_IN: u64 = 400;
+/// The size of a file that has a data log of its own.
+const LARGE_BYTES: usize = (8 << 20) + 4_321;
+/// A recovery that fails as often in a row is a failure.
+const TRIES_MAX: usize = 20;
+
+/// The writer.
+pub struct Writer {
+    world: Arc<World>,
+    actor: ActorId,
+    process: Arc<Process>,
+    repository: Repository,
+    mix: Mix,
+    work: Option<Work>,
+}
+
+/// A session and what it should show.
+struct Work {
+    session: Session,
+    durability: Durability,
+    /// How many states the set's lineage has, as far as this session knows.
+    states: usize,
+    reference: Reference,
+    /// Files that are open and have no name any more, and what is in them.
+    removed: Vec<(Arc<OpenFile>, Vec<u8>)>,
+}
+
+fn tree_options(random: &mut Random) -> TreeOptions {
+    let durabilities = [Durability::None, Durability::Async, Durability::Always];
+    let compactions = [Compaction::Deferred, Compaction::Tiered, Compaction::Full];
+    TreeOptions {
+        durability: pick(random, &durabilities),
+        compaction: pick(random, &compactions),
+        ..TreeOptions::default()
+    }
+}
+
+/// Whether two answers agree, but for times.
+fn agrees(found: &Result<Answer>, expected: &Outcome) -> bool {
+    match (found, expected) {
+        (Ok(Answer::Attributes(found)), Ok(Answer::Attributes(expected))) => {
+            let (mut found, mut expected) = (found.clone(), expected.clone());
+            for attributes in [&mut found, &mut expected] {
+                (attributes.mtime_ns, attributes.ctime_ns, attributes.atime_ns) = (0, 0, 0);
+            }
+            found == expected
+        }
+        (Ok(found), Ok(expected)) => found == expected,
+        (Err(found), Err(expected)) => found.kind() == *expected,
+        _ => false,
+    }
+}
+
+impl Writer {
+    pub fn new(world: &Arc<World>, actor: ActorId) -> Self {
+        let process = world.machine.start_process(actor);
+        let repository = world.repository(&process);
+        let mix = Mix::new(LARGE_ONE_IN);
+        Self { world: world.clone(), actor, process, repository, mix, work: None }
+    }
+
+    /// Does `steps`.
+    pub fn run(mut self, steps: &[Step]) {
+        for step in steps {
+            if self.process.is_dead() {
+                self.restart(step.seed);
+            }
+            if self.world.machine.has_failed() {
+                return;
+            }
+            let mut random = Random::from_seed(step.seed);
+            self.world.machine.record(|| format!("writer {}: {:?}", self.actor.0, step.kind));
+            if self.work.is_none() && step.kind != StepKind::TakeOver {
+                self.begin(&mut random);
+            }
+            self.act(step.kind, &mut random);
+            self.check_removed();
+            if random.one_in(4) {
+                let with_verify = random.one_in(4);
+                self.world.machine.pause(|| self.world.check(with_verify));
+            }
+        }
+    }
+
+    fn act(&mut self, kind: StepKind, random: &mut Random) {
+        match kind {
+            StepKind::Restart if self.work.is_some() => self.restart(random.next_u64()),
+            StepKind::Restart => {}
+            StepKind::TakeOver => self.take_over(random),
+            StepKind::Publish => self.publish(),
+            StepKind::Snapshot => self.snapshot(),
+            StepKind::Operation => self.operate(random),
+            StepKind::Patch => self.patch(random),
+            StepKind::WriteLarge => self.write_large(random),
+            StepKind::OpenRemoved => self.open_removed(random),
+            StepKind::Job => run_job(&self.world, &self.process, &self.repository, random),
+            StepKind::Sync => self.make_durable(Session::sync),
+            StepKind::Flush => self.make_durable(Session::flush),
+            StepKind::Compact => self.make_durable(Session::compact),
+            _ => unreachable!("{kind:?} is a step of a keeper"),
+        }
+    }
+
+    /// Fails the run unless `error` may come of what the history lets happen.
+    fn check_error(&self, what: &str, error: &Error) {
+        let history = &self.world.history;
+        let is_lawful = match error.kind() {
+            Kind::Unavailable | Kind::Closed | Kind::NoSpace => history.has_errors(),
+            // Another writer or a collector was faster.
+            Kind::Fenced | Kind::Conflict => true,
+            Kind::NotFound => history.is_eager(),
+            _ => false,
+        };
+        if !is_lawful && !self.process.is_dead() {
+            self.world.fail(format!("writer {}: {what}: {error:?}", self.actor.0));
+        }
+    }
+
+    fn begin(&mut self, random: &mut Random) {
+        let base = {
+            let truth = self.world.truth.lock();
+            let names: Vec<&String> = truth.names.keys().collect();
+            names.get(random.below(names.len() as u64 + 1) as usize).map(|name| (*name).clone())
+        };
+        let tree = tree_options(random);
+        let durability = tree.durability;
+        let clock: Arc<ManualClock> = self.world.machine.clock().clone();
+        let (mut bases, mut reference) = (Vec::new(), Reference::new(clock));
+        if let Some(name) = &base {
+            let Ok(named) = self.repository.resolve(name) else { return };
+            let truth = self.world.truth.lock();
+            // A keeper may have taken it back meanwhile.
+            let Some(shown) = truth.names.get(name) else { return };
+            bases.push(named.set);
+            reference = shown.reference.clone();
+        }
+        match self.repository.begin(&bases, options(tree)) {
+            Ok(session) => {
+                let lineage = Lineage::new(reference.clone(), self.process.number());
+                self.world.truth.lock().lineages.insert(session.set(), lineage);
+                self.work = Some(Work::new(session, durability, 1, reference));
+            }
+            Err(error) => {
+                let is_there = |name: String| self.world.truth.lock().is_published(&name);
+                if error.kind() != Kind::NotFound || base.is_none_or(is_there) {
+                    self.check_error("begin", &error);
+                }
+            }
+        }
+    }
+
+    /// Whether this process still is the one that writes the set of `work`.
+    fn owns(&self, work: &Work) -> bool {
+        let truth = self.world.truth.lock();
+        let lineage = truth.lineages.get(&work.session.set());
+        lineage.is_some_and(|lineage| lineage.owner == self.process.number())
+    }
+
+    /// Changes what is known of `set`, if this process still writes it.
+    fn with_lineage(&self, set: SetId, change: impl FnOnce(&mut Lineage)) {
+        let mut truth = self.world.truth.lock();
+        if let Some(lineage) = truth.lineages.get_mut(&set)
+            && lineage.owner == self.process.number()
+        {
+            change(lineage);
+        }
+    }
+
+    /// The session was told that everything it shows survives.
+    fn acknowledge(&self, work: &Work) {
+        let mut truth = self.world.truth.lock();
+        let Some(lineage) = truth.lineages.get_mut(&work.session.set()) else { return };
+        if lineage.owner == self.process.number() {
+            lineage.durable = work.states - 1;
+            return;
+        }
+        // What the other writer found is durable. More than that is lost.
+        if lineage.states.len() < work.states {
+            drop(truth);
+            let actor = self.actor.0;
+            let what = "operations that a takeover lost were acknowledged as durable";
+            self.world.fail(format!("writer {actor}: {what}"));
+        }
+    }
+
+    fn operate(&mut self, random: &mut Random) {
+        let Some(work) = &self.work else { return };
+        let operation = self.mix.next(random, &work.reference);
+        let mut next = work.reference.clone();
+        let expected = next.run(&operation);
+        self.world.machine.record(|| format!("{operation:?}"));
+        self.begin_operation(work, &next, None);
+        let found = subject::try_run(&work.session, &operation);
+        if self.process.is_dead() {
+            return;
+        }
+        if agrees(&found, &expected) {
+            if is_change(&work.reference, &next) {
+                self.end_operation(next, None);
+            } else {
+                self.with_lineage(work.session.set(), |lineage| lineage.pending = None);
+            }
+            return;
+        }
+        match found {
+            Err(error) => {
+                self.check_error(&format!("{operation:?}, expected {expected:?}"), &error);
+                self.observe(next, None, random);
+            }
+            found => self.world.fail(format!("{operation:?}: {found:?}, expected {expected:?}")),
+        }
+    }
+
+    fn begin_operation(&self, work: &Work, next: &Reference, loose: Option<&[u8]>) {
+        let pending = Version { reference: next.clone(), loose: loose.map(<[u8]>::to_vec) };
+        self.with_lineage(work.session.set(), |lineage| lineage.pending = Some(pending));
+    }
+
+    /// The operation under way was acknowledged.
+    fn end_operation(&mut self, next: Reference, loose: Option<Vec<u8>>) {
+        self.push_state(next, loose);
+        if let Some(work) = self.work.as_ref().filter(|work| work.durability == Durability::Always)
+        {
+            self.acknowledge(work);
+        }
+    }
+
+    fn push_state(&mut self, next: Reference, loose: Option<Vec<u8>>) {
+        let Some(mut work) = self.work.take() else { return };
+        work.reference = next;
+        work.states += 1;
+        self.with_lineage(work.session.set(), |lineage| {
+            lineage.pending = None;
+            lineage.states.push(Version { reference: work.reference.clone(), loose });
+        });
+        self.work = Some(work);
+    }
+
+    /// An operation failed, and whether it was done is unknown: reads the tree, or gives the process
+    /// up.
+    fn observe(&mut self, mut next: Reference, loose: Option<Vec<u8>>, random: &mut Random) {
+        if random.one_in(2) {
+            return self.restart(random.next_u64());
+        }
+        let Some(work) = &self.work else { return };
+        let found = self.world.machine.pause(|| subject::tree(&work.session));
+        let Ok(found) = found else { return self.restart(random.next_u64()) };
+        if differs(&found, &work.reference).is_none() {
+            return;
+        }
+        if let Some(path) = &loose {
+            adopt_content(&mut next, path, &found);
+        }
+        match differs(&found, &next) {
+            None => self.push_state(next, loose),
+            Some(reason) => self.world.fail(format!("after a failed operation: {reason}")),
+        }
+    }
+
+    fn patch(&mut self, random: &mut Random) {
+        let Some(work) = &self.work else { return };
+        let files = files_of(&work.reference);
+        if files.is_empty() {
+            return;
+        }
+        let path = &files[random.below(files.len() as u64) as usize];
+        let at = Place::of(path);
+        let Ok(before) = work.reference.content(&at) else { return };
+        let (bytes, pieces) = patches(&before, random);
+        let mut next = work.reference.clone();
+        next.replace_content(&at, bytes).expect("its content was read");
+        self.world.machine.record(|| format!("patch {at:?} in {} pieces", pieces.len()));
+        let loose = path.strip_prefix(b"/").unwrap_or(path).to_vec();
+        self.begin_operation(work, &next, Some(&loose));
+        let written = write_pieces(&work.session, &at, &pieces, random.one_in(4));
+        if self.process.is_dead() {
+            return;
+        }
+        match written {
+            Ok(()) => self.end_operation(next, Some(loose)),
+            Err(error) => {
+                self.check_error("patch", &error);
+                self.observe(next, Some(loose), random);
+            }
+        }
+    }
+
+    /// Writes a file that has a data log of its own; in the midst of it everything before is synced.
+    fn write_large(&mut self, random: &mut Random) {
+        let Some(work) = &self.work else { return };
+        let content = Content { bytes: LARGE_BYTES, seed: random.next_u64() };
+        let name = format!("large{}", work.states).into_bytes();
+        let at = Place { dir: b"/".to_vec(), name };
+        let operation = Operation::Write { at: at.clone(), mode: 0o644, content };
+        let mut next = work.reference.clone();
+        if next.run(&operation).is_err() {
+            return;
+        }
+        self.begin_operation(work, &next, None);
+        let mut bytes = subject::source(content);
+        let (mut given, mut is_synced) = (0, false);
+        let mut source = |buffer: &mut [u8]| {
+            given += buffer.len();
+            if given > LARGE_BYTES / 2 && !is_synced {
+                work.session.sync()?;
+                is_synced = true;
+            }
+            bytes(buffer)
+        };
+        let root = work.session.root();
+        let written = work.session.create_with(root, &at.name, 0o644, &mut source);
+        if self.process.is_dead() {
+            return;
+        }
+        match written {
+            Ok(_) => self.end_operation(next, None),
+            Err(error) => {
+                self.check_error("write a large file", &error);
+                self.observe(next, None, random);
+            }
+        }
+    }
+
+    /// Opens a file, and removes the one name that it has.
+    fn open_removed(&mut self, random: &mut Random) {
+        let Some(work) = &self.work else { return };
+        let files = files_of(&work.reference);
+        if files.is_empty() {
+            return;
+        }
+        let at = Place::of(&files[random.below(files.len() as u64) as usize]);
+        let stat = Operation::Stat { path: [&at.dir[..], &at.name].concat(), follow: Follow::No };
+        let mut next = work.reference.clone();
+        let is_only_name = match next.run(&stat) {
+            Ok(Answer::Attributes(attributes)) => attributes.nlink == 1,
+            _ => false,
+        };
+        let (Ok(bytes), true) = (work.reference.content(&at), is_only_name) else { return };
+        if next.run(&Operation::Unlink(at.clone())).is_err() {
+            return;
+        }
+        self.begin_operation(work, &next, None);
+        let removed = remove_open(&work.session, &at);
+        if self.process.is_dead() {
+            return;
+        }
+        match removed {
+            Ok(file) => {
+                self.end_operation(next, None);
+                if let Some(work) = &mut self.work {
+                    work.removed.push((file, bytes.to_vec()));
+                }
+            }
+            Err(error) => {
+                self.check_error("remove an open file", &error);
+                self.observe(next, None, random);
+            }
+        }
+    }
+
+    /// Files without a name still have their bytes.
+    fn check_removed(&self) {
+        let Some(work) = &self.work else { return };
+        // A session that was fenced, or failed, need not read any more.
+        if self.process.is_dead() || !self.owns(work) || self.world.history.is_eager() {
+            return;
+        }
+        for (file, bytes) in &work.removed {
+            let read = || work.session.read_file(file, 0, bytes.len() + 1);
+            match self.world.machine.pause(read) {
+                Ok(found) if found == *bytes => {}
+                Ok(_) => self.world.fail("an open file without a name has other bytes"),
+                Err(error) if matches!(error.kind(), Kind::Closed | Kind::Fenced) => {}
+                Err(error) => {
+                    self.world.fail(format!("an open file without a name: {error:?}"));
+                }
+            }
+        }
+    }
+
+    fn make_durable(&mut self, act: impl FnOnce(&Session) -> Result<()>) {
+        let Some(work) = &self.work else { return };
+        let done = act(&work.session);
+        if self.process.is_dead() {
+            return;
+        }
+        match done {
+            Ok(()) => self.acknowledge(work),
+            Err(error) => {
+                self.check_error("sync, flush or compact", &error);
+                if !self.owns(work) {
+                    self.work = None;
+                }
+            }
+        }
+    }
+
+    fn snapshot(&mut self) {
+        let Some(work) = &self.work else { return };
+        let name = self.world.truth.lock().promise_name(&work.reference);
+        let done = work.session.snapshot(&name);
+        if self.process.is_dead() {
+            return;
+        }
+        match done {
+            Ok(_) => {
+                self.world.truth.lock().confirm_name(&name);
+                self.acknowledge(work);
+            }
+            Err(error) => self.check_error("snapshot", &error),
+        }
+    }
+
+    fn publish(&mut self) {
+        let Some(work) = &self.work else { return };
+        let set = work.session.set();
+        let name = self.world.truth.lock().promise_name(&work.reference);
+        self.with_lineage(set, |lineage| lineage.is_publishing = true);
+        let done = work.session.publish(&name);
+        if self.process.is_dead() {
+            return;
+        }
+        let owns = self.owns(work);
+        match done {
+            Ok(_) => {
+                let mut truth = self.world.truth.lock();
+                if owns {
+                    truth.lineages.remove(&set);
+                }
+                truth.confirm_name(&name);
+                drop(truth);
+                self.work = None;
+            }
+            Err(error) => {
+                self.check_error("publish", &error);
+                if owns { self.restart(0) } else { self.work = None }
+            }
+        }
+    }
+
+    /// The process dies, and another goes on with the set.
+    fn restart(&mut self, seed: u64) {
+        let mut random = Random::from_seed(seed);
+        let set = self.work.take().map(|work| work.session.set());
+        loop {
+            self.process = self.world.machine.start_process(self.actor);
+            self.repository = self.world.repository(&self.process);
+            let Some(set) = set else { return };
+            self.resume(set, &mut random);
+            if !self.process.is_dead() || self.world.machine.has_failed() {
+                return;
+            }
+        }
+    }
+
+    fn take_over(&mut self, random: &mut Random) {
+        let sets: Vec<SetId> = self.world.truth.lock().lineages.keys().copied().collect();
+        if !sets.is_empty() {
+            self.work = None;
+            self.resume(pick(random, &sets), random);
+        }
+    }
+
+    fn resume(&mut self, set: SetId, random: &mut Random) {
+        for _ in 0..TRIES_MAX {
+            let tree = tree_options(random);
+            let durability = tree.durability;
+            let resumed = self.repository.resume(set, options(tree));
+            if self.process.is_dead() {
+                return;
+            }
+            match resumed {
+                Ok(session) => return self.adopt(session, durability),
+                Err(error) if error.kind() == Kind::Invalid => return self.finish_publishing(set),
+                // Whoever finished publishing it may have seen it taken back and collected.
+                Err(_) if !self.world.truth.lock().lineages.contains_key(&set) => return,
+                // Another process resumes it too, and has deleted the logs that it replayed.
+                Err(error) if error.kind() == Kind::NotFound => {}
+                Err(error) => {
+                    self.check_error("resume", &error);
+                    if self.world.machine.has_failed() {
+                        return;
+                    }
+                }
+            }
+        }
+        if self.world.history.is_eager() {
+            // A collector without a grace took it when it was just begun.
+            self.world.truth.lock().lineages.remove(&set);
+        } else {
+            self.world.fail(format!("set {set} cannot be resumed"));
+        }
+    }
+
+    /// The session was just resumed, and shows a state that it may show.
+    fn adopt(&mut self, session: Session, durability: Durability) {
+        let manifests = format!("set/{}/manifest/", session.set());
+        if self.world.machine.last_writer(&manifests) != Some(self.process.number()) {
+            // Another process took the set over before this one had recovered it.
+            return;
+        }
+        let found = match self.world.machine.pause(|| subject::tree(&session)) {
+            Ok(found) => found,
+            Err(error) => return self.world.fail(format!("read after resume: {error:?}")),
+        };
+        let mut truth = self.world.truth.lock();
+        let Some(lineage) = truth.lineages.get_mut(&session.set()) else { return };
+        if let Err(reason) = lineage.recover(&found, self.process.number()) {
+            drop(truth);
+            return self.world.fail(format!("set {}: {reason}", session.set()));
+        }
+        let (states, reference) = (lineage.states.len(), lineage.last().clone());
+        drop(truth);
+        self.work = Some(Work::new(session, durability, states, reference));
+    }
+
+    /// A set that cannot be resumed is complete: its publisher did not learn so.
+    fn finish_publishing(&mut self, set: SetId) {
+        let lineage = self.world.truth.lock().lineages.get(&set).cloned();
+        let Some(lineage) = lineage else { return };
+        if !lineage.is_publishing {
+            return self.world.fail(format!("set {set} is published, and nobody published it"));
+        }
+        let found = self.world.machine.pause(|| tree_of(&self.world.observer(), &[set]));
+        let reason = match &found {
+            Ok(found) => differs(found, lineage.last()),
+            Err(error) => Some(format!("{error:?}")),
+        };
+        if let Some(reason) = reason {
+            return self.world.fail(format!("set {set}, which is complete: {reason}"));
+        }
+        let name = self.world.truth.lock().promise_name(lineage.last());
+        let done = self.repository.publish(set, &name);
+        if self.process.is_dead() {
+            return;
+        }
+        match done {
+            Ok(()) => {
+                let mut truth = self.world.truth.lock();
+                truth.confirm_name(&name);
+                truth.lineages.remove(&set);
+            }
+            Err(error) => self.check_error("publish what is complete", &error),
+        }
+    }
+}
+
+impl Work {
+    fn new(session: Session, durability: Durability, states: usize, reference: Reference) -> Self {
+        Self { session, durability, states, reference, removed: Vec::new() }
+    }
+}
+
+/// The paths of all files.
+fn files_of(reference: &Reference) -> Vec<Vec<u8>> {
+    let is_file = |(_, kind): &(Vec<u8>, FileKind)| *kind == FileKind::File;
+    reference.paths().into_iter().filter(is_file).map(|(path, _)| path).collect()
+}
+
+fn remove_open(session: &Session, at: &Place) -> Result<Arc<OpenFile>> {
+    let dir = session.dir(&at.dir)?;
+    let file = session.open_file(&dir, &at.name)?;
+    session.unlink(&dir, &at.name)?;
+    Ok(file)
+}
+
+/// Pieces to write over `before`, and what it is afterwards.
+fn patches(before: &[u8], random: &mut Random) -> (Vec<u8>, Vec<(u64, Vec<u8>)>) {
+    let mut bytes = before.to_vec();
+    let mut pieces = Vec::new();
+    for _ in 0..1 + random.below(4) {
+        let offset = random.below(bytes.len() as u64 + 1_000) as usize;
+        let length = 1 + random.below(40_000) as usize;
+        let piece = Content { bytes: length, seed: random.next_u64() }.make();
+        bytes.resize(bytes.len().max(offset + length), 0);
+        bytes[offset..offset + length].copy_from_slice(&piece);
+        pieces.push((offset as u64, piece));
+    }
+    (bytes, pieces)
+}
+
+/// Writes `pieces` into a file through a handle.
+fn write_pieces(
+    session: &Session,
+    at: &Place,
+    pieces: &[(u64, Vec<u8>)],
+    is_synced: bool,
+) -> Result<()> {
+    let file = session.open_file(&session.dir(&at.dir)?, &at.name)?;
+    for (offset, bytes) in pieces {
+        session.write_file(&file, *offset, bytes)?;
+        if is_synced {
+            session.sync_file(&file)?;
+        }
+    }
+    session.close_file(file)
+}
