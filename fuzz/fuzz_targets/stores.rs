@@ -2,7 +2,9 @@
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| drop(esker_fuzz::stores::run(bytes)));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    esker_fuzz::stores::run(bytes);
+});
 
 #[cfg(not(fuzzing))]
 fn main() {

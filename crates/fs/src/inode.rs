@@ -705,7 +705,7 @@ mod tests {
         (inode.uid, inode.gid, inode.id, inode.content) = (7, 8, 9 << 64, b"x".to_vec());
         let mut block = DecodedBlock::default();
         for at in 0..3 {
-            (inode.seq, inode.size, inode.id) = (at, 5 * at, inode.id + u128::from(at));
+            (inode.seq, inode.size, inode.id) = (at, 5 * at + 1, inode.id + u128::from(at));
             (inode.mtime_ns, inode.ctime_ns) = (1_000 + at, 1_000 + at);
             let mut row = inode.row(&key(DirId(u128::from(at)), b"name"));
             INODE.store(&mut row.ints);
@@ -717,7 +717,7 @@ mod tests {
         block.clear();
         inode.atime_ns = inode.mtime_ns;
         for at in 0..3 {
-            (inode.seq, inode.id, inode.size) = (at, 9 << 64 | u128::from(at), 5 * at);
+            (inode.seq, inode.id, inode.size) = (at, 9 << 64 | u128::from(at), 5 * at + 1);
             let mut row = inode.row(&key(DirId(u128::from(at)), b"name"));
             INODE.store(&mut row.ints);
             block.push(&INODE, &row);

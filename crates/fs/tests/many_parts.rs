@@ -5,7 +5,7 @@ use std::sync::Arc;
 use esker_base::clock::{Clock, SystemClock};
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::identity::Identity;
-use esker_fs::inode::{DirId, Entry, FileKind, INODE, Inode, key};
+use esker_fs::inode::{DirId, Entry, FileId, FileKind, INODE, Inode, key};
 use esker_fs::job::{JOB, JobId, RANK};
 use esker_fs::marker::{self, Holder};
 use esker_fs::namespace::Follow;
@@ -26,7 +26,8 @@ fn write_part(store: &SharedStore, rank: u32, has_table: bool) -> SetId {
     if has_table {
         let out = DirId::child(DirId::ROOT, 0, b"out");
         let directory = Inode { id: out.0, ..Inode::new(Entry::Is(FileKind::Directory), 0o755, 1) };
-        let file = Inode::new(Entry::Is(FileKind::File), 0o644, 1);
+        let id = FileId::new(set, 2).0;
+        let file = Inode { id, ..Inode::new(Entry::Is(FileKind::File), 0o644, 1) };
         let name = format!("rank{rank}").into_bytes();
         let mut records = [(key(DirId::ROOT, b"out"), &directory), (key(out, &name), &file)];
         records.sort_by(|a, b| a.0.cmp(&b.0));
