@@ -29,6 +29,7 @@ mod publish;
 mod random_operation;
 mod real;
 mod reclaim;
+#[expect(dead_code, reason = "the simulator of jobs uses the rest")]
 mod reference;
 mod regressions;
 #[cfg(feature = "s3")]
