@@ -65,25 +65,46 @@ fn assert_is_in_tables(store: &SharedStore, fault: u64, effect: Effect) {
 /// Fix: every failed commit does, unless its manifest is certainly not in the store.
 #[test]
 fn a_commit_that_may_have_taken_effect_stops_the_tree() {
-    for effect in [Effect::None, Effect::Full] {
-        // The put of the manifest, and the look whether it rules.
-        for request in [1, 2] {
-            let fault_store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
-            let store: SharedStore = fault_store.clone();
-            let tree = create(&store, options(Durability::Async, false)).expect("create");
-            let at = fault_store.operations() + request;
-            fault_store.fail_at_with(at, Kind::Unavailable, effect);
-            let failed = tree.commit(|_| {}).expect_err("no answer");
-            assert_eq!(failed.kind(), Kind::Unavailable);
-            for refused in [put(&tree, b"key", b"value").map(drop), tree.sync(), tree.flush()] {
-                let error = refused.expect_err("stopped");
-                assert!(error.to_string().contains("an earlier write failed"), "{error}");
-            }
-            let again = tree.commit(|_| {}).expect_err("stopped");
-            assert!(again.to_string().contains("an earlier write failed"), "{again}");
-            drop(tree);
-            resume(&store, options(Durability::Async, false)).expect("resume");
+    // An outage that begins with the put of the manifest, or with the look whether it rules.
+    for (effect, request, outage) in
+        [(Effect::None, 1, 1), (Effect::None, 1, 9), (Effect::Full, 1, 9), (Effect::Full, 2, 9)]
+    {
+        let fault_store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+        let store: SharedStore = fault_store.clone();
+        let tree = create(&store, options(Durability::Async, false)).expect("create");
+        let first = fault_store.operations() + request;
+        fault_store.fail_at_with(first, Kind::Unavailable, effect);
+        (first + 1..first + outage).for_each(|at| fault_store.fail_at(at, Kind::Unavailable));
+        let failed = tree.commit(|_| {}).expect_err("no answer");
+        assert_eq!(failed.kind(), Kind::Unavailable);
+        for refused in [put(&tree, b"key", b"value").map(drop), tree.sync(), tree.flush()] {
+            let error = refused.expect_err("stopped");
+            assert!(error.to_string().contains("an earlier write failed"), "{error}");
         }
+        let again = tree.commit(|_| {}).expect_err("stopped");
+        assert!(again.to_string().contains("an earlier write failed"), "{again}");
+        drop(tree);
+        while fault_store.operations() < first + outage {
+            let _ = store.list("");
+        }
+        resume(&store, options(Durability::Async, false)).expect("resume");
+    }
+}
+
+/// A commit that took effect though its answer was lost is recognized, and the tree goes on.
+#[test]
+fn a_commit_that_is_found_in_the_store_has_succeeded() {
+    for request in [1, 2] {
+        let fault_store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+        let store: SharedStore = fault_store.clone();
+        let tree = create(&store, options(Durability::Async, false)).expect("create");
+        let at = fault_store.operations() + request;
+        fault_store.fail_at_with(at, Kind::Unavailable, Effect::Full);
+        tree.commit(|_| {}).expect("it is there");
+        put(&tree, b"key", b"value").expect("put");
+        tree.flush().expect("flush");
+        drop(tree);
+        assert_is_in_tables(&store, at, Effect::Full);
     }
 }
 
