@@ -268,6 +268,11 @@ impl Writer {
             return self.restart(random.next_u64());
         }
         let Some(work) = &self.work else { return };
+        // What was written to a file that could not be closed is no operation yet, though it is seen.
+        if loose.is_some() && work.session.sync().is_err() {
+            return self.restart(random.next_u64());
+        }
+        let Some(work) = self.work.as_ref().filter(|_| !self.process.is_dead()) else { return };
         let found = self.world.machine.pause(|| subject::tree(&work.session));
         let Ok(found) = found else { return self.restart(random.next_u64()) };
         if differs(&found, &work.reference).is_none() {
