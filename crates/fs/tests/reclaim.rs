@@ -290,3 +290,30 @@ fn what_is_removed_meanwhile_stays_removed() {
     subject.resumed().reclaim_data().expect("reclaim");
     assert_eq!(subject.logs(), [""; 0], "nothing is left to show");
 }
+
+/// Symptom: files of a session were gone after its former writer, which another had taken over from,
+/// had reclaimed data logs.
+/// Cause: to the former writer's tables the new writer's logs were logs that nothing shows.
+/// Fix: a writer gives up no logs of a higher epoch.
+#[test]
+fn a_writer_that_was_taken_over_keeps_the_new_writers_logs() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = Repository::new(store.clone());
+    let former = repository.begin(&[], options()).expect("begin");
+    former.flush().expect("flush");
+    let new = repository.resume(former.set(), options()).expect("resume");
+    write(&new, "/file", &[b'n'; FILE_BYTES]).expect("write");
+    new.flush().expect("flush");
+    let set = new.set();
+    drop(new);
+    let _ = former.reclaim_data();
+    let again = repository.resume(set, options()).expect("resume");
+    let inode = again.stat("/file", Follow::No).expect("stat");
+    let mut bytes = 0;
+    let read = again.read_all(&inode, &mut |piece| {
+        bytes += piece.len();
+        Ok(())
+    });
+    read.expect("its bytes are there");
+    assert_eq!(bytes, FILE_BYTES);
+}

@@ -74,9 +74,12 @@ impl Session {
         let store = &*self.layers().source().store;
         let open = self.data().open_logs();
         let mut logs = BTreeMap::new();
+        // A writer that has taken over has logs of a higher epoch, of which these tables know nothing.
+        let end = (self.tree().manifest().epoch + 1) << 32;
         for object in store.list(&folder(self.set()))? {
             if let Some(Place::Data(number)) = Place::of(self.set(), &object.name)
                 && !open.contains(&number)
+                && number < end
             {
                 logs.insert(number, object.bytes);
             }
