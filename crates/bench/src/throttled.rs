@@ -230,6 +230,10 @@ impl Store for ThrottledStore {
         self.inner.open_logs_max()
     }
 
+    fn sync_log(&self, name: &str) -> Result<()> {
+        self.inner.sync_log(name)
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         self.inner.list(prefix)
     }

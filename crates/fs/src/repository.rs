@@ -158,8 +158,8 @@ impl Repository {
         let data = Arc::new(DataLogs::new(self.store().clone(), set, next_log));
         let tree =
             Tree::resume(self.setup(&options.tree, &data), set, &mut |logged| match logged {
-                Logged::Row(_, row) => self.has_data(set, row),
-                Logged::Segments(_, runs) => self.has_bytes(runs),
+                Logged::Row(_, row) => self.has_data(set, row, &data),
+                Logged::Segments(_, runs) => self.has_bytes(set, runs, &data),
                 _ => Ok(true),
             })
             .inspect_err(release)?;
@@ -194,8 +194,11 @@ impl Repository {
     }
 
     /// Whether the bytes of an operation's segments survived, as far as they have checksums.
-    fn has_bytes(&self, runs: &[SegmentRun]) -> Result<bool> {
+    fn has_bytes(&self, set: SetId, runs: &[SegmentRun], data: &DataLogs) -> Result<bool> {
         for segment in runs.iter().map(|run| &run.first) {
+            if let Some(place) = segment.place.filter(|place| place.set == set) {
+                data.inherit(place.log);
+            }
             let Some(checksum) = segment.checksum else { continue };
             let range = segment.offset..segment.end();
             match crate::data::read_mapped(&**self.store(), range, &[*segment]) {
@@ -211,14 +214,17 @@ impl Repository {
     }
 
     /// Whether the bytes that a logged record of `set` refers to survived.
-    fn has_data(&self, set: SetId, row: &Row) -> Result<bool> {
+    fn has_data(&self, set: SetId, row: &Row, data: &DataLogs) -> Result<bool> {
         let inode = Inode::of_row(row)?;
         // What has no checksum was synced before a record said of it.
         if inode.extent.is_none_or(|extent| extent.set != set || !extent.is_checked()) {
             return Ok(true);
         }
         match crate::data::read_all(&**self.store(), &inode, &mut |_| Ok(())) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                inode.extent.iter().for_each(|extent| data.inherit(extent.log));
+                Ok(true)
+            }
             Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Corrupt) => Ok(false),
             Err(error) => Err(error),
         }

@@ -97,7 +97,8 @@ impl Session {
         clock: Arc<dyn Clock>,
         set_ids: Arc<SetIds>,
     ) -> Self {
-        assert!(namespace.layers().writer().is_some(), "a session has a tree to write to");
+        let tree = namespace.layers().writer().expect("a session has a tree to write to");
+        data.stop_on_failure(tree.stopper());
         Self {
             namespace,
             data,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use esker_base::store::{FaultStore, MemoryStore, PosixStore, Store};
 use esker_base::{Error, Kind, Result};
+use esker_fs::identity::Identity;
 use esker_fs::namespace::Follow;
 use esker_fs::repository::Repository;
 use esker_fs::session::Session;
@@ -245,4 +246,59 @@ fn appends_go_on_in_one_log() {
         let read = session.read(&inode, 0, usize::MAX).expect("read");
         assert!(read == *expected, "file {number}");
     }
+}
+
+/// Symptom: a published file had lost bytes after power loss.
+/// Cause: its writer had died before it synced them; who took the session over found them in the
+/// memory of the machine, and made the records that refer to them durable, but not the bytes.
+/// Fix: a takeover syncs the logs that replayed records refer to.
+#[test]
+fn bytes_that_a_dead_writer_never_synced_are_durable_after_a_takeover() {
+    let subject = Subject::new();
+    let Subject { fault, session, .. } = subject;
+    let (set, content) = (session.set(), [b'x'; 100_000]);
+    write(&session, "/small", &content).expect("write");
+    let file = session.create_file(session.root(), b"mapped", 0o644).expect("create");
+    session.write_file(&file, 0, &[b'y'; 3 << 20]).expect("write");
+    session.write_file(&file, 10, b"over").expect("write");
+    session.close_file(file).expect("close");
+    // The log is written through, and neither it nor the data is synced.
+    std::mem::forget(session);
+    let store: Arc<dyn Store> = fault.clone();
+    let repository = Repository::new(store);
+    let logged = || {
+        let logs = fault.list("").expect("list");
+        logs.iter().filter(|log| log.name.contains("/wal/")).map(|log| log.bytes).sum::<u64>()
+    };
+    while logged() == 0 {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let session = repository.resume(set, options()).expect("resume");
+    session.publish("taken-over").expect("publish");
+    for _ in 0..IMAGES {
+        let image = fault.after_power_loss().expect("an image");
+        let repository = Repository::new(image);
+        let set = repository.resolve("taken-over").expect("resolve").set;
+        let namespace = repository.open(&[set], Identity::root()).expect("open");
+        for entry in namespace.read_dir(namespace.root(), &Default::default(), 10).expect("list") {
+            namespace.read_all(&entry.inode, &mut |_| Ok(())).expect("its bytes are there");
+        }
+    }
+}
+
+/// Symptom: after a write of file data had failed, other changes went on, and survived a crash that
+/// the failed one did not.
+/// Cause: the failure was known to the data logs alone.
+/// Fix: it stops the writer.
+#[test]
+fn a_failed_write_of_data_stops_the_writer() {
+    let Subject { fault, session, .. } = Subject::new();
+    write(&session, "/before", b"text").expect("write");
+    // The log of data is made, and then appended to.
+    fault.fail_at(fault.operations() + 2, Kind::Unavailable);
+    write(&session, "/file", &[b'x'; 100_000]).expect_err("no answer");
+    let refused = write(&session, "/after", b"text").expect_err("it has stopped");
+    assert_eq!(refused.kind(), Kind::Closed);
+    assert!(refused.to_string().contains("resume the session"), "{refused}");
+    session.stat("/before", Follow::No).expect("reads go on");
 }

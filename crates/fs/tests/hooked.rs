@@ -146,6 +146,9 @@ impl Store for HookedStore {
     fn open_logs_max(&self) -> usize {
         self.inner.open_logs_max()
     }
+    fn sync_log(&self, name: &str) -> Result<()> {
+        self.run(Request::SyncLog, name, || self.inner.sync_log(name))
+    }
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         self.inner.list(prefix)
     }

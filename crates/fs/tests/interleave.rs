@@ -102,6 +102,9 @@ impl Store for Interrupted {
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         self.inner(name).append_log(name)
     }
+    fn sync_log(&self, name: &str) -> Result<()> {
+        self.inner(name).sync_log(name)
+    }
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         self.inner(prefix).list(prefix)
     }

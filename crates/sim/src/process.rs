@@ -139,6 +139,15 @@ impl Store for Process {
         }))
     }
 
+    fn sync_log(&self, name: &str) -> Result<()> {
+        name::check(name)?;
+        self.request("sync", name, false, |disk, _| {
+            disk.bytes(name)?;
+            disk.sync(name);
+            Ok(())
+        })
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         name::check_prefix(prefix)?;
         self.read("list", prefix, |disk| Ok(disk.list(prefix)))

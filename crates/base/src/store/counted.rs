@@ -159,6 +159,11 @@ impl Store for CountedStore {
         self.inner.open_logs_max()
     }
 
+    fn sync_log(&self, name: &str) -> Result<()> {
+        add(&self.counters.syncs, 1);
+        self.inner.sync_log(name)
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         add(&self.counters.lists, 1);
         self.inner.list(prefix)

@@ -128,6 +128,14 @@ pub trait Store: Send + Sync + Debug {
         usize::MAX
     }
 
+    /// Returns once the bytes that an append log has now survive power loss, whoever appended them:
+    /// also those of a writer that died before it synced them. No request where visible bytes always
+    /// survive (S3).
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such log.
+    fn sync_log(&self, name: &str) -> Result<()>;
+
     /// Objects and append logs whose names start with `prefix` (empty, or ending in `/`), sorted
     /// by name. An append log is listed once, under its own name. What is put or deleted meanwhile
     /// may be there or not.

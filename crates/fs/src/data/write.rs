@@ -5,15 +5,16 @@
 //! Concurrency: appends of several threads go to one log under a mutex; large files have their own.
 //! One thread at a time syncs; the next waits for it, since its own bytes may be among those.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use esker_base::store::{AppendLog, SharedStore};
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::SetId;
 use esker_table::segment::LogPlace;
+use esker_table::tree::TreeStopper;
 use parking_lot::Mutex;
 
 use super::log_name;
@@ -65,6 +66,8 @@ pub struct DataLogs {
     lacks_room: AtomicBool,
     /// How many logs of files may be open, and how many may wait for a sync: each keeps a file open.
     logs_max: usize,
+    /// Ends the writer, whose next records would not follow from what it has stored.
+    writer: OnceLock<TreeStopper>,
 }
 
 struct State {
@@ -76,6 +79,8 @@ struct State {
     idle: VecDeque<(u128, FileLog)>,
     /// Logs with bytes that may not be synced, except those that a thread is syncing.
     unsynced: Vec<Arc<dyn AppendLog>>,
+    /// Logs of earlier writers that replayed records refer to: those may have died before a sync.
+    inherited: BTreeSet<u64>,
     written_bytes: u64,
     /// The first failure, after which nothing is written any more.
     failure: Option<String>,
@@ -110,12 +115,25 @@ impl DataLogs {
             file_logs: Vec::new(),
             idle: VecDeque::new(),
             unsynced: Vec::new(),
+            inherited: BTreeSet::new(),
             written_bytes: 0,
             failure: None,
         };
         let (state, syncing) = (Mutex::new(state), Mutex::new(()));
         let logs_max = FILE_LOGS_MAX.min(store.open_logs_max());
-        Self { store, set, state, syncing, lacks_room: AtomicBool::new(false), logs_max }
+        let (lacks_room, writer) = (AtomicBool::new(false), OnceLock::new());
+        Self { store, set, state, syncing, lacks_room, logs_max, writer }
+    }
+
+    /// Ends `writer` when bytes could not be stored: an operation after that must not outlive the one
+    /// that failed.
+    pub(crate) fn stop_on_failure(&self, writer: TreeStopper) {
+        let _ = self.writer.set(writer);
+    }
+
+    /// Has the next sync include log `number` of an earlier writer, to which a replayed record refers.
+    pub(crate) fn inherit(&self, number: u64) {
+        self.state.lock().inherited.insert(number);
     }
 
     /// Bytes appended so far.
@@ -136,7 +154,7 @@ impl DataLogs {
         let is_full = failure.is_some_and(|error| error.kind() == Kind::NoSpace);
         self.lacks_room.store(is_full, Ordering::Relaxed);
         if let Some(error) = failure.filter(|_| !is_full) {
-            poison(state, error);
+            self.poison(state, error);
         }
         appended
     }
@@ -283,11 +301,20 @@ impl DataLogs {
     /// What the store reports; `Closed` after that, also for the threads that have waited.
     pub fn sync(&self) -> Result<()> {
         let _syncing = self.syncing.lock();
-        let unsynced = {
+        let (unsynced, inherited) = {
             let mut state = self.state.lock();
             check(&state)?;
-            std::mem::take(&mut state.unsynced)
+            (std::mem::take(&mut state.unsynced), std::mem::take(&mut state.inherited))
         };
+        for number in inherited {
+            match self.store.sync_log(&log_name(self.set, number)) {
+                // Replay has found the bytes of all records that it took: this one was not needed.
+                Err(error) if error.kind() == Kind::NotFound => {}
+                synced => {
+                    synced.inspect_err(|error| self.poison(&mut self.state.lock(), error))?;
+                }
+            }
+        }
         unsynced.iter().try_for_each(|log| self.sync_log(&**log))
     }
 
@@ -318,7 +345,14 @@ impl DataLogs {
     }
 
     fn sync_log(&self, log: &dyn AppendLog) -> Result<()> {
-        log.sync().inspect_err(|error| poison(&mut self.state.lock(), error))
+        log.sync().inspect_err(|error| self.poison(&mut self.state.lock(), error))
+    }
+
+    fn poison(&self, state: &mut State, error: &Error) {
+        state.failure.get_or_insert_with(|| error.to_string());
+        if let Some(writer) = self.writer.get() {
+            writer.stop(format!("file data could not be written: {error}; resume the session"));
+        }
     }
 }
 
@@ -326,10 +360,6 @@ fn check(state: &State) -> Result<()> {
     let Some(failure) = &state.failure else { return Ok(()) };
     let context = format!("file data cannot be written any more: {failure}; resume the session");
     Err(Error::new(Kind::Closed, context))
-}
-
-fn poison(state: &mut State, error: &Error) {
-    state.failure.get_or_insert_with(|| error.to_string());
 }
 
 fn note_unsynced(state: &mut State, log: &Arc<dyn AppendLog>) {

@@ -27,7 +27,7 @@ mod version;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
@@ -77,6 +77,20 @@ pub type Barrier = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 pub struct Tree {
     inner: Arc<Inner>,
     _threads: background::Threads,
+}
+
+/// Ends the writing of a tree from outside; does not keep the tree.
+pub struct TreeStopper(Weak<Inner>);
+
+impl TreeStopper {
+    /// As [`Tree::close`], also while changes are under way: those that were acknowledged before are
+    /// lost as by a crash at this moment.
+    pub fn stop(&self, why: impl Into<String>) {
+        if let Some(inner) = self.0.upgrade() {
+            // A failure before says more.
+            let _ = inner.failure.set((Kind::Closed, why.into()));
+        }
+    }
 }
 
 /// What the tree and its threads share.
@@ -242,6 +256,12 @@ impl Tree {
     pub fn close(&self, why: impl Into<String>) {
         // A failure before says more.
         let _ = self.inner.failure.set((Kind::Closed, why.into()));
+    }
+
+    /// What ends writing when something that records depend on has failed.
+    #[must_use]
+    pub fn stopper(&self) -> TreeStopper {
+        TreeStopper(Arc::downgrade(&self.inner))
     }
 
     /// A copy of the last committed manifest.

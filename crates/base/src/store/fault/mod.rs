@@ -238,6 +238,17 @@ impl Store for FaultStore {
         self.shared.inner.open_logs_max()
     }
 
+    fn sync_log(&self, name: &str) -> Result<()> {
+        self.act("sync", name, || {
+            let reached = self.shared.inner.size(name)?;
+            self.shared.inner.sync_log(name)?;
+            if let Some(state) = self.shared.plan.lock().logs.get_mut(name) {
+                state.synced = state.synced.max(Some(reached));
+            }
+            Ok(())
+        })
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         self.act("list", prefix, || self.shared.inner.list(prefix))
     }

@@ -148,6 +148,18 @@ fn make<T>(
     })
 }
 
+/// Syncs the file of the log `name`, and its name, whoever has written it.
+pub(super) fn sync(directories: &Directories, name: &str) -> Result<()> {
+    let (directory, leaf) = split(name);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let synced = directories.with(directory, |fd| {
+        let file = retry_on_intr(|| openat(fd, leaf, flags, Mode::empty()))?;
+        retry_on_intr(|| fsync(&file))?;
+        retry_on_intr(|| fsync(fd))
+    });
+    synced.map_err(|errno| failed("sync", &directories.path_of(name), errno))
+}
+
 impl AppendLog for PosixLog {
     fn append(&self, bytes: &[u8]) -> Result<u64> {
         assert!(!self.is_in_place, "{}: appended to a log that somebody else writes", self.name);

@@ -146,6 +146,11 @@ impl Store for PosixStore {
         usize::try_from((limit / LOGS_SHARE_OF_LIMIT).max(1)).unwrap_or(usize::MAX)
     }
 
+    fn sync_log(&self, name: &str) -> Result<()> {
+        name::check(name)?;
+        log::sync(&self.directories, name)
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         name::check_prefix(prefix)?;
         self.within_limit(|| walk::objects(&self.directories, prefix))
