@@ -325,7 +325,11 @@ impl Session {
     pub fn publish(&self, name: &str) -> Result<SetId> {
         let store = self.layers().source().store.clone();
         let set = self.set();
-        names::check_free_for(&*store, name, set)?;
+        if let Err(error) = names::check_free_for(&*store, name, set) {
+            // The session stays, and a caller that ends now relies on everything being in it.
+            self.flush()?;
+            return Err(error);
+        }
         marker::hold(&*store, set, &Holder::Name(name.to_owned()))?;
         self.complete()?;
         publish_held(&*store, set, name, self.now_ns())?;

@@ -277,3 +277,22 @@ fn a_sessions_marker_does_not_keep_a_set_that_has_a_name() {
     plain.delete("n").expect("delete");
     assert_eq!(plain.gc(&eager()).expect("gc").sets, [set]);
 }
+
+/// Symptom: a command said that its session stays, and nothing of what it had done was in it.
+/// Cause: a publication under a name that was taken ended before anything was written, and so did
+/// the process.
+/// Fix: it writes everything first.
+#[test]
+fn a_session_whose_name_is_taken_keeps_everything() {
+    let store = memory();
+    let plain = repository(&store);
+    plain.begin(&[], options()).expect("begin").publish("n").expect("publish");
+    let session = plain.begin(&[], options()).expect("begin");
+    let set = session.set();
+    write(&session, "/a", &[1; 900]).expect("write");
+    assert_eq!(session.publish("n").expect_err("taken").kind(), Kind::Exists);
+    // The process ends without a word.
+    std::mem::forget(session);
+    publish_left(&plain, set, "m").expect("another name");
+    assert!(shows(&plain, "m", "/a"));
+}
