@@ -153,9 +153,8 @@ impl Repository {
         let manifest = condemn::load_live(store, set).inspect_err(release)?;
         check_is_session(set, &manifest).inspect_err(release)?;
         let stack = load_stack(&self.source, &manifest.bases)?;
-        // The tree commits the next epoch: data logs go on in numbers of that one.
-        let next_log = (manifest.epoch + 1) << 32;
-        let data = Arc::new(DataLogs::new(self.store().clone(), set, next_log));
+        // Replay appends nothing to them; their numbers begin with the epoch that the tree claims.
+        let data = Arc::new(DataLogs::new(self.store().clone(), set, 0));
         let tree =
             Tree::resume(self.setup(&options.tree, &data), set, &mut |logged| match logged {
                 Logged::Row(_, row) => self.has_data(set, row, &data),
@@ -163,6 +162,7 @@ impl Repository {
                 _ => Ok(true),
             })
             .inspect_err(release)?;
+        data.number_from(tree.manifest().epoch << 32);
         self.session(stack, tree, data, &options)
     }
 

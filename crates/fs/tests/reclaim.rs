@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use crate::gc::{options, write};
 use crate::hooked::{HookedStore, Request, When};
+use crate::interleave::Interrupted;
 
 /// How long a request is held up for a thread that is expected to wait for it.
 const HELD_UP: Duration = Duration::from_millis(200);
@@ -316,4 +317,34 @@ fn a_writer_that_was_taken_over_keeps_the_new_writers_logs() {
     });
     read.expect("its bytes are there");
     assert_eq!(bytes, FILE_BYTES);
+}
+
+/// Symptom: a session that had just been taken over failed with `Exists` at its first file.
+/// Cause: its data logs had numbers of an epoch that it had read before another writer claimed that
+/// one; so they were numbers of the other's logs.
+/// Fix: they are numbered by the epoch that the session has claimed itself.
+#[test]
+fn writers_that_take_over_at_once_number_their_logs_apart() {
+    for at in 0.. {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let plain = Repository::new(store.clone());
+        let set = plain.begin(&[], options()).expect("begin").set();
+        let other = Arc::new(Mutex::new(None));
+        let taken = other.clone();
+        let take_over = Box::new(move || {
+            let session = plain.resume(set, options()).expect("resume");
+            write(&session, "/first", &[b'1'; FILE_BYTES]).expect("write");
+            *taken.lock() = Some(session);
+        });
+        let interrupted = Interrupted::new(store, at, take_over);
+        let repository = Repository::new(interrupted.clone() as SharedStore);
+        if let Ok(session) = repository.resume(set, options()) {
+            let written = write(&session, "/second", &[b'2'; FILE_BYTES]);
+            let kind = written.and_then(|()| session.flush()).map_err(|error| error.kind());
+            assert!(matches!(kind, Ok(()) | Err(Kind::Fenced)), "at {at}: {kind:?}");
+        }
+        if other.lock().is_none() {
+            break;
+        }
+    }
 }

@@ -131,6 +131,11 @@ impl DataLogs {
         let _ = self.writer.set(writer);
     }
 
+    /// Numbers logs from `next` on; none has been made yet.
+    pub(crate) fn number_from(&self, next: u64) {
+        self.state.lock().next = next;
+    }
+
     /// Has the next sync include log `number` of an earlier writer, to which a replayed record refers.
     pub(crate) fn inherit(&self, number: u64) {
         self.state.lock().inherited.insert(number);
