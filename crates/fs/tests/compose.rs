@@ -6,6 +6,7 @@ use std::sync::Arc;
 use esker_base::Kind;
 use esker_base::store::MemoryStore;
 use esker_fs::diff::diff;
+use esker_fs::file::OpenFile;
 use esker_fs::identity::Identity;
 use esker_fs::inode::Inode;
 use esker_fs::namespace::{Follow, Namespace};
@@ -209,6 +210,47 @@ fn a_file_of_a_branch_is_copied_up_once() {
     let above = session.publish("above").expect("publish");
     check(&open(&repository, &[above]));
     check(&open(&repository, &[squash(&repository, &[above])]));
+    assert_sound(&repository);
+}
+
+/// Symptom: what was written into a file that had been cut off at 0 was lost, and the file had its old
+/// content again, if that came from a branch; `esker cp` over such a file did so.
+/// Cause: new content of all of a file needs no copy of the branch's, and none was noted; so the first
+/// record, which comes after the content, copied the branch's up over it.
+/// Fix: a file whose content is put anew counts as copied up.
+#[test]
+fn nothing_is_copied_up_over_content_that_is_all_new() {
+    let repository = repository();
+    let base = base(&repository);
+    let lower = set(&repository, &[base], |session| chmod(session, b"f"));
+    let upper = set(&repository, &[base], |session| {
+        let file = session.create_file(session.root(), b"g", 0o644).expect("create");
+        session.write_file(&file, 0, &[8; FILE_BYTES]).expect("write");
+        session.close_file(file).expect("close");
+    });
+    let change: [&dyn Fn(&Session, &Arc<OpenFile>); 2] = [
+        &|session, file| session.write_file(file, 0, &[8; FILE_BYTES]).expect("write"),
+        &|session, file| {
+            let from = session.open_file(session.root(), b"g").expect("open");
+            session.copy_range(&from, 0..FILE_BYTES as u64, file, 0).expect("copy");
+            session.close_file(from).expect("close");
+        },
+    ];
+    for change in change {
+        let session = begin(&repository, &[upper, lower]);
+        let file = session.open_file(session.root(), b"f").expect("open");
+        session.truncate_file(&file, 0).expect("truncate");
+        change(&session, &file);
+        // The first record, while the file is open.
+        rename(&session, b"f", b"h");
+        session.write_file(&file, 0, b"new").expect("write");
+        session.close_file(file).expect("close");
+        let mut expected = vec![8; FILE_BYTES];
+        expected[..3].copy_from_slice(b"new");
+        assert!(content(&session, "/h") == expected);
+        let set = session.publish(&session.set().to_string()).expect("publish");
+        assert!(content(&open(&repository, &[set]), "/h") == expected);
+    }
     assert_sound(&repository);
 }
 

@@ -5,7 +5,7 @@
 //! that hides whatever other layers have for that identity. No bytes are copied. Until the record
 //! is there, readers take the content from the branch, which says the same.
 //! Invariant: a file is copied up once, before anything is written to it; a second time would hide
-//! what was written in between.
+//! what was written in between. Nor is one whose content is put anew as a whole before that.
 
 use esker_base::Result;
 use esker_table::schema::{Key, RowBuffer};
@@ -48,6 +48,18 @@ impl Session {
             copied_up.insert(inode.id);
         }
         inode.branch = None;
+        Ok(())
+    }
+
+    /// Does `put`, which says where all content of `file` is anew: that is the session's own from then
+    /// on, and nothing of a branch is copied up over it.
+    pub(super) fn put_anew(&self, file: u128, put: impl FnOnce() -> Result<()>) -> Result<()> {
+        if !self.layers().is_branched() {
+            return put();
+        }
+        let mut copied_up = self.copied_up().lock();
+        put()?;
+        copied_up.insert(file);
         Ok(())
     }
 

@@ -66,6 +66,9 @@ impl Session {
             return Ok(handed);
         }
         handed.hides_older = state.may_have_segments;
+        if handed.hides_older {
+            self.put_anew(file.id, || Ok(()))?;
+        }
         let id = file.id;
         let segment = |length, place, checksum| {
             let (offset, place) = (0, Some(place));

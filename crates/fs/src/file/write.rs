@@ -139,7 +139,8 @@ impl Session {
             segments.push(Segment { file, offset, length, place, checksum, seq: 0 });
         }
         if !segments.is_empty() {
-            self.tree().put_segments(&mut segments)?;
+            let mut put = || self.tree().put_segments(&mut segments).map(drop);
+            if state.may_have_segments { self.put_anew(file, put)? } else { put()? }
         }
         drop(self.take_buffer(state));
         state.inode.content.clear();
