@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use esker_base::store::{MemoryStore, PosixStore};
 use esker_fs::file::OpenFile;
@@ -288,7 +289,7 @@ fn hooked() -> (TempDir, HookedStore, Repository, Arc<Session>) {
 }
 
 /// The first bytes of `/file`, as the next writer finds it after the process of `session` died.
-fn after_death(repository: &Repository, session: &Arc<Session>) -> Vec<u8> {
+fn after_death(repository: &Repository, session: &Session) -> Vec<u8> {
     // The session is not dropped, which would flush the file.
     let resumed = repository.resume(session.set(), options(Durability::Async)).expect("resume");
     content(&resumed, "/file")
@@ -334,6 +335,39 @@ fn a_sync_beside_a_truncation_lasts() {
     session.sync_file(&file).expect("sync");
     assert!(hooked.has_acted());
     assert!(after_death(&repository, &session) == expected[..3 * MIB]);
+}
+
+/// Symptom: whoever ended a file that had got set-id bits waited for ever, and with it all that
+/// changed files, if data logs were reclaimed or the session was published at the same time.
+/// Cause: the lock of the session's content was taken while it was held, shared both times; between
+/// the two somebody had begun to wait for it alone, whom the second waits for.
+/// Fix: it is given back before the bits are set.
+#[test]
+fn a_file_gets_set_id_bits_while_others_wait_for_the_content_alone() {
+    let Subject { directory: _directory, repository: _repository, session } = Subject::new();
+    let session = Arc::new(session);
+    let file = session.create_file(session.root(), b"file", 0o755).expect("create");
+    let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
+    // Long enough to be read that others come while it is.
+    direct.write_all_at(&noise(64 * MIB), 0).expect("write");
+    let changes = Changes { mode: Some(0o4755), ..Changes::default() };
+    session.setattr_file(&file, &changes).expect("setattr");
+    session.sync_file(&file).expect("sync");
+    let is_done = Arc::new(AtomicBool::new(false));
+    let (reclaiming, is_reclaimed) = (session.clone(), is_done.clone());
+    let other = std::thread::spawn(move || {
+        while !is_reclaimed.load(Ordering::SeqCst) {
+            reclaiming.reclaim_data().expect("reclaim");
+        }
+    });
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let (ending, ended) = (session.clone(), file.clone());
+    std::thread::spawn(move || sender.send(ending.end_in_place(&ended)));
+    let has_bits = receiver.recv_timeout(Duration::from_secs(60)).expect("nobody waits for ever");
+    is_done.store(true, Ordering::SeqCst);
+    other.join().expect("no panic");
+    assert!(has_bits.expect("end"));
+    assert_eq!(session.stat_file(&file).expect("stat").mode, 0o4755);
 }
 
 /// Symptom: what was written and synced last was gone after a crash, if another sync of the same

@@ -162,7 +162,7 @@ impl Session {
     /// # Errors
     /// What the store reports; then bytes that could not be read have no checksum.
     pub fn end_in_place(&self, file: &Arc<OpenFile>) -> Result<bool> {
-        let _content = self.content();
+        let content = self.content();
         let Some((mut state, sealed)) = self.seal(file) else { return Ok(false) };
         let Some(in_place) = state.in_place.take() else { return Ok(false) };
         in_place.file.overlay(&mut state.inode);
@@ -182,7 +182,8 @@ impl Session {
         let bits = in_place.set_id();
         if bits != 0 && !matches!(file.place(), Place::Gone) {
             let mode = Some(self.record(file, &state)?.mode | bits);
-            drop(state);
+            // What follows takes both again: who waits to hold them alone would keep it from that.
+            drop((state, content));
             self.setattr_file(file, &Changes { mode, ..Changes::default() })?;
         }
         Ok(bits != 0)
