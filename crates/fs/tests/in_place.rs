@@ -370,6 +370,26 @@ fn a_file_gets_set_id_bits_while_others_wait_for_the_content_alone() {
     assert_eq!(session.stat_file(&file).expect("stat").mode, 0o4755);
 }
 
+/// Symptom: after a crash a small file that had been synced was zeros.
+/// Cause: a snapshot had given it a copy in the extent table, and when it ended being written in place
+/// the copy was released at once, but a record that said where the bytes were came only when the file
+/// was flushed. A larger file could lose its copy so between two operations.
+/// Fix: segments are released after the record that does without them.
+#[test]
+fn a_copy_that_a_snapshot_made_stays_until_a_record_does_without_it() {
+    let Subject { directory: _directory, repository, session } = Subject::new();
+    let file = session.create_file(session.root(), b"file", 0o644).expect("create");
+    let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
+    let expected = noise(100_000);
+    direct.write_all_at(&expected, 0).expect("write");
+    session.sync_file(&file).expect("sync");
+    session.snapshot("snapshot").expect("snapshot");
+    session.end_in_place(&file).expect("end");
+    let other = session.create_file(session.root(), b"other", 0o644).expect("create");
+    session.sync_file(&other).expect("sync");
+    assert!(after_death(&repository, &session) == expected);
+}
+
 /// Symptom: what was written and synced last was gone after a crash, if another sync of the same
 /// file, which began before, ended after.
 /// Cause: the later end noted the smaller size.

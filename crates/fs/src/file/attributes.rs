@@ -131,10 +131,20 @@ impl Session {
                 state.overlay_own(inode);
                 Ok(())
             })?;
+            self.release_left(state)?;
         }
         if state.in_place.is_none() {
             state.is_dirty = false;
             self.files().note_clean(file.id);
+        }
+        Ok(())
+    }
+
+    /// Releases segments of content that is elsewhere by now.
+    pub(super) fn release_left(&self, state: &mut State) -> Result<()> {
+        if state.leaves_segments {
+            self.release_segments(state.inode.id)?;
+            state.leaves_segments = false;
         }
         Ok(())
     }

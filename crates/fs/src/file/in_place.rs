@@ -236,7 +236,7 @@ impl Session {
         match sealed {
             SealedContent::Gone => Ok(()),
             SealedContent::Small(bytes) => {
-                self.give_up_place(state)?;
+                give_up_place(state);
                 state.inode.size = bytes.len() as u64;
                 self.files().buffered_bytes.fetch_add(bytes.len(), Ordering::Relaxed);
                 state.buffer = Some(bytes);
@@ -255,18 +255,8 @@ impl Session {
     /// The log as it is, if that cannot be read or has no room for its checksums.
     fn keep_unchecked(&self, state: &mut State, in_place: &InPlace) -> Result<()> {
         self.data().sync_in_place(&in_place.log)?;
-        self.give_up_place(state)?;
+        give_up_place(state);
         state.inode.extent = Some(in_place.extent(self.set(), state.inode.size));
-        Ok(())
-    }
-
-    /// Takes out of `state` where the content is, which is to be elsewhere.
-    fn give_up_place(&self, state: &mut State) -> Result<()> {
-        if state.inode.mapped {
-            self.release_segments(state.inode.id)?;
-            state.inode.mapped = false;
-        }
-        state.inode.extent = None;
         Ok(())
     }
 
@@ -317,7 +307,7 @@ impl Session {
                 self.tree().put_segments(&mut [segment]).map(drop)
             });
         }
-        self.give_up_place(state)?;
+        give_up_place(state);
         let synced_bytes = in_place.synced_bytes;
         state.inode.size = synced_bytes;
         if synced_bytes > 0 {
@@ -348,6 +338,13 @@ impl Session {
         }
         file_of_log.set_bytes(size)
     }
+}
+
+/// Takes out of `state` where the content is, which is to be elsewhere. Its segments go once a record
+/// says so: until then they are what a crash leaves.
+fn give_up_place(state: &mut State) {
+    state.leaves_segments |= state.inode.mapped;
+    (state.inode.mapped, state.inode.extent) = (false, None);
 }
 
 /// What a file has once nobody writes it in place any more.

@@ -70,6 +70,8 @@ struct State {
     buffer: Option<Vec<u8>>,
     /// Whether older segments of the file may exist that its content does not show.
     may_have_segments: bool,
+    /// Whether the record shows segments that go once it says that the content is elsewhere.
+    leaves_segments: bool,
     /// The log that takes this file's bytes alone.
     log: Option<FileLog>,
     /// How often the file was made shorter or its content replaced.
@@ -108,6 +110,7 @@ impl OpenFile {
             buffer: is_inline.then(|| inode.content.clone()),
             is_dirty: false,
             may_have_segments: !is_new,
+            leaves_segments: false,
             log: None,
             cuts: 0,
             appended_bytes: 0,

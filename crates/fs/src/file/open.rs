@@ -110,7 +110,7 @@ impl Session {
         let mut state = file.state.write();
         drop(self.take_buffer(&mut state));
         let log = state.log.take();
-        let is_mapped = state.inode.mapped;
+        let is_mapped = state.inode.mapped || state.leaves_segments;
         drop(state);
         let is_shown = !matches!(file.place(), Place::Gone);
         if let Some(log) = log.filter(|_| is_shown) {

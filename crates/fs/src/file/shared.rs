@@ -65,6 +65,7 @@ impl Session {
             handed.segments = self.take_content(&mut state.inode)?;
             return Ok(handed);
         }
+        self.release_left(&mut state)?;
         handed.hides_older = state.may_have_segments;
         if handed.hides_older {
             self.put_anew(file.id, || Ok(()))?;

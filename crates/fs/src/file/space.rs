@@ -44,7 +44,8 @@ impl Session {
             return self.set_size_in_place(file, state, size);
         }
         if size == 0 {
-            return self.empty(state);
+            self.empty(state);
+            return Ok(());
         }
         if let Some(buffer) = &mut state.buffer {
             let before = buffer.len();
@@ -65,6 +66,10 @@ impl Session {
         }
         self.copy_up(&mut state.inode)?;
         if size < state.inode.size {
+            // The record first: it may be all that a crash leaves, or that a snapshot shows.
+            state.inode.size = size;
+            self.content_was_placed(file, state);
+            self.write_state_attributes(file, state)?;
             // To the end of all files: also over what a writer that died left behind the end.
             let hole = Segment::hole(state.inode.id, size, u64::MAX - size);
             self.tree().put_segments(&mut [hole])?;
@@ -75,10 +80,9 @@ impl Session {
         Ok(())
     }
 
-    fn empty(&self, state: &mut State) -> Result<()> {
-        if state.inode.mapped {
-            self.release_segments(state.inode.id)?;
-        }
+    fn empty(&self, state: &mut State) {
+        // Its segments go once a record says that there is nothing.
+        state.leaves_segments |= state.inode.mapped;
         // New content begins a log of its own, so that it can be read as a file of the store.
         drop(self.data().take_idle(state.inode.id));
         drop(self.take_buffer(state));
@@ -86,7 +90,6 @@ impl Session {
         (state.inode.size, state.inode.mapped, state.inode.extent) = (0, false, None);
         state.inode.branch = None;
         state.inode.content.clear();
-        Ok(())
     }
 
     /// Makes sure that `file` reaches to the end of `range` unless `keeps_size`; nothing is

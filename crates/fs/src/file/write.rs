@@ -145,7 +145,7 @@ impl Session {
         drop(self.take_buffer(state));
         state.inode.content.clear();
         (state.inode.mapped, state.inode.extent, state.inode.branch) = (true, None, None);
-        state.may_have_segments = true;
+        (state.may_have_segments, state.leaves_segments) = (true, false);
         Ok(())
     }
 
