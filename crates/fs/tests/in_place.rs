@@ -390,6 +390,29 @@ fn a_copy_that_a_snapshot_made_stays_until_a_record_does_without_it() {
     assert!(after_death(&repository, &session) == expected);
 }
 
+/// Symptom: who had a file open read zeros, once it had lost its name and its writer had ended.
+/// Cause: the bytes of a file without a name were given up when nobody wrote them in place any more.
+/// Fix: they stay while somebody else has the file open.
+#[test]
+fn a_file_without_a_name_is_read_after_its_writer_ended() {
+    let subject = Subject::new();
+    for length in [100_000, 3 * MIB] {
+        let (file, direct) = subject.begin(b"file");
+        let expected = noise(length);
+        direct.write_all_at(&expected, 0).expect("write");
+        let session = &subject.session;
+        let reader = session.open_file(session.root(), b"file").expect("open");
+        session.unlink(session.root(), b"file").expect("unlink");
+        session.end_in_place(&file).expect("end");
+        session.close_file(file).expect("close");
+        session.reclaim_data().expect("reclaim");
+        assert!(session.read_file(&reader, 0, 4 * MIB).expect("read") == expected);
+        session.close_file(reader).expect("close");
+        session.reclaim_data().expect("reclaim");
+        assert_eq!(subject.logs(), [], "nobody has it any more");
+    }
+}
+
 /// Symptom: what was written and synced last was gone after a crash, if another sync of the same
 /// file, which began before, ended after.
 /// Cause: the later end noted the smaller size.

@@ -166,8 +166,8 @@ impl Session {
         let Some((mut state, sealed)) = self.seal(file) else { return Ok(false) };
         let Some(in_place) = state.in_place.take() else { return Ok(false) };
         in_place.file.overlay(&mut state.inode);
-        let has_log = matches!(sealed, Ok(SealedContent::Log(_)));
         let kept = sealed.and_then(|sealed| self.keep(&mut state, &in_place, sealed));
+        let has_log = state.inode.mapped || state.inode.extent.is_some();
         if let Err(error) = kept {
             if self.keep_unchecked(&mut state, &in_place).is_err() {
                 state.in_place = Some(in_place);
@@ -234,7 +234,14 @@ impl Session {
     /// Makes what was sealed the content of a file.
     fn keep(&self, state: &mut State, in_place: &InPlace, sealed: SealedContent) -> Result<()> {
         match sealed {
-            SealedContent::Gone => Ok(()),
+            SealedContent::Gone => {
+                give_up_place(state);
+                if self.files().is_shared(state.inode.id) {
+                    // Others may read it; the log is reclaimed once they do not.
+                    state.inode.extent = Some(in_place.extent(self.set(), state.inode.size));
+                }
+                Ok(())
+            }
             SealedContent::Small(bytes) => {
                 give_up_place(state);
                 state.inode.size = bytes.len() as u64;

@@ -123,6 +123,11 @@ impl OpenFiles {
         known.map(|known| known.file)
     }
 
+    /// Whether the file `id`, which the caller has open, is open more than once.
+    pub(super) fn is_shared(&self, id: u128) -> bool {
+        self.files.lock().get(&id).is_some_and(|known| known.opens > 1)
+    }
+
     pub(super) fn note_dirty(&self, file: &Arc<OpenFile>) {
         self.dirty.lock().insert(file.id, file.clone());
     }
