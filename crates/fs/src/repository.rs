@@ -18,7 +18,7 @@ use crate::data::DataLogs;
 use crate::dependency;
 use crate::identity::Identity;
 use crate::inode::{INODE, Inode};
-use crate::job::joined_job;
+use crate::job::{JOB, RANK, joined_job};
 use crate::layers::{BaseSet, Layers, load_stack};
 use crate::marker::{self, Holder};
 use crate::names::{self, PublishedName};
@@ -401,6 +401,8 @@ impl Session {
         manifest.tables.clone_from(&own.tables);
         manifest.data_sets.clone_from(&own.data_sets);
         manifest.properties.clone_from(&own.properties);
+        // Of a part of a job it is none itself.
+        manifest.properties.retain(|name, _| ![JOB, RANK].contains(&name.as_str()));
         // Nothing else holds it: without its name it is garbage.
         marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
         manifest.claim(&*store, snapshot, self.now_ns())?;

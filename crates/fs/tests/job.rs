@@ -638,3 +638,22 @@ fn a_name_that_one_part_removed_and_another_moved_is_counted_once() {
     assert_eq!(namespace.stat("/g", Follow::No).expect("stat").nlink, 2);
     assert_eq!(read(&namespace, "/h").len(), 900);
 }
+
+/// Symptom: a snapshot of a part counted as one more part of its rank; publishing the job joined it,
+/// and opening the parts of the job again would have opened the published snapshot.
+/// Cause: it had all properties of the part, also those that say whose part it is.
+/// Fix: it has all others.
+#[test]
+fn a_snapshot_of_a_part_is_no_part() {
+    let (_, repository) = memory();
+    let id = JobId::random();
+    let part = repository.begin_part(id, 0, &[], options()).expect("begin");
+    write(&part, "/f", &[1; 900]).expect("write");
+    let snapshot = part.snapshot("snapshot").expect("snapshot");
+    let set = part.complete().expect("complete");
+    let parts: Vec<SetId> =
+        repository.parts(id).expect("parts").into_iter().map(|part| part.set).collect();
+    assert_eq!(parts, [set]);
+    let shown = repository.open(&[snapshot], Identity::root()).expect("open");
+    assert_eq!(read(&shown, "/f"), [1; 900]);
+}
