@@ -256,7 +256,7 @@ impl Repository {
 /// Puts `name` for `set`, which has the marker of that name and is complete.
 ///
 /// # Errors
-/// As [`names::publish`]; `NotFound` if the set was collected meanwhile.
+/// As [`names::publish`]; `NotFound` if the set was collected meanwhile, `Invalid` if opened again.
 fn publish_held(store: &dyn Store, set: SetId, name: &str, now_ns: u64) -> Result<()> {
     names::publish(store, name, set, now_ns)
         .inspect_err(|error| give_back(store, set, name, error))?;
@@ -266,6 +266,12 @@ fn publish_held(store: &dyn Store, set: SetId, name: &str, now_ns: u64) -> Resul
         Err(error) if error.kind() == Kind::NotFound => {
             names::remove(store, name)?;
             Err(error)
+        }
+        // A part of a job was opened again, which looked for names after that.
+        Ok(manifest) if manifest.state != SetState::Published => {
+            names::remove(store, name)?;
+            let what = format!("change set {set} was opened again meanwhile; complete it first");
+            Err(Error::new(Kind::Invalid, what))
         }
         looked => best_effort(looked.map(drop)),
     }

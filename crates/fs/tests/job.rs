@@ -657,3 +657,22 @@ fn a_snapshot_of_a_part_is_no_part() {
     let shown = repository.open(&[snapshot], Identity::root()).expect("open");
     assert_eq!(read(&shown, "/f"), [1; 900]);
 }
+
+/// Symptom: a part that had been published under a name of its own could not be opened by that name
+/// any more after the parts of its job had been opened again.
+/// Cause: opening a part looked for sets that build on it and not for names.
+/// Fix: a part with a name stays as it is.
+#[test]
+fn a_part_with_a_name_is_not_opened_again() {
+    let (_, repository) = memory();
+    let id = JobId::random();
+    let part = repository.begin_part(id, 0, &[], options()).expect("begin");
+    write(&part, "/f", &[1; 900]).expect("write");
+    let set = part.publish("part").expect("publish");
+    let refused = repository.reopen_parts(id).expect_err("it has a name");
+    assert_eq!(refused.kind(), Kind::Invalid);
+    let shown = repository.open(&[set], Identity::root()).expect("open");
+    assert_eq!(read(&shown, "/f"), [1; 900]);
+    repository.delete("part").expect("delete");
+    assert_eq!(repository.reopen_parts(id).expect("open again").len(), 1);
+}

@@ -11,6 +11,7 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use super::JobId;
 use crate::condemn::{self, Phase};
 use crate::marker::{self, Holder};
+use crate::names;
 use crate::repository::Repository;
 use crate::session::{Session, SessionOptions};
 
@@ -114,7 +115,7 @@ impl Repository {
     /// look at every change set, and some requests for each complete part.
     ///
     /// # Errors
-    /// `Invalid` if parts were joined, or others build on them; as [`Repository::parts`].
+    /// `Invalid` if parts were joined, have names, or others build on them; as [`Repository::parts`].
     pub fn reopen_parts(&self, job: JobId) -> Result<Vec<JobPart>> {
         let mut parts = self.parts(job)?;
         for part in parts.iter_mut().filter(|part| part.is_complete) {
@@ -134,7 +135,8 @@ impl Repository {
         manifest.state = SetState::Open;
         manifest.epoch += 1;
         manifest.claim(store, part, self.clock().now_ns())?;
-        // Whoever builds on it put a marker before reading that it was complete.
+        // Whoever builds on it put a marker before reading that it was complete; whoever names it reads
+        // so once more behind the name.
         self.check_not_joined(job, part).inspect_err(|_| {
             manifest.state = SetState::Published;
             // If this fails it is an open part, which can be completed.
@@ -142,10 +144,17 @@ impl Repository {
         })
     }
 
-    /// Fails if another set shows or builds on `part`; gives up one that began to and did not end.
+    /// Fails if `part` has a name, or another set shows or builds on it; gives up one that began to and
+    /// did not end.
     fn check_not_joined(&self, job: JobId, part: SetId) -> Result<()> {
         let store = &**self.store();
         for holder in marker::holders(store, part)? {
+            if let Holder::Name(name) = &holder
+                && names::stands_for(store, name, part)?
+            {
+                let what = format!("part @{part} of job {job} is published as {name}");
+                return Err(Error::new(Kind::Invalid, what));
+            }
             let Holder::Set(other) = holder else { continue };
             let manifest = match Manifest::load(store, other) {
                 Err(error) if error.kind() == Kind::NotFound => {
