@@ -219,6 +219,11 @@ impl Namespace {
         std::mem::take(&mut *self.touched.lock())
     }
 
+    /// Puts back what [`Namespace::take_touched`] took, of which the times were not written.
+    pub(crate) fn touched_still(&self, nodes: Vec<Dir>) {
+        self.touched.lock().extend(nodes);
+    }
+
     /// How many directories have times that their records do not have yet.
     pub(crate) fn touched_count(&self) -> usize {
         self.touched.lock().len()

@@ -360,26 +360,37 @@ impl Session {
 
     /// Writes the times of directories to their records.
     pub(crate) fn write_dir_times(&self) -> Result<()> {
-        for node in self.namespace.take_touched() {
-            let _shape = self.shape();
-            if node.is_removed() || !node.is_touched() {
-                continue;
+        let mut touched = self.namespace.take_touched();
+        while let Some(node) = touched.last() {
+            if let Err(error) = self.write_times_of(node) {
+                // Where there was no room they are written the next time.
+                self.namespace.touched_still(touched);
+                return Err(error);
             }
-            let mut written_ns = 0;
-            let touch = |inode: &mut Inode| {
-                written_ns = node.overlay_times(inode);
-                Ok(())
-            };
-            match node.place() {
-                Some((parent, name)) => match self.amend(&parent, &name, touch) {
-                    // Under a tree that was removed as a whole there is no record any more.
-                    Err(error) if error.kind() == Kind::NotFound => {}
-                    amended => drop(amended?),
-                },
-                None => self.amend_root(touch)?,
-            }
-            node.settle_touch(written_ns);
+            touched.pop();
         }
+        Ok(())
+    }
+
+    fn write_times_of(&self, node: &Dir) -> Result<()> {
+        let _shape = self.shape();
+        if node.is_removed() || !node.is_touched() {
+            return Ok(());
+        }
+        let mut written_ns = 0;
+        let touch = |inode: &mut Inode| {
+            written_ns = node.overlay_times(inode);
+            Ok(())
+        };
+        match node.place() {
+            Some((parent, name)) => match self.amend(&parent, &name, touch) {
+                // Under a tree that was removed as a whole there is no record any more.
+                Err(error) if error.kind() == Kind::NotFound => {}
+                amended => drop(amended?),
+            },
+            None => self.amend_root(touch)?,
+        }
+        node.settle_touch(written_ns);
         Ok(())
     }
 

@@ -319,3 +319,37 @@ fn a_session_that_dies_on_a_full_store_loses_nothing_that_was_synced() {
         }
     }
 }
+
+/// Symptom: directories in which files had been made kept their old times for good, if a flush found no
+/// room for the new ones.
+/// Cause: a flush takes the list of such directories, and gave none of them back.
+/// Fix: it gives back those whose times it did not write.
+#[test]
+fn times_of_directories_are_written_once_there_is_room() {
+    let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+    let repository = Repository::new(store.clone());
+    let mut options = options(Durability::Async);
+    options.tree.log_interval = None;
+    let session = repository.begin(&[], options).expect("begin");
+    let paths = ["/a", "/b", "/c"];
+    for path in paths {
+        session.mkdir(session.root(), &path.as_bytes()[1..], 0o755).expect("mkdir");
+    }
+    let file = session.create_file(session.root(), b"file", 0o644).expect("create");
+    session.flush().expect("flush");
+    let dirs = paths.map(|path| session.dir(path).expect("dir"));
+    // Later than the directories were made, by a clock that ticks every few milliseconds.
+    std::thread::sleep(Duration::from_millis(20));
+    dirs.iter().for_each(|dir| drop(session.mkdir(dir, b"inner", 0o755).expect("mkdir")));
+    store.fill_at(1, Effect::None);
+    assert_eq!(session.sync_file(&file).expect_err("full").kind(), Kind::NoSpace);
+    assert_eq!(session.flush().expect_err("full").kind(), Kind::NoSpace);
+    store.make_room();
+    session.close_file(file).expect("close");
+    let times = |namespace: &Namespace| {
+        paths.map(|path| namespace.stat(path, Follow::No).expect("stat").mtime_ns)
+    };
+    let shown = times(&session);
+    let set = session.publish("published").expect("publish");
+    assert_eq!(times(&repository.open(&[set], Identity::root()).expect("open")), shown);
+}
