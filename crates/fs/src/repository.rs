@@ -352,7 +352,8 @@ impl Session {
     /// `Fenced`; `Closed` after a failed write; what the store reports.
     pub fn complete(&self) -> Result<SetId> {
         let set = self.set();
-        if self.tree().manifest().state == SetState::Published {
+        let is_complete = || self.tree().manifest().state == SetState::Published;
+        if is_complete() {
             return Ok(set);
         }
         let _shown = self.files().show();
@@ -360,6 +361,10 @@ impl Session {
         // A change made between the flush and the commit would be in no table, and in no log that
         // anybody reads, though it was acknowledged.
         self.alone(|| {
+            if is_complete() {
+                // By another thread, for which this one has waited.
+                return Ok(set);
+            }
             let committed = self.tree().commit(|manifest| manifest.state = SetState::Published);
             match &committed {
                 Ok(_) => self.tree().close(format!(

@@ -1,8 +1,9 @@
 //! Publishing: names that are lost to others, answers that are lost on the way, crashes; what was
 //! acknowledged before is in what is published, or the session takes no more.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
@@ -15,6 +16,7 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::tree::Durability;
 
 use crate::gc::{eager, later, options, publish, repository, write};
+use crate::hooked::{HookedStore, Request, When};
 use crate::interleave::Interrupted;
 use crate::verify::assert_sound;
 
@@ -295,4 +297,27 @@ fn a_session_whose_name_is_taken_keeps_everything() {
     std::mem::forget(session);
     publish_left(&plain, set, "m").expect("another name");
     assert!(shows(&plain, "m", "/a"));
+}
+
+/// Symptom: of two threads that published a session under two names one failed with `Closed`. Cause:
+/// it looked whether the set was complete before it waited for the other. Fix: it looks once more.
+#[test]
+fn two_threads_publish_a_session_under_two_names() {
+    let hooked = HookedStore::new(memory());
+    let repository = Repository::new(Arc::new(hooked.clone()));
+    let session = Arc::new(repository.begin(&[], options()).expect("begin"));
+    write(&session, "/f", &[5; 90_000]).expect("write");
+    let (sender, receiver) = mpsc::channel();
+    let other = session.clone();
+    hooked.at(When::Before, Request::SyncLog, "/data/", move || {
+        std::thread::spawn(move || sender.send(other.publish("b")));
+        // Long enough for it to wait for this one.
+        std::thread::sleep(Duration::from_millis(100));
+        Ok(())
+    });
+    let set = session.publish("a").expect("publish");
+    assert!(hooked.has_acted());
+    let other = receiver.recv_timeout(Duration::from_secs(60)).expect("it ends");
+    assert_eq!(other.expect("publish"), set);
+    assert!(shows(&repository, "a", "/f") && shows(&repository, "b", "/f"));
 }
