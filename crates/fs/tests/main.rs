@@ -24,6 +24,7 @@ mod lineages;
 mod many_parts;
 mod model;
 mod operation;
+mod parts;
 mod posix;
 mod publish;
 mod random_operation;
