@@ -333,7 +333,9 @@ impl Session {
         let set = self.set();
         if let Err(error) = names::check_free_for(&*store, name, set) {
             // The session stays, and a caller that ends now relies on everything being in it.
-            self.flush()?;
+            if self.tree().manifest().state == SetState::Open {
+                self.flush()?;
+            }
             return Err(error);
         }
         marker::hold(&*store, set, &Holder::Name(name.to_owned()))?;

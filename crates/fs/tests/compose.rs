@@ -228,7 +228,8 @@ fn nothing_is_copied_up_over_content_that_is_all_new() {
         session.write_file(&file, 0, &[8; FILE_BYTES]).expect("write");
         session.close_file(file).expect("close");
     });
-    let change: [&dyn Fn(&Session, &Arc<OpenFile>); 2] = [
+    type Change<'a> = &'a dyn Fn(&Session, &Arc<OpenFile>);
+    let change: [Change; 2] = [
         &|session, file| session.write_file(file, 0, &[8; FILE_BYTES]).expect("write"),
         &|session, file| {
             let from = session.open_file(session.root(), b"g").expect("open");
