@@ -150,8 +150,9 @@ setup_mpi() {
 }
 
 have_libclang() {
-    local found=(/usr/lib/llvm-*/lib/libclang*.so*)
-    [ -e "${found[0]}" ]
+    # Not libclang-cpp, which other packages bring along and which cannot read headers.
+    compgen -G '/usr/lib/llvm-*/lib/libclang.so*' >/dev/null \
+        || compgen -G '/usr/lib/llvm-*/lib/libclang-[0-9]*.so*' >/dev/null
 }
 
 setup_compare() {

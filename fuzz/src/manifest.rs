@@ -102,6 +102,7 @@ pub fn resume(store: &SharedStore) -> esker_base::Result<Tree> {
             memory_bytes: 1 << 20,
             background: false,
             flush_threads: 1,
+            ..TreeOptions::default()
         },
         retention: |_, _| Verdict::Keep,
         barrier: Arc::new(|| Ok(())),
