@@ -233,8 +233,8 @@ impl AppendLog for SimulatedLog {
         let (machine, caller) = (&self.process.machine, self.process.caller);
         let (mut core, fate) = machine.begin(caller, "append to", &self.name, true);
         let (kept, kind) = self.append_as_fated(&mut core, fate, bytes);
-        drop(core);
         let offset = self.bytes.fetch_add(kept as u64, Ordering::SeqCst);
+        drop(core);
         let Some(kind) = kind else { return Ok(offset) };
         if kind != Kind::NoSpace || kept > 0 {
             self.is_poisoned.store(true, Ordering::SeqCst);
