@@ -61,9 +61,13 @@ impl FileId {
     }
 
     /// The identity under which a stack shows the file that the branch `set` has as `self`
-    /// (`lineage.rs`): other branches may have the same file at other names, as another.
+    /// (`lineage.rs`): other branches may have the same file at other names, as another. A file
+    /// that the branch itself has made keeps its identity, which no other branch shows.
     #[must_use]
     pub fn of_branch(self, set: SetId) -> Self {
+        if self.is_of(set) {
+            return self;
+        }
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.0.to_le_bytes());
         hasher.update(&set.0.to_le_bytes());

@@ -186,7 +186,7 @@ impl Layers {
     /// Whether files found in `layer` are shown as of that layer.
     #[inline]
     pub(crate) fn is_branch(&self, layer: LayerIndex) -> bool {
-        self.lineage.is_branch(layer.0 as usize)
+        layer != LayerIndex::WRITER && self.lineage.is_branch(layer.0 as usize)
     }
 
     /// The inode that a record of `dir`, found in `layer`, says.

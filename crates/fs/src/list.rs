@@ -207,8 +207,10 @@ impl Namespace {
                 }
                 // Those who list make paths of names, and a store may hold any bytes.
                 check_stored_name(dir, name)?;
-                let layer = layers.get(merge.versions()[0]).copied();
-                let layer = layer.unwrap_or(LayerIndex::WRITER);
+                let layer = match layers.is_empty() {
+                    true => LayerIndex::WRITER,
+                    false => layers[merge.versions()[0]],
+                };
                 if visit(&EntryView { namespace: self, block, row, layer, flushes })?.is_break() {
                     return Ok(());
                 }

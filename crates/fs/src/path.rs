@@ -29,11 +29,28 @@ pub fn check_name(name: &[u8]) -> Result<()> {
         );
         return Err(Error::new(Kind::TooLarge, context));
     }
-    let plain = !name.is_empty() && name != b"." && name != b"..";
-    if plain && !name.iter().any(|&byte| byte == b'/' || byte == 0) {
+    let is_reserved = name.len() <= 2 && matches!(name, b"" | b"." | b"..");
+    if !is_reserved && !has_slash_or_zero(name) {
         return Ok(());
     }
     Err(Error::new(Kind::Invalid, format!("{:?} cannot be a file's name", show(name))))
+}
+
+/// Whether `name` holds a slash or a zero byte. Listings ask this of every entry, so it reads eight
+/// bytes at a time, the last eight again.
+#[inline]
+fn has_slash_or_zero(name: &[u8]) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const SLASHES: u64 = u64::from_le_bytes([b'/'; 8]);
+    let has_zero = |word: u64| word.wrapping_sub(ONES) & !word & (ONES << 7) != 0;
+    let matches = |eight: &[u8; 8]| {
+        let word = u64::from_le_bytes(*eight);
+        has_zero(word) || has_zero(word ^ SLASHES)
+    };
+    match name.last_chunk() {
+        Some(last) => matches(last) || name.as_chunks().0.iter().any(matches),
+        None => name.iter().any(|&byte| byte == b'/' || byte == 0),
+    }
 }
 
 /// The components of `path` without empty ones and `.`, after checking its length.
@@ -66,4 +83,25 @@ pub fn split_last(path: &[u8]) -> Result<(&[u8], &[u8])> {
     let name = &trimmed[start..];
     check_name(name)?;
     Ok((&trimmed[..start], name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slash_or_zero_is_found_wherever_it_is() {
+        for length in 1..40 {
+            for at in 0..length {
+                for other in [b'.', b'a', 0x01, 0x2e, 0x30, 0x80, 0xaf, 0xff] {
+                    let mut name = vec![other; length];
+                    assert_eq!(check_name(&name).is_ok(), length > 2 || other != b'.');
+                    for byte in [b'/', 0] {
+                        name[at] = byte;
+                        assert!(check_name(&name).is_err(), "{byte} at {at} of {length}");
+                    }
+                }
+            }
+        }
+    }
 }

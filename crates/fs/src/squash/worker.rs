@@ -16,7 +16,7 @@ use super::copy::DataCopy;
 use super::ranges::Range;
 use super::segments::MappedFile;
 use crate::indexed;
-use crate::inode::{DirId, Entry, Extent, FileKind, INODE, Inode, MAPPED, column};
+use crate::inode::{DirId, Entry, Extent, FileId, FileKind, INODE, Inode, MAPPED, column};
 use crate::layers::{LayerIndex, Layers, dir_of};
 use crate::shape::Shape;
 
@@ -153,8 +153,7 @@ impl Worker<'_> {
         while more {
             let layer = layer_of[merge.versions()[0]];
             if let Some((encoded, decoded)) = merge.lone_block()
-                && !self.is_branch(layer)
-                && self.passes(decoded, to.as_ref())
+                && self.passes(decoded, layer, to.as_ref())
             {
                 self.counts.read += decoded.rows() as u64;
                 self.counts.written += decoded.rows() as u64;
@@ -196,8 +195,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Whether all of a block, which is the only source of its keys, stays as it is.
-    fn passes(&mut self, block: &DecodedBlock, to: Option<&Key>) -> bool {
+    /// Whether all of a block of `layer`, which is the only source of its keys, stays as it is.
+    fn passes(&mut self, block: &DecodedBlock, layer: usize, to: Option<&Key>) -> bool {
         let last = block.rows() - 1;
         if to.is_some_and(|to| block.key(&INODE, last) >= *to) {
             return false;
@@ -207,6 +206,11 @@ impl Worker<'_> {
         }
         if self.job.squash.is_none() {
             return true;
+        }
+        let made_by = block.column(column::ID_HIGH);
+        let is_of_layer = made_by.all_are(made_by.at(0)) && self.is_of_layer(made_by.at(0), layer);
+        if self.is_branch(layer) && !is_of_layer {
+            return false;
         }
         let no_data = |column| block.column(column).all_are(0);
         if ![column::LOG_SET_HIGH, column::LOG_SET_LOW, column::RDEV].into_iter().all(no_data) {
@@ -248,6 +252,13 @@ impl Worker<'_> {
         Fate::Kept
     }
 
+    /// Whether the set of `layer` made the file with these upper bits of an identity. Such files keep
+    /// their identities also in a branch.
+    fn is_of_layer(&self, id_high: u64, layer: usize) -> bool {
+        let set = self.job.squash.map(|squash| squash.stack.bases()[layer].set);
+        set.is_some_and(|set| FileId(u128::from(id_high) << 64).is_of(set))
+    }
+
     fn is_branch(&self, layer: usize) -> bool {
         self.job.squash.is_some_and(|squash| squash.stack.lineage().is_branch(layer))
     }
@@ -267,7 +278,9 @@ impl Worker<'_> {
     /// the stack shows, and sees to its content.
     fn move_content(&mut self, row: &mut Row, layer: usize) -> Result<()> {
         let is_mapped = row.ints[column::ENTRY] == FILE && row.ints[column::RDEV] == MAPPED;
-        if is_mapped || self.is_branch(layer) {
+        if is_mapped
+            || (self.is_branch(layer) && !self.is_of_layer(row.ints[column::ID_HIGH], layer))
+        {
             let mut ints = row.ints;
             INODE.restore(&mut ints);
             let stored = u128::from(ints[column::ID_HIGH]) << 64 | u128::from(ints[column::ID_LOW]);
@@ -326,8 +339,11 @@ impl Worker<'_> {
 /// Names in live directories of the file that `row`, a record of the links directory, is about; none
 /// of other records.
 fn names_of(shape: &Shape, row: &Row) -> Option<u32> {
+    if row.ints[..2] != [u64::MAX; 2] {
+        return None;
+    }
     let id = <[u8; 16]>::try_from(row.strings[column::NAME]).ok()?;
-    (row.ints[..2] == [u64::MAX; 2]).then(|| shape.names_of(u128::from_be_bytes(id)))
+    Some(shape.names_of(u128::from_be_bytes(id)))
 }
 
 /// Gives a file with several names as many links as it has names, at least. Only branches, which do
