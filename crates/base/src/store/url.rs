@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use super::identity::Identity;
 use super::name::UNFINISHED;
+use super::posix::check_file_system;
 use super::{MemoryStore, PosixStore, SharedStore, Store};
 use crate::{Error, Kind, Random, Result};
 
@@ -60,11 +61,13 @@ pub fn open(url: &str) -> Result<SharedStore> {
 }
 
 /// Makes a store at `url` and opens it. A directory that is not there is made. Survives power loss
-/// once it returns. Two write requests, a read and a listing.
+/// once it returns. Two write requests, a read and a listing, and in a directory some thirty requests
+/// that try its file system.
 ///
 /// # Errors
-/// `Exists` if there is a store already, `NotEmpty` if there is something else, `Invalid` for a URL
-/// that names no kind of store, `Denied` and `Unavailable` as the store answers.
+/// `Exists` if there is a store already, `NotEmpty` if there is something else, `Unsupported` if the
+/// file system lacks what a store needs, `Invalid` for a URL that names no kind of store, `Denied`
+/// and `Unavailable` as the store answers.
 pub fn init(url: &str) -> Result<SharedStore> {
     let store: SharedStore = match Location::parse(url)? {
         Location::Directory(path) => {
@@ -72,6 +75,7 @@ pub fn init(url: &str) -> Result<SharedStore> {
             let store = Arc::new(PosixStore::new(&path)?);
             refuse_marked(&*store)?;
             refuse_used_directory(&path)?;
+            check_file_system(&path)?;
             store
         }
         Location::Memory(name) => memory(&name),

@@ -18,6 +18,7 @@ mod directories;
 mod failure;
 mod log;
 mod open_files;
+mod requirements;
 mod walk;
 mod writer;
 
@@ -36,6 +37,7 @@ use self::directories::{Directories, split};
 use self::failure::failed;
 use self::log::PosixLog;
 use self::open_files::OpenFiles;
+pub(super) use self::requirements::check as check_file_system;
 use self::writer::PosixWriter;
 use super::{AppendLog, LogInPlace, ObjectInfo, ObjectWriter, Store, coalesce, name, url};
 use crate::{Error, Kind, Result};
