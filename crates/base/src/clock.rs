@@ -18,13 +18,16 @@ pub trait Clock: Send + Sync + Debug {
     /// milliseconds apart may agree, and the reading may step when an administrator sets the time.
     fn now_ns(&self) -> u64;
 
-    /// Nanoseconds since some moment that stays the same while the process lives; never steps back.
+    /// Nanoseconds since some moment that stays the same while the process lives; never steps back,
+    /// and goes on while the machine is suspended: leases and deadlines end meanwhile, as they do for
+    /// other machines.
     fn monotonic_ns(&self) -> u64;
 }
 
 /// The clock of the machine.
 ///
-/// `now_ns` is `CLOCK_REALTIME_COARSE`: a few nanoseconds a call, no system call.
+/// `now_ns` is `CLOCK_REALTIME_COARSE`: a few nanoseconds a call, no system call. `monotonic_ns` is
+/// `CLOCK_BOOTTIME`, since `CLOCK_MONOTONIC` stands still while the machine is suspended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -34,7 +37,7 @@ impl Clock for SystemClock {
     }
 
     fn monotonic_ns(&self) -> u64 {
-        ns_of(clock_gettime(ClockId::Monotonic))
+        ns_of(clock_gettime(ClockId::Boottime))
     }
 }
 
@@ -92,6 +95,18 @@ mod tests {
         assert!(clock.now_ns() > 1_600_000_000 * NS_PER_SECOND);
         let before = clock.monotonic_ns();
         assert!(clock.monotonic_ns() >= before);
+    }
+
+    /// Symptom: a lease or a deadline lasted longer by the time for which a machine was suspended.
+    /// Cause: `CLOCK_MONOTONIC` stands still meanwhile. It differs from `CLOCK_BOOTTIME` only on a
+    /// machine that was suspended, or in a time namespace: `unshare --time --boottime 1000`.
+    /// Fix: `CLOCK_BOOTTIME`.
+    #[test]
+    fn monotonic_time_counts_suspensions() {
+        let boot_ns = || ns_of(clock_gettime(ClockId::Boottime));
+        let before_ns = boot_ns();
+        let read_ns = SystemClock.monotonic_ns();
+        assert!((before_ns..=boot_ns()).contains(&read_ns));
     }
 
     #[test]
