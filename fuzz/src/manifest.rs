@@ -8,7 +8,7 @@ use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::schema::RowBuffer;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::tables::TableSource;
-use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup, Verdict};
+use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup};
 
 use crate::choices::Choices;
 use crate::records;
@@ -104,7 +104,6 @@ pub fn resume(store: &SharedStore) -> esker_base::Result<Tree> {
             flush_threads: 1,
             ..TreeOptions::default()
         },
-        retention: |_, _| Verdict::Keep,
         barrier: Arc::new(|| Ok(())),
     };
     Tree::resume(setup, SET, &mut |_| Ok(true))

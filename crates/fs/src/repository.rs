@@ -10,7 +10,7 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::schema::Row;
 use esker_table::segment::SegmentRun;
 use esker_table::tables::TableSource;
-use esker_table::tree::{Tree, TreeOptions, TreeSetup, Verdict};
+use esker_table::tree::{Tree, TreeOptions, TreeSetup};
 use esker_table::wal::Logged;
 
 use crate::condemn;
@@ -187,8 +187,6 @@ impl Repository {
             source: self.source.clone(),
             clock: self.clock.clone(),
             options: options.clone(),
-            // What a set removed it hides in every stack: docs/design/0002-garbage.md.
-            retention: |_, _| Verdict::Keep,
             barrier: Arc::new(move || data.sync()),
         }
     }

@@ -12,11 +12,10 @@ use esker_base::Random;
 use esker_base::clock::SystemClock;
 use esker_base::store::{CountedStore, Counts, MemoryStore, PosixStore, SharedStore};
 use esker_table::manifest::{Manifest, SetId};
-use esker_table::schema::Row;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::segment::{LogPlace, Segment};
 use esker_table::tables::TableSource;
-use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup, Verdict};
+use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup};
 
 use crate::records::put;
 
@@ -66,7 +65,6 @@ impl Subject {
             source: source.clone(),
             clock: Arc::new(SystemClock),
             options,
-            retention: |_: &Row, _| Verdict::Keep,
             barrier: Arc::new(|| Ok(())),
         };
         let tree = Tree::create(setup, SET, Manifest::new(vec![], 0)).expect("a fresh set");

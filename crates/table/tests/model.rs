@@ -14,13 +14,9 @@ use esker_table::merge::Merge;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{Key, Row, RowBuffer};
 use esker_table::tables::TableSource;
-use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup, Verdict};
+use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn retention(row: &Row, bottom: bool) -> Verdict {
-    if bottom && row.ints[record::TOMBSTONE] == 1 { Verdict::Drop } else { Verdict::Keep }
-}
 
 fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {
     TreeSetup {
@@ -28,7 +24,6 @@ fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {
         source: TableSource::new(store.clone(), 1 << 20),
         clock: Arc::new(SystemClock),
         options,
-        retention,
         barrier: Arc::new(|| Ok(())),
     }
 }

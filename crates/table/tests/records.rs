@@ -10,7 +10,7 @@ use esker_table::merge::Merge;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{Key, KeyBuffer, Row, RowBuffer};
 use esker_table::tables::TableSource;
-use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup, Verdict};
+use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup};
 
 /// The change set that tests write.
 pub const SET: SetId = SetId(7);
@@ -33,13 +33,8 @@ pub fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {
         source: TableSource::new(store.clone(), 1 << 20),
         clock: Arc::new(SystemClock),
         options,
-        retention: keep_all,
         barrier: Arc::new(|| Ok(())),
     }
-}
-
-fn keep_all(_: &Row, _: bool) -> Verdict {
-    Verdict::Keep
 }
 
 pub fn create(store: &SharedStore, options: TreeOptions) -> Result<Tree> {

@@ -8,11 +8,10 @@ use esker_base::Random;
 use esker_base::clock::SystemClock;
 use esker_base::store::{CountedStore, FaultStore, MemoryStore, SharedStore};
 use esker_table::manifest::{Manifest, SetId};
-use esker_table::schema::Row;
 use esker_table::schema::record::RECORD;
 use esker_table::segment::{LogPlace, Overlay, Segment, SegmentRun};
 use esker_table::tables::TableSource;
-use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup, Verdict};
+use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup};
 
 const SET: SetId = SetId(9 << 64 | 1);
 const FILES: usize = 4;
@@ -34,7 +33,6 @@ fn setup(store: &SharedStore, durability: Durability) -> TreeSetup {
         source: TableSource::new(store.clone(), 1 << 20),
         clock: Arc::new(SystemClock),
         options,
-        retention: |_: &Row, _| Verdict::Keep,
         barrier: Arc::new(|| Ok(())),
     }
 }

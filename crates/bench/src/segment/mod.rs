@@ -14,11 +14,10 @@ use esker_base::clock::SystemClock;
 use esker_base::store::{CountedStore, SharedStore};
 use esker_base::{Clock, Error, Kind, Random, Result};
 use esker_table::manifest::{Manifest, SetId};
-use esker_table::schema::Row;
 use esker_table::schema::record::RECORD;
 use esker_table::segment::{LogPlace, Piece, Segment, SegmentRun, Strides};
 use esker_table::tables::TableSource;
-use esker_table::tree::{Tree, TreeOptions, TreeSetup, Verdict};
+use esker_table::tree::{Tree, TreeOptions, TreeSetup};
 use serde::Serialize;
 
 use self::describe::describe;
@@ -118,7 +117,6 @@ fn setup(store: &SharedStore, options: &TreeOptions) -> TreeSetup {
         source: TableSource::new(store.clone(), CACHE_BYTES),
         clock: Arc::new(SystemClock),
         options: options.clone(),
-        retention: |_: &Row, _| Verdict::Keep,
         barrier: Arc::new(|| Ok(())),
     }
 }

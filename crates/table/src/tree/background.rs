@@ -135,7 +135,7 @@ mod tests {
     use crate::manifest::{Manifest, SetId};
     use crate::schema::record::RECORD;
     use crate::tables::TableSource;
-    use crate::tree::{Tree, TreeOptions, TreeSetup, Verdict};
+    use crate::tree::{Tree, TreeOptions, TreeSetup};
 
     /// Symptom: now and then a writer waited for ever after a flush had failed.
     /// Cause: the failure was set, and those who wait woken, without the lock under which they look
@@ -149,7 +149,6 @@ mod tests {
             source: TableSource::new(store, 1 << 20),
             clock: Arc::new(SystemClock),
             options: TreeOptions { durability: Durability::None, ..TreeOptions::default() },
-            retention: |_, _| Verdict::Keep,
             barrier: Arc::new(|| Ok(())),
         };
         let tree = Tree::create(setup, SetId(1), Manifest::new(vec![], 0))?;

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use esker_base::Result;
 
 use super::room::is_full;
-use super::{Compaction, FlushState, Inner, TIER_RATIO, TIER_RUNS_MAX, Tree, Verdict, Version};
+use super::{Compaction, FlushState, Inner, TIER_RATIO, TIER_RUNS_MAX, Tree, Version};
 use crate::manifest::TableRef;
 use crate::merge::{Cursor, Merge};
 use crate::schema::{Key, Schema};
@@ -77,8 +77,6 @@ impl Inner {
         }
         let merged = &runs[start..end];
         let number = merged[0].number;
-        // Nothing of this set is older than its last run; bases below still need tombstones.
-        let bottom = end == runs.len() && state.manifest.bases.is_empty();
         let tables = state.manifest.tables.iter().filter(|table| {
             table.schema == self.schema.id && merged.iter().any(|run| run.number == table.run)
         });
@@ -88,12 +86,7 @@ impl Inner {
         let mut tables = self.write_run(state, self.schema, |writer| {
             let mut merge = Merge::new(cursors, &Key::FIRST)?;
             while merge.advance()? {
-                let row = merge.row();
-                let mut readable = row;
-                self.schema.restore(&mut readable.ints);
-                if (self.retention)(&readable, bottom) == Verdict::Keep {
-                    writer.push(&row)?;
-                }
+                writer.push(&merge.row())?;
             }
             Ok(())
         })?;

@@ -45,7 +45,7 @@ pub use update::{Draft, Slot};
 
 use crate::manifest::{Manifest, SetId};
 use crate::memtable::{Chunks, FrozenMemtable, Shard};
-use crate::schema::{Row, Schema};
+use crate::schema::Schema;
 use crate::segment::{SegmentBuffer, SegmentLog};
 use crate::tables::TableSource;
 use crate::wal::ShardLog;
@@ -55,18 +55,6 @@ use log::LogState;
 use past::Past;
 use room::{Lack, Lacks, Stall, is_full};
 use version::Version;
-
-/// What becomes of a record when tables are merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It stays.
-    Keep,
-    /// Nothing older can be below it: it goes.
-    Drop,
-}
-
-/// Decides whether a record, in readable form, is needed; `bottom` says that nothing is below.
-pub type Retention = fn(row: &Row, bottom: bool) -> Verdict;
 
 /// Makes durable what records refer to, such as file data.
 pub type Barrier = Arc<dyn Fn() -> Result<()> + Send + Sync>;
@@ -100,7 +88,6 @@ struct Inner {
     source: TableSource,
     clock: Arc<dyn Clock>,
     options: TreeOptions,
-    retention: Retention,
     barrier: Barrier,
     shards: Box<[CachePadded<Mutex<LiveShard>>]>,
     /// Taken after all shards.

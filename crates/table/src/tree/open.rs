@@ -11,9 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use super::background::Threads;
 use super::hint::Hint;
 use super::log::LogState;
-use super::{
-    Barrier, FlushState, Inner, LiveShard, Pending, Retention, Tree, TreeOptions, Version,
-};
+use super::{Barrier, FlushState, Inner, LiveShard, Pending, Tree, TreeOptions, Version};
 use crate::manifest::{Manifest, SetId, SetState};
 use crate::memtable::{Chunks, SHARD_BYTES_MAX, SHARDS};
 use crate::schema::{Row, Schema};
@@ -37,8 +35,6 @@ pub struct TreeSetup {
     pub clock: Arc<dyn Clock>,
     /// Promises and limits.
     pub options: TreeOptions,
-    /// Which records merges may drop.
-    pub retention: Retention,
     /// Called before records become durable: what they refer to must be by then.
     pub barrier: Barrier,
 }
@@ -127,7 +123,6 @@ impl Tree {
             source: setup.source,
             clock: setup.clock,
             options: setup.options,
-            retention: setup.retention,
             barrier: setup.barrier,
             shards: (0..SHARDS)
                 .map(|number| LiveShard::new(setup.schema, number, chunks.clone()))

@@ -75,7 +75,7 @@ mod tests {
     use crate::manifest::{Manifest, SetId};
     use crate::schema::record::{self, RECORD};
     use crate::tables::TableSource;
-    use crate::tree::{Tree, TreeOptions, TreeSetup, Verdict};
+    use crate::tree::{Tree, TreeOptions, TreeSetup};
 
     fn tree() -> Result<Tree> {
         let store: SharedStore = Arc::new(MemoryStore::new());
@@ -84,7 +84,6 @@ mod tests {
             source: TableSource::new(store, 1 << 20),
             clock: Arc::new(SystemClock),
             options: TreeOptions { background: false, ..TreeOptions::default() },
-            retention: |_, _| Verdict::Keep,
             barrier: Arc::new(|| Ok(())),
         };
         Tree::create(setup, SetId(1), Manifest::new(vec![], 0))

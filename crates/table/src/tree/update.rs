@@ -286,7 +286,7 @@ mod tests {
     use crate::manifest::{Manifest, SetId};
     use crate::schema::record::RECORD;
     use crate::tables::TableSource;
-    use crate::tree::{TreeOptions, TreeSetup, Verdict};
+    use crate::tree::{TreeOptions, TreeSetup};
 
     const SET: SetId = SetId(1);
 
@@ -300,7 +300,6 @@ mod tests {
                 background: false,
                 ..TreeOptions::default()
             },
-            retention: |_, _| Verdict::Keep,
             barrier: Arc::new(|| Ok(())),
         }
     }
