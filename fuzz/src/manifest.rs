@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use esker_base::clock::ManualClock;
 use esker_base::store::{MemoryStore, SharedStore};
-use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
+use esker_table::manifest::{JobMembership, Manifest, SetId, SetState, TableRef};
 use esker_table::schema::RowBuffer;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::tables::TableSource;
@@ -44,7 +44,7 @@ fn made(choices: &mut Choices) -> Manifest {
     manifest.last_seq = number(choices);
     manifest.log_floor = number(choices);
     manifest.state =
-        [SetState::Open, SetState::Published, SetState::Condemned][choices.below(16) % 3];
+        [SetState::Open, SetState::Published, SetState::Doomed][choices.below(16) % 3];
     manifest.bases = (0..choices.u8() % 3).map(|_| SetId(u128::from(choices.u64()))).collect();
     for run in (0..u64::from(choices.u8() % 4)).rev() {
         let (a, b) = (records::key(&RECORD, choices), records::key(&RECORD, choices));
@@ -64,6 +64,11 @@ fn made(choices: &mut Choices) -> Manifest {
     }
     manifest.obsolete = (0..choices.u8() % 4).map(|_| choices.u64()).collect();
     manifest.data_sets = (0..choices.u8() % 3).map(|_| SetId(u128::from(choices.u64()))).collect();
+    manifest.has_unsealed_logs = choices.u8() % 4 == 0;
+    if choices.u8() % 4 == 0 {
+        let rank = (choices.u8() % 2 == 0).then(|| u32::from(choices.u8()));
+        manifest.job = Some(JobMembership { job: u128::from(choices.u64()), rank });
+    }
     for _ in 0..choices.u8() % 3 {
         manifest.properties.insert(text(choices), text(choices));
     }

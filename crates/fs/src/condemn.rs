@@ -25,11 +25,6 @@ use esker_table::manifest::{EPOCH_MAX, Manifest, NUMBER_MAX, SetId, SetState};
 use crate::marker::{self, Holder};
 use crate::names;
 
-/// Property of a condemned manifest: the state to restore, or that deletion was decided.
-const PROPERTY: &str = "esker.collect";
-const DOOMED: &str = "doomed";
-const OPEN: &str = "open";
-const PUBLISHED: &str = "published";
 /// Others that commit at the same time are met at most this often in a row.
 const TRIES_MAX: usize = 8;
 /// How long a reader that cannot restore a set waits first; then twice as long each time.
@@ -59,12 +54,10 @@ pub(crate) enum Verdict {
 
 /// How far the deletion of the set of `manifest` has come.
 pub(crate) fn phase(manifest: &Manifest) -> Phase {
-    if manifest.state != SetState::Condemned {
-        return Phase::Live;
-    }
-    match manifest.properties.get(PROPERTY).map(String::as_str) {
-        Some(OPEN | PUBLISHED) => Phase::Condemned,
-        _ => Phase::Doomed,
+    match manifest.state {
+        SetState::Open | SetState::Published => Phase::Live,
+        SetState::CondemnedOpen | SetState::CondemnedPublished => Phase::Condemned,
+        SetState::Doomed => Phase::Doomed,
     }
 }
 
@@ -85,9 +78,8 @@ fn commit(manifest: &mut Manifest, store: &dyn Store, set: SetId, now_ns: u64) -
 
 /// Takes back that a set was condemned; false if somebody else committed first.
 fn restore(store: &dyn Store, set: SetId, mut manifest: Manifest) -> Result<bool> {
-    let state = manifest.properties.remove(PROPERTY);
-    manifest.state = match state.as_deref() {
-        Some(OPEN) => SetState::Open,
+    manifest.state = match manifest.state {
+        SetState::CondemnedOpen => SetState::Open,
         _ => SetState::Published,
     };
     // What is obsolete is as old as it was: the time of the snapshot stays.
@@ -163,16 +155,17 @@ pub(crate) fn doom(
                 }
             }
             Phase::Condemned => {
-                manifest.properties.insert(PROPERTY.into(), DOOMED.into());
+                manifest.state = SetState::Doomed;
                 if commit(&mut manifest, store, set, now_ns)? {
                     return Ok(Verdict::Doomed(Box::new(manifest)));
                 }
             }
             Phase::Live if is_held(store, set, stale)? => return Ok(Verdict::Kept),
             Phase::Live => {
-                let state = if manifest.state == SetState::Open { OPEN } else { PUBLISHED };
-                manifest.properties.insert(PROPERTY.into(), state.into());
-                manifest.state = SetState::Condemned;
+                manifest.state = match manifest.state {
+                    SetState::Open => SetState::CondemnedOpen,
+                    _ => SetState::CondemnedPublished,
+                };
                 // Somebody who commits to a set that nobody holds is about to hold it.
                 if !commit(&mut manifest, store, set, now_ns)? {
                     return Ok(Verdict::Kept);
@@ -219,8 +212,7 @@ pub(crate) fn doom_unreadable(
 fn doom_after(store: &dyn Store, set: SetId, number: u64, epoch: u64, now_ns: u64) -> Result<bool> {
     let mut manifest = Manifest::new(Vec::new(), now_ns);
     (manifest.number, manifest.epoch) = (number, epoch);
-    manifest.state = SetState::Condemned;
-    manifest.properties.insert(PROPERTY.into(), DOOMED.into());
+    manifest.state = SetState::Doomed;
     if commit(&mut manifest, store, set, now_ns)? {
         return Ok(true);
     }

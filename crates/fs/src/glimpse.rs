@@ -25,7 +25,7 @@ impl Repository {
     /// `NotFound` if the set is gone or being deleted; as [`Repository::open`].
     pub fn glimpse(&self, set: SetId, identity: Identity) -> Result<Namespace> {
         let manifest = Manifest::load(&**self.store(), set)?;
-        if manifest.state == SetState::Condemned {
+        if manifest.state.is_condemned() {
             let context = format!("change set {set} is being deleted");
             return Err(Error::new(Kind::NotFound, context));
         }

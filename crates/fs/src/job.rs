@@ -18,7 +18,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use esker_base::{Error, Kind, Random, Result};
-use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
+use esker_table::manifest::{JobMembership, Manifest, SetId, SetState, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::{Key, KeyBuffer};
 use esker_table::segment::{Overlay, RUN, SEGMENT, Segment, SegmentTables};
@@ -26,8 +26,8 @@ use esker_table::tables::Tables;
 use hashbrown::HashSet;
 
 use self::find::Found;
+pub use self::parts::JobPart;
 pub(crate) use self::parts::joined_job;
-pub use self::parts::{JOB, JobPart, RANK};
 use self::resolve::{JobLayers, Resolved};
 use self::same_file::Cover;
 use crate::condemn;
@@ -172,11 +172,11 @@ impl Repository {
             manifest.last_seq = manifest.last_seq.max(part.last_seq);
             manifest.data_sets.extend_from_slice(&part.data_sets);
             for (property, value) in &part.properties {
-                if property != RANK {
-                    manifest.properties.entry(property.clone()).or_insert(value.clone());
-                }
+                manifest.properties.entry(property.clone()).or_insert(value.clone());
             }
         }
+        let membership = manifests.iter().find_map(|part| part.job);
+        manifest.job = membership.map(|part| JobMembership { rank: None, ..part });
         let layers: Vec<Tables> =
             manifests.iter().map(|part| Tables::new(&part.tables, &INODE, self.source())).collect();
         let bases = load_stack(self.source(), &manifest.bases)?;

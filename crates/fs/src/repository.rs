@@ -6,7 +6,7 @@ use std::sync::Arc;
 use esker_base::clock::SystemClock;
 use esker_base::store::{SharedStore, Store};
 use esker_base::{Clock, Error, Kind, Result};
-use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 use esker_table::schema::Row;
 use esker_table::segment::SegmentRun;
 use esker_table::tables::TableSource;
@@ -18,7 +18,7 @@ use crate::data::DataLogs;
 use crate::dependency;
 use crate::identity::Identity;
 use crate::inode::{INODE, Inode};
-use crate::job::{JOB, RANK, joined_job};
+use crate::job::joined_job;
 use crate::layers::{BaseSet, Layers, load_stack};
 use crate::marker::{self, Holder};
 use crate::names::{self, PublishedName};
@@ -108,8 +108,18 @@ impl Repository {
     /// # Errors
     /// As [`Repository::open`].
     pub fn begin(&self, bases: &[SetId], options: SessionOptions) -> Result<Session> {
+        self.begin_as(None, bases, options)
+    }
+
+    /// As [`Repository::begin`], of a set that belongs to a job.
+    pub(crate) fn begin_as(
+        &self,
+        job: Option<JobMembership>,
+        bases: &[SetId],
+        options: SessionOptions,
+    ) -> Result<Session> {
         let set = self.draw_set_id();
-        self.begin_set(set, bases, options).inspect_err(|_| {
+        self.begin_set((set, job), bases, options).inspect_err(|_| {
             // Nothing was begun; what stays behind is an open set that nobody holds.
             let store = &**self.store();
             let _ = marker::release(store, set, &Holder::Session);
@@ -119,7 +129,12 @@ impl Repository {
         })
     }
 
-    fn begin_set(&self, set: SetId, bases: &[SetId], options: SessionOptions) -> Result<Session> {
+    fn begin_set(
+        &self,
+        (set, job): (SetId, Option<JobMembership>),
+        bases: &[SetId],
+        options: SessionOptions,
+    ) -> Result<Session> {
         let store = &**self.store();
         // Markers first, then a look at what they hold: see `marker.rs`. If a collector swept them
         // meanwhile, the set cannot begin: see `condemn.rs`.
@@ -129,6 +144,7 @@ impl Repository {
         }
         let stack = load_stack(&self.source, bases)?;
         let mut manifest = Manifest::new(bases.to_vec(), self.clock.now_ns());
+        manifest.job = job;
         manifest.properties.clone_from(&options.properties);
         let data = Arc::new(DataLogs::new(self.store().clone(), set, manifest.epoch << 32));
         let tree = Tree::create(self.setup(&options.tree, &data), set, manifest)?;
@@ -412,8 +428,6 @@ impl Session {
         manifest.tables.clone_from(&own.tables);
         manifest.data_sets.clone_from(&own.data_sets);
         manifest.properties.clone_from(&own.properties);
-        // Of a part of a job it is none itself.
-        manifest.properties.retain(|name, _| ![JOB, RANK].contains(&name.as_str()));
         // Nothing else holds it: without its name it is garbage.
         marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
         manifest.claim(&*store, snapshot, self.now_ns())?;

@@ -6,10 +6,10 @@ use esker_base::clock::{Clock, SystemClock};
 use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::identity::Identity;
 use esker_fs::inode::{DirId, Entry, FileId, FileKind, INODE, Inode, key};
-use esker_fs::job::{JOB, JobId, RANK};
+use esker_fs::job::JobId;
 use esker_fs::marker::{self, Holder};
 use esker_fs::namespace::Follow;
-use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 use esker_table::run_writer::RunWriter;
 
 use crate::gc::repository;
@@ -21,8 +21,7 @@ const JOB_ID: JobId = JobId(9);
 fn write_part(store: &SharedStore, rank: u32, has_table: bool) -> SetId {
     let set = SetId(u128::from(rank + 1) << 64 | 7);
     let mut manifest = Manifest::new(Vec::new(), 1);
-    manifest.properties.insert(JOB.into(), JOB_ID.to_string());
-    manifest.properties.insert(RANK.into(), rank.to_string());
+    manifest.job = Some(JobMembership { job: JOB_ID.0, rank: Some(rank) });
     if has_table {
         let out = DirId::child(DirId::ROOT, 0, b"out");
         let directory = Inode { id: out.0, ..Inode::new(Entry::Is(FileKind::Directory), 0o755, 1) };

@@ -1,16 +1,18 @@
 //! Parts of jobs that have names or snapshots of their own.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_base::store::MemoryStore;
 use esker_fs::identity::Identity;
-use esker_fs::job::JobId;
+use esker_fs::job::{JobId, JobPart};
 use esker_fs::namespace::{Follow, Namespace};
 use esker_fs::repository::Repository;
-use esker_table::manifest::SetId;
+use esker_fs::session::SessionOptions;
+use esker_table::manifest::{Manifest, SetId};
 
-use crate::gc::{options, write};
+use crate::gc::{eager, options, write};
 
 fn repository() -> Repository {
     Repository::new(Arc::new(MemoryStore::new()))
@@ -56,5 +58,53 @@ fn a_part_with_a_name_is_not_opened_again() {
     let shown = repository.open(&[set], Identity::root()).expect("open");
     assert_eq!(read(&shown, "/f"), [1; 900]);
     repository.delete("part").expect("delete");
-    assert_eq!(repository.reopen_parts(id).expect("open again").len(), 1);
+    assert_eq!(repository.reopen_parts(id).expect("it was given up"), []);
+}
+
+/// Symptom: a part that had been given up was listed, joined and opened again until it was collected.
+/// Cause: parts were all sets that name the job.
+/// Fix: only those that somebody holds for their own sake, or for the job's.
+#[test]
+fn a_part_that_was_given_up_is_none() {
+    let repository = repository();
+    let id = JobId::random();
+    let given_up = repository.begin_part(id, 0, &[], options()).expect("begin");
+    write(&given_up, "/f", &[1; 900]).expect("write");
+    given_up.snapshot("snapshot").expect("snapshot");
+    let kept = repository.begin_part(id, 0, &[], options()).expect("begin");
+    write(&kept, "/f", &[2; 900]).expect("write");
+    assert_eq!(repository.parts(id).expect("parts").len(), 2);
+    repository.abandon(given_up.set()).expect("abandon");
+    let part = |is_complete| JobPart { rank: 0, set: kept.set(), is_complete };
+    assert_eq!(repository.parts(id).expect("parts"), [part(false)]);
+    kept.complete().expect("complete");
+    repository.publish_job(&[kept.set()], "job").expect("publish");
+    assert_eq!(repository.parts(id).expect("parts"), [part(true)], "the job holds it");
+    assert_eq!(repository.reopen_parts(id).expect_err("it is joined").kind(), Kind::Invalid);
+}
+
+/// Symptom: a session whose user gave it certain properties was deleted, or taken for a part of a job.
+/// Cause: what collections and jobs note of a set was kept among the words that users give it.
+/// Fix: these are fields of the manifest.
+#[test]
+fn what_a_user_says_of_a_set_decides_nothing() {
+    let repository = repository();
+    let id = JobId::random();
+    let words = [
+        ("esker.job", id.to_string()),
+        ("esker.rank", "0".to_owned()),
+        ("esker.collect", "doomed".to_owned()),
+    ];
+    let words: BTreeMap<String, String> =
+        words.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let options = SessionOptions { properties: words.clone(), ..options() };
+    let session = repository.begin(&[], options).expect("begin");
+    write(&session, "/f", &[1; 900]).expect("write");
+    let set = session.publish("named").expect("publish");
+    assert_eq!(repository.parts(id).expect("parts"), []);
+    repository.gc(&eager()).expect("gc");
+    let manifest = Manifest::load(&**repository.store(), set).expect("manifest");
+    assert_eq!((manifest.properties, manifest.job), (words, None));
+    let shown = repository.open(&[set], Identity::root()).expect("open");
+    assert_eq!(read(&shown, "/f"), [1; 900]);
 }

@@ -139,7 +139,7 @@ impl World {
         let lineages = std::mem::take(&mut self.truth.lock().lineages);
         for (set, mut lineage) in lineages {
             let is_gone = Manifest::load(&**repository.store(), set)
-                .is_ok_and(|manifest| manifest.state == SetState::Condemned);
+                .is_ok_and(|manifest| manifest.state.is_condemned());
             if is_gone && self.history.is_eager() {
                 // A collector without a grace took it when it was just begun.
                 continue;

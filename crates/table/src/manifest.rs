@@ -1,9 +1,12 @@
 //! Manifest: what a change set consists of; numbered snapshots of which the highest rules.
 //!
-//! Layout: docs/format/manifest.md. This file is its only encoder and decoder.
+//! Layout: docs/format/manifest.md. This module is its only encoder and decoder.
 //! Invariants: (1) `put_if_absent` of the next number is the only commit; (2) epochs never sink;
 //! (3) within one run, tables' key ranges ascend and do not overlap.
 //! Source: DeltaFS thesis §4.3 (manifest objects); DESIGN §1.3 (references carry key ranges).
+
+mod job;
+mod table_ref;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,13 +15,15 @@ use std::str::FromStr;
 use esker_base::store::Store;
 use esker_base::{Error, Kind, Result};
 
+pub use job::JobMembership;
+pub use table_ref::TableRef;
+
 use crate::block::BLOCK_ROWS_MAX;
-use crate::schema::{KEY_INTS_MAX, KEY_TEXT_BYTES_MAX, Key, KeyBuffer};
-use crate::table::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
+use crate::table::TABLE_DATA_BYTES_MAX;
 use crate::wire::{Damage, Input, put_bytes, put_varint};
 
 const MAGIC: [u8; 8] = *b"ESKERMNF";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// A reader refuses larger manifests.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// Bases, tables, properties and other entries that a manifest may list, of each kind.
@@ -67,63 +72,19 @@ pub enum SetState {
     Open = 0,
     /// Complete; other sets may build on it.
     Published = 1,
-    /// Garbage collection is about to delete it.
-    Condemned = 2,
+    /// It was open, and a collection deletes it unless somebody holds it.
+    CondemnedOpen = 2,
+    /// It was published, and a collection deletes it unless somebody holds it.
+    CondemnedPublished = 3,
+    /// A collection deletes it.
+    Doomed = 4,
 }
 
-/// A table that a change set shows, or part of one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableRef {
-    /// The set in whose folder the object is.
-    pub set: SetId,
-    /// Its number there.
-    pub number: u64,
-    /// [`crate::schema::Schema::id`] of its records.
-    pub schema: u16,
-    /// Tables of one run do not overlap; a higher run is newer and wins.
-    pub run: u64,
-    /// Bytes of the object.
-    pub bytes: u64,
-    /// Bytes of its tail.
-    pub tail_bytes: u64,
-    /// Records in the whole object.
-    pub rows: u64,
-    /// Highest sequence number in it.
-    pub seq_max: u64,
-    /// First visible key.
-    pub first: KeyBuffer,
-    /// Last visible key.
-    pub last: KeyBuffer,
-}
-
-impl TableRef {
-    /// The folder of a set's tables.
+impl SetState {
+    /// Whether a collection is about to delete the set.
     #[must_use]
-    pub fn folder(set: SetId) -> String {
-        format!("set/{set}/table/")
-    }
-
-    /// The object's name.
-    #[must_use]
-    pub fn name(&self) -> String {
-        format!("{}{:016x}", Self::folder(self.set), self.number)
-    }
-
-    /// Whether a manifest may list it.
-    fn is_within_bounds(&self) -> bool {
-        let keys = [&self.first, &self.last];
-        self.bytes <= TABLE_DATA_BYTES_MAX + TAIL_BYTES_MAX
-            && self.tail_bytes <= self.bytes
-            && self.rows <= ROWS_MAX
-            && self.number.max(self.run) <= NUMBER_MAX
-            && keys.into_iter().all(|key| key.string.len() <= KEY_TEXT_BYTES_MAX)
-    }
-
-    /// Whether `key` is in the visible range.
-    #[inline]
-    #[must_use]
-    pub fn shows(&self, key: &Key) -> bool {
-        self.first.key() <= *key && *key <= self.last.key()
+    pub fn is_condemned(self) -> bool {
+        matches!(self, Self::CondemnedOpen | Self::CondemnedPublished | Self::Doomed)
     }
 }
 
@@ -154,6 +115,11 @@ pub struct Manifest {
     /// Sets whose data logs its records refer to though it neither builds on them nor shows a table
     /// of theirs, ascending.
     pub data_sets: Vec<SetId>,
+    /// The job to which the set belongs.
+    pub job: Option<JobMembership>,
+    /// True if the set's records may refer to data logs that their writer still writes in place: a
+    /// new writer copies such bytes when it takes the set over.
+    pub has_unsealed_logs: bool,
     /// Words about the set, for people.
     pub properties: BTreeMap<String, String>,
 }
@@ -174,6 +140,8 @@ impl Manifest {
             tables: Vec::new(),
             obsolete: Vec::new(),
             data_sets: Vec::new(),
+            job: None,
+            has_unsealed_logs: false,
             properties: BTreeMap::new(),
         }
     }
@@ -236,7 +204,7 @@ impl Manifest {
         }
         put_varint(&mut out, self.tables.len() as u64);
         for table in &self.tables {
-            encode_table(table, &mut out);
+            table_ref::encode_table(table, &mut out);
         }
         put_varint(&mut out, self.obsolete.len() as u64);
         for number in &self.obsolete {
@@ -246,6 +214,8 @@ impl Manifest {
         for set in &self.data_sets {
             out.extend_from_slice(&set.0.to_le_bytes());
         }
+        job::encode_job(self.job, &mut out);
+        out.push(u8::from(self.has_unsealed_logs));
         put_varint(&mut out, self.properties.len() as u64);
         for (name, value) in &self.properties {
             put_bytes(&mut out, name.as_bytes());
@@ -269,12 +239,14 @@ impl Manifest {
             return Err(Damage { offset: body.len(), what: "a manifest's checksum" });
         }
         if input.u16()? != VERSION {
-            return Err(Damage { offset: MAGIC.len(), what: "a manifest of format version 2" });
+            return Err(Damage { offset: MAGIC.len(), what: "a manifest of format version 3" });
         }
         let state = match input.u8()? {
             0 => SetState::Open,
             1 => SetState::Published,
-            2 => SetState::Condemned,
+            2 => SetState::CondemnedOpen,
+            3 => SetState::CondemnedPublished,
+            4 => SetState::Doomed,
             _ => return Err(input.damage("a known state")),
         };
         let mut manifest = Self::new(Vec::new(), 0);
@@ -289,7 +261,7 @@ impl Manifest {
             manifest.bases.push(SetId(input.u128()?));
         }
         for _ in 0..input.varint_max(ENTRIES_MAX, "a number of tables")? {
-            manifest.tables.push(decode_table(&mut input)?);
+            manifest.tables.push(table_ref::decode_table(&mut input)?);
         }
         for _ in 0..input.varint_max(ENTRIES_MAX, "a number of obsolete tables")? {
             manifest.obsolete.push(input.varint()?);
@@ -297,6 +269,12 @@ impl Manifest {
         for _ in 0..input.varint_max(ENTRIES_MAX, "a number of sets of data")? {
             manifest.data_sets.push(SetId(input.u128()?));
         }
+        manifest.job = job::decode_job(&mut input)?;
+        manifest.has_unsealed_logs = match input.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(input.damage("whether logs are unsealed")),
+        };
         for _ in 0..input.varint_max(ENTRIES_MAX, "a number of properties")? {
             let name = decode_text(&mut input)?;
             let value = decode_text(&mut input)?;
@@ -534,41 +512,6 @@ impl Manifest {
 
 fn is_race(error: &Error) -> bool {
     matches!(error.kind(), Kind::Conflict | Kind::Fenced)
-}
-
-fn encode_table(table: &TableRef, out: &mut Vec<u8>) {
-    out.extend_from_slice(&table.set.0.to_le_bytes());
-    out.extend_from_slice(&table.schema.to_le_bytes());
-    for value in [table.number, table.run, table.bytes, table.tail_bytes, table.rows, table.seq_max]
-    {
-        put_varint(out, value);
-    }
-    for key in [&table.first, &table.last] {
-        for int in key.ints {
-            put_varint(out, int);
-        }
-        put_bytes(out, &key.string);
-    }
-}
-
-fn decode_table(input: &mut Input) -> Result<TableRef, Damage> {
-    let set = SetId(input.u128()?);
-    let schema = input.u16()?;
-    let mut values = [0; 6];
-    for value in &mut values {
-        *value = input.varint()?;
-    }
-    let [number, run, bytes, tail_bytes, rows, seq_max] = values;
-    let mut key = || -> Result<KeyBuffer, Damage> {
-        let mut ints = [0; KEY_INTS_MAX];
-        for int in &mut ints {
-            *int = input.varint()?;
-        }
-        let string = input.bytes(KEY_TEXT_BYTES_MAX, "a key's string within bounds")?.to_vec();
-        Ok(KeyBuffer { ints, string })
-    };
-    let (first, last) = (key()?, key()?);
-    Ok(TableRef { set, number, schema, run, bytes, tail_bytes, rows, seq_max, first, last })
 }
 
 fn decode_text(input: &mut Input) -> Result<String, Damage> {

@@ -14,7 +14,7 @@ use esker_base::store::identity::Identity;
 use esker_base::store::{MemoryStore, SharedStore, Store};
 use esker_table::block::BlockBuilder;
 use esker_table::column::{Ints, StringsBuilder};
-use esker_table::manifest::{Manifest, SetId, TableRef};
+use esker_table::manifest::{JobMembership, Manifest, SetId, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KeyBuffer, RowBuffer};
@@ -249,7 +249,9 @@ fn manifest() {
     });
     manifest.obsolete.push(5);
     manifest.data_sets.push(SetId(0xD));
-    manifest.properties.insert("job".into(), "7".into());
+    manifest.job = Some(JobMembership { job: 0x9, rank: Some(4) });
+    manifest.has_unsealed_logs = true;
+    manifest.properties.insert("program".into(), "7".into());
     assert_documented("manifest.md", "manifest", &manifest.encode().expect("within bounds"));
 }
 

@@ -3,6 +3,7 @@
 use clap::Args;
 use esker_base::Result;
 use esker_fs::graph::GraphNode;
+use esker_fs::job::JobId;
 use esker_fs::marker::Holder;
 use esker_table::manifest::SetState;
 use serde_json::json;
@@ -46,7 +47,7 @@ impl Log {
             repository.graph(&sets_of(&repository, &self.stacks)?)?
         };
         // Their last manifests stay for a while after everything else of them is gone.
-        nodes.retain(|node| node.state() != Some(SetState::Condemned));
+        nodes.retain(|node| !node.state().is_some_and(SetState::is_condemned));
         if context.out.is_json() {
             let mut nodes = nodes.iter().take(self.limit);
             return nodes.try_for_each(|node| context.out.json(object(node)));
@@ -121,6 +122,10 @@ pub fn object(node: &GraphNode) -> serde_json::Value {
         Ok(manifest) => {
             object["created_ns"] = manifest.created_ns.into();
             object["written_ns"] = manifest.written_ns.into();
+            if let Some(membership) = manifest.job {
+                object["job"] = JobId(membership.job).to_string().into();
+                object["rank"] = membership.rank.into();
+            }
             object["properties"] = json!(manifest.properties);
         }
         Err(error) => object["error"] = error.clone().into(),

@@ -4,6 +4,7 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use esker_base::Result;
 use esker_fs::columns;
+use esker_fs::job::JobId;
 use esker_fs::repository::Repository;
 use esker_table::manifest::{Manifest, TableRef};
 use serde_json::json;
@@ -65,6 +66,10 @@ impl Show {
         }
         for holder in &node.holders {
             field("held by", holder.to_string())?;
+        }
+        if let Some(membership) = manifest.job {
+            let rank = membership.rank.map_or(String::new(), |rank| format!(", rank {rank}"));
+            field("job", format!("{}{rank}", JobId(membership.job)))?;
         }
         for (name, value) in &manifest.properties {
             field("property", format!("{name} = {value}"))?;

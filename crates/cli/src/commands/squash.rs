@@ -86,7 +86,7 @@ impl Compact {
                 session.flush()?;
                 session.compact()
             }
-            SetState::Condemned => {
+            SetState::CondemnedOpen | SetState::CondemnedPublished | SetState::Doomed => {
                 Err(Error::new(Kind::NotFound, format!("change set {set} is being deleted")))
             }
         }

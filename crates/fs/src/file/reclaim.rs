@@ -24,7 +24,6 @@ use hashbrown::HashMap;
 use crate::data::{PIECE_BYTES, folder, log_name, read_mapped};
 use crate::gc::Place;
 use crate::inode::{DirId, Extent, FileKind, INODE, Inode};
-use crate::job::JOB;
 use crate::marker::{self, Holder};
 use crate::session::Session;
 
@@ -44,7 +43,7 @@ impl Session {
         let _alone = self.content_alone();
         let manifest = self.tree().manifest();
         // Segments of other parts of a job may show what is in the logs of this one.
-        if manifest.state != SetState::Open || manifest.properties.contains_key(JOB) {
+        if manifest.state != SetState::Open || manifest.job.is_some() {
             return Ok(0);
         }
         self.data().end_idle();

@@ -17,7 +17,6 @@ use hashbrown::HashSet;
 use super::{Collection, Known};
 use crate::condemn::{self, Phase};
 use crate::inode::{INODE, column};
-use crate::job::JOB;
 use crate::marker::{self, Holder};
 
 /// What the name of an object in a set's folder says.
@@ -208,7 +207,7 @@ impl Collection<'_> {
             return Ok(());
         }
         // Before a part is published only other parts may know what is in its logs.
-        let is_part = manifest.properties.contains_key(JOB);
+        let is_part = manifest.job.is_some();
         if is_part && marker::is_held(self.store(), set, &Holder::Session)? {
             return Ok(());
         }

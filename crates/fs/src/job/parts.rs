@@ -3,10 +3,10 @@
 //! A part names its job and its rank in every manifest, and has a session's marker until the job is
 //! published. The set in which parts are joined names the job and no rank.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use esker_base::{Error, Kind, Result};
-use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 
 use super::JobId;
 use crate::condemn::{self, Phase};
@@ -14,11 +14,6 @@ use crate::marker::{self, Holder};
 use crate::names;
 use crate::repository::Repository;
 use crate::session::{Session, SessionOptions};
-
-/// Property of a part that names its job.
-pub const JOB: &str = "esker.job";
-/// Property of a part that gives its rank.
-pub const RANK: &str = "esker.rank";
 
 /// A part of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,9 +27,9 @@ pub struct JobPart {
 }
 
 /// The job whose parts the set of `manifest` joins, if it is such a set.
-pub(crate) fn joined_job(manifest: &Manifest) -> Option<&str> {
-    let job = manifest.properties.get(JOB)?;
-    (!manifest.properties.contains_key(RANK)).then_some(job)
+pub(crate) fn joined_job(manifest: &Manifest) -> Option<JobId> {
+    let membership = manifest.job.filter(|membership| membership.rank.is_none())?;
+    Some(JobId(membership.job))
 }
 
 impl Repository {
@@ -48,20 +43,20 @@ impl Repository {
         job: JobId,
         rank: u32,
         bases: &[SetId],
-        mut options: SessionOptions,
+        options: SessionOptions,
     ) -> Result<Session> {
-        options.properties.insert(JOB.into(), job.to_string());
-        options.properties.insert(RANK.into(), rank.to_string());
-        self.begin(bases, options)
+        let membership = JobMembership { job: job.0, rank: Some(rank) };
+        self.begin_as(Some(membership), bases, options)
     }
 
-    /// The parts of `job`, by rank. Cost: a look at every change set of the store.
+    /// The parts of `job`, by rank, but for those that were given up. Cost: a look at every change set
+    /// of the store, and a listing of all markers.
     ///
     /// # Errors
     /// `Corrupt` if a set that may be a part cannot be read; what the store reports.
     pub fn parts(&self, job: JobId) -> Result<Vec<JobPart>> {
         let store = &**self.store();
-        let mut parts = Vec::new();
+        let (mut parts, mut joined) = (Vec::new(), HashSet::new());
         for set in self.sets()? {
             let manifest = match Manifest::load(store, set) {
                 Err(error) if error.kind() == Kind::NotFound => continue,
@@ -71,15 +66,28 @@ impl Repository {
                 }
                 loaded => loaded?,
             };
-            let is_part = manifest.properties.get(JOB).is_some_and(|id| *id == job.to_string());
-            let rank = manifest.properties.get(RANK).and_then(|rank| rank.parse().ok());
-            if let Some(rank) = rank.filter(|_| is_part)
-                && manifest.state != SetState::Condemned
-            {
-                let is_complete = manifest.state == SetState::Published;
-                parts.push(JobPart { rank, set, is_complete });
+            let Some(membership) = manifest.job.filter(|membership| membership.job == job.0) else {
+                continue;
+            };
+            if manifest.state.is_condemned() {
+                continue;
             }
+            let Some(rank) = membership.rank else {
+                joined.insert(set);
+                continue;
+            };
+            let is_complete = manifest.state == SetState::Published;
+            parts.push(JobPart { rank, set, is_complete });
         }
+        // One that was given up stays until it is collected, and longer below a snapshot of it.
+        let holds_part = |holder: &Holder| match holder {
+            Holder::Session | Holder::Name(_) => true,
+            Holder::Set(other) => joined.contains(other),
+        };
+        let markers = marker::all(store)?;
+        let markers = markers.iter().filter(|marker| holds_part(&marker.holder));
+        let held: HashSet<SetId> = markers.map(|marker| marker.set).collect();
+        parts.retain(|part| held.contains(&part.set));
         parts.sort_unstable_by_key(|part| (part.rank, part.set));
         Ok(parts)
     }
@@ -94,9 +102,8 @@ impl Repository {
         // The manifest before the newest stays, and says the same of this.
         let before = Manifest::newest_number(store, set)?.saturating_sub(1);
         let what = match Manifest::load_number(store, set, before) {
-            Ok(manifest) => match manifest.properties.get(JOB) {
-                Some(id) if *id == job.to_string() => {
-                    let rank = manifest.properties.get(RANK).map_or("?", String::as_str);
+            Ok(manifest) => match manifest.job {
+                Some(JobMembership { job: id, rank: Some(rank) }) if id == job.0 => {
                     format!("@{set} is the part of rank {rank}")
                 }
                 _ => return Ok(()),
@@ -168,7 +175,7 @@ impl Repository {
             if condemn::phase(&manifest) == Phase::Doomed {
                 continue;
             }
-            let is_joined = joined_job(&manifest).is_some_and(|id| *id == job.to_string());
+            let is_joined = joined_job(&manifest) == Some(job);
             if is_joined && manifest.state == SetState::Open {
                 marker::release(store, other, &Holder::Session)?;
                 condemn::doom(store, other, &BTreeSet::new(), self.clock().now_ns())?;

@@ -12,7 +12,6 @@ use crate::data::log_name;
 use crate::dependency;
 use crate::indexed;
 use crate::inode::Extent;
-use crate::job::JOB;
 
 /// Bytes that are read together.
 const BATCH_BYTES: u64 = 32 << 20;
@@ -108,8 +107,7 @@ impl Verification<'_> {
         }
         // Parts of one job may have each other's data: they are published together.
         let manifests = &self.manifests;
-        let job =
-            |set: SetId| manifests.get(&set).and_then(|manifest| manifest.properties.get(JOB));
+        let job = |set: SetId| manifests.get(&set)?.job.map(|membership| membership.job);
         let own_job = job(set);
         wanted.retain(|other| own_job.is_none() || job(*other) != own_job);
         for other in wanted {
