@@ -172,7 +172,14 @@ pub fn survey(store: &dyn Store) -> Result<Vec<(String, Result<PublishedName>)>>
     Ok(names)
 }
 
-/// Takes a name back. One request.
+/// Takes back the name that was put for `set`, unless it is gone or stands for another set by now. Two
+/// requests. No store deletes an object only if it is still the one that was read: a user who deletes
+/// the name and publishes another set under it between the two loses it.
+pub(crate) fn take_back(store: &dyn Store, name: &str, set: SetId) -> Result<()> {
+    if stands_for(store, name, set)? { remove(store, name) } else { Ok(()) }
+}
+
+/// Removes a name, whatever it stands for. One request.
 pub fn remove(store: &dyn Store, name: &str) -> Result<()> {
     check(name)?;
     store.delete(&object_name(name))

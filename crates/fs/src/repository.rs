@@ -278,12 +278,12 @@ fn publish_held(store: &dyn Store, set: SetId, name: &str, now_ns: u64) -> Resul
     // It looks for the name once more after it condemned the set, so one of the two gives way.
     match condemn::load_live(store, set) {
         Err(error) if error.kind() == Kind::NotFound => {
-            names::remove(store, name)?;
+            names::take_back(store, name, set)?;
             Err(error)
         }
         // A part of a job was opened again, which looked for names after that.
         Ok(manifest) if manifest.state != SetState::Published => {
-            names::remove(store, name)?;
+            names::take_back(store, name, set)?;
             let what = format!("change set {set} was opened again meanwhile; complete it first");
             Err(Error::new(Kind::Invalid, what))
         }

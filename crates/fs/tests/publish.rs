@@ -8,6 +8,7 @@ use std::time::Duration;
 use esker_base::store::{Effect, FaultStore, MemoryStore, SharedStore};
 use esker_base::{Kind, Result};
 use esker_fs::identity::Identity;
+use esker_fs::job::JobId;
 use esker_fs::marker::{self, Holder};
 use esker_fs::namespace::Follow;
 use esker_fs::repository::Repository;
@@ -320,4 +321,41 @@ fn two_threads_publish_a_session_under_two_names() {
     let other = receiver.recv_timeout(Duration::from_secs(60)).expect("it ends");
     assert_eq!(other.expect("publish"), set);
     assert!(shows(&repository, "a", "/f") && shows(&repository, "b", "/f"));
+}
+
+/// Symptom: a name that somebody had just published was gone.
+/// Cause: a publisher that found its set collected, or opened again, behind its name removed that name,
+/// which another user had deleted and published for another set by then.
+/// Fix: it looks first whether the name still stands for its own set.
+#[test]
+fn a_publisher_that_fails_takes_nobody_elses_name() {
+    let complete = |repository: &Repository, job: JobId| {
+        let session = repository.begin_part(job, 0, &[], options()).expect("begin");
+        write(&session, "/f", &[1; 900]).expect("write");
+        session.complete().expect("complete")
+    };
+    let collects: fn(&Repository, SetId, JobId) = |other, set, _| {
+        other.abandon(set).expect("abandon");
+        other.gc(&eager()).expect("gc");
+    };
+    let opens_again: fn(&Repository, SetId, JobId) = |other, _, job| {
+        assert_eq!(other.reopen_parts(job).expect("open again").len(), 1);
+    };
+    for (act, kind) in [(collects, Kind::NotFound), (opens_again, Kind::Invalid)] {
+        let (inner, job) = (memory(), JobId::random());
+        let hooked = HookedStore::new(inner.clone());
+        let other = repository(&inner);
+        let own = Repository::new(Arc::new(hooked.clone()));
+        let set = complete(&own, job);
+        let next = other.begin(&[], options()).expect("begin");
+        let expected = next.set();
+        hooked.at(When::After, Request::Put, "name/n", move || {
+            other.delete("n")?;
+            act(&other, set, job);
+            next.publish("n").map(drop)
+        });
+        assert_eq!(own.publish(set, "n").expect_err("it is no more").kind(), kind);
+        assert!(hooked.has_acted());
+        assert_eq!(own.resolve("n").expect("somebody else's").set, expected);
+    }
 }
