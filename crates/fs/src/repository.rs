@@ -152,7 +152,8 @@ impl Repository {
     }
 
     /// Goes on with the session of `set`, which its writer left: fences that writer, and recovers
-    /// what its log holds, up to the first operation whose file data did not survive.
+    /// what its log holds, up to the first operation whose file data did not survive. Copies the
+    /// bytes of files that the old writer may still write in place.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if the set is published; `Corrupt`.
@@ -179,7 +180,9 @@ impl Repository {
             })
             .inspect_err(release)?;
         data.number_from(tree.manifest().epoch << 32);
-        self.session(stack, tree, data, &options)
+        let session = self.session(stack, tree, data, &options)?;
+        session.seal_taken_over()?;
+        Ok(session)
     }
 
     fn session(
@@ -287,7 +290,7 @@ fn publish_held(store: &dyn Store, set: SetId, name: &str, now_ns: u64) -> Resul
             let what = format!("change set {set} was opened again meanwhile; complete it first");
             Err(Error::new(Kind::Invalid, what))
         }
-        looked => best_effort(looked.map(drop)),
+        loaded => best_effort(loaded.map(drop)),
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use esker_base::store::{MemoryStore, PosixStore};
+use esker_base::{Error, Kind};
 use esker_fs::file::OpenFile;
 use esker_fs::identity::Identity;
 use esker_fs::namespace::{Follow, Namespace};
@@ -476,4 +477,76 @@ fn a_file_is_used_while_it_is_sealed() {
     }
     subject.session.publish("published").expect("publish");
     assert_eq!(subject.findings(), 0);
+}
+
+/// Symptom: published bytes changed. A mount whose session somebody else had taken over and published
+/// went on writing, through the kernel, a file that it wrote in place.
+/// Cause: records of the published set referred to the log that the kernel still had open, and a
+/// writer that knew that it was fenced went on writing the store's file.
+/// Fix: a writer that takes over copies such bytes to logs of its own; a fenced one refuses.
+#[test]
+fn a_writer_that_was_taken_over_changes_nothing_that_is_published() {
+    let subject = Subject::new();
+    let Subject { repository, session, .. } = &subject;
+    let expected = noise(3 * MIB);
+    let begin = |name: &[u8]| {
+        let (file, direct) = subject.begin(name);
+        direct.write_all_at(&expected, 0).expect("write");
+        session.sync_file(&file).expect("sync");
+        (file, direct)
+    };
+    // The record of one is in a table, that of the other in the log; the third has two names.
+    let mut kept = vec![begin(b"in-table"), begin(b"linked")];
+    session.link(session.root(), b"linked", session.root(), b"other-name").expect("link");
+    session.flush().expect("flush");
+    kept.push(begin(b"in-log"));
+    let next = repository.resume(session.set(), options(Durability::Async)).expect("resume");
+    for (_, direct) in &kept {
+        direct.write_all_at(&[0; 5_000], 7).expect("the kernel asks nobody");
+    }
+    session.sync_file(&kept[0].0).expect_err("it was taken over");
+    let refused = [
+        session.write_file(&kept[1].0, 0, b"late"),
+        session.truncate_file(&kept[1].0, 4 << 20),
+        session.punch(&kept[1].0, 0..9, true),
+        session.allocate(&kept[1].0, 0..5 << 20, false),
+    ];
+    for refused in refused {
+        assert_eq!(refused.expect_err("it is fenced").kind(), Kind::Fenced);
+    }
+    let set = next.publish("published").expect("publish");
+    for (_, direct) in &kept {
+        direct.write_all_at(&[1; 5_000], 1 << 20).expect("the kernel asks nobody");
+        direct.set_len(6).expect("nor does a truncation");
+    }
+    let shown = repository.open(&[set], Identity::root()).expect("open");
+    for path in ["/in-table", "/linked", "/other-name", "/in-log"] {
+        assert!(content(&shown, path) == expected, "{path}");
+    }
+    assert_eq!(subject.findings(), 0);
+}
+
+/// A writer that dies while it copies leaves that to the next one.
+#[test]
+fn a_takeover_that_ends_early_is_done_by_the_next() {
+    let (_directory, hooked, repository, session) = hooked();
+    let file = session.create_file(session.root(), b"file", 0o644).expect("create");
+    let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
+    let expected = noise(3 * MIB);
+    direct.write_all_at(&expected, 0).expect("write");
+    session.sync_file(&file).expect("sync");
+    let set = session.set();
+    let dies = || Err(Error::new(Kind::Unavailable, "the writer dies"));
+    hooked.at(When::Before, Request::GetRange, "/data/", dies);
+    repository.resume(set, options(Durability::Async)).expect_err("it dies");
+    assert!(hooked.has_acted());
+    let next = repository.resume(set, options(Durability::Async)).expect("resume");
+    direct.write_all_at(&[0; 5_000], 7).expect("the kernel asks nobody");
+    assert!(content(&next, "/file") == expected);
+    // Once copied it is not copied again.
+    let logs = || repository.store().list_names(&format!("set/{set}/data/")).expect("list");
+    let before = logs();
+    drop(next);
+    repository.resume(set, options(Durability::Async)).expect("resume");
+    assert_eq!(logs(), before);
 }

@@ -7,7 +7,8 @@
 //! Invariants: (1) nothing but the writer's own session refers to a log that may change: snapshots
 //! show copies of what is being written, until it is not. (2) A record says of the log only what was
 //! synced before, without checksums, since it may be written over; so a record that survives finds
-//! its bytes.
+//! its bytes. (3) Before the first such record the manifest says that there may be some, so that a
+//! writer that takes the set over copies what the old one can still write (`unsealed.rs`).
 
 use std::fs::File;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use esker_base::{Error, Result};
 use esker_table::manifest::SetId;
 use esker_table::segment::{LogPlace, Segment};
-use esker_table::tree::Durability;
+use esker_table::tree::{Durability, Tree};
 use parking_lot::RwLockWriteGuard;
 
 use super::direct_file::DirectFile;
@@ -103,10 +104,14 @@ impl State {
     }
 
     /// The store's file, to be changed, if it has the file's bytes.
-    pub(super) fn change_in_place(&mut self) -> Option<&DirectFile> {
-        let in_place = self.in_place.as_mut()?;
+    ///
+    /// # Errors
+    /// The failure or takeover that ended `writer`: its bytes may be somebody else's by now.
+    pub(super) fn change_in_place(&mut self, writer: &Tree) -> Result<Option<&DirectFile>> {
+        let Some(in_place) = &mut self.in_place else { return Ok(None) };
+        writer.check_open()?;
         in_place.changes += 1;
-        Some(&in_place.file)
+        Ok(Some(&in_place.file))
     }
 }
 
@@ -145,6 +150,7 @@ impl Session {
         };
         if size > 0 {
             // Its record says so much already.
+            self.declare_unsealed()?;
             in_place.file.set_bytes(size)?;
             self.data().sync_in_place(&in_place.log)?;
         }
@@ -269,7 +275,8 @@ impl Session {
 
     /// Returns once what has been written in place so far survives power loss; the next record says
     /// so, also while a snapshot is made: that record refers to a copy, the one after it to the log
-    /// again. A sync of the file's log, while others go on; one more for each truncation meanwhile.
+    /// again. A sync of the file's log, while others go on; one more for each truncation meanwhile. The
+    /// session's first such sync commits a manifest, too.
     pub(super) fn sync_in_place(&self, file: &OpenFile) -> Result<()> {
         loop {
             let (log, bytes, cuts) = {
@@ -277,6 +284,7 @@ impl Session {
                 let Some(in_place) = &state.in_place else { return Ok(()) };
                 (in_place.log.clone(), in_place.file.bytes()?, state.cuts)
             };
+            self.declare_unsealed()?;
             self.data().sync_in_place(&log)?;
             // Once nobody writes it in place any more, the session's data logs have it.
             let mut state = file.state.write();
@@ -332,6 +340,7 @@ impl Session {
         size: u64,
     ) -> Result<()> {
         let Some(in_place) = &mut state.in_place else { return Ok(()) };
+        self.tree().check_open()?;
         in_place.changes += 1;
         let file_of_log = in_place.file.clone();
         if size < file_of_log.bytes()? {

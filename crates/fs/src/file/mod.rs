@@ -20,6 +20,7 @@ mod reclaim;
 mod shared;
 mod space;
 mod table;
+mod unsealed;
 mod write;
 
 use parking_lot::{Mutex, RwLock};

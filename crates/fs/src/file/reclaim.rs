@@ -125,7 +125,10 @@ impl Session {
     }
 
     /// Visits records in the tables whose content is an extent in a log of this session.
-    fn visit_extents(&self, visit: &mut dyn FnMut(&Key, &Inode) -> Result<()>) -> Result<()> {
+    pub(super) fn visit_extents(
+        &self,
+        visit: &mut dyn FnMut(&Key, &Inode) -> Result<()>,
+    ) -> Result<()> {
         let runs = self.tree().tables().runs;
         let cursor = |run: &SortedRun| run.cursor(&INODE, &Key::FIRST, &Key::LAST);
         let mut merge = Merge::new(runs.iter().map(cursor).collect(), &Key::FIRST)?;
@@ -172,7 +175,7 @@ impl Session {
     }
 
     /// Moves the content of the file whose record, at `key`, is `inode`.
-    fn move_extent(&self, key: &Key, inode: &Inode, old: &Extent) -> Result<()> {
+    pub(super) fn move_extent(&self, key: &Key, inode: &Inode, old: &Extent) -> Result<()> {
         let (mut offset, mut checksum) = (0, 0);
         let visible = Inode { size: old.length, ..inode.clone() };
         let moved = self.store_content(&mut |buffer| {

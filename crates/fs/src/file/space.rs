@@ -106,7 +106,7 @@ impl Session {
         let _content = self.content();
         let mut state = file.state.write();
         check_end(Some(range.end))?;
-        if let Some(direct) = state.change_in_place() {
+        if let Some(direct) = state.change_in_place(self.tree())? {
             direct.allocate(&range, keeps_size)?;
         } else if !keeps_size && range.end > state.inode.size {
             self.set_size(file, &mut state, range.end)?;
@@ -124,7 +124,7 @@ impl Session {
         let _content = self.content();
         let mut state = file.state.write();
         check_end(Some(range.end))?;
-        if let Some(direct) = state.change_in_place() {
+        if let Some(direct) = state.change_in_place(self.tree())? {
             direct.punch(&range, keeps_size)?;
             self.content_was_changed(file, &mut state);
             return Ok(());

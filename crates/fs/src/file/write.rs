@@ -47,7 +47,7 @@ impl Session {
         }
         let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or_else(|| Error::new(Kind::TooLarge, "a write beyond any file's end"))?;
-        if let Some(direct) = state.change_in_place() {
+        if let Some(direct) = state.change_in_place(self.tree())? {
             direct.write(offset, bytes)?;
         } else if !self.write_buffer(state, offset, bytes) {
             self.make_mapped(state)?;

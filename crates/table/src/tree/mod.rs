@@ -251,6 +251,21 @@ impl Tree {
         TreeStopper(Arc::downgrade(&self.inner))
     }
 
+    /// Fails if the tree takes no more changes: it has failed, was closed, or found out that another
+    /// writer has taken over. No store request.
+    ///
+    /// # Errors
+    /// What ended it.
+    pub fn check_open(&self) -> Result<()> {
+        self.inner.check_failure()
+    }
+
+    /// The last committed manifest, shared.
+    #[must_use]
+    pub fn committed(&self) -> Arc<Manifest> {
+        self.inner.committed.load_full()
+    }
+
     /// A copy of the last committed manifest.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
