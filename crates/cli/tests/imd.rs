@@ -1,5 +1,7 @@
 //! Indexed directories as users make and read them, and as parts of their change sets.
 
+use std::process::{Child, Stdio};
+
 use serde_json::Value;
 
 use crate::esker::Esker;
@@ -163,4 +165,34 @@ fn sixteen_processes_write_one_directory() {
     assert_eq!((&info["partitions"], &info["records"]), (&16.into(), &8000.into()));
     esker.ok(["bench", "imd-get", "run:/p", "--operations", "1000"]);
     esker.fails(13, ["imd", "write", "other:/p", "--transport", "tcp"]);
+}
+
+/// A process that runs the command as Open MPI's `mpirun` would, as `rank` of two.
+fn started_by_mpirun(esker: &Esker, rank: u32, arguments: &[&str]) -> Child {
+    let mut command = esker.command(arguments);
+    command.env("OMPI_COMM_WORLD_RANK", rank.to_string()).env("OMPI_COMM_WORLD_SIZE", "2");
+    command.env("PMIX_NAMESPACE", "job-1").env("ESKER_ADDRESS", "127.0.0.1");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")
+}
+
+/// Symptom: `mpirun esker imd write` without --transport had every process write the whole directory
+/// and publish it under one name; all but one failed.
+/// Cause: the transport was threads unless another was given.
+/// Fix: a process that was started as a rank writes over TCP, and refuses `--transport threads`.
+#[test]
+fn processes_of_mpirun_write_one_directory() {
+    let esker = Esker::without_store();
+    let words = ["imd", "write", "run:/p", "--keys", "400", "--rank-memory", "4M"];
+    let ranks = [0, 1].map(|rank| started_by_mpirun(&esker, rank, &words));
+    for rank in ranks {
+        let output = rank.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let info = one(esker.json(["imd", "info", "run:/p", "--queries", "20"]));
+    assert_eq!((&info["partitions"], &info["records"]), (&2.into(), &400.into()));
+    let words = ["imd", "write", "other:/p", "--transport", "threads"];
+    let output = started_by_mpirun(&esker, 1, &words).wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(13), "{said}");
+    assert!(said.contains("rank 1 of a job of 2 processes"), "{said}");
 }

@@ -22,9 +22,9 @@ use crate::output;
 /// that all machines see.
 #[derive(Args)]
 #[command(after_help = "\
-Example:
+Examples:
   esker run -n 16 --per-node 4 -- ./simulation --steps 100
-  esker run -n 4 --store /scratch/store -- esker imd write particles:/p --transport tcp")]
+  esker run -n 4 --store /scratch/store -- esker imd write particles:/p")]
 pub struct Run {
     /// Ranks
     #[arg(short = 'n', long = "ranks", value_name = "N")]

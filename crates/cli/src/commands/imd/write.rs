@@ -75,10 +75,9 @@ impl RoutingName {
 }
 
 /// What ranks are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TransportName {
     /// Threads of this process
-    #[default]
     Threads,
     /// Processes, started by `esker run`, srun or mpirun
     Tcp,
@@ -96,7 +95,7 @@ enum TransportName {
 Examples:
   esker imd write run:/particles --store /dev/shm/store --keys 16000000
   esker imd write run:/p --ranks 64 --per-node 8 --routing 3hop --format static --keys 100000
-  esker run -n 16 --per-node 4 -- esker imd write run:/p --transport tcp --routing 3hop
+  esker run -n 16 --per-node 4 -- esker imd write run:/p --routing 3hop
   mpirun -n 16 esker imd write run:/p --transport mpi --routing 3hop")]
 pub struct Write {
     #[command(flatten)]
@@ -122,9 +121,10 @@ pub struct Write {
     /// How records travel
     #[arg(long, value_enum, default_value_t, value_name = "ROUTING")]
     routing: RoutingName,
-    /// What ranks are
-    #[arg(long, value_enum, default_value_t, value_name = "TRANSPORT")]
-    transport: TransportName,
+    /// What ranks are; unless given, processes over TCP if `esker run`, srun or mpirun started this
+    /// one, else threads
+    #[arg(long, value_enum, value_name = "TRANSPORT")]
+    transport: Option<TransportName>,
     /// Memory of each rank, as 64M
     #[arg(long, default_value = "256M", value_parser = quantity::bytes, value_name = "SIZE")]
     rank_memory: u64,
@@ -133,7 +133,7 @@ pub struct Write {
 impl Write {
     /// Writes.
     pub fn run(self, context: &Context) -> Result<()> {
-        match self.transport {
+        match self.transport()? {
             TransportName::Threads => self.lead(context, |session| {
                 let (number, prefix) = place_of(session);
                 let work = self.work(session.set(), number, self.ranks);
@@ -144,6 +144,22 @@ impl Write {
             }),
             TransportName::Tcp => self.run_over_tcp(context),
             TransportName::Mpi => self.run_over_mpi(context),
+        }
+    }
+
+    /// What ranks are, as given or as this process was started.
+    fn transport(&self) -> Result<TransportName> {
+        match (self.transport, Job::from_env()) {
+            (None, job) => Ok(job?.map_or(TransportName::Threads, |_| TransportName::Tcp)),
+            (Some(TransportName::Threads), Ok(Some(job))) if job.size > 1 => {
+                let Job { rank, size, .. } = job;
+                let what = format!(
+                    "this is {rank} of a job of {size} processes, each of which would write the \
+                     whole directory with --transport threads: leave it out, and they write it together"
+                );
+                Err(Error::new(Kind::Invalid, what))
+            }
+            (Some(transport), _) => Ok(transport),
         }
     }
 
@@ -162,7 +178,8 @@ impl Write {
             let what = "no rank of a job: start it as `esker run -n 4 -- esker imd write …`";
             Error::new(Kind::Invalid, what)
         })?;
-        let meet = job.meet.as_deref().map_or_else(|| context.store(), url::open)?;
+        let store = context.store_of_rank(job.rank)?;
+        let meet = job.meet.as_deref().map_or(Ok(store), url::open)?;
         tcp::run(&*meet, &job, &tcp::Options::default(), |rank| self.run_rank(context, rank))
     }
 
