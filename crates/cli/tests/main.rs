@@ -7,6 +7,7 @@ mod failures;
 #[expect(dead_code, reason = "the tests of the stores use the rest")]
 #[path = "../../base/tests/faulty_proxy.rs"]
 mod faulty_proxy;
+mod guides;
 mod imd;
 mod imd_import;
 mod inherited;
