@@ -435,6 +435,7 @@ impl Session {
         marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
         manifest.claim(&*store, snapshot, self.now_ns())?;
         publish_held(&*store, snapshot, name, self.now_ns())?;
+        self.keep_logs_of(snapshot);
         Ok(snapshot)
     }
 

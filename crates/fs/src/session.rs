@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 
 use crate::data::DataLogs;
 use crate::dir::{Dir, DirNode};
+use crate::file::SharedLogs;
 use crate::identity::{EXECUTE, Identity, WRITE, not_permitted};
 use crate::inode::{DirId, Entry, FileId, FileKind, Inode, column, key};
 use crate::layers::Below;
@@ -78,6 +79,8 @@ pub struct Session {
     /// something is done that data logs must not be given up beside; exclusively while they are, and
     /// while the set is completed.
     content: ShardedLock<()>,
+    /// Held while data logs are reclaimed, by one thread at a time: what snapshots show of them.
+    reclaiming: Mutex<SharedLogs>,
     /// Files of branches whose content is the session's own by now (`file/copy_up.rs`).
     copied_up: Mutex<HashSet<u128>>,
 }
@@ -106,6 +109,7 @@ impl Session {
             set_ids,
             structure: ShardedLock::new(()),
             content: ShardedLock::new(()),
+            reclaiming: Mutex::default(),
             copied_up: Mutex::default(),
         }
     }
@@ -155,6 +159,10 @@ impl Session {
     /// Held while nobody stores bytes.
     pub(crate) fn content_alone(&self) -> ShardedLockWriteGuard<'_, ()> {
         self.content.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn reclaiming(&self) -> &Mutex<SharedLogs> {
+        &self.reclaiming
     }
 
     pub(crate) fn copied_up(&self) -> &Mutex<HashSet<u128>> {

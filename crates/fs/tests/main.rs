@@ -13,6 +13,7 @@ mod data_logs;
 #[path = "../../base/tests/faulty_proxy.rs"]
 mod faulty_proxy;
 mod files;
+mod garbage;
 mod gc;
 mod hooked;
 mod hostile;

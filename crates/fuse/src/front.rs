@@ -110,9 +110,14 @@ impl Front {
                 | Kind::TooManyOpenFiles
         );
         if is_ours {
-            (self.report)(error);
+            self.report(error);
         }
         Errno::from_i32(error.kind().errno())
+    }
+
+    /// Tells the mount's owner of `error`.
+    pub(crate) fn report(&self, error: &Error) {
+        (self.report)(error);
     }
 
     pub(crate) fn now_ns(&self) -> u64 {

@@ -2,7 +2,8 @@
 //!
 //! `mount` puts a snapshot or a session at a directory and takes it away; `driver` answers the
 //! kernel's requests by what `front` does in `lookup`, `make`, `remove`, `attributes`, `listing`,
-//! `file` and `xattr`; `nodes` knows what the kernel's inode numbers stand for; `control` is how
+//! `file` and `xattr`; `reclaim`
+//! bounds the garbage of a session; `nodes` knows what the kernel's inode numbers stand for; `control` is how
 //! commands talk to a running mount.
 //!
 //! The kernel checks permissions (`default_permissions`), resolves paths, keeps pages, names and
@@ -22,6 +23,7 @@ mod make;
 mod mount;
 mod nodes;
 mod place;
+mod reclaim;
 mod remove;
 mod view;
 mod xattr;

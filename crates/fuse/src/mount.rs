@@ -130,9 +130,15 @@ impl Mount {
         drop(std::thread::spawn(move || on_signals.end_on(signals, &taken)));
         let on_requests = shared.clone();
         drop(std::thread::spawn(move || on_requests.answer_requests()));
+        let (ends_reclaiming, end_of_mount) = std::sync::mpsc::channel();
+        let front = shared.front.clone();
+        let reclaiming = std::thread::spawn(move || front.reclaim_until(&end_of_mount));
         drop(std::thread::spawn(move || answer_kernel(session, &ends)));
         let ran = end.recv().unwrap_or_else(|_| Err(io::Error::other("the mount's thread died")));
         stop.close();
+        drop(ends_reclaiming);
+        // A panic in a thread has been reported where it happened.
+        let _ = reclaiming.join();
         let closed = shared.front.close_all();
         let closed = closed.map_err(|errno| {
             Error::new(Kind::DeviceFailed, format!("close what was open: {}", text_of(errno)))

@@ -4,12 +4,17 @@
 //! of one large file. Compaction moves inode records only, never these bytes
 //! (IndexFS "column-style", TableFS §3).
 
+mod file_log;
+mod garbage;
 mod read;
 mod write;
 
+pub(crate) use file_log::FileLog;
+pub(crate) use garbage::{
+    GARBAGE_BYTES_HARD, GARBAGE_BYTES_SOFT, GarbageEstimate, MOVED_BYTES_MAX,
+};
 pub(crate) use read::PIECE_BYTES;
 pub use read::{read, read_all, read_mapped};
-pub(crate) use write::FileLog;
 pub use write::{DataLogs, LARGE_FILE_BYTES, LOG_BYTES};
 
 use esker_table::manifest::SetId;

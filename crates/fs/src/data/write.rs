@@ -17,7 +17,8 @@ use esker_table::segment::LogPlace;
 use esker_table::tree::TreeStopper;
 use parking_lot::Mutex;
 
-use super::log_name;
+use super::file_log::OpenLog;
+use super::{FileLog, GarbageEstimate, log_name};
 use crate::inode::Extent;
 
 /// A packed log is closed at about this size.
@@ -32,28 +33,9 @@ const PIECE_BYTES: usize = 1 << 20;
 const FILE_LOGS_MAX: usize = 256;
 /// One in so many of them may belong to a file that is closed, in case it is appended to again.
 const IDLE_LOGS_SHARE: usize = 16;
-
-/// A log that takes the bytes of one open file. Dropping it ends it.
-#[derive(Clone)]
-pub(crate) struct FileLog {
-    number: u64,
-    log: Arc<dyn AppendLog>,
-    /// Says that it is open.
-    _open: Arc<()>,
-}
-
-impl std::fmt::Debug for FileLog {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileLog").field("number", &self.number).finish()
-    }
-}
-
-impl FileLog {
-    /// Its number among the logs of its set.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-}
+/// Logs below this size go on when others are ended for reclaiming: all that may be open have less
+/// garbage than reclaiming leaves.
+const ENDED_LOG_BYTES_MIN: u64 = 128 << 10;
 
 /// The data logs of one writer.
 pub struct DataLogs {
@@ -68,13 +50,17 @@ pub struct DataLogs {
     logs_max: usize,
     /// Ends the writer, whose next records would not follow from what it has stored.
     writer: OnceLock<TreeStopper>,
+    garbage: GarbageEstimate,
 }
 
 struct State {
     next: u64,
-    packed: Option<(u64, Arc<dyn AppendLog>)>,
+    /// The log of each [`PackedLog`].
+    packed: [Option<(u64, Arc<dyn AppendLog>)>; 2],
     /// Logs of open files.
-    file_logs: Vec<(u64, Weak<()>)>,
+    file_logs: Vec<Weak<OpenLog>>,
+    /// Logs of this writer to whose bytes only segments refer.
+    segment_logs: BTreeSet<u64>,
     /// Logs of files that were closed, by file, the oldest first.
     idle: VecDeque<(u128, FileLog)>,
     /// Logs with bytes that may not be synced, except those that a thread is syncing.
@@ -86,16 +72,29 @@ struct State {
     failure: Option<String>,
 }
 
+/// A log that several files share.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PackedLog {
+    /// Of small files, to whose bytes records refer.
+    Files,
+    /// Of parts of files, to whose bytes only segments refer.
+    Parts,
+}
+
 impl State {
     fn has_room_for_file_log(&mut self, logs_max: usize) -> bool {
-        self.file_logs.retain(|(_, open)| open.strong_count() > 0);
+        self.file_logs.retain(|open| open.strong_count() > 0);
         self.file_logs.len() < logs_max
     }
 
-    fn file_log(&mut self, number: u64, log: Arc<dyn AppendLog>) -> FileLog {
-        let open = Arc::new(());
-        self.file_logs.push((number, Arc::downgrade(&open)));
-        FileLog { number, log, _open: open }
+    fn file_log(&mut self, number: u64, log: Arc<dyn AppendLog>, is_in_place: bool) -> FileLog {
+        let file_log = FileLog::new(number, log, is_in_place);
+        self.file_logs.push(Arc::downgrade(file_log.open_log()));
+        file_log
+    }
+
+    fn open_file_logs(&self) -> impl Iterator<Item = Arc<OpenLog>> {
+        self.file_logs.iter().filter_map(Weak::upgrade)
     }
 }
 
@@ -111,8 +110,9 @@ impl DataLogs {
     pub fn new(store: SharedStore, set: SetId, next: u64) -> Self {
         let state = State {
             next,
-            packed: None,
+            packed: [None, None],
             file_logs: Vec::new(),
+            segment_logs: BTreeSet::new(),
             idle: VecDeque::new(),
             unsynced: Vec::new(),
             inherited: BTreeSet::new(),
@@ -122,7 +122,8 @@ impl DataLogs {
         let (state, syncing) = (Mutex::new(state), Mutex::new(()));
         let logs_max = FILE_LOGS_MAX.min(store.open_logs_max());
         let (lacks_room, writer) = (AtomicBool::new(false), OnceLock::new());
-        Self { store, set, state, syncing, lacks_room, logs_max, writer }
+        let garbage = GarbageEstimate::default();
+        Self { store, set, state, syncing, lacks_room, logs_max, writer, garbage }
     }
 
     /// Ends `writer` when bytes could not be stored: an operation after that must not outlive the one
@@ -145,6 +146,11 @@ impl DataLogs {
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
         self.state.lock().written_bytes
+    }
+
+    /// What of the logs may be garbage.
+    pub(crate) fn garbage(&self) -> &GarbageEstimate {
+        &self.garbage
     }
 
     /// Whether there was no room for the last append: what is held in memory now may find none.
@@ -173,25 +179,41 @@ impl DataLogs {
 
     /// Appends the bytes of a small file to a packed log. One store write.
     pub fn append(&self, bytes: &[u8]) -> Result<Extent> {
+        let LogPlace { set, log, offset } = self.append_packed(PackedLog::Files, bytes)?;
+        let (length, checksum) = (bytes.len() as u64, crc32c::crc32c(bytes));
+        Ok(Extent { set, log, offset, length, checksum, written: length })
+    }
+
+    /// Appends a part of a file, to which only segments will refer, to a packed log of such parts. One
+    /// store write.
+    pub(crate) fn append_part(&self, bytes: &[u8]) -> Result<LogPlace> {
+        self.append_packed(PackedLog::Parts, bytes)
+    }
+
+    fn append_packed(&self, which: PackedLog, bytes: &[u8]) -> Result<LogPlace> {
         let mut state = self.state.lock();
         check(&state)?;
-        if state.packed.as_ref().is_some_and(|(_, log)| log.bytes() >= LOG_BYTES) {
-            state.packed = None;
-        }
-        let (number, log) = match &state.packed {
+        drop(state.packed[which as usize].take_if(|(_, log)| log.bytes() >= LOG_BYTES));
+        let (number, log) = match &state.packed[which as usize] {
             Some(packed) => packed.clone(),
             None => {
                 let packed = self.open(&mut state)?;
-                state.packed = Some(packed.clone());
+                state.packed[which as usize] = Some(packed.clone());
+                if which == PackedLog::Parts {
+                    state.segment_logs.insert(packed.0);
+                }
                 packed
             }
         };
         let offset = self.note_outcome(&mut state, log.append(bytes))?;
         note_unsynced(&mut state, &log);
-        state.written_bytes += bytes.len() as u64;
-        let length = bytes.len() as u64;
-        let checksum = crc32c::crc32c(bytes);
-        Ok(Extent { set: self.set, log: number, offset, length, checksum, written: length })
+        self.add_written(&mut state, bytes.len() as u64);
+        Ok(LogPlace { set: self.set, log: number, offset })
+    }
+
+    fn add_written(&self, state: &mut State, bytes: u64) {
+        state.written_bytes += bytes;
+        self.garbage.add_stored(bytes);
     }
 
     /// A log for the bytes of one open file; none if there are many such logs.
@@ -205,7 +227,10 @@ impl DataLogs {
         match self.open(&mut state) {
             // The logs that are open suffice.
             Err(error) if error.kind() == Kind::TooManyOpenFiles => Ok(None),
-            opened => opened.map(|(number, log)| Some(state.file_log(number, log))),
+            opened => opened.map(|(number, log)| {
+                state.segment_logs.insert(number);
+                Some(state.file_log(number, log, false))
+            }),
         }
     }
 
@@ -221,12 +246,12 @@ impl DataLogs {
         let number = state.next;
         state.next += 1;
         let made = self.store.log_in_place(&log_name(self.set, number))?;
-        Ok(made.map(|(log, file)| (state.file_log(number, Arc::from(log)), file)))
+        Ok(made.map(|(log, file)| (state.file_log(number, Arc::from(log), true), file)))
     }
 
     /// Keeps `log` of the file `file`, which was closed, for when it is appended to again.
     pub(crate) fn keep_idle(&self, file: u128, log: FileLog) {
-        if log.log.bytes() >= LOG_BYTES {
+        if log.log().bytes() >= LOG_BYTES || log.is_ended() {
             return;
         }
         let mut state = self.state.lock();
@@ -243,32 +268,60 @@ impl DataLogs {
         state.idle.remove(index).map(|(_, log)| log)
     }
 
-    /// Ends all logs of files that are closed.
-    pub(crate) fn end_idle(&self) {
-        self.state.lock().idle.clear();
+    /// Ends all logs that have grown, except those that are written in place: what is appended from
+    /// now on goes to others.
+    pub(crate) fn end_grown_logs(&self) {
+        let mut state = self.state.lock();
+        for open in state.open_file_logs() {
+            if !open.is_in_place && open.log.bytes() >= ENDED_LOG_BYTES_MIN {
+                open.end();
+            }
+        }
+        state.idle.retain(|(_, log)| !log.is_ended());
+        for packed in &mut state.packed {
+            drop(packed.take_if(|(_, log)| log.bytes() >= ENDED_LOG_BYTES_MIN));
+        }
     }
 
-    /// Notes that a log that was written in place has bytes that may not be synced.
-    pub(crate) fn note_written(&self, file: &FileLog) {
-        note_unsynced(&mut self.state.lock(), &file.log);
+    /// Adds the bytes of a log that was written in place, which may not be synced.
+    pub(crate) fn note_written(&self, file: &FileLog, bytes: u64) {
+        let mut state = self.state.lock();
+        note_unsynced(&mut state, file.log());
+        self.add_written(&mut state, bytes);
     }
 
     /// Numbers of the logs that may still grow.
-    pub(crate) fn open_logs(&self) -> Vec<u64> {
+    pub(crate) fn open_logs(&self) -> BTreeSet<u64> {
         let state = self.state.lock();
-        let files = state.file_logs.iter().filter(|(_, open)| open.strong_count() > 0);
-        files.map(|(number, _)| *number).chain(state.packed.as_ref().map(|(log, _)| *log)).collect()
+        let files = state.open_file_logs().filter(|open| !open.is_ended());
+        let packed = state.packed.iter().flatten();
+        files.map(|open| open.number).chain(packed.map(|(number, _)| *number)).collect()
+    }
+
+    /// Numbers of logs to whose bytes only segments refer.
+    pub(crate) fn segment_logs(&self) -> BTreeSet<u64> {
+        self.state.lock().segment_logs.clone()
+    }
+
+    /// Forgets a log that was deleted.
+    pub(crate) fn forget(&self, number: u64) {
+        self.state.lock().segment_logs.remove(&number);
+    }
+
+    /// The number of the next log.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.state.lock().next
     }
 
     /// Appends bytes of a file to its own log. One store write.
     pub(crate) fn append_to(&self, file: &FileLog, bytes: &[u8]) -> Result<LogPlace> {
-        let offset = file.log.append(bytes);
+        let offset = file.log().append(bytes);
         let mut state = self.state.lock();
         check(&state)?;
         let offset = self.note_outcome(&mut state, offset)?;
-        note_unsynced(&mut state, &file.log);
-        state.written_bytes += bytes.len() as u64;
-        Ok(LogPlace { set: self.set, log: file.number, offset })
+        note_unsynced(&mut state, file.log());
+        self.add_written(&mut state, bytes.len() as u64);
+        Ok(LogPlace { set: self.set, log: file.number(), offset })
     }
 
     /// Writes a large file, whose bytes `fill` reads into a buffer until it returns 0, to a log of
@@ -295,7 +348,7 @@ impl DataLogs {
         // Only now: a sync before this one would have taken it from the list half written.
         let mut state = self.state.lock();
         note_unsynced(&mut state, &log);
-        state.written_bytes += length;
+        self.add_written(&mut state, length);
         Ok(Extent { set: self.set, log: number, offset: 0, length, checksum, written: length })
     }
 
@@ -346,7 +399,7 @@ impl DataLogs {
     /// As [`DataLogs::sync`], but only of what was written in place to `file`.
     pub(crate) fn sync_in_place(&self, file: &FileLog) -> Result<()> {
         check(&self.state.lock())?;
-        self.sync_log(&*file.log)
+        self.sync_log(&**file.log())
     }
 
     fn sync_log(&self, log: &dyn AppendLog) -> Result<()> {

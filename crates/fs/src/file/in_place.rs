@@ -180,10 +180,17 @@ impl Session {
             }
             return Err(error);
         }
-        if in_place.recorded_bytes.is_none() && !has_log {
+        match in_place.recorded_bytes {
+            _ if has_log => {}
             // Nothing refers to the log or ever did. What stays behind is collected.
-            let name = log_name(self.set(), in_place.log.number());
-            let _ = self.layers().source().store.delete(&name);
+            None => {
+                let name = log_name(self.set(), in_place.log.number());
+                let _ = self.layers().source().store.delete(&name);
+            }
+            Some(bytes) => {
+                self.data().garbage().add_stored(bytes);
+                self.data().garbage().add_garbage(bytes);
+            }
         }
         let bits = in_place.set_id();
         if bits != 0 && !matches!(file.place(), Place::Gone) {
@@ -258,7 +265,7 @@ impl Session {
             SealedContent::Log(mut segments) => {
                 state.inode.extent = None;
                 self.make_mapped(state)?;
-                self.data().note_written(&in_place.log);
+                self.data().note_written(&in_place.log, state.inode.size);
                 let mut pieces = segments.chunks_mut(SEGMENTS_AT_ONCE);
                 pieces.try_for_each(|some| self.tree().put_segments(some).map(drop))
             }
@@ -315,7 +322,7 @@ impl Session {
             let log = self.data().file_log()?;
             let copy = |_, bytes: &[u8]| match &log {
                 Some(log) => self.data().append_to(log, bytes),
-                None => Ok(self.data().append(bytes)?.place()),
+                None => self.data().append_part(bytes),
             };
             let file = (state.inode.id, state.inode.size);
             return for_pieces(file, &in_place.file, copy, |segment| {

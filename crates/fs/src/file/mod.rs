@@ -26,6 +26,7 @@ mod write;
 use parking_lot::{Mutex, RwLock};
 
 use self::in_place::InPlace;
+pub(crate) use self::reclaim::SharedLogs;
 pub use self::shared::HandedOver;
 pub(crate) use self::table::OpenFiles;
 use crate::data::FileLog;

@@ -100,6 +100,7 @@ impl Session {
         if self.files().removed(inode) {
             return self.give_back(inode.id, 1);
         }
+        self.add_garbage_of(inode);
         if inode.mapped { self.release_content(inode.id) } else { Ok(()) }
     }
 
@@ -111,8 +112,11 @@ impl Session {
         drop(self.take_buffer(&mut state));
         let log = state.log.take();
         let is_mapped = state.inode.mapped || state.leaves_segments;
-        drop(state);
         let is_shown = !matches!(file.place(), Place::Gone);
+        if !is_shown {
+            self.add_garbage_of(&state.inode);
+        }
+        drop(state);
         if let Some(log) = log.filter(|_| is_shown) {
             self.data().keep_idle(id, log);
         }

@@ -10,7 +10,7 @@ use esker_table::manifest::SetId;
 use super::direct_file::DirectFile;
 use super::{OpenFile, State};
 use crate::data::{self, PIECE_BYTES, log_name};
-use crate::inode::Inode;
+use crate::inode::{Extent, Inode};
 use crate::namespace::Namespace;
 use crate::session::Session;
 
@@ -168,14 +168,19 @@ impl Namespace {
         if offset >= end {
             return Ok(Bytes::new());
         }
-        let read = || {
+        let mut missing = None;
+        loop {
             let overlay = self.layers().segments(inode, offset..end)?;
-            data::read_mapped(store, offset..end, overlay.pieces())
-        };
-        match read() {
-            // The log was given up meanwhile, and its bytes are elsewhere (`reclaim.rs`).
-            Err(error) if error.kind() == Kind::NotFound => read(),
-            read => read,
+            match data::read_mapped(store, offset..end, overlay.pieces()) {
+                // The log was given up meanwhile, and its bytes are elsewhere (`reclaim.rs`).
+                Err(error)
+                    if error.kind() == Kind::NotFound
+                        && missing.as_deref() != Some(overlay.pieces()) =>
+                {
+                    missing = Some(overlay.pieces().to_vec());
+                }
+                read => return read,
+            }
         }
     }
 
@@ -264,7 +269,7 @@ impl Namespace {
 
     /// Reads an open file, its lock held only to see where its bytes are.
     fn read_unlocked(&self, file: &OpenFile, offset: u64, bytes_max: usize) -> Result<Bytes> {
-        let mut was_missing = false;
+        let mut missing = None;
         loop {
             let (stored, cuts) = {
                 let state = file.state.read();
@@ -275,13 +280,16 @@ impl Namespace {
                 }
                 (StoredContent::of(&state), state.cuts)
             };
+            let extent = stored.extent();
             let read = match &stored {
                 StoredContent::InPlace(direct) => direct.read(offset, bytes_max).map(Bytes::from),
                 StoredContent::Inode(inode) => self.read_content(inode, offset, bytes_max),
             };
             match read {
                 // The log was given up meanwhile, and its bytes are elsewhere (`reclaim.rs`).
-                Err(error) if error.kind() == Kind::NotFound && !was_missing => was_missing = true,
+                Err(error) if error.kind() == Kind::NotFound && extent != missing => {
+                    missing = extent;
+                }
                 read if file.state.read().cuts == cuts => return read,
                 // Cut off meanwhile: what was read may be neither the old content nor the new.
                 _ => {}
@@ -302,6 +310,13 @@ impl StoredContent {
         match &state.in_place {
             Some(in_place) => Self::InPlace(in_place.file.clone()),
             None => Self::Inode(state.inode.clone()),
+        }
+    }
+
+    fn extent(&self) -> Option<Extent> {
+        match self {
+            Self::InPlace(_) => None,
+            Self::Inode(inode) => inode.extent,
         }
     }
 }

@@ -1,27 +1,43 @@
-//! Reclaiming data logs: bytes that are still shown move out of logs that are mostly overwritten,
-//! and such logs go.
+//! Reclaiming data logs: bytes that are still shown move out of logs that are mostly garbage, and
+//! such logs are deleted, while others read and write.
 //!
-//! Writers wait meanwhile: from before bytes are appended until a record refers to them they hold
-//! `Session::content`, which this takes exclusively. Names go on moving, being linked and being
-//! removed, and a record that moves takes its extent along. Therefore a log is deleted only if,
-//! after the move and a compaction, neither a record nor a segment of the tables shows it, nor an
-//! open file. That is enough: the tables are what a prefix of all operations left, a later operation
-//! finds an extent of a log that does not grow only in a record or an open file that has it, and new
-//! extents wait.
-//! Nothing is deleted that others may read: of a published set, of a part of a job, and of a set with
-//! a snapshot. Sessions are published and put the markers of snapshots with `Session::content` held.
+//! One pass, of one thread at a time:
+//! 1. It ends the logs that have grown, so that what is written from now on goes to others, flushes,
+//!    and scans the tables for the bytes of each log that are shown.
+//! 2. It copies what is shown of sparse logs to other logs, and puts segments and records for the
+//!    copies, a batch at a time, where nothing was written over them meanwhile.
+//! 3. It compacts and flushes, so that a committed manifest shows the copies; that manifest fences a
+//!    writer that was taken over. Then it deletes those of the sparse logs that nothing refers to.
+//!
+//! Why nothing refers to a deleted log later: the last flush happens while `Session::content` is held
+//! exclusively, so no writer is between looking up where bytes are and putting a segment or an extent
+//! for them. The flushed tables are a prefix of all operations, and an operation behind it finds a log
+//! only in those tables, in an operation after them, or in an open file, whose logs stay. Readers
+//! that have looked up a place before find no log there, and look again.
+//!
+//! Two kinds of logs: those of parts of files, to which only segments refer, and all others. Segments
+//! are few, so a pass scans records only if the first kind does not have enough garbage.
+//!
+//! Logs that others may read stay: those of a part of a job or of a published set, and those that a
+//! snapshot may show. A snapshot puts its marker before it reads the manifest, and a pass lists the
+//! markers after it commits the manifest that shows the copies. So a snapshot that it does not see
+//! shows the copies, too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
-use esker_base::{Error, Kind, Result};
-use esker_table::manifest::SetState;
+use esker_base::{Bytes, Error, Kind, Result};
+use esker_table::manifest::{SetId, SetState};
 use esker_table::merge::Merge;
 use esker_table::schema::Key;
-use esker_table::segment::{LogPlace, Segment, SegmentMerge};
-use esker_table::tables::SortedRun;
+use esker_table::segment::{LogPlace, Overlay, Segment, SegmentMerge, SegmentTables};
+use esker_table::tables::{SortedRun, Tables};
 use hashbrown::HashMap;
 
-use crate::data::{PIECE_BYTES, folder, log_name, read_mapped};
+use crate::condemn;
+use crate::data::{
+    GARBAGE_BYTES_HARD, GARBAGE_BYTES_SOFT, MOVED_BYTES_MAX, PIECE_BYTES, folder, log_name,
+};
 use crate::gc::Place;
 use crate::inode::{DirId, Extent, FileKind, INODE, Inode};
 use crate::marker::{self, Holder};
@@ -29,92 +45,253 @@ use crate::session::Session;
 
 /// A log is given up when less than one part in this many of its bytes is shown.
 const LIVE_SHARE_MIN: u64 = 2;
+/// Segments that are put while others wait.
+const BATCH_SEGMENTS_MAX: usize = 1024;
+
+/// Which data logs of a session snapshots may show.
+#[derive(Debug, Default)]
+pub(crate) struct SharedLogs {
+    /// Snapshots that are complete, and show only logs before `first_own`.
+    snapshots: BTreeSet<SetId>,
+    /// The first log that no snapshot shows.
+    first_own: u64,
+}
+
+/// What one pass takes on.
+#[derive(Clone, Copy)]
+struct ReclaimScope {
+    /// True if logs to which records refer are scanned too.
+    with_records: bool,
+    /// Bytes that are copied in one pass.
+    moved_bytes_max: u64,
+}
+
+/// A closed log, and how much of it is shown.
+#[derive(Clone, Copy)]
+struct ScannedLog {
+    bytes: u64,
+    shown_bytes: u64,
+}
+
+impl ScannedLog {
+    fn garbage_bytes(&self) -> u64 {
+        self.bytes.saturating_sub(self.shown_bytes)
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.shown_bytes.saturating_mul(LIVE_SHARE_MIN) < self.bytes
+    }
+}
+
+/// What a scan of tables found.
+struct ReclaimScan {
+    logs: BTreeMap<u64, ScannedLog>,
+    /// Bytes of logs that were not scanned.
+    unknown_bytes: u64,
+}
+
+impl ReclaimScan {
+    /// The sparsest logs of which at most `moved_bytes_max` are shown, but at least one.
+    fn sparsest(&self, moved_bytes_max: u64) -> BTreeMap<u64, ScannedLog> {
+        let mut sparse: Vec<_> = self.logs.iter().filter(|(_, log)| log.is_sparse()).collect();
+        sparse.sort_by_key(|(number, log)| (log.shown_bytes, **number));
+        let mut moved_bytes = 0u64;
+        let within = sparse.into_iter().enumerate().take_while(|(index, (_, log))| {
+            moved_bytes = moved_bytes.saturating_add(log.shown_bytes);
+            *index == 0 || moved_bytes <= moved_bytes_max
+        });
+        within.map(|(_, (number, log))| (*number, *log)).collect()
+    }
+}
 
 impl Session {
-    /// Gives up data logs of this session of which less than half is shown; returns how many
-    /// bytes they took: none of a part of a job, of a published set, and where snapshots show them.
-    /// Logs of files that are renamed or linked meanwhile, or that are open without a name, stay for
-    /// the next time. Cost: a read of all tables of the session, and the bytes that move.
+    /// Gives up data logs of this session of which less than half is shown; returns how many bytes
+    /// they took: none of a part of a job, of a published set, and of what snapshots show. Logs of
+    /// files that are renamed or linked meanwhile, or that are open without a name, stay for the next
+    /// time. Others read and write meanwhile, and wait for a flush and for each batch that moves.
+    /// Cost: reads of all tables of the session, a compaction, and the bytes that move.
     ///
     /// # Errors
     /// `Corrupt` if bytes that would move are damaged; what the store reports.
     pub fn reclaim_data(&self) -> Result<u64> {
         self.settle()?;
-        let _alone = self.content_alone();
+        let mut shared = self.reclaiming().lock();
+        let scope = ReclaimScope { with_records: true, moved_bytes_max: u64::MAX };
+        self.reclaim(&mut shared, scope)
+    }
+
+    /// Gives up garbage if there may be much of it, for a background thread to call now and then; at
+    /// most as much moves as there is garbage. Returns how many bytes of data logs were deleted. Cost:
+    /// nothing while there is little garbage; else as [`Session::reclaim_data`], with the tables of
+    /// records only if segments do not account for the garbage.
+    ///
+    /// # Errors
+    /// As [`Session::reclaim_data`]; then it is put off.
+    pub fn give_up_garbage(&self) -> Result<u64> {
+        self.bring_garbage_below(GARBAGE_BYTES_SOFT)
+    }
+
+    /// Leaves the logs that there are to `snapshot`, a complete one, and goes on in others, which it
+    /// does not show. Waits for a pass that is under way.
+    pub(crate) fn keep_logs_of(&self, snapshot: SetId) {
+        let mut shared = self.reclaiming().lock();
+        self.data().end_grown_logs();
+        shared.snapshots.insert(snapshot);
+        shared.first_own = self.data().next_number();
+    }
+
+    /// Keeps the data logs within twice what is shown and a constant, before more is written. What
+    /// goes wrong is no failure of the caller's write, and shows when the session is compacted.
+    pub(crate) fn bound_garbage(&self) {
+        if self.data().garbage().exceeds(GARBAGE_BYTES_HARD) {
+            let _ = self.bring_garbage_below(GARBAGE_BYTES_HARD);
+        }
+    }
+
+    /// Adds what is shown of `inode` to the garbage: its content is about to go.
+    pub(crate) fn add_garbage_of(&self, inode: &Inode) {
+        let extent = inode.extent.filter(|extent| extent.set == self.set());
+        let bytes =
+            if inode.mapped { inode.size } else { extent.map_or(0, |extent| extent.length) };
+        self.data().garbage().add_garbage(bytes);
+    }
+
+    fn bring_garbage_below(&self, over: u64) -> Result<u64> {
+        let garbage = self.data().garbage();
+        if !garbage.exceeds(over) {
+            return Ok(0);
+        }
+        let mut shared = self.reclaiming().lock();
+        let mut freed_bytes = 0;
+        let mut scope = ReclaimScope { with_records: false, moved_bytes_max: MOVED_BYTES_MAX };
+        while garbage.exceeds(over) {
+            let reclaimed = self.reclaim(&mut shared, scope);
+            match reclaimed {
+                Ok(0) if !scope.with_records => scope.with_records = true,
+                Ok(bytes) if bytes > 0 => freed_bytes += bytes,
+                nothing => {
+                    garbage.defer_scan();
+                    return nothing.map(|_| freed_bytes);
+                }
+            }
+        }
+        Ok(freed_bytes)
+    }
+
+    /// One pass; returns the bytes of the logs that were deleted.
+    fn reclaim(&self, shared: &mut SharedLogs, scope: ReclaimScope) -> Result<u64> {
         let manifest = self.tree().manifest();
         // Segments of other parts of a job may show what is in the logs of this one.
         if manifest.state != SetState::Open || manifest.job.is_some() {
             return Ok(0);
         }
-        self.data().end_idle();
+        let before = self.data().garbage().before_scan();
+        self.data().end_grown_logs();
         self.tree().flush()?;
-        let mut sparse = self.sparse_logs()?;
-        if sparse.is_empty() || self.has_snapshots()? {
-            return Ok(0);
+        let Some(first) = self.first_own_log(shared)? else { return Ok(0) };
+        let scan = self.scan_logs(first, scope)?;
+        let mut sparse = scan.sparsest(scope.moved_bytes_max);
+        let mut freed_bytes = 0;
+        if !sparse.is_empty() {
+            self.move_out_of(&sparse, scope)?;
+            let referenced = self.logs_referenced(scope)?;
+            sparse.retain(|log, _| !referenced.contains(log));
+            let first = self.first_own_log(shared)?.unwrap_or(u64::MAX);
+            sparse.retain(|log, _| *log >= first);
+            let store = &*self.layers().source().store;
+            for (number, log) in &sparse {
+                store.delete(&log_name(self.set(), *number))?;
+                self.data().forget(*number);
+                freed_bytes += log.bytes;
+            }
         }
-        self.move_out_of(&sparse)?;
-        // So that no table, not even with a record that is shadowed, refers to them.
-        self.tree().compact()?;
-        let live = self.live_bytes()?;
-        let open = self.files().extents();
-        sparse.retain(|log, _| {
-            let is_open = |extent: &Extent| extent.set == self.set() && extent.log == *log;
-            !live.contains_key(log) && !open.iter().any(is_open)
-        });
-        let store = &*self.layers().source().store;
-        for log in sparse.keys() {
-            store.delete(&log_name(self.set(), *log))?;
-        }
-        Ok(sparse.values().sum())
+        let stored_bytes =
+            scan.logs.values().map(|log| log.bytes).sum::<u64>() + scan.unknown_bytes;
+        let garbage_of = |logs: &BTreeMap<u64, ScannedLog>| -> u64 {
+            logs.values().map(ScannedLog::garbage_bytes).sum()
+        };
+        let garbage_bytes = garbage_of(&scan.logs) - garbage_of(&sparse);
+        let stored_bytes = stored_bytes - freed_bytes;
+        self.data().garbage().replace(before, stored_bytes, garbage_bytes, scan.unknown_bytes);
+        Ok(freed_bytes)
     }
 
-    /// Logs of which too little is shown, and their sizes.
-    fn sparse_logs(&self) -> Result<BTreeMap<u64, u64>> {
+    /// The first data log that no snapshot shows; none while a set is being made that may show any.
+    fn first_own_log(&self, shared: &mut SharedLogs) -> Result<Option<u64>> {
+        let store = &*self.layers().source().store;
+        let holders = marker::holders(store, self.set())?;
+        let sets = holders.iter().filter_map(|holder| match holder {
+            Holder::Set(set) => Some(*set),
+            _ => None,
+        });
+        let sets: BTreeSet<SetId> = sets.collect();
+        shared.snapshots.retain(|snapshot| sets.contains(snapshot));
+        if sets.is_empty() {
+            shared.first_own = 0;
+        }
+        for set in sets.difference(&shared.snapshots.clone()) {
+            match condemn::load_live(store, *set) {
+                // What it shows was in the store before its manifest, and never changes.
+                Ok(manifest) if manifest.state == SetState::Published => {
+                    shared.first_own = self.data().next_number();
+                    shared.snapshots.insert(*set);
+                }
+                Ok(_) => return Ok(None),
+                Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(shared.first_own))
+    }
+
+    /// Closed logs from `first` on, and what the tables show of them.
+    fn scan_logs(&self, first: u64, scope: ReclaimScope) -> Result<ReclaimScan> {
         let store = &*self.layers().source().store;
         let open = self.data().open_logs();
-        let mut logs = BTreeMap::new();
+        let of_segments = self.data().segment_logs();
+        let mut scan = ReclaimScan { logs: BTreeMap::new(), unknown_bytes: 0 };
         // A writer that has taken over has logs of a higher epoch, of which these tables know nothing.
         let end = (self.tree().manifest().epoch + 1) << 32;
         for object in store.list(&folder(self.set()))? {
-            if let Some(Place::Data(number)) = Place::of(self.set(), &object.name)
-                && !open.contains(&number)
-                && number < end
-            {
-                logs.insert(number, object.bytes);
+            let Some(Place::Data(number)) = Place::of(self.set(), &object.name) else { continue };
+            if open.contains(&number) || !(first..end).contains(&number) {
+                continue;
+            }
+            if scope.with_records || of_segments.contains(&number) {
+                let log = ScannedLog { bytes: object.bytes, shown_bytes: 0 };
+                scan.logs.insert(number, log);
+            } else {
+                scan.unknown_bytes += object.bytes;
             }
         }
-        if logs.is_empty() {
-            return Ok(logs);
+        if scan.logs.is_empty() {
+            return Ok(scan);
         }
-        let live = self.live_bytes()?;
-        logs.retain(|log, bytes| {
-            let live_bytes = live.get(log).copied().unwrap_or(0);
-            live_bytes.saturating_mul(LIVE_SHARE_MIN) < *bytes
-        });
-        Ok(logs)
-    }
-
-    /// How many bytes of each log of this session the tables show.
-    fn live_bytes(&self) -> Result<HashMap<u64, u64>> {
-        let mut live: HashMap<u64, u64> = HashMap::new();
-        self.visit_segments(&mut |segment, place| {
-            *live.entry(place.log).or_default() += segment.length;
+        let mut shown: HashMap<u64, u64> = HashMap::new();
+        let (tables, segments) = self.tree().all_tables();
+        self.visit_segments(&segments, &mut |segment, place| {
+            *shown.entry(place.log).or_default() += segment.length;
             Ok(())
         })?;
-        self.visit_extents(&mut |_, inode| {
-            let extent = inode.extent.expect("only those with one are visited");
-            *live.entry(extent.log).or_default() += extent.length;
-            Ok(())
-        })?;
-        Ok(live)
+        if scope.with_records {
+            self.visit_extents(&tables.runs, &mut |_, inode| {
+                let extent = inode.extent.expect("only those with one are visited");
+                *shown.entry(extent.log).or_default() += extent.length;
+                Ok(())
+            })?;
+        }
+        for (number, log) in &mut scan.logs {
+            log.shown_bytes = shown.get(number).copied().unwrap_or(0);
+        }
+        Ok(scan)
     }
 
-    /// Visits segments in the tables whose bytes are in logs of this session.
+    /// Visits segments of `tables` whose bytes are in logs of this session.
     fn visit_segments(
         &self,
+        tables: &SegmentTables,
         visit: &mut dyn FnMut(&Segment, LogPlace) -> Result<()>,
     ) -> Result<()> {
-        let tables = self.tree().segment_tables();
         let mut merge = SegmentMerge::new(tables.sources(), &|_| false)?;
         while let Some(segment) = merge.read()? {
             if let Some(place) = segment.place.filter(|place| place.set == self.set()) {
@@ -124,12 +301,12 @@ impl Session {
         Ok(())
     }
 
-    /// Visits records in the tables whose content is an extent in a log of this session.
+    /// Visits records of `runs` whose content is an extent in a log of this session.
     pub(super) fn visit_extents(
         &self,
+        runs: &[SortedRun],
         visit: &mut dyn FnMut(&Key, &Inode) -> Result<()>,
     ) -> Result<()> {
-        let runs = self.tree().tables().runs;
         let cursor = |run: &SortedRun| run.cursor(&INODE, &Key::FIRST, &Key::LAST);
         let mut merge = Merge::new(runs.iter().map(cursor).collect(), &Key::FIRST)?;
         while merge.advance()? {
@@ -145,37 +322,93 @@ impl Session {
         Ok(())
     }
 
-    /// Appends what is shown of `sparse` logs to others, and lets records refer to that.
-    fn move_out_of(&self, sparse: &BTreeMap<u64, u64>) -> Result<()> {
-        let store = &*self.layers().source().store;
-        self.visit_segments(&mut |segment, place| {
+    /// Appends what is shown of `sparse` logs to others, and lets segments and records refer to that.
+    fn move_out_of(&self, sparse: &BTreeMap<u64, ScannedLog>, scope: ReclaimScope) -> Result<()> {
+        let (tables, segments) = self.tree().all_tables();
+        let (mut batch, mut batch_bytes) = (Vec::new(), 0);
+        self.visit_segments(&segments, &mut |segment, place| {
             let mut at = segment.offset;
             while sparse.contains_key(&place.log) && at < segment.end() {
                 let piece = segment.part(at, segment.end().min(at + PIECE_BYTES));
-                let bytes = read_mapped(store, piece.offset..piece.end(), &[piece])?;
-                let extent = self.data().append(&bytes)?;
-                let to = extent.place();
-                if piece.checksum.is_some_and(|checksum| checksum != extent.checksum) {
-                    let name = log_name(place.set, place.log);
-                    return Err(Error::corrupt(&name, place.offset, "bytes of another checksum"));
-                }
-                let checksum = Some(extent.checksum);
-                let moved = Segment { place: Some(to), checksum, ..piece };
-                self.tree().put_segments(&mut [moved])?;
+                batch.push(piece);
+                batch_bytes += piece.length;
                 at = piece.end();
+                if batch.len() == BATCH_SEGMENTS_MAX || batch_bytes >= PIECE_BYTES {
+                    self.move_segments(&batch)?;
+                    batch.clear();
+                    batch_bytes = 0;
+                }
             }
             Ok(())
         })?;
-        self.visit_extents(&mut |key, inode| match &inode.extent {
-            Some(extent) if sparse.contains_key(&extent.log) => {
-                self.move_extent(key, inode, extent)
+        self.move_segments(&batch)?;
+        if scope.with_records {
+            self.visit_extents(&tables.runs, &mut |key, inode| match &inode.extent {
+                Some(extent) if sparse.contains_key(&extent.log) => {
+                    self.move_extent(key, inode, extent)
+                }
+                _ => Ok(()),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Copies the bytes of `old` segments, and puts segments for the copies where the old ones are
+    /// still shown. Others wait while those are put: what they write must not be hidden.
+    fn move_segments(&self, old: &[Segment]) -> Result<()> {
+        if old.is_empty() {
+            return Ok(());
+        }
+        let copied = self.read_checked(old)?;
+        let place = self.data().append_part(&copied.concat())?;
+        let (mut moved, mut moved_bytes, mut offset) = (Vec::new(), 0, place.offset);
+        let _alone = self.content_alone();
+        for (old, bytes) in old.iter().zip(&copied) {
+            let checksum = Some(crc32c::crc32c(bytes));
+            let new = Segment { place: Some(LogPlace { offset, ..place }), checksum, ..*old };
+            offset += old.length;
+            let mut overlay = Overlay::new(old.file, old.offset..old.end());
+            self.tree().read_segments(&mut overlay)?;
+            for piece in overlay.pieces() {
+                if piece.place == old.part(piece.offset, piece.end()).place {
+                    moved.push(new.part(piece.offset, piece.end()));
+                    moved_bytes += piece.length;
+                }
             }
-            _ => Ok(()),
-        })
+        }
+        self.data().garbage().add_garbage(offset - place.offset - moved_bytes);
+        if moved.is_empty() { Ok(()) } else { self.tree().put_segments(&mut moved).map(drop) }
+    }
+
+    /// The bytes of each of `segments`, which have those of their checksums.
+    fn read_checked(&self, segments: &[Segment]) -> Result<Vec<Bytes>> {
+        let store = &*self.layers().source().store;
+        let mut by_log: BTreeMap<u64, Vec<(usize, LogPlace)>> = BTreeMap::new();
+        for (index, segment) in segments.iter().enumerate() {
+            let place = segment.place.expect("only segments with bytes are moved");
+            by_log.entry(place.log).or_default().push((index, place));
+        }
+        let mut all = vec![Bytes::new(); segments.len()];
+        for (log, places) in by_log {
+            let range = |(index, place): &(usize, LogPlace)| -> Range<u64> {
+                place.offset..place.offset + segments[*index].length
+            };
+            let name = log_name(self.set(), log);
+            let ranges: Vec<_> = places.iter().map(range).collect();
+            for ((index, place), bytes) in places.iter().zip(store.get_ranges(&name, &ranges)?) {
+                let checksum = segments[*index].checksum;
+                if checksum.is_some_and(|checksum| checksum != crc32c::crc32c(&bytes)) {
+                    return Err(Error::corrupt(&name, place.offset, "bytes of another checksum"));
+                }
+                all[*index] = bytes;
+            }
+        }
+        Ok(all)
     }
 
     /// Moves the content of the file whose record, at `key`, is `inode`.
     pub(super) fn move_extent(&self, key: &Key, inode: &Inode, old: &Extent) -> Result<()> {
+        let _content = self.content();
         let (mut offset, mut checksum) = (0, 0);
         let visible = Inode { size: old.length, ..inode.clone() };
         let moved = self.store_content(&mut |buffer| {
@@ -190,8 +423,10 @@ impl Session {
             return Err(Error::corrupt(&name, old.offset, "bytes of another checksum"));
         }
         let dir = DirId(u128::from(key.ints[0]) << 64 | u128::from(key.ints[1]));
+        let mut is_moved = false;
         let change = &mut |current: &mut Inode| {
-            if current.extent.as_ref() == Some(old) {
+            is_moved = current.extent.as_ref() == Some(old);
+            if is_moved {
                 moved.give_place(current);
             }
             Ok(())
@@ -200,6 +435,9 @@ impl Session {
             // The record has moved since the tables were written: its log stays.
             Err(error) if error.kind() == Kind::NotFound => {}
             amended => drop(amended?),
+        }
+        if !is_moved {
+            self.data().garbage().add_garbage(old.length);
         }
         // After the record, so that a file that is opened meanwhile is either found or read anew.
         if let Some(file) = self.files().get_outdated(inode.id) {
@@ -211,9 +449,39 @@ impl Session {
         Ok(())
     }
 
-    /// Whether other sets show tables of this one.
-    fn has_snapshots(&self) -> Result<bool> {
-        let holders = marker::holders(&*self.layers().source().store, self.set())?;
-        Ok(holders.iter().any(|holder| matches!(holder, Holder::Set(_))))
+    /// Compacts and flushes; returns the logs that a record, a segment or an open file refers to, also
+    /// if newer ones hide it. Others wait for the flush only.
+    fn logs_referenced(&self, scope: ReclaimScope) -> Result<BTreeSet<u64>> {
+        if scope.with_records {
+            self.tree().compact()?
+        } else {
+            self.tree().compact_segments()?
+        }
+        // Before and after the flush: a file may be written to its record and closed in between.
+        let mut open = self.files().extents();
+        let (tables, segments): (Tables, SegmentTables) = {
+            let _alone = self.content_alone();
+            self.tree().flush()?;
+            self.tree().all_tables()
+        };
+        open.extend(self.files().extents());
+        let own = open.iter().filter(|extent| extent.set == self.set());
+        let mut referenced: BTreeSet<u64> = own.map(|extent| extent.log).collect();
+        for source in segments.sources() {
+            let mut merge = SegmentMerge::new(std::slice::from_ref(source), &|_| false)?;
+            while let Some(segment) = merge.read()? {
+                let place = segment.place.filter(|place| place.set == self.set());
+                referenced.extend(place.map(|place| place.log));
+            }
+        }
+        if scope.with_records {
+            for run in &tables.runs {
+                self.visit_extents(std::slice::from_ref(run), &mut |_, inode| {
+                    referenced.extend(inode.extent.map(|extent| extent.log));
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(referenced)
     }
 }

@@ -66,6 +66,7 @@ impl Session {
         }
         self.copy_up(&mut state.inode)?;
         if size < state.inode.size {
+            let cut_bytes = state.inode.size - size;
             // The record first: it may be all that a crash leaves, or that a snapshot shows.
             state.inode.size = size;
             self.content_was_placed(file, state);
@@ -73,6 +74,7 @@ impl Session {
             // To the end of all files: also over what a writer that died left behind the end.
             let hole = Segment::hole(state.inode.id, size, u64::MAX - size);
             self.tree().put_segments(&mut [hole])?;
+            self.data().garbage().add_garbage(cut_bytes);
         } else {
             self.fill_gap(state, size)?;
         }
@@ -81,6 +83,7 @@ impl Session {
     }
 
     fn empty(&self, state: &mut State) {
+        self.add_garbage_of(&state.inode);
         // Its segments go once a record says that there is nothing.
         state.leaves_segments |= state.inode.mapped;
         // New content begins a log of its own, so that it can be read as a file of the store.
@@ -140,6 +143,7 @@ impl Session {
                     self.make_mapped(&mut state)?;
                     let hole = Segment::hole(file.id, range.start, end - range.start);
                     self.tree().put_segments(&mut [hole])?;
+                    self.data().garbage().add_garbage(end - range.start);
                 }
             }
         }
@@ -226,6 +230,8 @@ impl Session {
             ..*piece
         }));
         self.tree().put_segments(&mut segments)?;
+        let overwritten_end = state.inode.size.min(offset + length);
+        self.data().garbage().add_garbage(overwritten_end.saturating_sub(offset));
         state.inode.size = state.inode.size.max(offset + length);
         self.content_was_changed(to, &mut state);
         Ok(length)

@@ -18,6 +18,7 @@ impl Session {
     /// # Errors
     /// `TooLarge` beyond [`FILE_BYTES_MAX`]; `NoSpace` and what else the store reports.
     pub fn write_file(&self, file: &Arc<OpenFile>, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.bound_garbage();
         let _content = self.content();
         let mut state = file.state.write();
         self.write_state(file, &mut state, offset, bytes)
@@ -28,6 +29,7 @@ impl Session {
     /// # Errors
     /// As [`Session::write_file`].
     pub fn append_file(&self, file: &Arc<OpenFile>, bytes: &[u8]) -> Result<u64> {
+        self.bound_garbage();
         let _content = self.content();
         let mut state = file.state.write();
         let offset = state.size()?;
@@ -58,6 +60,7 @@ impl Session {
             let (file, place) = (file.id, Some(place));
             let segment = Segment { file, offset, length, place, checksum, seq: 0 };
             self.tree().put_segments(&mut [segment])?;
+            self.data().garbage().add_garbage(state.inode.size.min(end).saturating_sub(offset));
         }
         state.inode.size = state.inode.size.max(end);
         self.content_was_changed(file, state);
@@ -163,6 +166,7 @@ impl Session {
     /// Appends bytes of a file to the log that it has alone, or shares while few are written.
     fn append_data(&self, state: &mut State, bytes: &[u8]) -> Result<LogPlace> {
         let appended_bytes = state.appended_bytes + bytes.len() as u64;
+        drop(state.log.take_if(|log| log.is_ended()));
         if state.log.is_none() && state.appended_bytes == 0 {
             state.log = self.data().take_idle(state.inode.id);
         }
@@ -171,7 +175,7 @@ impl Session {
         }
         let place = match &state.log {
             Some(log) => self.data().append_to(log, bytes)?,
-            None => self.data().append(bytes)?.place(),
+            None => self.data().append_part(bytes)?,
         };
         state.appended_bytes = appended_bytes;
         Ok(place)

@@ -34,6 +34,7 @@ impl Session {
     ) -> Result<Inode> {
         check_name(name)?;
         self.check_change(dir, name)?;
+        self.bound_garbage();
         let _content = self.content();
         let content = self.store_content(fill)?;
         let entry = Entry::Is(FileKind::File);
@@ -61,24 +62,28 @@ impl Session {
         check_name(name)?;
         self.check_search(dir, name)?;
         check(&self.lookup(dir, name, false)?)?;
+        self.bound_garbage();
         let _content = self.content();
         let content = self.store_content(fill)?;
         let now_ns = self.now_ns();
-        let mut was_mapped = false;
+        let mut before = None;
         let rewritten = {
             let _shape = self.shape();
             self.check_search(dir, name)?;
             self.amend(dir, name, |inode| {
                 check(inode)?;
-                was_mapped = inode.mapped;
+                before = Some(inode.clone());
                 content.give(inode);
                 content_changed(inode, self.identity(), now_ns);
                 Ok(())
             })?
         };
         self.files().rewritten(self, &rewritten);
-        if was_mapped {
-            self.release_segments(rewritten.id)?;
+        if let Some(before) = before {
+            self.add_garbage_of(&before);
+            if before.mapped {
+                self.release_segments(rewritten.id)?;
+            }
         }
         Ok(rewritten)
     }

@@ -29,6 +29,16 @@ impl Tree {
             inner.compact_segments(state)
         })
     }
+
+    /// Merges all tables of segments into one run, after a flush. Reads and writes every segment once.
+    ///
+    /// # Errors
+    /// As [`Tree::flush`].
+    pub fn compact_segments(&self) -> Result<()> {
+        self.flush()?;
+        let inner = &*self.inner;
+        inner.attempt(&mut inner.flush.lock(), |state| inner.compact_segments(state))
+    }
 }
 
 impl Inner {

@@ -98,6 +98,13 @@ impl Tree {
         self.inner.version.load().segments.clone()
     }
 
+    /// The tables of records and of segments, both as of one moment.
+    #[must_use]
+    pub fn all_tables(&self) -> (crate::tables::Tables, crate::segment::SegmentTables) {
+        let version = self.inner.version.load();
+        (version.tables.clone(), version.segments.clone())
+    }
+
     /// What readers see of the tables, for scans of a flushed tree.
     #[must_use]
     pub fn tables(&self) -> crate::tables::Tables {
