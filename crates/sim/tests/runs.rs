@@ -1,7 +1,7 @@
 //! Runs: histories from seeds, each on a machine of its own.
 //!
-//! `ESKER_SEED=n` replays one seed, `ESKER_SEEDS=n` runs the first n. A seed that fails is shrunk, and what happens in the smallest
-//! history that fails is printed.
+//! `ESKER_SEED=n` replays one seed, `ESKER_SEEDS=n` runs the first n. A seed that fails is shrunk,
+//! and what happens in the smallest history that fails is printed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,16 +56,18 @@ fn run(history: &History, is_traced: bool) -> Outcome {
 }
 
 /// Runs the histories of `seeds`, then prints the smallest history that fails as the first of those
-/// that failed.
-fn check(seeds: impl Iterator<Item = u64>) {
-    let mut failures = Vec::new();
+/// that failed. Returns how many requests they made.
+fn check(seeds: impl Iterator<Item = u64>) -> u64 {
+    let (mut failures, mut requests) = (Vec::new(), 0);
     for seed in seeds {
-        if let Some(failure) = run(&History::from_seed(seed), false).failure {
+        let outcome = run(&History::from_seed(seed), false);
+        requests += outcome.requests;
+        if let Some(failure) = outcome.failure {
             println!("seed {seed}: {failure}");
             failures.push((seed, failure));
         }
     }
-    let Some((first, failure)) = failures.first() else { return };
+    let Some((first, failure)) = failures.first() else { return requests };
     let history = History::from_seed(*first);
     let smallest = shrink(&history, failure, SHRINK_TIME, |history| run(history, false));
     let outcome = run(&smallest, true);
@@ -80,10 +82,11 @@ fn check(seeds: impl Iterator<Item = u64>) {
 
 #[test]
 fn a_job_keeps_what_it_promised() {
-    match number("ESKER_SEED") {
+    let requests = match number("ESKER_SEED") {
         Some(seed) => check(std::iter::once(seed)),
         None => check(0..number("ESKER_SEEDS").unwrap_or(SEEDS)),
-    }
+    };
+    println!("{requests} requests");
 }
 
 /// The number that the environment has for `variable`.
@@ -95,7 +98,9 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 #[ignore = "long: see scripts/soak.sh"]
 fn soak_a_job_keeps_what_it_promised() {
-    campaign::soak(|seed| check(std::iter::once(seed)));
+    let mut requests = 0;
+    campaign::soak(|seed| requests += check(std::iter::once(seed)));
+    println!("{requests} requests");
 }
 
 #[test]
