@@ -26,8 +26,9 @@ use crate::truth::{Lineage, Version, adopt_content, differs, is_change};
 const LARGE_ONE_IN: u64 = 400;
 /// The size of a file that has a data log of its own.
 const LARGE_BYTES: usize = (8 << 20) + 4_321;
-/// A recovery that fails as often in a row is a failure.
-const TRIES_MAX: usize = 20;
+/// A recovery that fails as often in a row is a failure. Each makes a request, and all faults of a
+/// history together make fewer fail.
+const TRIES_MAX: usize = 200;
 
 /// The writer.
 pub struct Writer {
@@ -492,6 +493,7 @@ impl Writer {
     }
 
     fn resume(&mut self, set: SetId, random: &mut Random) {
+        let mut last_error = None;
         for _ in 0..TRIES_MAX {
             let tree = tree_options(random);
             let durability = tree.durability;
@@ -504,13 +506,15 @@ impl Writer {
                 Err(error) if error.kind() == Kind::Invalid => return self.finish_publishing(set),
                 // Whoever finished publishing it may have seen it taken back and collected.
                 Err(_) if !self.world.truth.lock().lineages.contains_key(&set) => return,
-                // Another process resumes it too, and has deleted the logs that it replayed.
-                Err(error) if error.kind() == Kind::NotFound => {}
                 Err(error) => {
-                    self.check_error("resume", &error);
+                    // Another process resumes it too, and has deleted the logs that it replayed.
+                    if error.kind() != Kind::NotFound {
+                        self.check_error("resume", &error);
+                    }
                     if self.world.machine.has_failed() {
                         return;
                     }
+                    last_error = Some(error);
                 }
             }
         }
@@ -518,7 +522,7 @@ impl Writer {
             // A collector without a grace took it when it was just begun.
             self.world.truth.lock().lineages.remove(&set);
         } else {
-            self.world.fail(format!("set {set} cannot be resumed"));
+            self.world.fail(format!("set {set} cannot be resumed: {last_error:?}"));
         }
     }
 
