@@ -161,6 +161,9 @@ mod tests {
             failing.fail(&Error::new(Kind::Unavailable, "no answer"));
             sender.send(()).expect("the test waits");
         });
+        // It does not get past the lock: else it could announce the failure before this thread waits.
+        let is_through = receiver.recv_timeout(Duration::from_millis(100)).is_ok();
+        assert!(!is_through, "the failure was announced without the lock");
         while inner.failure.get().is_none() {
             let waited = inner.done.wait_for(&mut pending, Duration::from_secs(60));
             assert!(!waited.timed_out(), "nobody said that the flush failed");
