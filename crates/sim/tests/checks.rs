@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use esker_base::clock::ManualClock;
 use esker_base::store::{SharedStore, Store};
-use esker_base::{Kind, Result};
+use esker_base::{Error, Kind, Result};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
 use esker_fs::repository::Repository;
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::history::History;
 use crate::operation::{Tree, difference};
 use crate::subject;
-use crate::truth::{Lineage, StackedTree, Truth, differs};
+use crate::truth::{Certainty, Lineage, StackedTree, Truth, differs};
 
 /// What all actors of a run share.
 #[derive(Debug)]
@@ -84,18 +84,31 @@ impl World {
                             .fail(format!("the name {name} shows something else: {reason}"));
                     }
                 }
-                Err(error) => {
-                    let is_lost = self.truth.lock().is_published(&name);
-                    if is_lost || repository.resolve(&name).is_ok() {
-                        return self.fail(format!("the name {name} cannot be read: {error:?}"));
-                    }
+                Err(error) if !self.may_be_unreadable(&repository, &name, &error) => {
+                    return self.fail(format!("the name {name} cannot be read: {error:?}"));
                 }
+                Err(_) => {}
             }
         }
         self.check_stacks(&repository);
         // Without a grace, markers are swept and put back beside those that they are for.
         if with_verify && !self.history.is_eager() {
             self.check_sound(&repository);
+        }
+    }
+
+    /// Whether `name` may be unreadable. A name that is there can be read, with one exception: where
+    /// its publisher stalls for longer than the grace before the put, a collector deletes the set.
+    /// The publisher takes the name back, and nobody is told that it is published.
+    fn may_be_unreadable(&self, repository: &Repository, name: &str, error: &Error) -> bool {
+        let certainty = self.truth.lock().names.get(name).map(|named| named.certainty);
+        let is_there = repository.resolve(name).is_ok();
+        match certainty {
+            Some(Certainty::Published) => false,
+            Some(Certainty::Promised) if is_there => {
+                error.kind() == Kind::NotFound && self.history.is_eager()
+            }
+            Some(Certainty::Promised | Certainty::Withdrawn) | None => !is_there,
         }
     }
 

@@ -149,7 +149,7 @@ impl Keeper {
 
     fn unpublish(&self, name: &str) -> Result<()> {
         if let Some(named) = self.world.truth.lock().names.get_mut(name) {
-            named.certainty = Certainty::Unknown;
+            named.certainty = Certainty::Withdrawn;
         }
         self.repository.delete(name)?;
         self.world.truth.lock().names.remove(name);

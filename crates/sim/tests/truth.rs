@@ -15,8 +15,10 @@ use crate::reference::Reference;
 pub enum Certainty {
     /// Its publisher was told so.
     Published,
-    /// The outcome of publishing it, or of taking it back, is unknown.
-    Unknown,
+    /// Nobody was told that it is published.
+    Promised,
+    /// It was published; the outcome of taking it back is unknown.
+    Withdrawn,
 }
 
 /// A name and what it shows.
@@ -70,7 +72,7 @@ impl Truth {
     pub fn promise_name(&mut self, reference: &Reference) -> String {
         self.next_name += 1;
         let name = format!("n{}", self.next_name);
-        let named = NamedTree { certainty: Certainty::Unknown, reference: reference.clone() };
+        let named = NamedTree { certainty: Certainty::Promised, reference: reference.clone() };
         self.names.insert(name.clone(), named);
         name
     }
