@@ -22,7 +22,7 @@ mod workers;
 
 pub use create::{create, durability_name};
 pub use imd::{ImdGet, ImdWrite, imd_get, imd_write, imd_write_as_first, write_rank};
-pub use query::{QueryOptions, WARM_CACHE_BYTES, list, remove, stat};
+pub use query::{QueryOptions, list, remove, stat};
 pub use speedup::{Speedup, imd_speedup};
 pub use squash::{SQUASH_NAME, squash};
 pub use throttled::{Throttled, imd_throttled};

@@ -20,8 +20,8 @@ use crate::report::{Meter, Report};
 use crate::shape::{BENCH_NAME, Shape, directory_name};
 use crate::workers;
 
-/// Memory for blocks in warm runs: the rivals' tuned cache.
-pub const WARM_CACHE_BYTES: u64 = 1 << 30;
+/// Memory for blocks of what is removed: the rivals' tuned cache.
+const WARM_CACHE_BYTES: u64 = 1 << 30;
 /// Warm runs look up this share of the files before they are timed.
 const WARM_SHARE: u64 = 16;
 
@@ -32,8 +32,8 @@ pub struct QueryOptions {
     pub operations: Option<u64>,
     /// Threads that do them.
     pub threads: usize,
-    /// Nothing is cached by the process, not even between two look-ups.
-    pub cold: bool,
+    /// Memory for blocks; 0 caches nothing, not even between two look-ups.
+    pub cache_bytes: u64,
     /// Names that were never made.
     pub absent: bool,
 }
@@ -67,9 +67,9 @@ fn block_reads(left: &Left) -> u64 {
 
 /// Looks up random names. Warm: blocks are cached as a 1/16 sample and one listing leave them.
 pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<Report> {
-    let left = open(store, if options.cold { 0 } else { WARM_CACHE_BYTES })?;
+    let left = open(store, options.cache_bytes)?;
     let operations = options.operations.unwrap_or(left.shape.files);
-    if !options.cold {
+    if options.cache_bytes > 0 {
         list_all(&left)?;
         let sample = left.shape.files.div_ceil(WARM_SHARE);
         stat_share(&left, SEED_WARM, (0, 1), sample, false)?;
@@ -123,8 +123,8 @@ fn stat_share(
 
 /// Lists every directory: names and attributes of all entries.
 pub fn list(store: &SharedStore, options: QueryOptions) -> Result<Report> {
-    let left = open(store, if options.cold { 0 } else { WARM_CACHE_BYTES })?;
-    if !options.cold {
+    let left = open(store, options.cache_bytes)?;
+    if options.cache_bytes > 0 {
         list_all(&left)?;
     }
     let reads = block_reads(&left);

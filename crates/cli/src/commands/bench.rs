@@ -8,8 +8,8 @@ use esker_bench::particles::Particles;
 use esker_bench::report::Report;
 use esker_bench::shape::Shape;
 use esker_bench::{
-    ImdGet, ImdWrite, QueryOptions, WARM_CACHE_BYTES, create, imd_get, imd_speedup, imd_throttled,
-    list, remove, squash, stat,
+    ImdGet, ImdWrite, QueryOptions, create, imd_get, imd_speedup, imd_throttled, list, remove,
+    squash, stat,
 };
 use esker_imd::{Format, Options, Shape as ImdShape};
 use esker_table::tree::TreeOptions;
@@ -150,8 +150,17 @@ struct Query {
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: usize,
     /// Nothing is cached by the process
-    #[arg(long)]
+    #[arg(long, conflicts_with = "cache")]
     cold: bool,
+    /// Memory for what was read, as 256M or 1G
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = crate::quantity::bytes)]
+    cache: u64,
+}
+
+impl Query {
+    fn cache_bytes(&self) -> u64 {
+        if self.cold { 0 } else { self.cache }
+    }
 }
 
 impl Bench {
@@ -173,12 +182,14 @@ impl Bench {
                 squash(&store, sets, Shape { files, directories, threads })?
             }
             Workload::Stat { operations, absent, query } => {
-                let (threads, cold) = (query.threads, query.cold);
-                stat(&context.store()?, QueryOptions { operations, threads, cold, absent })?
+                let (threads, cache_bytes) = (query.threads, query.cache_bytes());
+                let options = QueryOptions { operations, threads, cache_bytes, absent };
+                stat(&context.store()?, options)?
             }
             Workload::List { query } => {
-                let (threads, cold) = (query.threads, query.cold);
-                let options = QueryOptions { operations: None, threads, cold, absent: false };
+                let (threads, cache_bytes) = (query.threads, query.cache_bytes());
+                let options =
+                    QueryOptions { operations: None, threads, cache_bytes, absent: false };
                 list(&context.store()?, options)?
             }
             Workload::ImdGet { target, operations, query } => {
@@ -232,8 +243,7 @@ fn imd_get_at(
         value_bytes: value_bytes as usize,
         ranks: directory.head.partitions,
     };
-    let cache_bytes = if query.cold { 0 } else { WARM_CACHE_BYTES };
-    let threads = query.threads;
+    let (threads, cache_bytes) = (query.threads, query.cache_bytes());
     let work = ImdGet { particles, epochs, operations, threads, cache_bytes };
     imd_get(&context.store()?, &entry.prefix, &work)
 }

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use crate::block::{Block, DecodedBlock};
 use crate::memory::{Zeroable, ZeroedArray, prefetch};
 use crate::schema::{Followers, RowBuffer, Schema};
-use crate::table::Wanted;
+use crate::table::{GroupBlocks, Wanted};
 use image::{BUCKETS, Image, Shape, View, Words};
 
 /// Bytes of a chunk: a large page.
@@ -98,34 +98,50 @@ impl Slots {
 
     /// Hints the processor that [`Slots::block_of`] follows.
     #[inline]
-    pub(crate) fn prefetch(&self, blocks: &Range<usize>, order: u64) {
-        let start = self.slots.as_ptr().wrapping_add(guess(blocks, order));
+    pub(crate) fn prefetch(&self, blocks: &GroupBlocks, order: u64) {
+        let start = self.slots.as_ptr().wrapping_add(blocks.guess(order));
         prefetch(start.wrapping_sub(1));
         prefetch(start.wrapping_add(1));
     }
 
-    /// The last of `blocks`, all of one group, that starts before `order`, which is evenly spread;
-    /// `None` if one starts there or all behind.
+    /// The last of `group`'s blocks that starts before `order`; `None` if one starts there or all
+    /// behind.
     #[inline]
-    pub(crate) fn block_of(&self, blocks: &Range<usize>, order: u64) -> Option<usize> {
-        let first_of = |block: usize| self.slots[block].first.load(Ordering::Relaxed);
-        let guess = guess(blocks, order);
+    pub(crate) fn block_of(&self, group: &GroupBlocks, order: u64) -> Option<usize> {
+        let (blocks, guess) = (group.range(), group.guess(order));
         // Blocks are nearly as even as their keys, so that the first step, either way, is mostly the
         // last: without a branch, which would wait for memory.
-        let back = usize::from(guess > blocks.start) & usize::from(first_of(guess) > order);
+        let back = usize::from(guess > blocks.start) & usize::from(self.first_of(guess) > order);
         let next = (guess + 1).min(blocks.end - 1);
-        let ahead = usize::from(next > guess) & usize::from(first_of(next) <= order);
+        let ahead = usize::from(next > guess) & usize::from(self.first_of(next) <= order);
         let mut block = guess - back + ahead;
-        while first_of(block) > order {
-            if block == blocks.start {
-                return None;
-            }
-            block -= 1;
+        let ends = block + 1 == blocks.end || self.first_of(block + 1) > order;
+        if self.first_of(block) > order || !ends {
+            block = self.search(&blocks, block, order)?;
         }
-        while block + 1 < blocks.end && first_of(block + 1) <= order {
-            block += 1;
+        (self.first_of(block) != order).then_some(block)
+    }
+
+    /// The last of `blocks` that starts at or before `order`, from `near` on in growing steps.
+    #[cold]
+    fn search(&self, blocks: &Range<usize>, near: usize, order: u64) -> Option<usize> {
+        let (mut low, mut high, mut step) = (near, near, 1);
+        while low > blocks.start && self.first_of(low) > order {
+            (high, low) = (low, low.saturating_sub(step).max(blocks.start));
+            step *= 2;
         }
-        (first_of(block) != order).then_some(block)
+        while high < blocks.end && self.first_of(high) <= order {
+            (low, high) = (high, (high + step).min(blocks.end));
+            step *= 2;
+        }
+        let firsts = &self.slots[low..high];
+        let before = firsts.partition_point(|slot| slot.first.load(Ordering::Relaxed) <= order);
+        (low + before).checked_sub(1).filter(|block| *block >= blocks.start)
+    }
+
+    #[inline]
+    fn first_of(&self, block: usize) -> u64 {
+        self.slots[block].first.load(Ordering::Relaxed)
     }
 
     /// Memory that slots and forms take.
@@ -164,14 +180,6 @@ impl Slots {
     pub(crate) fn is_settled(&self, block: usize) -> bool {
         self.slots[block].state.load(Ordering::Relaxed) != 0
     }
-}
-
-/// Where in `blocks`, which are evenly spread, `order` should be. The group begins in the block
-/// before them, on average in the middle of it.
-#[inline]
-fn guess(blocks: &Range<usize>, order: u64) -> usize {
-    let place = (u128::from(order) * blocks.len() as u128).saturating_sub(1 << 63);
-    blocks.start + (place >> 64) as usize
 }
 
 impl Slot {
@@ -523,6 +531,25 @@ mod tests {
         let others = super::tests::slots();
         (0..BLOCKS).for_each(|number| hot.insert(&others, number, (&blocks[number], &[]), || ()));
         assert!(read(&hot, &others, BLOCKS - 1, 7));
+    }
+
+    #[test]
+    fn blocks_of_uneven_keys_are_found_too() {
+        let squares = |block: u64| block * block << 40;
+        let slots = Slots::new(&RECORD, (0..300u32).map(|block| squares(u64::from(block))));
+        for (start, end) in [(0, 300), (0, 1), (7, 8), (100, 250)] {
+            let group = GroupBlocks::new((start, end), (None, u64::MAX), true);
+            for order in (0..300).flat_map(|block| [squares(block), squares(block) + 5]) {
+                let starts_before = (start..end).rfind(|block| squares(u64::from(*block)) <= order);
+                let expected = starts_before.filter(|block| squares(u64::from(*block)) != order);
+                let found = slots.block_of(&group, order);
+                assert_eq!(
+                    found,
+                    expected.map(|block| block as usize),
+                    "{order} of {start}..{end}"
+                );
+            }
+        }
     }
 
     #[test]

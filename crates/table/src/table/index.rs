@@ -131,7 +131,8 @@ impl Index {
         last.string = input.bytes(KEY_TEXT_BYTES_MAX, "a key's string within bounds")?.to_vec();
         input.end()?;
         let spread = schema.hash_of.map(|_| schema.key_ints - 1);
-        let groups = spread.map_or(Vec::new(), |_| groups_of(&firsts, schema.group_ints));
+        let groups = |_| groups_of(&firsts, &last.ints, schema.group_ints);
+        let groups = spread.map_or(Vec::new(), groups);
         let index = Self {
             buckets: Buckets::of(&firsts, |first| first[0]),
             group_buckets: Buckets::of(&groups, |group| group.ints[0]),
@@ -219,13 +220,12 @@ impl Index {
     /// Blocks that all start with keys of the group of `key`, one of which, or the one before them,
     /// holds the key if any does; only where the last integers of keys are evenly spread.
     #[inline]
-    pub fn group_blocks(&self, key: &Key) -> Option<Range<usize>> {
+    pub fn group_blocks(&self, key: &Key) -> Option<GroupBlocks> {
         let order = self.spread?;
         let ints = std::array::from_fn(|at| if at < order { key.ints[at] } else { 0 });
         let near = &self.groups[self.group_buckets.range(key.ints[0])];
         let group = near.get(near.partition_point(|group| group.ints < ints))?;
-        let (start, end) = group.blocks;
-        (group.ints == ints).then_some(start as usize..end as usize)
+        (group.ints == ints).then_some(group.blocks)
     }
 
     /// How many blocks start at or before the integers of `key`.
@@ -313,18 +313,74 @@ impl Index {
 struct Group {
     /// The integers that name it; those past the schema's are 0.
     ints: [u64; KEY_INTS_MAX - 1],
-    /// The first of its blocks, and the one after the last.
-    blocks: (u32, u32),
+    blocks: GroupBlocks,
 }
 
-/// The groups of `firsts`. Hostile keys may not ascend; the caller finds out.
-fn groups_of(firsts: &[[u64; KEY_INTS_MAX]], group_ints: usize) -> Vec<Group> {
+/// The blocks that start with keys of one group, and how the last integers of its keys, which are
+/// evenly spread, lie in them.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupBlocks {
+    start: u32,
+    end: u32,
+    /// About the integer with which the first block starts.
+    low: u64,
+    /// Blocks that 2^64 integers take.
+    density: u64,
+}
+
+impl GroupBlocks {
+    /// Blocks `start` to `end`, in which integers up to `bounds.1` lie. The first of them starts with
+    /// `bounds.0`, unless that is `None`: then the group begins in the block before, on average in the
+    /// middle of it. So it ends in the last block if it `ends_before` the table does.
+    pub(crate) fn new(
+        (start, end): (u32, u32),
+        bounds: (Option<u64>, u64),
+        ends_before: bool,
+    ) -> Self {
+        let half_if = |condition| if condition { 0.5 } else { 0.0 };
+        let (before, behind) = (half_if(bounds.0.is_none()), half_if(ends_before));
+        let low = bounds.0.unwrap_or(0);
+        let blocks = f64::from(end.saturating_sub(start)) + before - behind;
+        let block_width = bounds.1.saturating_sub(low).max(1) as f64 / blocks;
+        let density = (2f64.powi(64) / block_width) as u64;
+        Self { start, end, low: low.saturating_add((before * block_width) as u64), density }
+    }
+
+    /// The blocks.
+    #[inline]
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
+    /// The block in which a key whose last integer is `order` should be.
+    #[inline]
+    #[must_use]
+    pub fn guess(&self, order: u64) -> usize {
+        let above = u128::from(order.saturating_sub(self.low));
+        let blocks = ((above * u128::from(self.density)) >> 64) as usize;
+        self.start as usize + blocks.min((self.end - self.start) as usize - 1)
+    }
+}
+
+/// The groups of `firsts`, of a table that ends with `last`. Hostile keys may not ascend; the caller
+/// finds out.
+fn groups_of(
+    firsts: &[[u64; KEY_INTS_MAX]],
+    last: &[u64; KEY_INTS_MAX],
+    group_ints: usize,
+) -> Vec<Group> {
     let mut end = 0;
     let group_of = |blocks: &[[u64; KEY_INTS_MAX]]| {
         let start = end;
-        end += blocks.len() as u32;
+        end += blocks.len();
         let ints = std::array::from_fn(|at| if at < group_ints { blocks[0][at] } else { 0 });
-        Group { ints, blocks: (start, end) }
+        // Other tables may have keys of the first and of the last group.
+        let low = (start == 0).then(|| blocks[0][group_ints]);
+        let ends_before = end < firsts.len();
+        let high = if ends_before { u64::MAX } else { last[group_ints] };
+        let range = (start as u32, end as u32);
+        Group { ints, blocks: GroupBlocks::new(range, (low, high), ends_before) }
     };
     firsts.chunk_by(|a, b| a[..group_ints] == b[..group_ints]).map(group_of).collect()
 }
@@ -410,16 +466,21 @@ mod tests {
     };
 
     fn index(firsts: &[(u64, u64)]) -> Index {
+        index_to(firsts, Key::LAST)
+    }
+
+    fn index_to(firsts: &[(u64, u64)], last: Key) -> Index {
         let mut builder = IndexBuilder::new(&SPREAD);
         for (group, hash) in firsts {
             let first = Key { ints: [*group, *hash, 0], string: b"" };
             builder.add_block(false, &first, BLOCK_BYTES_MIN);
         }
-        builder.add_filter(1);
         let (mut bytes, blocks) = (Vec::new(), firsts.len());
-        builder.encode(&Key::LAST, &mut bytes);
+        let partitions = blocks.div_ceil(FILTER_BLOCKS);
+        (0..partitions).for_each(|_| builder.add_filter(1));
+        builder.encode(&last, &mut bytes);
         let data_bytes = (blocks * BLOCK_BYTES_MIN) as u64;
-        Index::decode(&SPREAD, &bytes, blocks, data_bytes, 1).expect("our own index")
+        Index::decode(&SPREAD, &bytes, blocks, data_bytes, partitions as u64).expect("our own index")
     }
 
     proptest! {
@@ -443,12 +504,36 @@ mod tests {
                 prop_assert_eq!(index.block_of(&key), after.saturating_sub(1));
                 let blocks = index.group_blocks(&key);
                 prop_assert_eq!(blocks.is_some(), groups.contains_key(&group));
-                if let Some(blocks) = blocks {
+                if let Some(group_blocks) = blocks {
+                    let blocks = group_blocks.range();
+                    prop_assert!(blocks.contains(&group_blocks.guess(hash)));
                     prop_assert!(!blocks.is_empty());
                     prop_assert!(firsts[blocks.clone()].iter().all(|first| first.0 == group));
                     prop_assert!(blocks.start == 0 || firsts[blocks.start - 1].0 != group);
                     prop_assert!(firsts.get(blocks.end).is_none_or(|first| first.0 != group));
                 }
+            }
+        }
+    }
+    /// A directory of millions of names is spread over many tables, each of which has a part of its
+    /// hashes; the guess took every table for one with all of them, and was off by most of its blocks.
+    #[test]
+    fn the_guess_is_near_whatever_part_of_a_group_a_table_has() {
+        const BLOCKS: u64 = 10_000;
+        let part = |from: u64, to: u64| {
+            let step = (to - from) / BLOCKS;
+            move |block: u64| from + block * step
+        };
+        let full = u64::MAX - u64::MAX % BLOCKS;
+        for (from, to) in [(0, full), (full / 8, full / 7), (full / 3, full), (0, full / 100)] {
+            let first_of = part(from, to);
+            let firsts: Vec<(u64, u64)> = (0..BLOCKS).map(|block| (5, first_of(block))).collect();
+            let index = index_to(&firsts, Key { ints: [5, to, 0], string: b"z" });
+            for block in 0..BLOCKS {
+                let order = first_of(block) + (to - from) / BLOCKS / 2;
+                let key = Key { ints: [5, order, 0], string: b"x" };
+                let guess = index.group_blocks(&key).expect("its group").guess(order);
+                assert!(guess.abs_diff(block as usize) <= 1, "{guess} for {block}");
             }
         }
     }

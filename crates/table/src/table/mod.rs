@@ -14,7 +14,7 @@ mod writer;
 use crate::block::BLOCK_BYTES_MAX;
 
 pub use footer::{FOOTER_BYTES, Footer};
-pub use index::Index;
+pub use index::{GroupBlocks, Index};
 pub(crate) use reader::READ_AHEAD_BLOCKS;
 pub use reader::{Got, ReadCounters, Seek, Table, Wanted};
 pub use writer::{TableSummary, TableWriter};

@@ -10,7 +10,7 @@ use esker_base::{Bytes, Clock, Error, Result};
 
 use super::batch::Kept;
 use super::footer::{FOOTER_BYTES, Footer};
-use super::index::Index;
+use super::index::{GroupBlocks, Index};
 use super::queue::Queue;
 use super::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::block::{BLOCK_BYTES_MAX, Block};
@@ -84,7 +84,7 @@ pub struct Got {
 pub struct Seek<'a> {
     table: &'a Table,
     /// Blocks of the key's group, if the key's place follows from its hash.
-    blocks: Option<Range<usize>>,
+    blocks: Option<GroupBlocks>,
     block: usize,
     /// Whether the block begins with the key's group.
     is_first_group: bool,
