@@ -4,6 +4,7 @@
 
 pub mod clock;
 mod error;
+pub mod memory;
 pub mod random;
 pub mod store;
 

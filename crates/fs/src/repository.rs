@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
+use esker_base::memory::available_bytes;
 use esker_base::store::{SharedStore, Store};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
@@ -26,8 +27,19 @@ use crate::namespace::Namespace;
 use crate::session::{Session, SessionOptions};
 use crate::set_ids::SetIds;
 
-/// Memory for parsed blocks unless told otherwise.
+/// Memory for parsed blocks where nobody says how much there is.
 pub const CACHE_BYTES: u64 = 256 << 20;
+/// Unless told otherwise a cache takes this part of the memory that is left, within these bounds.
+const CACHE_SHARE: u64 = 16;
+const CACHE_BYTES_MIN: u64 = 64 << 20;
+const CACHE_BYTES_MAX: u64 = 2 << 30;
+
+/// Memory for parsed blocks unless told otherwise: a sixteenth of what this process may still take,
+/// from 64 MiB to 2 GiB. It is taken as blocks are read.
+fn default_cache_bytes() -> u64 {
+    let share = available_bytes().map(|bytes| bytes / CACHE_SHARE);
+    share.map_or(CACHE_BYTES, |bytes| bytes.clamp(CACHE_BYTES_MIN, CACHE_BYTES_MAX))
+}
 
 /// The change sets and names of one store. Share freely; cloning shares the block cache.
 #[derive(Clone, Debug)]
@@ -38,10 +50,11 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// The repository in `store`, with a block cache of [`CACHE_BYTES`].
+    /// The repository in `store`, with a block cache that takes up to a sixteenth of the memory that
+    /// is left to this process, at least 64 MiB and at most 2 GiB.
     #[must_use]
     pub fn new(store: SharedStore) -> Self {
-        Self::with(store, CACHE_BYTES, Arc::new(SystemClock))
+        Self::with(store, default_cache_bytes(), Arc::new(SystemClock))
     }
 
     /// The repository in `store` with a block cache of `cache_bytes` (0: none) and a clock.

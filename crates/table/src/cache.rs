@@ -18,6 +18,12 @@ use crate::table::Wanted;
 /// Average memory of a parsed block; only sizes the cache's own tables.
 const BLOCK_BYTES_TYPICAL: u64 = 8 << 10;
 
+/// Once the cache is full, one in so many blocks that point reads fetch gets into it where fetching
+/// takes no longer than [`QUICK_READ_NS`]: to free and to allocate memory, and to find what is to go,
+/// takes as long as to fetch a block from the kernel's memory. A block that is read often gets in.
+const ADMITTED_ONE_IN: u64 = 8;
+const QUICK_READ_NS: f64 = 50_000.0;
+
 /// The cache's capacity follows what tables hold in steps of this many bytes.
 const HELD_STEP_BYTES: u64 = 1 << 20;
 
@@ -38,6 +44,10 @@ pub struct BlockCache {
     hot: Option<HotRecords>,
     /// What tables hold on to besides.
     held_bytes: AtomicU64,
+    /// Bytes of blocks that were ever put in.
+    inserted_bytes: AtomicU64,
+    /// Blocks that point reads fetched since the cache is full.
+    fetched: AtomicU64,
     tables: AtomicU64,
 }
 
@@ -65,8 +75,15 @@ impl BlockCache {
         let blocks =
             (budget_bytes > 0).then(|| Cache::with_weighter(items, budget_bytes, MemoryBytes));
         let hot = HotRecords::new(budget_bytes / 2);
-        let held_bytes = AtomicU64::new(0);
-        Arc::new(Self { budget_bytes, blocks, hot, held_bytes, tables: AtomicU64::new(0) })
+        Arc::new(Self {
+            budget_bytes,
+            blocks,
+            hot,
+            held_bytes: AtomicU64::new(0),
+            inserted_bytes: AtomicU64::new(0),
+            fetched: AtomicU64::new(0),
+            tables: AtomicU64::new(0),
+        })
     }
 
     /// A place for a table of blocks of which each key's last integer begins as `firsts` say.
@@ -85,8 +102,18 @@ impl BlockCache {
 
     pub(crate) fn insert(&self, shelf: &Shelf, block: usize, parsed: &Arc<Block>) {
         if let Some(blocks) = &self.blocks {
+            self.inserted_bytes.fetch_add(parsed.memory_bytes() as u64, Ordering::Relaxed);
             blocks.insert((shelf.table, block as u32), parsed.clone());
         }
+    }
+
+    /// Whether a block that a point read has fetched should be put in; fetching takes `read_ns` on
+    /// average.
+    pub(crate) fn admits(&self, read_ns: Option<f64>) -> bool {
+        let Some(blocks) = &self.blocks else { return false };
+        self.inserted_bytes.load(Ordering::Relaxed) < blocks.capacity()
+            || read_ns.is_none_or(|ns| ns > QUICK_READ_NS)
+            || self.fetched.fetch_add(1, Ordering::Relaxed).is_multiple_of(ADMITTED_ONE_IN)
     }
 
     /// Hints the processor that [`BlockCache::get_record`] follows.
@@ -117,6 +144,7 @@ impl BlockCache {
     pub(crate) fn warm_up(&self, shelf: &Shelf, block: usize, parsed: &Block, group: &[u64]) {
         if let (Some(hot), Some(slots)) = (&self.hot, &shelf.slots)
             && !slots.is_settled(block)
+            && hot.admits()
         {
             hot.insert(slots, block, (parsed, group), || self.make_room(hot));
         }

@@ -48,6 +48,13 @@ impl Pace {
         add(&mut sums.bytes_ns, bytes * ns);
     }
 
+    /// Nanoseconds that requests took on average; `None` before the first.
+    #[must_use]
+    pub fn mean_ns(&self) -> Option<f64> {
+        let Sums { requests, ns, .. } = *self.sums.lock();
+        (requests > 0.0).then(|| ns / requests)
+    }
+
     /// Nanoseconds of a request, and of each of its bytes besides: the line of least squares through
     /// those seen. `None` before there were enough, of different sizes.
     #[must_use]

@@ -17,7 +17,7 @@
 mod image;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
@@ -38,6 +38,11 @@ const LINE_WORDS: usize = 8;
 /// An image takes at most this part of a chunk.
 const IMAGE_SHARE: usize = 4;
 const GENERATIONS: u64 = 1 << 14;
+
+/// Once all chunks are in use, one in so many blocks that are met without an image gets one. Making it
+/// takes as long as some thirty reads of the block, and where more is read than images can be of, an
+/// image is gone before it was read as often.
+const ADMITTED_ONE_IN: usize = 32;
 
 /// A table has at most this many common forms, and no more than a part of its blocks.
 const FORMS_MAX: usize = 128;
@@ -217,6 +222,10 @@ pub(crate) struct HotRecords {
     chunks: Box<[OnceLock<ZeroedArray<AtomicU64>>]>,
     /// Lines of a chunk, as a power of two.
     chunk_lines_log: u32,
+    /// Whether all chunks are in use.
+    is_full: AtomicBool,
+    /// Blocks met without an image since then.
+    met: AtomicUsize,
     filling: Mutex<Filling>,
 }
 
@@ -261,6 +270,8 @@ impl HotRecords {
         Some(Self {
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             chunk_lines_log: (chunk_bytes / 64).ilog2(),
+            is_full: AtomicBool::new(false),
+            met: AtomicUsize::new(0),
             filling: Mutex::new(Filling {
                 chunk: 0,
                 used_words: 0,
@@ -353,6 +364,13 @@ impl HotRecords {
         Some(row_at.is_some())
     }
 
+    /// Whether a block that was met without an image should get one.
+    #[inline]
+    pub(crate) fn admits(&self) -> bool {
+        !self.is_full.load(Ordering::Relaxed)
+            || self.met.fetch_add(1, Ordering::Relaxed).is_multiple_of(ADMITTED_ONE_IN)
+    }
+
     /// Gives `block`, whose slot is not settled and which begins with the group `group`, an image.
     /// Calls `grown` when memory was taken.
     #[cold]
@@ -437,6 +455,7 @@ impl HotRecords {
         let Some(chunk) = self.chunks[filling.chunk].get() else {
             return;
         };
+        self.is_full.store(true, Ordering::Relaxed);
         let chunk_start = filling.chunk << self.chunk_lines_log;
         let (mut stay, mut stay_words) = (Vec::new(), 0);
         for tenant in tenants {
@@ -535,7 +554,7 @@ mod tests {
 
     #[test]
     fn blocks_of_uneven_keys_are_found_too() {
-        let squares = |block: u64| block * block << 40;
+        let squares = |block: u64| (block * block) << 40;
         let slots = Slots::new(&RECORD, (0..300u32).map(|block| squares(u64::from(block))));
         for (start, end) in [(0, 300), (0, 1), (7, 8), (100, 250)] {
             let group = GroupBlocks::new((start, end), (None, u64::MAX), true);

@@ -480,7 +480,8 @@ mod tests {
         (0..partitions).for_each(|_| builder.add_filter(1));
         builder.encode(&last, &mut bytes);
         let data_bytes = (blocks * BLOCK_BYTES_MIN) as u64;
-        Index::decode(&SPREAD, &bytes, blocks, data_bytes, partitions as u64).expect("our own index")
+        Index::decode(&SPREAD, &bytes, blocks, data_bytes, partitions as u64)
+            .expect("our own index")
     }
 
     proptest! {

@@ -244,7 +244,13 @@ impl Table {
                 self.cache.warm_up(&self.shelf, number, &block, group);
                 block
             }
-            None => self.block(number)?,
+            None => {
+                let block = self.fetch(number)?;
+                if self.cache.admits(self.counters.pace.mean_ns()) {
+                    self.cache.insert(&self.shelf, number, &block);
+                }
+                block
+            }
         };
         let Some(row) = block.find(&wanted.key) else {
             return Ok(false);
@@ -308,12 +314,18 @@ impl Table {
         if let Some(block) = self.cache.get(&self.shelf, number) {
             return Ok(block);
         }
+        let block = self.fetch(number)?;
+        self.cache.insert(&self.shelf, number, &block);
+        Ok(block)
+    }
+
+    /// Block `number`, by one store request.
+    fn fetch(&self, number: usize) -> Result<Arc<Block>> {
         let place = self.index.place(number);
         if place.end - place.start > BLOCK_BYTES_MAX as u64 {
             return Err(Error::corrupt(&self.name, place.start, "a block over the limit"));
         }
-        let bytes = self.read(place)?;
-        self.keep_in_cache(number, bytes)
+        self.parse_block(number, self.read(place)?)
     }
 
     /// Encoded bytes of a span of blocks from `number` on, at most `READ_AHEAD_BLOCKS` and those
