@@ -173,6 +173,14 @@ fn plant(path: &Path, outside: &Path) {
 /// Fix: calls name a handle of a directory and one name in it, and never follow links.
 #[test]
 fn an_export_does_not_follow_what_others_plant() {
+    // What an export makes itself has the rights of one of these.
+    for rights in [0o751, 0o700] {
+        check_export_beside_planting(rights);
+    }
+}
+
+/// Exports while somebody plants links to a directory with `rights`, between any two requests.
+fn check_export_beside_planting(rights: u32) {
     let inner: SharedStore = Arc::new(MemoryStore::new());
     let set = with_files(&inner).publish("base").expect("publish");
     let mut requests = 0;
@@ -181,7 +189,7 @@ fn an_export_does_not_follow_what_others_plant() {
         let (target, outside) = (around.path().join("target"), around.path().join("outside"));
         fs::create_dir(&outside).expect("mkdir");
         fs::create_dir(outside.join("below")).expect("mkdir");
-        fs::set_permissions(&outside, Permissions::from_mode(0o751)).expect("chmod");
+        fs::set_permissions(&outside, Permissions::from_mode(rights)).expect("chmod");
         let before = fs::metadata(&outside).expect("stat");
         let (to, from) = (outside.clone(), target.clone());
         let planting = Box::new(move || {
