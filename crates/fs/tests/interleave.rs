@@ -322,6 +322,38 @@ fn the_sessions_own_compaction_and_a_collection_between_any_two_requests_of_a_sn
     }
 }
 
+/// A snapshot lists the tables of its session only once it holds the session's set: those that a
+/// compaction replaces before that are gone.
+#[test]
+fn a_snapshot_shows_no_tables_that_went_before_it_held_its_session() {
+    let (store, a) = prepared(true);
+    let interrupted = Interrupted::idle(store.clone(), 0);
+    let session = repository(&(interrupted.clone() as SharedStore)).begin(&[a], options());
+    let session = Arc::new(session.expect("begin"));
+    for path in ["/f", "/g"] {
+        write(&session, path, &[b'x'; 900]).expect("write");
+        session.flush().expect("flush");
+    }
+    let (own, collector) = (session.clone(), repository(&store));
+    let mark = format!("ref/{}/set-", session.set());
+    interrupted.begin(
+        Box::new(move |name| name.starts_with(&mark)),
+        Box::new(move || {
+            own.compact().expect("compact");
+            compact_and_collect(&collector);
+        }),
+    );
+    session.snapshot("work").expect("snapshot");
+    assert!(interrupted.has_happened());
+    let plain = repository(&store);
+    let shown = plain.resolve("work").expect("resolve").set;
+    let namespace = plain.open(&[shown], Identity::root()).expect("open");
+    for path in ["/f", "/g"] {
+        let inode = namespace.stat(path, Follow::No).expect("stat");
+        namespace.read_all(&inode, &mut |_| Ok(())).expect("read");
+    }
+}
+
 /// As above: parts of a job, each of several runs, are compacted while they are joined.
 #[test]
 fn a_compaction_of_parts_and_a_collection_between_any_two_requests_of_a_joining() {
