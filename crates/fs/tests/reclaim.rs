@@ -298,25 +298,37 @@ fn what_is_removed_meanwhile_stays_removed() {
 /// Fix: a writer gives up no logs of a higher epoch.
 #[test]
 fn a_writer_that_was_taken_over_keeps_the_new_writers_logs() {
-    let store: SharedStore = Arc::new(MemoryStore::new());
-    let repository = Repository::new(store.clone());
-    let former = repository.begin(&[], options()).expect("begin");
-    former.flush().expect("flush");
-    let new = repository.resume(former.set(), options()).expect("resume");
-    write(&new, "/file", &[b'n'; FILE_BYTES]).expect("write");
-    new.flush().expect("flush");
-    let set = new.set();
-    drop(new);
-    let _ = former.reclaim_data();
-    let again = repository.resume(set, options()).expect("resume");
-    let inode = again.stat("/file", Follow::No).expect("stat");
-    let mut bytes = 0;
-    let read = again.read_all(&inode, &mut |piece| {
-        bytes += piece.len();
-        Ok(())
-    });
-    read.expect("its bytes are there");
-    assert_eq!(bytes, FILE_BYTES);
+    for at in 0.. {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let plain = Repository::new(store.clone());
+        let base = plain.begin(&[], options()).expect("begin").publish("base").expect("publish");
+        let interrupted = Interrupted::idle(store, at);
+        // It has no tables, so that no commit finds the other writer.
+        let former = Repository::new(interrupted.clone() as SharedStore);
+        let former = former.begin(&[base], options()).expect("begin");
+        let set = former.set();
+        let take_over = move || {
+            let new = plain.resume(set, options()).expect("resume");
+            write(&new, "/file", &[b'n'; FILE_BYTES]).expect("write");
+            new.flush().expect("flush");
+        };
+        let plain = Repository::new(interrupted.clone() as SharedStore);
+        interrupted.begin(Box::new(|_| true), Box::new(take_over));
+        let reclaimed = former.reclaim_data();
+        if !interrupted.has_happened() {
+            reclaimed.expect("nobody is there");
+            break;
+        }
+        let again = plain.resume(set, options()).expect("resume");
+        let inode = again.stat("/file", Follow::No).expect("stat");
+        let mut bytes = 0;
+        let read = again.read_all(&inode, &mut |piece| {
+            bytes += piece.len();
+            Ok(())
+        });
+        read.unwrap_or_else(|error| panic!("at {at}: its bytes are there: {error}"));
+        assert_eq!(bytes, FILE_BYTES);
+    }
 }
 
 /// Symptom: a session that had just been taken over failed with `Exists` at its first file.
