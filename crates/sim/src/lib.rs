@@ -6,7 +6,9 @@
 //! ```
 //! An actor gives up its turn only at requests to the store, so the seed of the schedule decides every
 //! interleaving. Two actors that share a lock in memory would stop the machine, so each has sessions of
-//! its own: races within one session are the subject of tests beside its code.
+//! its own. What a second thread of a session does, an actor does itself in the midst of a call, before
+//! a request at which that call holds no lock in the way (`Process::act_before`); other races within one
+//! session are the subject of tests beside its code.
 //!
 //! `tests/` runs whole jobs on it and compares names, sets and what `verify` finds with a reference.
 //! `ESKER_SEED=n cargo test -p esker-sim runs` replays a seed, `ESKER_SEEDS=n` runs the first n.
@@ -19,7 +21,9 @@ mod disk;
 mod fault;
 mod machine;
 mod process;
+mod shifted_clock;
 
 pub use self::fault::{Fault, FaultKind};
 pub use self::machine::{ActorId, Machine, MachineOptions, Outcome};
 pub use self::process::Process;
+pub use self::shifted_clock::ShiftedClock;

@@ -11,15 +11,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use esker_base::store::{AppendLog, Effect, ObjectInfo, ObjectWriter, Store, name};
 use esker_base::{Error, Kind, Result};
+use parking_lot::Mutex;
 
 use crate::disk::Disk;
-use crate::machine::{Caller, Core, Fate, Machine};
+use crate::machine::{ActorId, Caller, Core, Fate, Machine};
 
 /// One incarnation of an actor: a store that ends with it.
 #[derive(Clone)]
 pub struct Process {
     machine: Arc<Machine>,
     caller: Caller,
+    planned: Arc<Mutex<Option<PlannedAct>>>,
+}
+
+/// What a process does before one of its requests.
+struct PlannedAct {
+    is_wanted: Box<dyn Fn(&str) -> bool + Send>,
+    /// How many of the wanted requests go by before.
+    skipped: u64,
+    act: Box<dyn FnOnce() + Send>,
 }
 
 impl fmt::Debug for Process {
@@ -34,7 +44,7 @@ fn injected(kind: Kind, what: &str, name: &str) -> Error {
 
 impl Process {
     pub(crate) fn new(machine: Arc<Machine>, caller: Caller) -> Self {
-        Self { machine, caller }
+        Self { machine, caller, planned: Arc::default() }
     }
 
     /// Its number, which grows from process to process.
@@ -43,10 +53,50 @@ impl Process {
         self.caller.process
     }
 
+    /// Whose incarnation it is.
+    #[must_use]
+    pub fn actor(&self) -> ActorId {
+        ActorId(self.caller.actor)
+    }
+
     /// Whether it has died.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.machine.is_dead(self.caller)
+    }
+
+    /// Does `act` right before a request for a name that `is_wanted`, after `skipped` others: as
+    /// another thread of the process would. The call that makes the request holds its locks meanwhile.
+    pub fn act_before(
+        &self,
+        is_wanted: impl Fn(&str) -> bool + Send + 'static,
+        skipped: u64,
+        act: impl FnOnce() + Send + 'static,
+    ) {
+        let (is_wanted, act) = (Box::new(is_wanted), Box::new(act));
+        *self.planned.lock() = Some(PlannedAct { is_wanted, skipped, act });
+    }
+
+    /// Does nothing more of what [`Process::act_before`] was given.
+    pub fn cancel_act(&self) {
+        *self.planned.lock() = None;
+    }
+
+    fn act_if_planned(&self, name: &str) {
+        let due = {
+            let mut planned = self.planned.lock();
+            match planned.as_mut().filter(|planned| (planned.is_wanted)(name)) {
+                Some(wanted) if wanted.skipped > 0 => {
+                    wanted.skipped -= 1;
+                    None
+                }
+                Some(_) => planned.take(),
+                None => None,
+            }
+        };
+        if let Some(due) = due {
+            (due.act)();
+        }
     }
 
     /// One request that does all or nothing.
@@ -57,6 +107,7 @@ impl Process {
         needs_room: bool,
         act: impl FnOnce(&mut Disk, u64) -> Result<T>,
     ) -> Result<T> {
+        self.act_if_planned(name);
         let (mut core, fate) = self.machine.begin(self.caller, what, name, needs_room);
         let now_ns = self.machine.now_ns();
         let (kind, effect) = match fate {

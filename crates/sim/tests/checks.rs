@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_base::clock::ManualClock;
 use esker_base::store::{SharedStore, Store};
 use esker_base::{Error, Kind, Result};
 use esker_fs::gc::GcOptions;
@@ -11,7 +10,7 @@ use esker_fs::identity::Identity;
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_fs::verify::{VerifyOptions, VerifyReport};
-use esker_sim::{Machine, Process};
+use esker_sim::{Machine, Process, ShiftedClock};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::tree::TreeOptions;
 use parking_lot::Mutex;
@@ -19,7 +18,7 @@ use parking_lot::Mutex;
 use crate::history::History;
 use crate::operation::{Tree, difference};
 use crate::subject;
-use crate::truth::{Certainty, Lineage, StackedTree, Truth, differs};
+use crate::truth::{Certainty, Lineage, StackedTree, Truth};
 
 /// What all actors of a run share.
 #[derive(Debug)]
@@ -52,9 +51,10 @@ impl World {
     /// A repository of `process`, without a cache, so that it reads what the store holds.
     pub fn repository(&self, process: &Arc<Process>) -> Repository {
         let store: SharedStore = process.clone();
-        let clock: Arc<ManualClock> = self.machine.clock().clone();
+        let offset_s = self.history.clock_offsets_s.get(process.actor().0).copied().unwrap_or(0);
+        let clock = ShiftedClock::new(self.machine.clock().clone(), offset_s * 1_000_000_000);
         let seed = self.history.seed ^ process.number();
-        Repository::with(store, 0, clock).with_set_ids(seed)
+        Repository::with(store, 0, Arc::new(clock)).with_set_ids(seed)
     }
 
     /// A repository that reads between turns.
@@ -66,6 +66,32 @@ impl World {
         self.machine.fail(text.as_ref());
     }
 
+    /// Changes what is known of `set`, if process `owner` still writes it.
+    pub fn with_lineage(&self, set: SetId, owner: u64, change: impl FnOnce(&mut Lineage)) {
+        let mut truth = self.truth.lock();
+        if let Some(lineage) = truth.lineages.get_mut(&set)
+            && lineage.owner == owner
+        {
+            change(lineage);
+        }
+    }
+
+    /// Process `owner` was told that the first `states` states of `set` survive.
+    pub fn acknowledge(&self, set: SetId, owner: u64, states: usize) {
+        let mut truth = self.truth.lock();
+        let Some(lineage) = truth.lineages.get_mut(&set) else { return };
+        if lineage.owner == owner {
+            lineage.durable = lineage.durable.max(states - 1);
+            return;
+        }
+        // What the other writer found is durable. More than that is lost.
+        if lineage.states.len() < states {
+            drop(truth);
+            let what = "operations that a takeover lost were acknowledged as durable";
+            self.fail(format!("process {owner}: {what}"));
+        }
+    }
+
     pub fn gc_options(&self) -> GcOptions {
         GcOptions { grace: self.history.grace, dry_run: false, scan_data: true }
     }
@@ -74,15 +100,12 @@ impl World {
     /// wrong.
     pub fn check(&self, with_verify: bool) {
         let repository = self.observer();
-        let names = self.truth.lock().names.clone();
-        for (name, named) in names {
-            let shown = repository.resolve(&name);
-            match shown.and_then(|shown| tree_of(&repository, &[shown.set])) {
-                Ok(found) => {
-                    if let Some(reason) = differs(&found, &named.reference) {
-                        return self
-                            .fail(format!("the name {name} shows something else: {reason}"));
-                    }
+        let names: Vec<String> = self.truth.lock().names.keys().cloned().collect();
+        for name in names {
+            match self.check_name(&repository, &name) {
+                Ok(None) => {}
+                Ok(Some(reason)) => {
+                    return self.fail(format!("the name {name} shows something else: {reason}"));
                 }
                 Err(error) if !self.may_be_unreadable(&repository, &name, &error) => {
                     return self.fail(format!("the name {name} cannot be read: {error:?}"));
@@ -95,6 +118,14 @@ impl World {
         if with_verify && !self.history.is_eager() {
             self.check_sound(&repository);
         }
+    }
+
+    /// How what `name` shows differs from what it should show, if it does.
+    pub fn check_name(&self, repository: &Repository, name: &str) -> Result<Option<String>> {
+        let set = repository.resolve(name)?.set;
+        let found = tree_of(repository, &[set])?;
+        let mut truth = self.truth.lock();
+        Ok(truth.names.get_mut(name).and_then(|named| named.compare(&found)))
     }
 
     /// Whether `name` may be unreadable. A name that is there can be read, with one exception: where

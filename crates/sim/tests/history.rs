@@ -13,6 +13,11 @@ use crate::random_operation::pick;
 /// Roughly how many requests a step makes on average: faults are placed by it.
 const REQUESTS_PER_STEP: u64 = 8;
 
+/// Distinguishes the randomness of clocks.
+const CLOCKS_SEED: u64 = 0x636c_6f63_6b73;
+/// By how many seconds clocks are ahead: not at all, by less than a grace, by more.
+const CLOCK_OFFSETS_S: &[i64] = &[0, 0, 1, -1, 60, -60, 800, -800, 4_000, -4_000];
+
 /// What an actor does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
@@ -72,6 +77,8 @@ pub struct History {
     /// How long a collector leaves alone what may still be in use.
     pub grace: Duration,
     pub faults: Vec<Fault>,
+    /// By how many seconds the clock of each actor is ahead of the store's.
+    pub clock_offsets_s: Vec<i64>,
     /// The steps of each actor.
     pub actors: Vec<Vec<Step>>,
 }
@@ -140,6 +147,11 @@ impl History {
             actors.push(draw(&mut random, KEEPER, steps));
         }
         let is_eager = random.one_in(3);
+        // Drawn apart, so that the rest of a history does not depend on it.
+        let clocks = &mut Random::from_seed(seed ^ CLOCKS_SEED);
+        let are_right = clocks.one_in(2);
+        let offset = |_| if are_right { 0 } else { pick(clocks, CLOCK_OFFSETS_S) };
+        let clock_offsets_s = actors.iter().map(offset).collect();
         let steps: usize = actors.iter().map(Vec::len).sum();
         let requests = steps as u64 * REQUESTS_PER_STEP;
         Self {
@@ -147,6 +159,7 @@ impl History {
             switch_one_in: pick(&mut random, &[1, 2, 5, 20]),
             grace: Duration::from_secs(if is_eager { 0 } else { 3600 }),
             faults: faults(&mut random, requests),
+            clock_offsets_s,
             actors,
         }
     }
@@ -156,13 +169,17 @@ impl History {
         self.faults.iter().any(|fault| !matches!(fault.kind, FaultKind::Stall { .. }))
     }
 
-    /// Whether a collector may take what is in use: its user then fails, and tries again.
+    /// Whether a collector may take what is in use: its user then fails, and tries again. So it does
+    /// without a grace, after a stall, or with a clock that is ahead, as long as that.
     pub fn is_eager(&self) -> bool {
         let stalls = self.faults.iter().filter_map(|fault| match fault.kind {
             FaultKind::Stall { time, .. } => Some(time),
             _ => None,
         });
-        stalls.sum::<Duration>() * 2 >= self.grace
+        let least = self.clock_offsets_s.iter().min().copied().unwrap_or(0).min(0);
+        let most = self.clock_offsets_s.iter().max().copied().unwrap_or(0).max(0);
+        let apart = Duration::from_secs(most.abs_diff(least));
+        (stalls.sum::<Duration>() + apart) * 2 >= self.grace
     }
 }
 

@@ -16,6 +16,7 @@ mod random_operation;
 #[expect(dead_code, reason = "fs uses more of it")]
 mod reference;
 mod runs;
+mod second_thread;
 mod shrink;
 #[path = "../../fs/tests/subject.rs"]
 #[expect(dead_code, reason = "fs uses more of it")]

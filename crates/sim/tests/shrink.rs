@@ -70,6 +70,11 @@ fn candidates(history: &History) -> Vec<History> {
         smaller.faults.remove(fault);
         candidates.push(smaller);
     }
+    if history.clock_offsets_s.iter().any(|offset| *offset != 0) {
+        let mut smaller = history.clone();
+        smaller.clock_offsets_s.fill(0);
+        candidates.push(smaller);
+    }
     let longest = history.actors.iter().map(Vec::len).max().unwrap_or(0);
     let mut part = longest.next_power_of_two() / 2;
     while part > 0 {

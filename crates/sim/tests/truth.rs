@@ -26,6 +26,23 @@ pub enum Certainty {
 pub struct NamedTree {
     pub certainty: Certainty,
     pub reference: Reference,
+    /// What it may show instead, until it is read for the first time: another thread made a change
+    /// meanwhile.
+    pub other: Option<Reference>,
+}
+
+impl NamedTree {
+    /// How `found` differs from what the name shows, if it does. It shows that for ever.
+    pub fn compare(&mut self, found: &Tree) -> Option<String> {
+        let reason = differs(found, &self.reference);
+        match (&reason, self.other.take()) {
+            (Some(_), Some(other)) if differs(found, &other).is_none() => {
+                self.reference = other;
+                None
+            }
+            _ => reason,
+        }
+    }
 }
 
 /// What an operation leaves.
@@ -72,7 +89,8 @@ impl Truth {
     pub fn promise_name(&mut self, reference: &Reference) -> String {
         self.next_name += 1;
         let name = format!("n{}", self.next_name);
-        let named = NamedTree { certainty: Certainty::Promised, reference: reference.clone() };
+        let reference = reference.clone();
+        let named = NamedTree { certainty: Certainty::Promised, reference, other: None };
         self.names.insert(name.clone(), named);
         name
     }

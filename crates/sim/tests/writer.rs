@@ -32,21 +32,21 @@ const TRIES_MAX: usize = 200;
 
 /// The writer.
 pub struct Writer {
-    world: Arc<World>,
+    pub(crate) world: Arc<World>,
     actor: ActorId,
-    process: Arc<Process>,
+    pub(crate) process: Arc<Process>,
     repository: Repository,
-    mix: Mix,
-    work: Option<Work>,
+    pub(crate) mix: Mix,
+    pub(crate) work: Option<Work>,
 }
 
 /// A session and what it should show.
-struct Work {
-    session: Session,
-    durability: Durability,
+pub(crate) struct Work {
+    pub(crate) session: Arc<Session>,
+    pub(crate) durability: Durability,
     /// How many states the set's lineage has, as far as this session knows.
-    states: usize,
-    reference: Reference,
+    pub(crate) states: usize,
+    pub(crate) reference: Reference,
     /// Files that are open and have no name any more, and what is in them.
     removed: Vec<(Arc<OpenFile>, Vec<u8>)>,
 }
@@ -62,7 +62,7 @@ fn tree_options(random: &mut Random) -> TreeOptions {
 }
 
 /// Whether two answers agree, but for times.
-fn agrees(found: &Result<Answer>, expected: &Outcome) -> bool {
+pub(crate) fn agrees(found: &Result<Answer>, expected: &Outcome) -> bool {
     match (found, expected) {
         (Ok(Answer::Attributes(found)), Ok(Answer::Attributes(expected))) => {
             let (mut found, mut expected) = (found.clone(), expected.clone());
@@ -114,7 +114,7 @@ impl Writer {
             StepKind::Restart => {}
             StepKind::TakeOver => self.take_over(random),
             StepKind::Publish => self.publish(),
-            StepKind::Snapshot => self.snapshot(),
+            StepKind::Snapshot => self.snapshot(random),
             StepKind::Operation => self.operate(random),
             StepKind::Patch => self.patch(random),
             StepKind::WriteLarge => self.write_large(random),
@@ -128,7 +128,7 @@ impl Writer {
     }
 
     /// Fails the run unless `error` may come of what the history lets happen.
-    fn check_error(&self, what: &str, error: &Error) {
+    pub(crate) fn check_error(&self, what: &str, error: &Error) {
         let history = &self.world.history;
         let is_lawful = match error.kind() {
             Kind::Unavailable | Kind::Closed | Kind::NoSpace => history.has_errors(),
@@ -156,7 +156,9 @@ impl Writer {
             let Ok(named) = self.repository.resolve(name) else { return };
             let truth = self.world.truth.lock();
             // A keeper may have taken it back meanwhile.
-            let Some(shown) = truth.names.get(name) else { return };
+            let Some(shown) = truth.names.get(name).filter(|shown| shown.other.is_none()) else {
+                return;
+            };
             bases.push(named.set);
             reference = shown.reference.clone();
         }
@@ -182,31 +184,13 @@ impl Writer {
         lineage.is_some_and(|lineage| lineage.owner == self.process.number())
     }
 
-    /// Changes what is known of `set`, if this process still writes it.
     fn with_lineage(&self, set: SetId, change: impl FnOnce(&mut Lineage)) {
-        let mut truth = self.world.truth.lock();
-        if let Some(lineage) = truth.lineages.get_mut(&set)
-            && lineage.owner == self.process.number()
-        {
-            change(lineage);
-        }
+        self.world.with_lineage(set, self.process.number(), change);
     }
 
     /// The session was told that everything it shows survives.
     fn acknowledge(&self, work: &Work) {
-        let mut truth = self.world.truth.lock();
-        let Some(lineage) = truth.lineages.get_mut(&work.session.set()) else { return };
-        if lineage.owner == self.process.number() {
-            lineage.durable = work.states - 1;
-            return;
-        }
-        // What the other writer found is durable. More than that is lost.
-        if lineage.states.len() < work.states {
-            drop(truth);
-            let actor = self.actor.0;
-            let what = "operations that a takeover lost were acknowledged as durable";
-            self.world.fail(format!("writer {actor}: {what}"));
-        }
+        self.world.acknowledge(work.session.set(), self.process.number(), work.states);
     }
 
     fn operate(&mut self, random: &mut Random) {
@@ -264,7 +248,12 @@ impl Writer {
 
     /// An operation failed, and whether it was done is unknown: reads the tree, or gives the process
     /// up.
-    fn observe(&mut self, mut next: Reference, loose: Option<Vec<u8>>, random: &mut Random) {
+    pub(crate) fn observe(
+        &mut self,
+        mut next: Reference,
+        loose: Option<Vec<u8>>,
+        random: &mut Random,
+    ) {
         if random.one_in(2) {
             return self.restart(random.next_u64());
         }
@@ -426,22 +415,6 @@ impl Writer {
         }
     }
 
-    fn snapshot(&mut self) {
-        let Some(work) = &self.work else { return };
-        let name = self.world.truth.lock().promise_name(&work.reference);
-        let done = work.session.snapshot(&name);
-        if self.process.is_dead() {
-            return;
-        }
-        match done {
-            Ok(_) => {
-                self.world.truth.lock().confirm_name(&name);
-                self.acknowledge(work);
-            }
-            Err(error) => self.check_error("snapshot", &error),
-        }
-    }
-
     fn publish(&mut self) {
         let Some(work) = &self.work else { return };
         let set = work.session.set();
@@ -581,7 +554,7 @@ impl Writer {
 
 impl Work {
     fn new(session: Session, durability: Durability, states: usize, reference: Reference) -> Self {
-        Self { session, durability, states, reference, removed: Vec::new() }
+        Self { session: Arc::new(session), durability, states, reference, removed: Vec::new() }
     }
 }
 
