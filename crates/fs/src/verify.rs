@@ -2,12 +2,15 @@
 //!
 //! Order: names, markers and manifests (`references.rs`) → every block and record of every table
 //! (`table.rs`), each object once however many sets show it → file data (`extents.rs`) → the tree
-//! that each stack shows (`paths.rs`).
+//! that each stack shows (`paths.rs`, `generations.rs`, `identities.rs`) → the paths of what is damaged
+//! (`damage.rs`).
 //! Damage of one object is a finding, not the end; only a store that does not answer stops it.
 //! Sets that change or are deleted while they are read are looked at again (`again.rs`).
 
 mod again;
+mod damage;
 mod extents;
+mod generations;
 mod identities;
 mod paths;
 mod references;
@@ -21,10 +24,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, TableRef};
+use esker_table::schema::KeyBuffer;
 use esker_table::tables::TableSource;
 
+use self::damage::Damage;
 use self::extents::Extents;
 use self::identities::InheritedFiles;
+use self::paths::SeenRecords;
 use self::table::TableOutcome;
 use crate::repository::Repository;
 use crate::shape::in_parallel;
@@ -118,6 +124,10 @@ pub struct Finding {
     pub expected: String,
     /// What is there.
     pub got: String,
+    /// Paths that the damage hits, as commands take them; not all if they are many.
+    pub paths: Vec<String>,
+    /// How many more paths it hits.
+    pub more_paths: usize,
 }
 
 impl fmt::Display for Finding {
@@ -126,7 +136,14 @@ impl fmt::Display for Finding {
         if let Some(offset) = self.offset {
             write!(f, " at byte {offset}")?;
         }
-        write!(f, ": expected {}, got {}", self.expected, self.got)
+        write!(f, ": expected {}, got {}", self.expected, self.got)?;
+        if !self.paths.is_empty() {
+            write!(f, "; hits {}", self.paths.join(", "))?;
+        }
+        match self.more_paths {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
     }
 }
 
@@ -138,7 +155,8 @@ impl Finding {
         got: impl Into<String>,
     ) -> Self {
         let (object, expected, got) = (object.into(), expected.into(), got.into());
-        Self { severity, object, offset: None, expected, got }
+        let (paths, more_paths) = (Vec::new(), 0);
+        Self { severity, object, offset: None, expected, got, paths, more_paths }
     }
 
     fn at(mut self, offset: u64) -> Self {
@@ -174,7 +192,7 @@ impl Finding {
 pub struct VerifyReport {
     /// What is wrong or worth knowing, the worst first.
     pub findings: Vec<Finding>,
-    /// Change sets looked at.
+    /// Change sets looked at, but for those that are being deleted.
     pub sets: usize,
     /// Published names looked at.
     pub names: usize,
@@ -215,14 +233,20 @@ struct Verification<'a> {
     numbers: BTreeMap<SetId, Option<u64>>,
     /// Sets whose trees are looked at.
     roots: BTreeSet<SetId>,
+    /// A published name of each set that has one.
+    names: BTreeMap<SetId, String>,
+    damage: Damage,
+    /// How many sets that were looked at are being deleted.
+    doomed: usize,
     report: VerifyReport,
 }
 
 impl Repository {
     /// Verifies change sets: checksums, order and statistics of every table, every record, file
-    /// data, references, and the tree that each stack shows. Cost: a read of all tables, twice of
-    /// what has directories, and of all file data if asked for; some bytes of memory a directory,
-    /// 32 for each record of a file that another set made and, with data, 48 a file.
+    /// data, references, and the tree that each stack shows; names the paths that damage hits. Cost: a
+    /// read of all tables, twice of what has directories, twice more if something is damaged, and
+    /// of all file data if asked for; some bytes of memory a directory, and its name, 32 for each
+    /// record of a file that another set made and, with data, 48 a file.
     ///
     /// # Errors
     /// `NotFound` for a target that does not exist; what the store reports but damaged and missing
@@ -252,6 +276,9 @@ impl<'a> Verification<'a> {
             manifests: BTreeMap::new(),
             numbers: BTreeMap::new(),
             roots: BTreeSet::new(),
+            names: BTreeMap::new(),
+            damage: Damage::default(),
+            doomed: 0,
             report: VerifyReport::default(),
         }
     }
@@ -284,10 +311,16 @@ impl<'a> Verification<'a> {
         self.report.tables = outcomes.len();
         let mut extents = Extents::default();
         let (mut dirs, mut inherited) = (paths::DirsOfSets::new(), BTreeMap::new());
+        let mut were_directories: BTreeMap<SetId, Vec<Arc<Vec<KeyBuffer>>>> = BTreeMap::new();
         for outcome in outcomes {
-            let TableOutcome { findings, records, bytes, sets, dirs: own, extents: found, files } =
+            let TableOutcome { findings, unreadable, records, bytes, sets, .. } = outcome;
+            let TableOutcome { dirs: own, extents: found, files, were_directories: names, .. } =
                 outcome;
+            for (table, keys, finding) in unreadable {
+                self.damage.add_table(&table, keys, &finding);
+            }
             self.report.findings.extend(findings);
+            let names = Arc::new(names);
             self.report.records += records;
             self.report.table_bytes = self.report.table_bytes.saturating_add(bytes);
             for set in &sets {
@@ -295,12 +328,14 @@ impl<'a> Verification<'a> {
                 own.iter().for_each(|(dir, count)| *all.entry(*dir).or_default() += count);
                 let all: &mut InheritedFiles = inherited.entry(*set).or_default();
                 all.extend(&files);
+                were_directories.entry(*set).or_default().push(names.clone());
                 self.check_closure(*set, &found);
             }
             extents.merge(found);
         }
         self.check_extents(extents)?;
-        self.check_paths(&dirs, &inherited)
+        self.check_paths(&SeenRecords { dirs, inherited, were_directories })?;
+        self.name_paths_of_damage()
     }
 }
 

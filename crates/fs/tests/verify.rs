@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use esker_base::Random;
 use esker_base::store::{MemoryStore, SharedStore, Store};
+use esker_fs::inode::{DirId, Entry, Extent, FileId, FileKind, INODE, Inode, key};
 use esker_fs::marker::{self, Holder};
 use esker_fs::ops::RenameFlags;
 use esker_fs::repository::Repository;
@@ -11,6 +12,8 @@ use esker_fs::session::Session;
 use esker_fs::squash::SquashOptions;
 use esker_fs::verify::{Severity, Targets, VerifyOptions, VerifyReport};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
+use esker_table::run_writer::RunWriter;
+use esker_table::schema::Key;
 
 use crate::gc::{eager, options, repository, write};
 use crate::squash::stack;
@@ -281,4 +284,189 @@ fn a_directory_in_itself_is_an_error() {
     let report = verify(&plain);
     assert_eq!(report.count(Severity::Error), 1, "{:#?}", report.findings);
     assert!(report.findings[0].got.ends_with("which is in itself"), "{}", report.findings[0]);
+}
+
+/// Writes set `id` on `bases` with `records`, as no session does, and names it.
+fn write_set(store: &SharedStore, bases: &[SetId], name: &str, records: &[(Key, Inode)]) -> SetId {
+    let set = SetId(u128::from(xxh(name)) << 64 | 7);
+    let mut manifest = Manifest::new(bases.to_vec(), 1);
+    let mut next_table = 1 << 32;
+    let mut writer = RunWriter::new(&INODE, store, set, 1, &mut next_table);
+    let mut records: Vec<_> = records.iter().collect();
+    records.sort_by(|a, b| a.0.cmp(&b.0));
+    for (key, inode) in records {
+        let mut row = inode.row(key);
+        INODE.store(&mut row.ints);
+        writer.push(&row).expect("push");
+    }
+    manifest.tables = writer.finish().expect("finish");
+    (manifest.last_seq, manifest.state) = (9, SetState::Published);
+    for base in bases {
+        marker::hold(&**store, *base, &Holder::Set(set)).expect("hold");
+    }
+    marker::hold(&**store, set, &Holder::Name(name.into())).expect("hold");
+    manifest.claim(&**store, set, 1).expect("claim");
+    esker_fs::names::publish(&**store, name, set, 1).expect("name");
+    set
+}
+
+fn xxh(name: &str) -> u64 {
+    esker_fs::inode::name_hash(name.as_bytes())
+}
+
+/// A file of set `name`, as [`write_set`] writes it.
+fn file_of(name: &str, seq: u64) -> Inode {
+    let set = SetId(u128::from(xxh(name)) << 64 | 7);
+    let id = FileId::new(set, seq).0;
+    Inode { id, seq, nlink: 1, ..Inode::new(Entry::Is(FileKind::File), 0o644, 1) }
+}
+
+/// The findings of a verification of a store with one set of `records`, with their severities.
+fn findings_of(records: &[(Key, Inode)]) -> Vec<(Severity, String)> {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    write_set(&store, &[], "crafted", records);
+    let found = verify(&repository(&store)).findings;
+    found.into_iter().map(|found| (found.severity, found.expected)).collect()
+}
+
+#[test]
+fn counts_and_lengths_that_are_wrong_are_errors() {
+    let root = |name: &'static [u8]| key(DirId::ROOT, name);
+    let good = file_of("crafted", 1);
+    assert_eq!(findings_of(&[(root(b"f"), good.clone())]), []);
+    let counted = Inode { nlink: 2, ..good.clone() };
+    let extent = Extent { set: SetId(5), length: 9, written: 9, ..Extent::default() };
+    let long = Inode { size: 8, extent: Some(extent), ..good.clone() };
+    let extent = Some(Extent { length: 8, written: 7, ..extent });
+    let cut = Inode { size: 8, extent, ..good.clone() };
+    for (wrong, expected) in [
+        (counted, "one name counted of what is no link"),
+        (long, "impossible extent"),
+        (cut, "impossible extent"),
+    ] {
+        let found = findings_of(&[(root(b"f"), wrong)]);
+        let is_found =
+            |found: &(Severity, String)| found.0 == Severity::Error && found.1.contains(expected);
+        assert!(found.iter().any(is_found), "{expected}: {found:?}");
+    }
+    // One inode, two names: all that it counts.
+    let link = Inode { entry: Entry::Link, ..good.clone() };
+    let id = good.id.to_be_bytes();
+    for (nlink, severity) in
+        [(1, Some(Severity::Warning)), (2, None), (3, Some(Severity::Information))]
+    {
+        let inode = Inode { nlink, ..good.clone() };
+        let names = [(root(b"a"), link.clone()), (root(b"b"), link.clone())];
+        let records = [names.as_slice(), &[(key(DirId::LINKS, &id), inode)]].concat();
+        let found = findings_of(&records);
+        assert_eq!(found.first().map(|found| found.0), severity, "{nlink}: {found:?}");
+    }
+    let found = findings_of(&[(root(b"a"), link)]);
+    assert_eq!(found[0].0, Severity::Error, "a name without an inode: {found:?}");
+}
+
+/// Symptom: a set in which a directory had the identity of one that was removed below, and with it
+/// showed its entries, was said to be sound.
+/// Cause: generations were not compared.
+/// Fix: `verify/generations.rs`.
+#[test]
+fn a_directory_with_the_identity_of_a_removed_one_is_an_error() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let session = plain.begin(&[], options()).expect("begin");
+    session.mkdir(session.root(), b"d", 0o755).expect("mkdir");
+    let base = session.publish("base").expect("publish");
+    let session = plain.begin(&[base], options()).expect("begin");
+    session.rmdir(session.root(), b"d").expect("rmdir");
+    let removed = session.publish("removed").expect("publish");
+    let session = plain.begin(&[removed], options()).expect("begin");
+    session.mkdir(session.root(), b"d", 0o755).expect("mkdir");
+    session.publish("again").expect("publish");
+    assert_sound(&plain);
+    let id = DirId::child(DirId::ROOT, 0, b"d").0;
+    let directory = Inode { id, ..Inode::new(Entry::Is(FileKind::Directory), 0o755, 1) };
+    let file = |generation| Inode { generation, ..file_of("crafted", 1) };
+    let d = key(DirId::ROOT, b"d");
+    for (below, wrong) in [(removed, directory), (base, file(0)), (removed, file(0))] {
+        let store = with(&store, "", None);
+        write_set(&store, &[below], "crafted", &[(d, wrong)]);
+        let report = verify(&repository(&store));
+        let found = &report.findings[0];
+        assert_eq!(found.severity, Severity::Error, "{:#?}", report.findings);
+        assert!(found.expected.starts_with("/d to have been a directory 1 times"), "{found}");
+    }
+    write_set(&store, &[base], "crafted", &[(d, file(1))]);
+    assert_sound(&plain);
+}
+
+/// Symptom: it took a search to learn which files a damage hits.
+/// Fix: each finding names their paths (`verify/damage.rs`).
+#[test]
+fn damage_names_the_paths_that_it_hits() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let session = plain.begin(&[], options()).expect("begin");
+    fill(&session);
+    let file = session.create_file(session.root(), b"mapped", 0o644).expect("create");
+    for at in [9 << 20, 0, 4 << 20] {
+        session.write_file(&file, at, &[7; 70_000]).expect("write");
+    }
+    session.close_file(file).expect("close");
+    let first = session.publish("first").expect("publish");
+    let session = plain.begin(&[first], options()).expect("begin");
+    let root = session.root().clone();
+    session.rename((&root, b"a"), (&root, b"b"), RenameFlags::Replace).expect("rename");
+    // What hides damage is not hit.
+    session.unlink(&root, b"mapped").expect("unlink");
+    let second = session.publish("second").expect("publish");
+    assert_sound(&plain);
+    let paths_of = |damaged: &SharedStore, part: &str| -> Vec<String> {
+        let report = verify(&repository(damaged));
+        let of_part = report.findings.iter().filter(|finding| finding.object.contains(part));
+        let mut paths: Vec<String> = of_part.flat_map(|finding| finding.paths.clone()).collect();
+        paths.sort();
+        paths.dedup();
+        paths
+    };
+    let logs = store.list(&format!("set/{first}/data/")).expect("list");
+    let mut hit = Vec::new();
+    for log in &logs {
+        let bytes = store.get(&log.name, u64::MAX).expect("get").to_vec();
+        let flipped: Vec<u8> = bytes.iter().map(|byte| byte ^ 1).collect();
+        for damage in [Some(flipped), None, Some(Vec::new())] {
+            let paths = paths_of(&with(&store, &log.name, damage), &log.name);
+            assert!(!paths.is_empty(), "{}", log.name);
+            hit.extend(paths);
+        }
+    }
+    hit.sort();
+    hit.dedup();
+    let links = ["first:/a/data", "first:/link", "first:/mapped", "second:/b/data", "second:/link"];
+    assert_eq!(hit, links);
+    let manifest = Manifest::load(&*store, first).expect("manifest");
+    for table in &manifest.tables {
+        let paths = paths_of(&with(&store, &table.name(), None), &table.name());
+        let expected = match table.schema == INODE.id {
+            true => "first: names in directories from first:/ to ",
+            false => "first:/mapped",
+        };
+        let is_expected = |path: &String| path == expected || path.starts_with("names in ");
+        assert!(paths.iter().any(is_expected), "{}: {paths:?}", table.name());
+    }
+    assert!(verify(&plain).findings.iter().all(|finding| finding.paths.is_empty()));
+    let _ = second;
+}
+
+/// Symptom: a verification counted sets that had been deleted.
+/// Cause: the last manifest of such a set stays for a day.
+/// Fix: sets that are doomed are not counted.
+#[test]
+fn deleted_sets_are_not_counted() {
+    let (store, ..) = small();
+    let plain = repository(&store);
+    assert_eq!(verify(&plain).sets, 2);
+    plain.delete("second").expect("delete");
+    plain.gc(&eager()).expect("gc");
+    assert_eq!(plain.sets().expect("sets").len(), 2, "its manifest stays");
+    assert_eq!(verify(&plain).sets, 1);
 }

@@ -111,6 +111,8 @@ fn object(finding: &Finding) -> serde_json::Value {
         "offset": finding.offset,
         "expected": finding.expected,
         "got": finding.got,
+        "paths": finding.paths,
+        "more_paths": finding.more_paths,
     })
 }
 

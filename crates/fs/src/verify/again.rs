@@ -114,6 +114,7 @@ impl Verification<'_> {
         let targets = Targets::Sets(sets);
         let options = VerifyOptions { targets, progress: None, ..self.options.clone() };
         let mut again = Verification::new(self.repository, &options);
+        again.names.clone_from(&self.names);
         for name in &doubt.names {
             match names::resolve(&*store, name) {
                 Ok(named) => drop(again.check_name(name, named.set)?),

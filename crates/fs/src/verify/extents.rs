@@ -127,9 +127,11 @@ impl Verification<'_> {
         let mut short = BTreeSet::new();
         for ((set, log), (end, whose)) in &extents.reach {
             let name = log_name(*set, *log);
+            let mut kept_bytes = 0;
             let finding = match self.source.store.size(&name) {
                 Ok(bytes) if bytes >= *end => continue,
                 Ok(bytes) => {
+                    kept_bytes = bytes;
                     let expected = format!("{end} bytes, for {whose}");
                     Finding::new(Severity::Error, &*name, expected, bytes.to_string()).at(bytes)
                 }
@@ -139,6 +141,7 @@ impl Verification<'_> {
                 }
             };
             short.insert((*set, *log));
+            self.damage.add_log((*set, *log), kept_bytes..u64::MAX, &finding);
             self.find(finding);
         }
         let all = &mut extents.all;
@@ -181,12 +184,16 @@ impl Verification<'_> {
                 Ok(root) if indexed::checksum(&root) == *checksum => {}
                 Ok(_) => {
                     let expected = format!("the root of an indexed directory, for {whose}");
-                    self.find(Finding::new(Severity::Error, &*name, expected, "another"));
+                    let finding = Finding::new(Severity::Error, &*name, expected, "another");
+                    self.damage.add_indexed((*set, *number), &finding);
+                    self.find(finding);
                     continue;
                 }
                 Err(error) => {
                     let missing = Finding::of_error(&name, error)?;
-                    self.find(Finding { expected: format!("a root for {whose}"), ..missing });
+                    let finding = Finding { expected: format!("a root for {whose}"), ..missing };
+                    self.damage.add_indexed((*set, *number), &finding);
+                    self.find(finding);
                     continue;
                 }
             }
@@ -198,7 +205,9 @@ impl Verification<'_> {
             self.report.data_bytes += check(&store, &prefix, &mut |error| findings.push(error))?;
             for error in findings {
                 let expected = format!("records as they were written, for {whose}");
-                self.find(Finding::new(Severity::Error, &*prefix, expected, error.to_string()));
+                let finding = Finding::new(Severity::Error, &*prefix, expected, error.to_string());
+                self.damage.add_indexed((*set, *number), &finding);
+                self.find(finding);
             }
         }
         Ok(())
@@ -241,7 +250,7 @@ impl Verification<'_> {
                 Err(error) => {
                     let finding = Finding::of_error(name, error)?.at(extent.offset);
                     let expected = format!("{} bytes of a file", extent.written);
-                    self.find(Finding { expected, ..finding });
+                    self.find_lost(extent, Finding { expected, ..finding });
                     return Ok(());
                 }
             }
@@ -257,7 +266,15 @@ impl Verification<'_> {
             let expected =
                 format!("{} bytes with checksum {:08x}", extent.written, extent.checksum);
             let got = format!("{checksum:08x}");
-            self.find(Finding::new(Severity::Error, name, expected, got).at(extent.offset));
+            let finding = Finding::new(Severity::Error, name, expected, got).at(extent.offset);
+            self.find_lost(extent, finding);
         }
+    }
+
+    /// Adds a finding about the bytes of `extent`.
+    fn find_lost(&mut self, extent: &Extent, finding: Finding) {
+        let range = extent.offset..extent.offset + extent.written;
+        self.damage.add_log((extent.set, extent.log), range, &finding);
+        self.find(finding);
     }
 }

@@ -1,14 +1,16 @@
 //! Paths: that the directories of each stack form a tree, and its links find their files.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use esker_base::{Kind, Result};
 use esker_table::manifest::SetId;
-use esker_table::schema::RowBuffer;
+use esker_table::schema::{KeyBuffer, RowBuffer};
 use esker_table::table::Wanted;
 use esker_table::tables::Tables;
 use hashbrown::HashMap;
 
+use super::generations;
 use super::identities::{self, InheritedFiles, StackOfTables};
 use super::{Finding, Limited, Severity, Verification};
 use crate::inode::{DirId, Entry, FileKind, INODE, column, key};
@@ -18,13 +20,17 @@ use crate::shape::Shape;
 /// Records that are no tombstones, by set and directory.
 pub(super) type DirsOfSets = BTreeMap<SetId, HashMap<DirId, u64>>;
 
+/// What tables have, by the sets that show them.
+pub(super) struct SeenRecords {
+    pub(super) dirs: DirsOfSets,
+    pub(super) inherited: BTreeMap<SetId, InheritedFiles>,
+    /// Names that are or were directories.
+    pub(super) were_directories: BTreeMap<SetId, Vec<Arc<Vec<KeyBuffer>>>>,
+}
+
 impl Verification<'_> {
     /// Checks the tree that each root's stack shows.
-    pub(super) fn check_paths(
-        &mut self,
-        dirs: &DirsOfSets,
-        inherited: &BTreeMap<SetId, InheritedFiles>,
-    ) -> Result<()> {
+    pub(super) fn check_paths(&mut self, seen: &SeenRecords) -> Result<()> {
         for root in self.roots.clone() {
             let Some(stack) = self.stack(root) else {
                 continue;
@@ -34,9 +40,7 @@ impl Verification<'_> {
                 .map(|set| Tables::new(&self.manifests[set].tables, &INODE, &self.source))
                 .collect();
             let layers: Vec<&Tables> = layers.iter().collect();
-            let mut files = InheritedFiles::default();
-            stack.iter().filter_map(|set| inherited.get(set)).for_each(|own| files.extend(own));
-            let checked = self.check_stack(root, (&stack, &layers), dirs.get(&root), files);
+            let checked = self.check_stack(root, (&stack, &layers), seen);
             if let Err(error) = checked {
                 if !matches!(error.kind(), Kind::Corrupt | Kind::NotFound) {
                     return Err(error);
@@ -56,7 +60,7 @@ impl Verification<'_> {
 
     /// The sets of a stack in the order of priorities; none if one of them cannot be read, which
     /// was found already.
-    fn stack(&self, root: SetId) -> Option<Vec<SetId>> {
+    pub(super) fn stack(&self, root: SetId) -> Option<Vec<SetId>> {
         let bases_of = |set| self.manifests.get(&set).map(|own| own.bases.clone()).ok_or(());
         crate::layers::order(&[root], bases_of).ok()
     }
@@ -65,8 +69,7 @@ impl Verification<'_> {
         &mut self,
         root: SetId,
         (stack, layers): (&[SetId], &[&Tables]),
-        own: Option<&HashMap<DirId, u64>>,
-        files: InheritedFiles,
+        seen: &SeenRecords,
     ) -> Result<()> {
         let object = format!("set {root}");
         let bases = stack.iter().map(|set| (*set, &self.manifests[set].bases[..]));
@@ -92,10 +95,18 @@ impl Verification<'_> {
         }
         check_links((&object, counts_are_exact), &shape, layers, &mut limited)?;
         let tables = StackOfTables { sets: &bases, layers, shape: &shape };
+        let mut files = InheritedFiles::default();
+        stack.iter().filter_map(|set| seen.inherited.get(set)).for_each(|own| files.extend(own));
         identities::check(&object, &tables, files, &mut limited)?;
+        let names = stack.iter().filter_map(|set| seen.were_directories.get(set));
+        let mut names: Vec<&KeyBuffer> = names.flatten().flat_map(|names| names.iter()).collect();
+        names.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
+        names.dedup();
+        generations::check((&object, self.options.threads), &tables, &names, &mut limited)?;
         self.report.findings.extend(limited.finish(&object));
         let unreachable = |(dir, _): &(&DirId, &u64)| !shape.is_live(**dir);
-        let lost: Vec<_> = own.into_iter().flatten().filter(unreachable).collect();
+        let own = seen.dirs.get(&root).into_iter().flatten();
+        let lost: Vec<_> = own.filter(unreachable).collect();
         if let Some((dir, _)) = lost.first() {
             let records: u64 = lost.iter().map(|(_, count)| **count).sum();
             let got = format!("{records} of {} directories, such as {dir}", lost.len());

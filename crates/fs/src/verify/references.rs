@@ -65,7 +65,7 @@ impl Verification<'_> {
                 self.manifests.insert(set, manifest);
             }
         }
-        self.report.sets = seen.len();
+        self.report.sets = seen.len() - self.doomed;
         self.check_needs()
     }
 
@@ -73,6 +73,7 @@ impl Verification<'_> {
         let store = self.source.store.clone();
         let object = format!("name/{name}");
         self.report.names += 1;
+        self.names.entry(set).or_insert_with(|| name.to_owned());
         if !marker::is_held(&*store, set, &Holder::Name(name.to_owned()))? {
             let got = "none: the next collection puts it back".to_owned();
             let expected = format!("a marker on set {set}");
@@ -130,6 +131,7 @@ impl Verification<'_> {
         if condemn::phase(&manifest) == Phase::Doomed {
             let got = "one being deleted";
             self.find(Finding::new(Severity::Information, format!("set {set}"), "a set", got));
+            self.doomed += 1;
             return Ok(None);
         }
         self.check_logs(set, &manifest)?;

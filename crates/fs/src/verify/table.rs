@@ -22,6 +22,8 @@ use crate::xattr;
 /// What was found in one table.
 pub(super) struct TableOutcome {
     pub(super) findings: Vec<Finding>,
+    /// Keys between which records cannot be read, with the findings that say so.
+    pub(super) unreadable: Vec<UnreadableKeys>,
     pub(super) records: u64,
     pub(super) bytes: u64,
     /// Sets that show it.
@@ -30,7 +32,12 @@ pub(super) struct TableOutcome {
     pub(super) dirs: HashMap<DirId, u64>,
     pub(super) extents: Extents,
     pub(super) files: InheritedFiles,
+    /// Names that are or were directories.
+    pub(super) were_directories: Vec<KeyBuffer>,
 }
+
+/// The first and the last key between which records of a table cannot be read, and the finding.
+pub(super) type UnreadableKeys = (TableRef, (KeyBuffer, KeyBuffer), Finding);
 
 struct Check<'a> {
     name: String,
@@ -39,6 +46,8 @@ struct Check<'a> {
     dirs: HashMap<DirId, u64>,
     extents: Extents,
     files: InheritedFiles,
+    were_directories: Vec<KeyBuffer>,
+    unreadable: Vec<UnreadableKeys>,
     /// The last key so far.
     last: Option<KeyBuffer>,
     /// The file of the last segment, and where it ended.
@@ -62,6 +71,8 @@ pub(super) fn check(
         dirs: HashMap::new(),
         extents: Extents::new(each_extent),
         files: InheritedFiles::default(),
+        were_directories: Vec::new(),
+        unreadable: Vec::new(),
         last: None,
         segment_end: None,
         rows: 0,
@@ -69,8 +80,12 @@ pub(super) fn check(
         is_whole: true,
     };
     if let Err(error) = check.run(source) {
-        let name = check.name.clone();
-        check.find(Finding::of_error(&name, error)?);
+        let finding = Finding::of_error(&check.name, error)?;
+        for (_, shown) in shown {
+            let keys = (shown.first.clone(), shown.last.clone());
+            check.unreadable.push((shown.clone(), keys, finding.clone()));
+        }
+        check.find(finding);
     }
     Ok(TableOutcome {
         findings: check.limited.finish(&check.name),
@@ -80,6 +95,8 @@ pub(super) fn check(
         dirs: check.dirs,
         files: check.files,
         extents: check.extents,
+        were_directories: check.were_directories,
+        unreadable: check.unreadable,
     })
 }
 
@@ -148,8 +165,9 @@ impl Check<'_> {
                         Err(error) => {
                             self.is_whole = false;
                             let offset = table.index().place(number).start;
-                            let finding = Finding::of_error(&self.name, error)?;
-                            self.find(finding.at(offset));
+                            let finding = Finding::of_error(&self.name, error)?.at(offset);
+                            self.lose_block(table, number, &finding);
+                            self.find(finding);
                         }
                     }
                 }
@@ -158,11 +176,25 @@ impl Check<'_> {
         }
     }
 
+    /// Notes that `finding` is about all records of a block.
+    fn lose_block(&mut self, table: &Table, number: usize, finding: &Finding) {
+        let next = number + 1;
+        let end = if next < table.index().blocks() {
+            table.index().first(next)
+        } else {
+            table.index().last().into()
+        };
+        let keys = (table.index().first(number), end);
+        self.unreadable.push((self.shown[0].1.clone(), keys, finding.clone()));
+    }
+
     fn parse(&mut self, table: &Table, number: usize, bytes: Bytes) -> Result<Option<Arc<Block>>> {
         match table.parse_scanned(number, bytes) {
             Ok(block) => Ok(Some(block)),
             Err(error) if error.kind() == Kind::Corrupt => {
-                self.find(Finding::of_error(&self.name, error)?);
+                let finding = Finding::of_error(&self.name, error)?;
+                self.lose_block(table, number, &finding);
+                self.find(finding);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -235,6 +267,9 @@ impl Check<'_> {
             return Err("permission bits".into());
         }
         xattr::decode(&inode.xattrs).map_err(|_| "extended attributes".to_owned())?;
+        if inode.next_generation() > 0 && !is_root && dir != DirId::LINKS {
+            self.were_directories.push((*key).into());
+        }
         if inode.entry == Entry::Tombstone {
             return Ok(());
         }
@@ -248,6 +283,9 @@ impl Check<'_> {
         }
         if inode.is_directory() && !is_root && (inode.id == 0 || inode.id == DirId::LINKS.0) {
             return Err("a directory's identity".into());
+        }
+        if dir != DirId::LINKS && inode.entry != Entry::Link && inode.nlink != 1 {
+            return Err("one name counted of what is no link".into());
         }
         if let Some(extent) = &inode.extent {
             let whose = || format!("{} of {}", shown(key), self.name);

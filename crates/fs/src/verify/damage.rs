@@ -1,0 +1,304 @@
+//! Damage: which bytes and records cannot be read, and the paths of the files that they belong to.
+//!
+//! Paths are looked for only where something is damaged, in the tables that can be read. What a log
+//! lost is found by merging the records of each stack; what a table lost has no names any more, so the
+//! directories whose names it held are named.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use esker_base::{Kind, Result};
+use esker_table::manifest::{SetId, TableRef};
+use esker_table::merge::Merge;
+use esker_table::schema::{Key, KeyBuffer};
+use esker_table::segment::{Overlay, Segment, SegmentMerge, SegmentTables};
+use esker_table::tables::Tables;
+use hashbrown::HashMap;
+
+use super::{FINDINGS_PER_OBJECT_MAX, Finding, Verification};
+use crate::inode::{DirId, Entry, FileKind, INODE, Inode};
+use crate::layers::dir_of;
+use crate::shape::Shape;
+
+/// A finding names at most so many paths.
+const PATHS_MAX: usize = 8;
+
+/// What a finding is about: its object and offset.
+type FindingKey = (String, Option<u64>);
+
+/// What cannot be read, each with the finding that says so.
+#[derive(Default)]
+pub(super) struct Damage {
+    /// Ranges of data logs.
+    logs: BTreeMap<(SetId, u64), Vec<(Range<u64>, FindingKey)>>,
+    /// Indexed directories.
+    indexed: BTreeMap<(SetId, u64), FindingKey>,
+    /// Tables, with what of them cannot be read.
+    tables: BTreeMap<(SetId, u64), Vec<LostKeys>>,
+    paths: BTreeMap<FindingKey, BTreeSet<String>>,
+}
+
+/// Records of a table that cannot be read.
+#[derive(Clone)]
+struct LostKeys {
+    schema: u16,
+    first: KeyBuffer,
+    last: KeyBuffer,
+    finding: FindingKey,
+}
+
+impl LostKeys {
+    /// Whether they may say where the bytes of `file` are.
+    fn may_have_segments(&self, file: u128) -> bool {
+        let [first, last] = [&self.first, &self.last].map(|key| dir_of(&key.key()).0);
+        self.schema != INODE.id && (first..=last).contains(&file)
+    }
+}
+
+fn key_of(finding: &Finding) -> FindingKey {
+    (finding.object.clone(), finding.offset)
+}
+
+impl Damage {
+    /// Notes that `finding` is about `range` of a data log.
+    pub(super) fn add_log(&mut self, log: (SetId, u64), range: Range<u64>, finding: &Finding) {
+        let ranges = self.logs.entry(log).or_default();
+        if ranges.len() < FINDINGS_PER_OBJECT_MAX {
+            ranges.push((range, key_of(finding)));
+        }
+    }
+
+    /// Notes that `finding` is about an indexed directory.
+    pub(super) fn add_indexed(&mut self, directory: (SetId, u64), finding: &Finding) {
+        self.indexed.insert(directory, key_of(finding));
+    }
+
+    /// Notes that the records from `first` to `last` of `table` cannot be read, as `finding` says.
+    pub(super) fn add_table(
+        &mut self,
+        table: &TableRef,
+        (first, last): (KeyBuffer, KeyBuffer),
+        finding: &Finding,
+    ) {
+        let lost = self.tables.entry((table.set, table.number)).or_default();
+        if lost.len() < FINDINGS_PER_OBJECT_MAX {
+            lost.push(LostKeys { schema: table.schema, first, last, finding: key_of(finding) });
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.logs.is_empty() && self.indexed.is_empty() && self.tables.is_empty()
+    }
+
+    /// The findings about `range` of a log.
+    fn of_log(&self, log: (SetId, u64), range: Range<u64>) -> impl Iterator<Item = &FindingKey> {
+        let ranges = self.logs.get(&log).into_iter().flatten();
+        ranges.filter_map(move |(damaged, finding)| {
+            (damaged.start < range.end && range.start < damaged.end).then_some(finding)
+        })
+    }
+
+    fn of_segment(&self, segment: &Segment) -> impl Iterator<Item = &FindingKey> {
+        let place = segment.place.iter();
+        place.flat_map(|place| {
+            let range = place.offset..place.offset.saturating_add(segment.length);
+            self.of_log((place.set, place.log), range)
+        })
+    }
+
+    /// The findings about the content of `inode`, given those about files in the extent table.
+    fn of_inode(
+        &self,
+        inode: &Inode,
+        mapped: &HashMap<u128, BTreeSet<FindingKey>>,
+    ) -> BTreeSet<FindingKey> {
+        if inode.mapped {
+            return mapped.get(&inode.id).cloned().unwrap_or_default();
+        }
+        let Some(extent) = &inode.extent else { return BTreeSet::new() };
+        if inode.kind() == Some(FileKind::Indexed) {
+            return self.indexed.get(&(extent.set, extent.log)).cloned().into_iter().collect();
+        }
+        let written = extent.written.max(extent.length);
+        let range = extent.offset..extent.offset.saturating_add(written);
+        self.of_log((extent.set, extent.log), range).cloned().collect()
+    }
+
+    /// What cannot be read of `tables`.
+    fn keys_lost_of(&self, tables: &BTreeSet<(SetId, u64)>) -> Vec<LostKeys> {
+        let damaged = self.tables.iter().filter(|(table, _)| tables.contains(*table));
+        damaged.flat_map(|(_, lost)| lost).cloned().collect()
+    }
+
+    fn add_path(&mut self, finding: FindingKey, path: String) {
+        self.paths.entry(finding).or_default().insert(path);
+    }
+}
+
+/// What of a stack can be read.
+struct ReadableStack {
+    /// How commands name the stack.
+    name: String,
+    tables: Vec<Vec<TableRef>>,
+    layers: Vec<Tables>,
+    shape: Shape,
+}
+
+impl ReadableStack {
+    fn show(&self, path: &[u8]) -> String {
+        format!("{}:{}", self.name, String::from_utf8_lossy(path))
+    }
+
+    /// The path of a directory, or what else is known of it.
+    fn show_dir(&self, dir: DirId) -> String {
+        if dir == DirId::ROOT {
+            return self.show(b"/");
+        }
+        let place = self.shape.place(dir);
+        let path = place.and_then(|place| self.shape.path(place.parent, &place.name));
+        path.map_or_else(|| format!("{}: directory {dir}", self.name), |path| self.show(&path))
+    }
+
+    /// Passes every record that the stack shows to `take`.
+    fn visit(&self, take: &mut dyn FnMut(&Key, Inode)) -> Result<()> {
+        let mut cursors = Vec::new();
+        for tables in &self.layers {
+            tables.cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
+        }
+        let mut merge = Merge::new(cursors, &Key::FIRST)?;
+        while merge.advance()? {
+            let mut row = merge.row();
+            let key = INODE.key(&row);
+            INODE.restore(&mut row.ints);
+            // What makes no sense was found with its table.
+            if let Ok(inode) = Inode::of_row(&row)
+                && (dir_of(&key) == DirId::LINKS || self.shape.is_live(dir_of(&key)))
+            {
+                take(&key, inode);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Verification<'_> {
+    /// Names the paths of files of each root's stack that damage hits. Cost: nothing if nothing is
+    /// damaged; else up to two reads of the stacks' tables.
+    pub(super) fn name_paths_of_damage(&mut self) -> Result<()> {
+        if self.damage.is_empty() {
+            return Ok(());
+        }
+        let mut damage = std::mem::take(&mut self.damage);
+        for root in self.roots.clone() {
+            match self.add_paths(root, &mut damage) {
+                // Damage came meanwhile, or goes deeper; the finding stays as it is.
+                Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::NotFound) => {}
+                added => added?,
+            }
+        }
+        for finding in &mut self.report.findings {
+            if let Some(paths) = damage.paths.get(&key_of(finding)) {
+                finding.paths = paths.iter().take(PATHS_MAX).cloned().collect();
+                finding.more_paths = paths.len().saturating_sub(PATHS_MAX);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_paths(&self, root: SetId, damage: &mut Damage) -> Result<()> {
+        let Some(stack) = self.readable_stack(root, damage)? else { return Ok(()) };
+        let lost = damage.keys_lost_of(&self.shown_tables(root));
+        for LostKeys { first, last, finding, .. } in
+            lost.iter().filter(|lost| lost.schema == INODE.id)
+        {
+            let [first, last] = [first, last].map(|key| stack.show_dir(dir_of(&key.key())));
+            let path = match first == last {
+                true => format!("names in {first}"),
+                false => format!("names in directories from {first} to {last}"),
+            };
+            damage.add_path(finding.clone(), path);
+        }
+        let mapped = self.damaged_files(&stack, damage)?;
+        let mut hits: Vec<(FindingKey, String)> = Vec::new();
+        let mut linked: HashMap<u128, BTreeSet<FindingKey>> = HashMap::new();
+        stack.visit(&mut |key, inode| {
+            let mut findings = damage.of_inode(&inode, &mapped);
+            if inode.mapped {
+                let lost = lost.iter().filter(|lost| lost.may_have_segments(inode.id));
+                findings.extend(lost.map(|lost| lost.finding.clone()));
+            }
+            if findings.is_empty() {
+                return;
+            }
+            if dir_of(key) == DirId::LINKS {
+                linked.insert(inode.id, findings);
+            } else if let Some(path) = stack.shape.path(dir_of(key), key.string) {
+                let path = stack.show(&path);
+                hits.extend(findings.into_iter().map(|finding| (finding, path.clone())));
+            }
+        })?;
+        if !linked.is_empty() {
+            stack.visit(&mut |key, inode| {
+                let findings = linked.get(&inode.id).filter(|_| inode.entry == Entry::Link);
+                let path = stack.shape.path(dir_of(key), key.string);
+                if let (Some(findings), Some(path)) = (findings, path) {
+                    let path = stack.show(&path);
+                    hits.extend(findings.iter().map(|finding| (finding.clone(), path.clone())));
+                }
+            })?;
+        }
+        hits.into_iter().for_each(|(finding, path)| damage.add_path(finding, path));
+        Ok(())
+    }
+
+    /// The stack of `root` without tables that are damaged; none if a manifest cannot be read.
+    fn readable_stack(&self, root: SetId, damage: &Damage) -> Result<Option<ReadableStack>> {
+        let Some(sets) = self.stack(root) else { return Ok(None) };
+        let is_readable =
+            |table: &&TableRef| !damage.tables.contains_key(&(table.set, table.number));
+        let tables: Vec<Vec<TableRef>> = sets
+            .iter()
+            .map(|set| self.manifests[set].tables.iter().filter(is_readable).cloned().collect())
+            .collect();
+        let layers: Vec<Tables> =
+            tables.iter().map(|tables| Tables::new(tables, &INODE, &self.source)).collect();
+        let all: Vec<&Tables> = layers.iter().collect();
+        let shape = Shape::of(&all, self.options.threads)?;
+        let name = self.names.get(&root).cloned().unwrap_or_else(|| format!("@{root}"));
+        Ok(Some(ReadableStack { name, tables, layers, shape }))
+    }
+
+    fn shown_tables(&self, root: SetId) -> BTreeSet<(SetId, u64)> {
+        let sets = self.stack(root).unwrap_or_default();
+        let tables = sets.iter().flat_map(|set| &self.manifests[set].tables);
+        tables.map(|table| (table.set, table.number)).collect()
+    }
+
+    /// Files of which the extent table of `stack` shows damaged bytes.
+    fn damaged_files(
+        &self,
+        stack: &ReadableStack,
+        damage: &Damage,
+    ) -> Result<HashMap<u128, BTreeSet<FindingKey>>> {
+        let mut files: HashMap<u128, BTreeSet<FindingKey>> = HashMap::new();
+        let layers: Vec<SegmentTables> =
+            stack.tables.iter().map(|tables| SegmentTables::new(tables, &self.source)).collect();
+        for layer in &layers {
+            let mut merge = SegmentMerge::new(layer.sources(), &|_| false)?;
+            while let Some(segment) = merge.read()? {
+                if damage.of_segment(&segment).next().is_none() {
+                    continue;
+                }
+                // Layers above may show other bytes there.
+                let mut overlay = Overlay::new(segment.file, segment.offset..segment.end());
+                layers.iter().try_for_each(|above| overlay.add_tables(above))?;
+                let shown = overlay.pieces().iter().flat_map(|piece| damage.of_segment(piece));
+                let shown: Vec<FindingKey> = shown.cloned().collect();
+                if !shown.is_empty() {
+                    files.entry(segment.file).or_default().extend(shown);
+                }
+            }
+        }
+        Ok(files)
+    }
+}
