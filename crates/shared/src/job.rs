@@ -177,16 +177,15 @@ impl<T: Transport> SharedJob<T> {
     /// [`Repository::publish_job`].
     ///
     /// # Errors
-    /// As [`Repository::publish_job`], for all ranks.
+    /// As [`Repository::publish_job`], [`Session::complete`] and [`Segments::sync`]; what fails on a
+    /// rank fails on all, with that rank's error.
     pub fn publish(mut self, name: &str) -> Result<(SetId, Option<JobReport>)> {
-        self.segments.sync()?;
-        self.segments.barrier()?;
-        self.session.complete()?;
-        let inherited = self.inherited.iter().map(|(_, session)| session);
-        for session in self.index.as_deref().into_iter().chain(inherited) {
-            session.complete()?;
-        }
-        self.segments.barrier()?;
+        // Before an owner completes its part, all segments are there; before parts are joined, all are
+        // complete.
+        let synced = self.segments.sync();
+        self.segments.agree(synced)?;
+        let completed = self.complete_parts();
+        self.segments.agree(completed)?;
         let sets: Vec<SetId> = self.parts.iter().map(|(_, set)| *set).collect();
         let mut report = None;
         let mut told = Ok(Vec::new());
@@ -201,6 +200,13 @@ impl<T: Transport> SharedJob<T> {
         let set = told.try_into().map_err(|_| no_answer())?;
         self.segments.barrier()?;
         Ok((SetId(u128::from_le_bytes(set)), report))
+    }
+
+    /// Completes all parts that this rank writes.
+    fn complete_parts(&self) -> Result<()> {
+        let inherited = self.inherited.iter().map(|(_, session)| session);
+        let others = self.index.as_deref().into_iter().chain(inherited);
+        std::iter::once(&*self.session).chain(others).try_for_each(|part| part.complete().map(drop))
     }
 }
 

@@ -164,3 +164,23 @@ fn who_makes_a_file_writes_it_whatever_its_mode_says() {
     let wanted: Vec<u8> = (0..3).flat_map(|rank| bytes(rank, 0, 40)).collect();
     same(&content(&repository(&store), set, "/tmp/once"), &wanted, "published");
 }
+
+/// Symptom: where one rank could not complete its part, the others were told that it is lost, or waited
+/// for it until the deadline.
+/// Cause: ranks met at a barrier, to which a rank that had failed did not come.
+/// Fix: they agree on the outcome.
+#[test]
+fn all_ranks_are_told_why_a_job_is_not_published() {
+    let store = memory();
+    let done = run(&store, (3, 3), &[], &options(1, 100), |mut job| {
+        let rank = job.segments().rank().0;
+        if rank == 1 {
+            // Somebody takes its part over.
+            repository(&store).resume(job.session().set(), session())?;
+        }
+        job.barrier()?;
+        Ok(job.publish("none").expect_err("a part is somebody else's").kind())
+    });
+    assert_eq!(done.expect("job"), [esker_base::Kind::Fenced; 3]);
+    assert!(repository(&store).resolve("none").is_err());
+}
