@@ -8,11 +8,15 @@ use esker_base::store::{CountedStore, SharedStore};
 use esker_fs::dir::Dir;
 use esker_fs::repository::{CACHE_BYTES, Repository};
 use esker_fs::session::{Session, SessionOptions};
+use esker_table::manifest::SetId;
 use esker_table::tree::{Durability, TreeOptions};
 
 use crate::report::{Meter, Report};
 use crate::shape::{BENCH_NAME, Shape, directory_name};
 use crate::workers;
+
+/// A base has one in so many of the files that are created above it.
+const BASE_SHARE: u64 = 4;
 
 /// The name of a durability level on the command line.
 #[must_use]
@@ -24,9 +28,15 @@ pub const fn durability_name(durability: Durability) -> &'static str {
     }
 }
 
-/// Makes the files of `shape` and publishes them as [`BENCH_NAME`]. Timed: every create, and the
-/// flush that puts the last of them into tables; not the directories and not publishing.
-pub fn create(store: &SharedStore, shape: Shape, tree: TreeOptions) -> Result<Report> {
+/// Makes the files of `shape` in new directories of a session on so many `bases`, and publishes them as
+/// [`BENCH_NAME`]. Timed: every create, and the flush that puts the last of them into tables; not the
+/// bases, the directories and publishing.
+pub fn create(
+    store: &SharedStore,
+    shape: Shape,
+    tree: TreeOptions,
+    bases: usize,
+) -> Result<Report> {
     shape.check()?;
     let counted = Arc::new(CountedStore::new(store.clone()));
     let repository = Repository::with(counted.clone(), CACHE_BYTES, Arc::new(SystemClock));
@@ -36,7 +46,9 @@ pub fn create(store: &SharedStore, shape: Shape, tree: TreeOptions) -> Result<Re
         properties: shape.properties(),
         ..SessionOptions::default()
     };
-    let session = repository.begin(&[], options)?;
+    let bases: Vec<SetId> =
+        (0..bases).map(|number| base(&repository, number, &shape)).collect::<Result<_>>()?;
+    let session = repository.begin(&bases, options)?;
     let root = session.root().clone();
     let dirs: Vec<Dir> = (0..shape.directories as usize)
         .map(|number| session.mkdir(&root, &directory_name(number), 0o755))
@@ -67,6 +79,19 @@ pub fn create(store: &SharedStore, shape: Shape, tree: TreeOptions) -> Result<Re
     report.open_seconds = Some(meter.seconds());
     drop(namespace);
     Ok(report)
+}
+
+/// Publishes a base with a share of the files that `shape` has, in directories of its own.
+fn base(repository: &Repository, number: usize, shape: &Shape) -> Result<SetId> {
+    let session = repository.begin(&[], SessionOptions::default())?;
+    for directory in 0..shape.directories {
+        let name = format!("base-{number}-{directory}");
+        let dir = session.mkdir(session.root(), name.as_bytes(), 0o755)?;
+        for file in 0..shape.files.div_ceil(shape.directories) / BASE_SHARE {
+            session.create(&dir, file.to_string().as_bytes(), 0o644)?;
+        }
+    }
+    session.publish(&format!("{BENCH_NAME}-base-{number}"))
 }
 
 fn create_share(session: &Session, dirs: &[Dir], shape: &Shape, thread: usize) -> Result<()> {

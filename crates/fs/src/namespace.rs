@@ -261,17 +261,27 @@ impl Namespace {
                 format!("{}: not a directory", show(name)),
             ));
         }
-        Ok(self.node(parent, name, inode, false))
+        // In a directory of which no layer below has entries, none has any of a first generation: see
+        // `Session::mkdir`. A directory that came by a rename has the identity of its first name.
+        let is_fresh = || parent.is_fresh() && inode.dir_id() == DirId::child(parent.id(), 0, name);
+        Ok(self.node(parent, name, inode, is_fresh))
     }
 
-    /// The one handle of a directory.
-    pub(crate) fn node(&self, parent: &Dir, name: &[u8], inode: &Inode, is_fresh: bool) -> Dir {
+    /// The one handle of a directory; `is_fresh` says of one that is not open whether no layer below
+    /// has entries of it.
+    pub(crate) fn node(
+        &self,
+        parent: &Dir,
+        name: &[u8],
+        inode: &Inode,
+        is_fresh: impl FnOnce() -> bool,
+    ) -> Dir {
         let mut nodes = self.nodes.lock();
         if let Some(node) = nodes.get(&inode.dir_id()).and_then(Weak::upgrade) {
             return node;
         }
         let place = Some((parent.clone(), name.to_vec()));
-        let node = DirNode::new(inode, place, is_fresh, &self.touched);
+        let node = DirNode::new(inode, place, is_fresh(), &self.touched);
         if nodes.len() == nodes.capacity() {
             nodes.retain(|_, node| node.strong_count() > 0);
         }

@@ -257,7 +257,21 @@ impl Session {
         self.check_change(dir, name)?;
         self.own(dir, inode, owner);
         let below = self.below(dir, &key)?;
+        self.insert_vacant(dir, name, inode, &below)
+    }
+
+    /// Puts `inode` at `name` in `dir`, of which the layers below say `below`, if there is nothing;
+    /// gives it its identity. The one way in which names come to be.
+    #[inline]
+    pub(crate) fn insert_vacant(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        inode: &mut Inode,
+        below: &Below,
+    ) -> Result<()> {
         if below.inode.is_none() && below.next_generation == 0 {
+            let key = key(dir.id(), name);
             inode.id = if inode.is_directory() {
                 DirId::child(dir.id(), 0, name).0
             } else {
@@ -276,20 +290,14 @@ impl Session {
                 return Ok(());
             }
         }
-        self.insert_over(dir, name, inode, &below)?;
+        self.insert_over(dir, name, inode, below)?;
         dir.touch(inode.ctime_ns);
         Ok(())
     }
 
-    /// As [`Session::insert`] where a record may exist, if only a tombstone.
+    /// As [`Session::insert_vacant`] where a record may exist, if only a tombstone.
     #[cold]
-    pub(crate) fn insert_over(
-        &self,
-        dir: &Dir,
-        name: &[u8],
-        inode: &mut Inode,
-        below: &Below,
-    ) -> Result<()> {
+    fn insert_over(&self, dir: &Dir, name: &[u8], inode: &mut Inode, below: &Below) -> Result<()> {
         let key = key(dir.id(), name);
         let set = self.set();
         self.tree().update([key], |[own], draft| {

@@ -65,9 +65,15 @@ impl Front {
         let dir = self.dir(&parent)?;
         let is_directory = asked.kind == FileKind::Directory;
         let mut count = is_directory.then(|| parent.directories.lock());
-        let made = session.make(&dir, name, &asked.by(request));
+        let made = match is_directory {
+            // Open until the kernel knows it, so that it stays known to be new.
+            true => session
+                .make_dir(&dir, name, &asked.by(request))
+                .map(|(inode, dir)| (inode, Some(dir))),
+            false => session.make(&dir, name, &asked.by(request)).map(|inode| (inode, None)),
+        };
         self.note_change();
-        let inode = made.map_err(|error| self.errno(&error))?;
+        let (inode, _opened) = made.map_err(|error| self.errno(&error))?;
         if let Some(mut count) = count.take() {
             count.change(1);
         }

@@ -59,6 +59,9 @@ enum Workload {
         /// These threads write the tables as well, with no other beside them
         #[arg(long)]
         inline: bool,
+        /// Bases that the session is on, which are made first
+        #[arg(long, default_value_t = 0, value_name = "N")]
+        bases: usize,
         #[command(flatten)]
         settings: SessionSettings,
     },
@@ -171,11 +174,11 @@ impl Bench {
             Workload::Collective(command) => return command.run(context),
             Workload::Messages(command) => return command.run(context),
             Workload::Segment(segment) => return segment.run(context),
-            Workload::Create { files, directories, threads, inline, settings } => {
+            Workload::Create { files, directories, threads, inline, bases, settings } => {
                 let store = context.store_or_new()?;
                 let tree = tree(context, &settings);
                 let tree = TreeOptions { background: tree.background && !inline, ..tree };
-                create(&store, Shape { files, directories, threads }, tree)?
+                create(&store, Shape { files, directories, threads }, tree, bases)?
             }
             Workload::Squash { sets, files, directories, threads } => {
                 let store = context.store_or_new()?;

@@ -30,6 +30,7 @@ impl Session {
         check_name(name)?;
         self.check_change(dir, name)?;
         let key = key(dir.id(), name);
+        self.tree().prefetch(&key);
         let below = self.below(dir, &key)?;
         let _content = self.content();
         if let Some(fill) = fill {
@@ -40,7 +41,7 @@ impl Session {
         }
         let _shape = self.shape();
         dir.check_alive()?;
-        self.insert_over(dir, name, &mut inode, &below)?;
+        self.insert_vacant(dir, name, &mut inode, &below)?;
         dir.touch(self.now_ns());
         Ok(inode)
     }
@@ -70,7 +71,7 @@ impl Session {
             return self.amend_root(change);
         };
         let amended = self.amend(dir, name, change)?;
-        self.node(dir, name, &amended, false).set_attributes(&amended);
+        self.node(dir, name, &amended, || false).set_attributes(&amended);
         Ok(())
     }
 }

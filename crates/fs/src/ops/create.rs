@@ -8,7 +8,7 @@ use crate::path::PATH_BYTES_MAX;
 use crate::session::Session;
 
 /// Directories whose times wait to be written: as many handles are kept in memory.
-const TOUCHED_MAX: usize = 1 << 16;
+pub(super) const TOUCHED_MAX: usize = 1 << 16;
 
 impl Session {
     /// Creates an empty regular file `name` in `dir` with permission bits `mode`.
@@ -34,10 +34,15 @@ impl Session {
         let entry = Entry::Is(FileKind::Directory);
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
         self.insert(dir, name, &mut inode)?;
+        self.open_made(dir, name, &inode)
+    }
+
+    /// Opens the directory `inode`, which this session has just put at `name` in `dir`.
+    pub(super) fn open_made(&self, dir: &Dir, name: &[u8], inode: &Inode) -> Result<Dir> {
         // A first generation cannot have been removed: if a layer below had entries for it, the
         // name would exist there. Of later ones a layer that is not of our stack's line may.
         let is_fresh = inode.generation == 0;
-        let node = self.node(dir, name, &inode, is_fresh);
+        let node = self.node(dir, name, inode, || is_fresh);
         if self.touched_count() > TOUCHED_MAX {
             self.write_dir_times()?;
         }

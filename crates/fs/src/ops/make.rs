@@ -57,4 +57,107 @@ impl Session {
         self.insert_as(dir, name, &mut inode, Some((new.uid, new.gid)))?;
         Ok(inode)
     }
+
+    /// As [`Session::make`] of a directory; returns it open, too. While it is open creates in it ask
+    /// no layer below, as in one of [`Session::mkdir`].
+    ///
+    /// # Errors
+    /// As [`Session::make`].
+    pub fn make_dir(&self, dir: &Dir, name: &[u8], new: &NewFile) -> Result<(Inode, Dir)> {
+        let new = NewFile { kind: FileKind::Directory, ..*new };
+        let inode = self.make(dir, name, &new)?;
+        let node = self.open_made(dir, name, &inode)?;
+        Ok((inode, node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use esker_base::store::{FaultStore, MemoryStore};
+    use esker_table::tree::{Durability, TreeOptions};
+
+    use super::*;
+    use crate::identity::Identity;
+    use crate::ops::create::TOUCHED_MAX;
+    use crate::repository::Repository;
+    use crate::session::SessionOptions;
+
+    const NEW_DIRECTORY: NewFile =
+        NewFile { kind: FileKind::Directory, mode: 0o755, uid: 7, gid: 7, rdev: 0, target: &[] };
+
+    fn options(durability: Durability) -> SessionOptions {
+        let tree = TreeOptions { durability, background: false, ..TreeOptions::default() };
+        SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
+    }
+
+    /// A session on a base that has `/old`.
+    fn session() -> Result<Session> {
+        let repository = Repository::new(Arc::new(MemoryStore::new()));
+        let below = repository.begin(&[], options(Durability::None))?;
+        below.mkdir(below.root(), b"old", 0o755)?;
+        let base = below.publish("base")?;
+        repository.begin(&[base], options(Durability::None))
+    }
+
+    /// Symptom: every create in a directory that was made in a mount asked every base.
+    /// Cause: `make`, by which mounts make directories, lacked what `mkdir` knows of a new one.
+    /// Fix: both open it the same way, and a directory that is opened again in a new one is new, too.
+    #[test]
+    fn a_directory_that_is_made_for_others_is_known_to_be_new() -> Result<()> {
+        let session = session()?;
+        let root = session.root();
+        let (inode, new) = session.make_dir(root, b"new", &NEW_DIRECTORY)?;
+        assert!(new.is_fresh() && (inode.uid, inode.gid) == (7, 7));
+        let (inside, _) = session.make_dir(&new, b"inside", &NEW_DIRECTORY)?;
+        assert!(session.open_dir(&new, b"inside", &inside)?.is_fresh());
+        let old = session.lookup(root, b"old", false)?;
+        assert!(!session.open_dir(root, b"old", &old)?.is_fresh());
+        // Made again, or moved here, it may have entries in a layer below.
+        session.rmdir(&new, b"inside")?;
+        let (again, again_dir) = session.make_dir(&new, b"inside", &NEW_DIRECTORY)?;
+        drop(again_dir);
+        assert!(!session.open_dir(&new, b"inside", &again)?.is_fresh());
+        session.rename((root, b"old"), (&new, b"moved"), crate::ops::RenameFlags::Replace)?;
+        let moved = session.lookup(&new, b"moved", false)?;
+        assert!(!session.open_dir(&new, b"moved", &moved)?.is_fresh());
+        Ok(())
+    }
+
+    /// Symptom: a mount in which many directories were made kept a handle of each until a sync.
+    /// Cause: as above; only `mkdir` bounded the directories with times to be written.
+    #[test]
+    fn directories_made_for_others_with_lazy_times_are_bounded() -> Result<()> {
+        let session = session()?;
+        for number in 0..TOUCHED_MAX + 10 {
+            let name = number.to_string();
+            let (_, dir) = session.make_dir(session.root(), name.as_bytes(), &NEW_DIRECTORY)?;
+            session.create(&dir, b"file", 0o644)?;
+            assert!(session.touched_count() <= TOUCHED_MAX + 1);
+        }
+        Ok(())
+    }
+
+    /// Symptom: a create that found the name taken paid a sync and a listing at `always`.
+    /// Cause: its sequence number was taken before the name was looked for, and waited for as if
+    /// something had been put.
+    /// Fix: nobody waits for an operation that put nothing.
+    #[test]
+    fn a_name_that_is_taken_costs_no_store_request() -> Result<()> {
+        let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
+        let session = Repository::new(store.clone()).begin(&[], options(Durability::Always))?;
+        session.create(session.root(), b"taken", 0o644)?;
+        let before = store.operations();
+        for _ in 0..10 {
+            let refused = session.create(session.root(), b"taken", 0o644);
+            assert_eq!(refused.expect_err("it is there").kind(), Kind::Exists);
+        }
+        assert_eq!(store.operations(), before);
+        session.create(session.root(), b"next", 0o644)?;
+        let set = session.set();
+        drop(session);
+        let session = Repository::new(store).resume(set, options(Durability::Always))?;
+        session.lookup(session.root(), b"next", false).map(drop)
+    }
 }

@@ -213,7 +213,7 @@ impl Session {
     /// Lets an open directory that moved know its new place.
     fn follow(&self, moved: &Inode, from: &Dir, dir: &Dir, name: &[u8]) {
         if moved.is_directory() {
-            let node = self.node(from, name, moved, false);
+            let node = self.node(from, name, moved, || false);
             node.set_place(dir.clone(), name.to_vec());
         } else if moved.entry != Entry::Link {
             self.files().moved(moved.id, dir, name);

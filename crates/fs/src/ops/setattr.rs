@@ -55,7 +55,7 @@ impl Session {
         self.check_search(dir, name)?;
         let mut inode = self.amend(dir, name, |inode| self.apply(inode, name, changes))?;
         if inode.is_directory() {
-            let node = self.node(dir, name, &inode, false);
+            let node = self.node(dir, name, &inode, || false);
             node.set_attributes(&inode);
             node.overlay_times(&mut inode);
         }

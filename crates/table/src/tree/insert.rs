@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use esker_base::Result;
 
+use super::room::is_full;
 use super::update::SHARD_LOG_BYTES;
 use super::{LiveShard, Tree};
 use crate::memtable::{group_hash, shard_of};
@@ -65,7 +66,17 @@ impl Tree {
             inner.hints[number].set(&guard);
         }
         drop(guard);
+        if place.is_none() {
+            // Nothing was put that anybody has to wait for.
+            if log_full {
+                let written = inner.write_log(false);
+                if !is_full(&written) {
+                    written?;
+                }
+            }
+            return Ok(None);
+        }
         inner.settle(seq, log_full, grown_bytes)?;
-        Ok(place.map(|_| seq))
+        Ok(Some(seq))
     }
 }
