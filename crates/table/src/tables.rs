@@ -249,6 +249,17 @@ impl Tables {
         Ok(false)
     }
 
+    /// Whether a table may have a record of the key, by filters that are in memory: a table that was
+    /// never opened may. No store request.
+    #[must_use]
+    pub fn may_contain(&self, wanted: &Wanted) -> bool {
+        let mut tables = self.runs.iter().filter_map(|run| run.table_showing(&wanted.key));
+        tables.any(|handle| match handle.open.get() {
+            Some(table) => table.may_contain(table.index().block_of(&wanted.key), wanted.digest),
+            None => true,
+        })
+    }
+
     /// Finds the newest record of each key of `batch`; those found leave the batch. Neighbouring
     /// blocks are read together ([`Table::get_batch`]).
     pub fn get_batch(

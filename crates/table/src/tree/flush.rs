@@ -154,9 +154,7 @@ impl Inner {
         let LiveSegments { buffer, .. } = std::mem::take(&mut *segments);
         let memtable = Arc::new(FrozenMemtable::new(self.schema, taken, buffer));
         for (shard, hint) in shards.iter_mut().zip(&self.hints) {
-            if self.knows_past {
-                shard.past.add(memtable.clone());
-            }
+            shard.past.add(memtable.clone());
             hint.set(shard);
         }
         self.version.rcu(|version| {

@@ -39,11 +39,11 @@ impl Tree {
         let inner = &*self.inner;
         inner.check_writable()?;
         check_text_bytes(&row.strings)?;
-        if !inner.knows_past {
-            return Ok(None);
-        }
         let schema = inner.schema;
         let key = schema.key(row);
+        if inner.may_inherit(&key) {
+            return Ok(None);
+        }
         let number = shard_of(schema.order(&row.ints));
         let mut guard = inner.shards[number].lock();
         let LiveShard { rows, past, log } = &mut *guard;

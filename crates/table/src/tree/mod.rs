@@ -47,7 +47,7 @@ use crate::manifest::{Manifest, SetId};
 use crate::memtable::{Chunks, FrozenMemtable, Shard};
 use crate::schema::Schema;
 use crate::segment::{SegmentBuffer, SegmentLog};
-use crate::tables::TableSource;
+use crate::tables::{TableSource, Tables};
 use crate::wal::ShardLog;
 use backlog::Backlog;
 use hint::Hint;
@@ -103,8 +103,8 @@ struct Inner {
     /// Memory of the active memtable, in steps of its allocations.
     active_bytes: AtomicUsize,
     version: ArcSwap<Version>,
-    /// Whether the shards know of their past all that tables hold; not after reopening a set.
-    knows_past: bool,
+    /// The tables that the set had when it was opened, whose keys the shards' pasts do not have.
+    inherited: Tables,
     log: Mutex<LogState>,
     flush: Mutex<FlushState>,
     /// A copy of the last committed manifest, for those who must not wait for a flush.

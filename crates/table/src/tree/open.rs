@@ -94,7 +94,7 @@ impl Tree {
 
     fn start(setup: TreeSetup, set: SetId, manifest: Manifest) -> Result<Self> {
         let tables = Tables::new(&manifest.tables, setup.schema, &setup.source);
-        let knows_past = tables.runs.is_empty();
+        let inherited = tables.clone();
         let segments = SegmentTables::new(&manifest.tables, &setup.source);
         let version = Version { tables, segments, ..Version::default() };
         let next_log = manifest.epoch << 32;
@@ -135,7 +135,7 @@ impl Tree {
             freezes: AtomicU64::new(0),
             active_bytes: AtomicUsize::new(0),
             version: ArcSwap::from_pointee(version),
-            knows_past,
+            inherited,
             log: Mutex::new(log),
             flush: Mutex::new(state),
             committed,

@@ -223,7 +223,7 @@ impl Inner {
         if older.as_ref().is_some_and(|(at, _)| *at == freezes) {
             return Look { row: None, place, is_unknown: false };
         }
-        let absent = self.knows_past && !shard.past.may_contain(tag, key);
+        let absent = !shard.past.may_contain(tag, key) && !self.may_inherit(key);
         *older = absent.then_some((freezes, None));
         Look { row: None, place, is_unknown: !absent }
     }
