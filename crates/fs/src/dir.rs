@@ -117,7 +117,7 @@ impl DirNode {
         false
     }
 
-    fn parent(&self) -> Option<Dir> {
+    pub(crate) fn parent(&self) -> Option<Dir> {
         self.place.read().as_ref().map(|(parent, _)| parent.clone())
     }
 

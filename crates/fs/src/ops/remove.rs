@@ -1,6 +1,7 @@
 //! Removing names: files, empty directories, whole trees.
 
 use esker_base::{Error, Kind, Result};
+use hashbrown::HashMap;
 
 use crate::dir::{Dir, DirNode};
 use crate::inode::{DirId, Entry, FileId, FileKind, Inode, key};
@@ -153,10 +154,22 @@ impl Session {
         inode
     }
 
-    /// Marks every open directory within `node` as removed. Cost: a look at each open directory.
+    /// Marks every open directory within `node` as removed. Cost: a look at each open directory and
+    /// at each directory above one, once.
     fn mark_tree_removed(&self, node: &DirNode) {
+        let mut is_within: HashMap<DirId, bool> = HashMap::from_iter([(node.id(), true)]);
         for open in self.open_nodes() {
-            if open.is_within(node.id()) {
+            let (mut path, mut above, mut found) = (Vec::new(), Some(open.clone()), false);
+            while let Some(dir) = above {
+                if let Some(known) = is_within.get(&dir.id()) {
+                    found = *known;
+                    break;
+                }
+                path.push(dir.id());
+                above = dir.parent();
+            }
+            is_within.extend(path.into_iter().map(|id| (id, found)));
+            if found {
                 open.set_removed();
             }
         }
