@@ -7,6 +7,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use esker_fs::inode::{FileKind, Inode};
+use esker_fs::namespace::Namespace;
 use esker_fs::ops::Changes;
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 
@@ -28,9 +29,22 @@ pub(crate) struct Attributes {
     gid: u32,
     rdev: u64,
     size: u64,
+    /// Without holes.
+    stored_bytes: u64,
     mtime_ns: u64,
     ctime_ns: u64,
     atime_ns: u64,
+}
+
+impl Attributes {
+    /// Attributes of `inode`, which `namespace` shows.
+    pub(crate) fn of(namespace: &Namespace, inode: &Inode) -> esker_base::Result<Self> {
+        let attributes = Self::from(inode);
+        if inode.kind() != Some(FileKind::File) {
+            return Ok(attributes);
+        }
+        Ok(Self { stored_bytes: namespace.stored_bytes(inode)?, ..attributes })
+    }
 }
 
 impl From<&Inode> for Attributes {
@@ -44,6 +58,7 @@ impl From<&Inode> for Attributes {
             gid: inode.gid,
             rdev: inode.rdev,
             size: inode.size,
+            stored_bytes: inode.size,
             mtime_ns: inode.mtime_ns,
             ctime_ns: inode.ctime_ns,
             atime_ns: inode.atime_ns,
@@ -57,7 +72,7 @@ impl Attributes {
         FileAttr {
             ino: INodeNo(number),
             size: self.size,
-            blocks: self.size.div_ceil(512),
+            blocks: self.stored_bytes.div_ceil(512),
             atime: time_of(self.atime_ns),
             mtime: time_of(self.mtime_ns),
             ctime: time_of(self.ctime_ns),
@@ -119,6 +134,8 @@ pub(crate) struct Wanted {
     pub(crate) size: Option<u64>,
     pub(crate) atime: Option<TimeOrNow>,
     pub(crate) mtime: Option<TimeOrNow>,
+    /// From a kernel that collects writes, and knows when they were made.
+    pub(crate) ctime: Option<SystemTime>,
     /// Whether who changes the size loses set-id bits by it.
     pub(crate) drops_set_id: bool,
 }
@@ -161,6 +178,7 @@ impl Front {
             size: wanted.size,
             atime_ns: time(wanted.atime),
             mtime_ns: time(wanted.mtime),
+            ctime_ns: wanted.ctime.map(ns_of),
         };
         if wanted.size.is_some() && wanted.drops_set_id && changes.mode.is_none() {
             changes.mode = self.mode_without_set_id(node)?;
@@ -185,8 +203,20 @@ impl Front {
         self.shown(node, &inode)
     }
 
+    /// Takes set-id bits away from `node`, whose content somebody else has changed; the kernel, which
+    /// leaves that to us, is told to ask for the mode again.
+    pub(crate) fn drop_set_id(&self, node: &Node) -> Result<(), Errno> {
+        let Some(mode) = self.mode_without_set_id(node)? else { return Ok(()) };
+        self.change(node, &Wanted { mode: Some(mode), ..Wanted::default() })?;
+        if let Some(notifier) = self.notifier.get() {
+            // It may have forgotten the file.
+            let _ = notifier.inval_inode(INodeNo(node.number), -1, 0);
+        }
+        Ok(())
+    }
+
     /// The mode that `node` has once somebody else has written to it, if that is another.
-    pub(crate) fn mode_without_set_id(&self, node: &Node) -> Result<Option<u32>, Errno> {
+    fn mode_without_set_id(&self, node: &Node) -> Result<Option<u32>, Errno> {
         let mode = self.inode(node)?.mode;
         // Without group execution, set-group-id means mandatory locking and stays.
         let dropped = if mode & 0o010 != 0 { 0o6000 } else { 0o4000 };
@@ -202,7 +232,7 @@ fn changed_gone(inode: &Inode, changes: &Changes, now_ns: u64) -> Inode {
     inode.gid = changes.gid.unwrap_or(inode.gid);
     inode.atime_ns = changes.atime_ns.unwrap_or(inode.atime_ns);
     inode.mtime_ns = changes.mtime_ns.unwrap_or(inode.mtime_ns);
-    inode.ctime_ns = now_ns;
+    inode.ctime_ns = changes.ctime_ns.unwrap_or(now_ns);
     inode
 }
 

@@ -148,6 +148,8 @@ impl Driver {
 
 impl Filesystem for Driver {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        // Not FUSE_ASYNC_DIO: after an asynchronous O_DIRECT write the kernel leaves pages that a
+        // buffered read brought in meanwhile, which have the old bytes; after others it drops them.
         // Not FUSE_ATOMIC_O_TRUNC: a file would be cut off before the kernel sees that it is being
         // executed, and refuses to.
         let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
@@ -155,8 +157,7 @@ impl Filesystem for Driver {
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA
             | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_ASYNC_DIO;
+            | InitFlags::FUSE_READDIRPLUS_AUTO;
         if self.0.writes_back {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
@@ -203,7 +204,7 @@ impl Filesystem for Driver {
         size: Option<u64>,
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
+        ctime: Option<SystemTime>,
         _handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
@@ -212,7 +213,7 @@ impl Filesystem for Driver {
         reply: ReplyAttr,
     ) {
         let drops_set_id = drops_set_id(request);
-        let wanted = Wanted { mode, uid, gid, size, atime, mtime, drops_set_id };
+        let wanted = Wanted { mode, uid, gid, size, atime, mtime, ctime, drops_set_id };
         attributes(reply, self.0.node(number.0).and_then(|node| self.0.change(&node, &wanted)));
     }
 
@@ -477,8 +478,8 @@ impl Filesystem for Driver {
         value(reply, size, self.0.xattr(number.0, name.as_bytes()));
     }
 
-    fn listxattr(&self, _: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        value(reply, size, self.0.xattr_names(number.0));
+    fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        value(reply, size, self.0.xattr_names(number.0, request.uid() == 0));
     }
 
     fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -487,7 +488,7 @@ impl Filesystem for Driver {
 
     fn fallocate(
         &self,
-        _: &Request,
+        request: &Request,
         number: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -495,7 +496,8 @@ impl Filesystem for Driver {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        empty(reply, self.0.fallocate(number.0, offset, length, mode));
+        let how = (mode, drops_set_id(request));
+        empty(reply, self.0.fallocate(number.0, offset, length, how));
     }
 
     fn lseek(
@@ -515,7 +517,7 @@ impl Filesystem for Driver {
 
     fn copy_file_range(
         &self,
-        _: &Request,
+        request: &Request,
         from: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -526,7 +528,8 @@ impl Filesystem for Driver {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        match self.0.copy((from.0, offset), (to.0, to_offset), length) {
+        let drops_set_id = drops_set_id(request);
+        match self.0.copy((from.0, offset), (to.0, to_offset), length, drops_set_id) {
             Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
             Err(errno) => reply.error(errno),
         }

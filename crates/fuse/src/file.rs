@@ -336,11 +336,7 @@ impl Front {
         let written = self.session()?.write_file(&file, offset, bytes);
         self.note_change();
         written.map_err(|error| self.errno(&error))?;
-        if drops_set_id && let Some(mode) = self.mode_without_set_id(&node)? {
-            let mode = Some(mode);
-            self.change(&node, &crate::attributes::Wanted { mode, ..Default::default() })?;
-        }
-        Ok(())
+        if drops_set_id { self.drop_set_id(&node) } else { Ok(()) }
     }
 
     /// Makes what was written to the file an operation of the session, as a program closes it; at
@@ -358,15 +354,17 @@ impl Front {
         synced.map_err(|error| self.errno(&error))
     }
 
+    /// Reserves, punches or zeroes a range, as `mode` says; takes set-id bits away if `drops_set_id`.
     pub(crate) fn fallocate(
         &self,
         number: u64,
         offset: u64,
         length: u64,
-        mode: i32,
+        (mode, drops_set_id): (i32, bool),
     ) -> Result<(), Errno> {
         let session = self.session()?;
-        let file = self.changing(number)?;
+        let node = self.node(number)?;
+        let file = self.open_for_change(&node).ok_or(Errno::EBADF)?;
         let end = offset.checked_add(length).ok_or(Errno::EFBIG)?;
         let keeps_size = mode & KEEP_SIZE != 0;
         let done = match mode & !KEEP_SIZE {
@@ -377,7 +375,8 @@ impl Front {
             _ => return Err(Errno::EOPNOTSUPP),
         };
         self.note_change();
-        done.map_err(|error| self.errno(&error))
+        done.map_err(|error| self.errno(&error))?;
+        if drops_set_id { self.drop_set_id(&node) } else { Ok(()) }
     }
 
     /// Where data or a hole begins at or after `offset`.
@@ -401,20 +400,27 @@ impl Front {
         i64::try_from(at).map_err(|_| Errno::EOVERFLOW)
     }
 
-    /// Copies by sharing extents; returns how many bytes.
+    /// Copies by sharing extents, and takes set-id bits away if `drops_set_id`; returns how many bytes.
     pub(crate) fn copy(
         &self,
         (from, offset): (u64, u64),
         (to, to_offset): (u64, u64),
         length: u64,
+        drops_set_id: bool,
     ) -> Result<u64, Errno> {
         let session = self.session()?;
-        let (from, to) = (self.changing(from)?, self.changing(to)?);
+        let to_node = self.node(to)?;
+        let to = self.open_for_change(&to_node).ok_or(Errno::EBADF)?;
+        let from = self.changing(from)?;
         // A reply has 32 bits for the count; the caller asks again for the rest.
         let length = length.min(1 << 30);
         let end = offset.checked_add(length).ok_or(Errno::EOVERFLOW)?;
         let copied = session.copy_range(&from, offset..end, &to, to_offset);
         self.note_change();
-        copied.map_err(|error| self.errno(&error))
+        let copied = copied.map_err(|error| self.errno(&error))?;
+        if drops_set_id {
+            self.drop_set_id(&to_node)?;
+        }
+        Ok(copied)
     }
 }

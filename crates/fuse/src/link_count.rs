@@ -86,7 +86,8 @@ impl<'a> Counts<'a> {
 impl Front {
     /// What the kernel is told of `node`, whose inode is `inode`.
     pub(crate) fn shown(&self, node: &Node, inode: &Inode) -> Result<FileAttr, Errno> {
-        self.shown_as(node, Attributes::from(inode))
+        let attributes = Attributes::of(&self.view, inode);
+        self.shown_as(node, attributes.map_err(|error| self.errno(&error))?)
     }
 
     /// What the kernel is told of `node`, which has these attributes.

@@ -301,7 +301,8 @@ impl Front {
             Err(error) => return Err(self.errno(&error)),
         };
         let node = self.remember(dir, name, &inode)?;
-        Ok(Some((Attributes::from(&inode), node)))
+        let attributes = Attributes::of(&self.view, &inode);
+        Ok(Some((attributes.map_err(|error| self.errno(&error))?, node)))
     }
 
     /// Reads a batch of at most `size` entries.
@@ -347,7 +348,7 @@ impl Front {
             batch.entries.push(Listed {
                 cookie: cookie_of(entry.hash(), ties),
                 name: start..batch.names.len(),
-                attributes: Attributes::from(&entry.inode()?),
+                attributes: Attributes::of(&self.view, &entry.inode()?)?,
             });
             if batch.entries.len() < size {
                 return Ok(ControlFlow::Continue(()));

@@ -4,7 +4,7 @@ use esker_fs::inode::FileKind;
 use esker_fs::ops::NewFile;
 use fuser::{Errno, FileAttr, Request};
 
-use crate::attributes::{Attributes, device_of};
+use crate::attributes::device_of;
 use crate::front::Front;
 use crate::link_count::Directories;
 use crate::place::Place;
@@ -103,6 +103,6 @@ impl Front {
         let inode = linked.map_err(|error| self.errno(&error))?;
         let node = self.nodes.remember(&inode, || self.link_place(&inode));
         *node.place.lock() = self.link_place(&inode);
-        Ok(Attributes::from(&inode).shown(node.number))
+        self.shown(&node, &inode)
     }
 }

@@ -19,6 +19,8 @@ use crate::place::Place;
 /// `setxattr`'s flags.
 const CREATE: i32 = 1;
 const REPLACE: i32 = 2;
+/// Names that only the superuser sees.
+const TRUSTED: &[u8] = b"trusted.";
 
 impl Front {
     /// All attributes of `node`.
@@ -48,10 +50,14 @@ impl Front {
         self.xattrs(&node)?.remove(attribute).ok_or(Errno::ENODATA)
     }
 
-    /// The names of all attributes, each followed by a zero byte.
-    pub(crate) fn xattr_names(&self, number: u64) -> Result<Vec<u8>, Errno> {
+    /// The names of all attributes, each followed by a zero byte; those of [`TRUSTED`] only for a
+    /// superuser, the only one who can read them.
+    pub(crate) fn xattr_names(&self, number: u64, is_superuser: bool) -> Result<Vec<u8>, Errno> {
         let mut names = Vec::new();
         for name in self.xattrs(&*self.node(number)?)?.keys() {
+            if !is_superuser && name.starts_with(TRUSTED) {
+                continue;
+            }
             names.extend_from_slice(name);
             names.push(0);
         }
@@ -114,5 +120,5 @@ impl Front {
 }
 
 fn is_stored(attribute: &[u8]) -> bool {
-    [&b"user."[..], b"trusted.", b"security."].iter().any(|prefix| attribute.starts_with(prefix))
+    [&b"user."[..], TRUSTED, b"security."].iter().any(|prefix| attribute.starts_with(prefix))
 }

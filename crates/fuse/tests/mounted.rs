@@ -58,6 +58,15 @@ impl Mounted {
 
     /// Mounts `view`; the kernel writes such files in the store.
     pub fn with(view: View, in_place: InPlace) -> Self {
+        Self::with_options(view, in_place, false)
+    }
+
+    /// Mounts `view`; the kernel collects small writes.
+    pub fn writing_back(view: View) -> Self {
+        Self::with_options(view, InPlace::default(), true)
+    }
+
+    fn with_options(view: View, in_place: InPlace, writes_back: bool) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let at = directory.path().join("at");
         std::fs::create_dir(&at).expect("a new directory");
@@ -65,7 +74,7 @@ impl Mounted {
             source: "test".into(),
             name: "test".into(),
             threads: 3,
-            writes_back: false,
+            writes_back,
             in_place,
             allows_others: true,
             store: None,

@@ -41,6 +41,11 @@ impl DirectFile {
         self.metadata().map(|metadata| metadata.len())
     }
 
+    /// How many bytes the store's file system has stored of it.
+    pub(super) fn stored_bytes(&self) -> Result<u64> {
+        self.metadata().map(|metadata| metadata.blocks().saturating_mul(512))
+    }
+
     /// When it was written last.
     pub(super) fn written_at(&self) -> Result<SystemTime> {
         self.metadata()?.modified().map_err(|error| self.failed(error))

@@ -16,6 +16,12 @@ use crate::session::Session;
 
 /// Segments are looked for in ranges of this size, so that memory does not grow with the file.
 const WINDOW_BYTES: u64 = 64 << 20;
+/// Holes begin and end at multiples of this, the block size of other file systems.
+const HOLE_BYTES: u64 = 4 << 10;
+/// So many segments of a file are counted to say how much is stored of it; the rest of a file that
+/// has more is taken for stored, so that a look at its attributes takes little time.
+const COUNTED_SEGMENTS_MAX: usize = 1 << 12;
+const _: () = assert!(WINDOW_BYTES % HOLE_BYTES == 0);
 
 impl Session {
     /// Up to `bytes_max` bytes of `file` from `offset` on; fewer only at its end. Others go on writing
@@ -45,7 +51,8 @@ impl Session {
         self.seek(file, offset, false).map(|(at, _)| at)
     }
 
-    /// Where bytes, or a hole, begin at or after `offset`, and the file's size.
+    /// Where bytes, or a hole, begin at or after `offset`, and the file's size. Blocks of
+    /// [`HOLE_BYTES`] that have any bytes are data as a whole, as on other file systems.
     fn seek(&self, file: &OpenFile, offset: u64, wants_data: bool) -> Result<(u64, u64)> {
         let state = file.state.read();
         let size = state.size()?;
@@ -59,31 +66,31 @@ impl Session {
             let inode = &state.inode;
             let buffered = state.buffer.as_ref().map(|buffer| buffer.len() as u64);
             let stored = inode.extent.map_or(inode.content.len() as u64, |extent| extent.length);
-            let stored = buffered.unwrap_or(stored);
-            let is_data = offset < stored;
-            return Ok((
-                match wants_data {
-                    true if is_data => offset,
-                    true => size,
-                    false if is_data => stored,
-                    false => offset,
-                },
-                size,
-            ));
+            let stored = block_end(buffered.unwrap_or(stored), size);
+            let found = match wants_data {
+                true if offset < stored => offset,
+                true => size,
+                false => offset.max(stored),
+            };
+            return Ok((found, size));
         }
         let inode = state.inode.clone();
         drop(state);
-        let mut at = offset;
+        let mut window_bytes = WINDOW_BYTES;
+        let mut at = offset - offset % HOLE_BYTES;
         while at < size {
-            let window = at..size.min(at.saturating_add(WINDOW_BYTES));
+            let window = at..size.min(at.saturating_add(window_bytes));
             if let Some(found) = self.seek_window(&inode, &window, wants_data)? {
-                return Ok((found, size));
+                return Ok((found.max(offset), size));
             }
             at = window.end;
+            // A hole of any size is crossed in a few steps.
+            window_bytes = if wants_data { window_bytes.saturating_mul(2) } else { WINDOW_BYTES };
         }
         Ok((size, size))
     }
 
+    /// As [`Session::seek`], within `window`, which begins with a block.
     fn seek_window(
         &self,
         inode: &Inode,
@@ -93,16 +100,22 @@ impl Session {
         let overlay = self.layers().segments(inode, window.clone())?;
         let mut at = window.start;
         for piece in overlay.pieces().iter().filter(|piece| piece.place.is_some()) {
+            let start = piece.offset - piece.offset % HOLE_BYTES;
             if wants_data {
-                return Ok(Some(piece.offset));
+                return Ok(Some(start));
             }
-            if piece.offset > at {
+            if start > at {
                 return Ok(Some(at));
             }
-            at = piece.end();
+            at = at.max(block_end(piece.end(), inode.size));
         }
         Ok((!wants_data && at < window.end).then_some(at))
     }
+}
+
+/// The end of the block that ends with the byte before `end`, in a file of `size` bytes.
+fn block_end(end: u64, size: u64) -> u64 {
+    end.checked_next_multiple_of(HOLE_BYTES).unwrap_or(size).min(size)
 }
 
 impl Namespace {
@@ -151,6 +164,47 @@ impl Namespace {
             }
         }
         Ok(true)
+    }
+
+    /// How many bytes of the file `inode` are stored, which holes are not. Cost: none but for files
+    /// that may have holes; of those a look at their segments.
+    ///
+    /// # Errors
+    /// `Corrupt`, and what the store reports.
+    pub fn stored_bytes(&self, inode: &Inode) -> Result<u64> {
+        let recorded = inode.extent.map_or(inode.content.len() as u64, |extent| extent.length);
+        if !inode.mapped && recorded >= inode.size {
+            return Ok(inode.size);
+        }
+        if let Some(file) = self.files().get(inode.id) {
+            let state = file.state.read();
+            if let Some(in_place) = &state.in_place {
+                return in_place.file.stored_bytes();
+            }
+            if let Some(buffer) = &state.buffer {
+                return Ok(inode.size.min(buffer.len() as u64));
+            }
+        }
+        if inode.mapped { self.mapped_bytes(inode) } else { Ok(recorded) }
+    }
+
+    /// As [`Namespace::stored_bytes`], of a file whose content is in the extent table.
+    fn mapped_bytes(&self, inode: &Inode) -> Result<u64> {
+        let (mut at, mut window_bytes) = (0, WINDOW_BYTES);
+        let (mut bytes, mut segments) = (0, 0);
+        while at < inode.size {
+            let window = at..inode.size.min(at.saturating_add(window_bytes));
+            let overlay = self.layers().segments(inode, window.clone())?;
+            let placed = || overlay.pieces().iter().filter(|piece| piece.place.is_some());
+            bytes += placed().map(|piece| piece.length).sum::<u64>();
+            segments += placed().count();
+            at = window.end;
+            if segments > COUNTED_SEGMENTS_MAX {
+                return Ok(bytes + (inode.size - at));
+            }
+            window_bytes = window_bytes.saturating_mul(2);
+        }
+        Ok(bytes)
     }
 
     /// The bytes of a file's content, wherever they are.

@@ -25,6 +25,9 @@ pub struct Changes {
     pub atime_ns: Option<u64>,
     /// Modification time.
     pub mtime_ns: Option<u64>,
+    /// Time of the last change, from a kernel that keeps the times of what it has not written yet;
+    /// otherwise it is now.
+    pub ctime_ns: Option<u64>,
 }
 
 /// How an extended attribute is set.
@@ -101,7 +104,7 @@ impl Session {
                 node.forget_touch();
             }
         }
-        inode.ctime_ns = now_ns;
+        inode.ctime_ns = changes.ctime_ns.unwrap_or(now_ns);
         Ok(())
     }
 
