@@ -5,11 +5,13 @@
 pub mod clock;
 mod error;
 pub mod memory;
+pub mod process;
 pub mod random;
 pub mod store;
 
 pub use bytes::Bytes;
 pub use clock::Clock;
 pub use error::{Error, Kind, Result};
+pub use process::ProcessIdentity;
 pub use random::Random;
 pub use store::Store;
