@@ -110,6 +110,7 @@ pub fn resume(store: &SharedStore) -> esker_base::Result<Tree> {
             ..TreeOptions::default()
         },
         barrier: Arc::new(|| Ok(())),
+        heartbeat: None,
     };
     Tree::resume(setup, SET, &mut |_| Ok(true))
 }

@@ -19,6 +19,7 @@ pub mod run;
 pub mod run_writer;
 pub mod schema;
 pub mod segment;
+pub mod set_writer;
 pub mod table;
 pub mod tables;
 pub mod tree;

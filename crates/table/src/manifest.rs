@@ -19,11 +19,12 @@ pub use job::JobMembership;
 pub use table_ref::TableRef;
 
 use crate::block::BLOCK_ROWS_MAX;
+use crate::set_writer::{self, SetWriter};
 use crate::table::TABLE_DATA_BYTES_MAX;
 use crate::wire::{Damage, Input, put_bytes, put_varint};
 
 const MAGIC: [u8; 8] = *b"ESKERMNF";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 /// A reader refuses larger manifests.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// Bases, tables, properties and other entries that a manifest may list, of each kind.
@@ -122,6 +123,8 @@ pub struct Manifest {
     pub has_unsealed_logs: bool,
     /// Words about the set, for people.
     pub properties: BTreeMap<String, String>,
+    /// Who writes it, or wrote it last.
+    pub writer: Option<SetWriter>,
 }
 
 impl Manifest {
@@ -143,6 +146,7 @@ impl Manifest {
             job: None,
             has_unsealed_logs: false,
             properties: BTreeMap::new(),
+            writer: None,
         }
     }
 
@@ -221,6 +225,7 @@ impl Manifest {
             put_bytes(&mut out, name.as_bytes());
             put_bytes(&mut out, value.as_bytes());
         }
+        set_writer::encode(self.writer.as_ref(), &mut out);
         let checksum = crc32c::crc32c(&out);
         out.extend_from_slice(&checksum.to_le_bytes());
         out
@@ -239,7 +244,7 @@ impl Manifest {
             return Err(Damage { offset: body.len(), what: "a manifest's checksum" });
         }
         if input.u16()? != VERSION {
-            return Err(Damage { offset: MAGIC.len(), what: "a manifest of format version 3" });
+            return Err(Damage { offset: MAGIC.len(), what: "a manifest of format version 4" });
         }
         let state = match input.u8()? {
             0 => SetState::Open,
@@ -283,6 +288,7 @@ impl Manifest {
             }
             manifest.properties.insert(name, value);
         }
+        manifest.writer = set_writer::decode(&mut input)?;
         input.end()?;
         let sound = manifest.check_bounds().and_then(|()| manifest.check_order());
         sound.map_err(|what| input.damage(what))?;
@@ -299,6 +305,9 @@ impl Manifest {
         }
         if properties.iter().any(|(name, value)| name.len().max(value.len()) > PROPERTY_BYTES_MAX) {
             return Err("names and values of properties of at most 64 KiB each");
+        }
+        if !self.writer.iter().all(SetWriter::is_within_bounds) {
+            return Err("texts about the writer of at most 1 KiB each");
         }
         if self.epoch > EPOCH_MAX || numbers.into_iter().any(|number| number > NUMBER_MAX) {
             return Err("numbers that leave room to count on");
@@ -500,9 +509,11 @@ impl Manifest {
             return Error::new(
                 Kind::Fenced,
                 format!(
-                    "change set {set} was taken over by another writer (epoch {} over {}); \
-                     this writer has stopped",
-                    other.epoch, self.epoch
+                    "change set {set} was taken over by {} (epoch {} over {}); this writer has \
+                     stopped",
+                    other.writer.as_ref().map_or("another writer".into(), SetWriter::description),
+                    other.epoch,
+                    self.epoch
                 ),
             );
         }

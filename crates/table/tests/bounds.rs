@@ -10,6 +10,7 @@ use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KEY_TEXT_BYTES_MAX, ROW_TEXT_BYTES_MAX, Row, RowBuffer};
 use esker_table::segment::{LogPlace, Segment};
+use esker_table::set_writer::{SetWriter, WRITER_TEXT_BYTES_MAX};
 use esker_table::tree::{Durability, Tree};
 
 use crate::records::{SET, create, get, options, put, resume};
@@ -137,9 +138,13 @@ fn impossible_segments_are_refused_and_the_writer_goes_on() {
 /// Fix: a commit checks them before it writes.
 #[test]
 fn a_commit_over_a_bound_changes_nothing() {
-    let edits: [fn(&mut Manifest); 5] = [
+    let edits: [fn(&mut Manifest); 6] = [
         |manifest| drop(manifest.properties.insert("long".into(), "x".repeat((64 << 10) + 1))),
         |manifest| drop(manifest.properties.insert("x".repeat((64 << 10) + 1), "long".into())),
+        |manifest| {
+            let command = "x".repeat(WRITER_TEXT_BYTES_MAX + 1);
+            manifest.writer = Some(SetWriter { command, ..SetWriter::default() });
+        },
         |manifest| manifest.epoch = 1 << 30,
         |manifest| manifest.obsolete = vec![0; (1 << 22) + 1],
         |manifest| manifest.tables[0].first.string = vec![b'k'; KEY_TEXT_BYTES_MAX + 1],

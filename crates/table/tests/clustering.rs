@@ -66,6 +66,7 @@ impl Subject {
             clock: Arc::new(SystemClock),
             options,
             barrier: Arc::new(|| Ok(())),
+            heartbeat: None,
         };
         let tree = Tree::create(setup, SET, Manifest::new(vec![], 0)).expect("a fresh set");
         Self { tree, source, store, taken: [(0, 0); 3] }

@@ -9,9 +9,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_base::Random;
 use esker_base::store::identity::Identity;
 use esker_base::store::{MemoryStore, SharedStore, Store};
+use esker_base::{ProcessIdentity, Random};
 use esker_table::block::BlockBuilder;
 use esker_table::column::{Ints, StringsBuilder};
 use esker_table::manifest::{JobMembership, Manifest, SetId, TableRef};
@@ -19,6 +19,7 @@ use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KeyBuffer, RowBuffer};
 use esker_table::segment::{LogPlace, Segment, SegmentLog, SegmentRun};
+use esker_table::set_writer::SetWriter;
 use esker_table::wal::{Chunk, ChunkOrigin, LOG_MAGIC, LogId, ShardLog};
 
 use crate::records::SET;
@@ -252,6 +253,17 @@ fn manifest() {
     manifest.job = Some(JobMembership { job: 0x9, rank: Some(4) });
     manifest.has_unsealed_logs = true;
     manifest.properties.insert("program".into(), "7".into());
+    let process = ProcessIdentity {
+        host: "node7".into(),
+        boot: "c0ffee".into(),
+        pid_namespace: 300,
+        pid: 12,
+        started_ticks: 777,
+    };
+    let (user, command) = ("ada".into(), "esker put".into());
+    let (is_writing, is_private) = (true, false);
+    manifest.writer =
+        Some(SetWriter { process, user, command, began_ns: 1_000, is_writing, is_private });
     assert_documented("manifest.md", "manifest", &manifest.encode().expect("within bounds"));
 }
 

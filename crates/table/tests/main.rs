@@ -7,6 +7,7 @@ mod damage;
 mod failures;
 mod fencing;
 mod golden;
+mod heartbeat;
 mod hostile;
 mod model;
 mod records;

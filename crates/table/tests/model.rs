@@ -25,6 +25,7 @@ fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {
         clock: Arc::new(SystemClock),
         options,
         barrier: Arc::new(|| Ok(())),
+        heartbeat: None,
     }
 }
 

@@ -34,6 +34,7 @@ pub fn setup(store: &SharedStore, options: TreeOptions) -> TreeSetup {
         clock: Arc::new(SystemClock),
         options,
         barrier: Arc::new(|| Ok(())),
+        heartbeat: None,
     }
 }
 

@@ -34,6 +34,7 @@ fn setup(store: &SharedStore, durability: Durability) -> TreeSetup {
         clock: Arc::new(SystemClock),
         options,
         barrier: Arc::new(|| Ok(())),
+        heartbeat: None,
     }
 }
 

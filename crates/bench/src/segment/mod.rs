@@ -118,6 +118,7 @@ fn setup(store: &SharedStore, options: &TreeOptions) -> TreeSetup {
         clock: Arc::new(SystemClock),
         options: options.clone(),
         barrier: Arc::new(|| Ok(())),
+        heartbeat: None,
     }
 }
 

@@ -1,4 +1,5 @@
-//! Threads of a tree: one writes frozen memtables, one writes the log through in time.
+//! Threads of a tree: one writes frozen memtables, one writes the log through in time, one shows that
+//! the writer lives.
 
 use std::sync::Arc;
 use std::thread::{self, Builder, JoinHandle};
@@ -6,6 +7,7 @@ use std::time::Duration;
 
 use esker_base::{Error, Kind, Result};
 
+use super::heartbeat::{Heartbeat, beat_loop};
 use super::room::is_full;
 use super::{Durability, Inner};
 
@@ -23,7 +25,7 @@ impl std::fmt::Debug for Threads {
 
 impl Threads {
     /// Starts what the options ask for.
-    pub(super) fn start(inner: &Arc<Inner>) -> Result<Self> {
+    pub(super) fn start(inner: &Arc<Inner>, heartbeat: Option<Heartbeat>) -> Result<Self> {
         let mut threads = Self { inner: inner.clone(), handles: Vec::new() };
         if inner.options.background {
             threads.spawn("esker-flush", flush_loop)?;
@@ -32,6 +34,11 @@ impl Threads {
             (inner.options.durability, inner.options.log_interval)
         {
             threads.spawn("esker-log", move |inner| log_loop(inner, interval))?;
+        }
+        if let Some(heartbeat) = heartbeat
+            && let Some(interval) = heartbeat.interval
+        {
+            threads.spawn("esker-beat", move |inner| beat_loop(inner, &heartbeat, interval))?;
         }
         Ok(threads)
     }
@@ -66,6 +73,7 @@ impl Drop for Threads {
     fn drop(&mut self) {
         self.inner.pending.lock().stopping = true;
         self.inner.work.notify_all();
+        self.inner.stopped.notify_all();
         for handle in self.handles.drain(..) {
             // A panic in a thread has been reported where it happened.
             let _ = handle.join();
@@ -150,6 +158,7 @@ mod tests {
             clock: Arc::new(SystemClock),
             options: TreeOptions { durability: Durability::None, ..TreeOptions::default() },
             barrier: Arc::new(|| Ok(())),
+            heartbeat: None,
         };
         let tree = Tree::create(setup, SetId(1), Manifest::new(vec![], 0))?;
         let inner = tree.inner.clone();

@@ -19,6 +19,7 @@ use crate::run::{CompressedRun, SAMPLE_BLOCKS, SHRINK_MIN};
 use crate::run_writer::RunWriter;
 use crate::schema::{Key, KeyBuffer, Row, Schema};
 use crate::segment::SegmentTables;
+use crate::set_writer::SetWriter;
 use crate::table::TABLE_BYTES;
 use crate::tables::Tables;
 use crate::wal::ShardLog;
@@ -80,6 +81,30 @@ impl Tree {
         let mut state = self.inner.flush.lock();
         self.inner.commit(&mut state, edit)?;
         Ok(state.manifest.clone())
+    }
+
+    /// Ends writing in order: flushes, and commits that nobody writes the set any more, so that
+    /// others may open it at once. Every later change fails with `Closed` and `why`. The caller sees
+    /// to it that no change is under way. Cost: as [`Tree::flush`]; a commit if that has none.
+    ///
+    /// # Errors
+    /// As [`Tree::flush`]; then the set is held as before.
+    pub fn release(&self, why: impl Into<String>) -> Result<()> {
+        let before = self.inner.flush.lock().manifest.writer.clone();
+        let released = before.clone().map(SetWriter::released);
+        // The next commit says so, whoever makes it.
+        self.inner.flush.lock().manifest.writer.clone_from(&released);
+        let is_said = || self.inner.committed.load().writer == released;
+        let done = self.flush().and_then(|()| if is_said() { Ok(()) } else { self.commit_as_is() });
+        match &done {
+            Ok(()) => self.close(why),
+            Err(_) => self.inner.flush.lock().manifest.writer = before,
+        }
+        done
+    }
+
+    fn commit_as_is(&self) -> Result<()> {
+        self.inner.commit(&mut self.inner.flush.lock(), |_| {})
     }
 }
 

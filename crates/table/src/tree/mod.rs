@@ -12,6 +12,7 @@ mod background;
 mod backlog;
 mod compact;
 mod flush;
+mod heartbeat;
 mod hint;
 mod insert;
 mod log;
@@ -35,6 +36,7 @@ use esker_base::store::SharedStore;
 use esker_base::{Clock, Error, Kind, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+pub use heartbeat::{BEAT_AGE_MAX, BEAT_INTERVAL, Heartbeat, last_beat_ns};
 pub use open::TreeSetup;
 pub use options::{
     Compaction, Durability, LOG_BYTES, LOG_INTERVAL, TIER_RATIO, TIER_RUNS_MAX, TreeOptions,
@@ -113,6 +115,8 @@ struct Inner {
     pending: Mutex<Pending>,
     work: Condvar,
     done: Condvar,
+    /// Waited on with `pending` by whoever only waits for the end.
+    stopped: Condvar,
     backlog: Backlog,
     /// The first failure of a flush, or a takeover; every later operation reports it.
     failure: OnceLock<(Kind, String)>,
@@ -308,7 +312,12 @@ impl Inner {
     fn fail(&self, error: &Error) {
         // Writers check for a failure under this lock before they wait.
         let _pending = self.pending.lock();
-        let _ = self.failure.set((error.kind(), format!("an earlier write failed: {error}")));
+        let context = match error.kind() {
+            // Nothing failed: the set has another writer.
+            Kind::Fenced => error.context().to_owned(),
+            _ => format!("an earlier write failed: {error}"),
+        };
+        let _ = self.failure.set((error.kind(), context));
         self.done.notify_all();
     }
 

@@ -11,11 +11,14 @@ use parking_lot::{Condvar, Mutex};
 use super::background::Threads;
 use super::hint::Hint;
 use super::log::LogState;
-use super::{Barrier, FlushState, Inner, LiveShard, Pending, Tree, TreeOptions, Version};
+use super::{
+    Barrier, FlushState, Heartbeat, Inner, LiveShard, Pending, Tree, TreeOptions, Version,
+};
 use crate::manifest::{Manifest, SetId, SetState};
 use crate::memtable::{Chunks, SHARD_BYTES_MAX, SHARDS};
 use crate::schema::{Row, Schema};
 use crate::segment::SegmentTables;
+use crate::set_writer::SetWriter;
 use crate::tables::{TableSource, Tables};
 use crate::wal::{LogId, Logged, decode_log, prefix_end};
 
@@ -37,6 +40,16 @@ pub struct TreeSetup {
     pub options: TreeOptions,
     /// Called before records become durable: what they refer to must be by then.
     pub barrier: Barrier,
+    /// How the writer makes itself known, if it does.
+    pub heartbeat: Option<Heartbeat>,
+}
+
+impl TreeSetup {
+    /// What the manifest of a writer that begins now says of it.
+    fn writer(&self) -> Option<SetWriter> {
+        let now_ns = self.clock.now_ns();
+        self.heartbeat.as_ref().map(|heartbeat| heartbeat.writer.beginning(now_ns))
+    }
 }
 
 impl Tree {
@@ -47,6 +60,7 @@ impl Tree {
     pub fn create(setup: TreeSetup, set: SetId, mut manifest: Manifest) -> Result<Self> {
         setup.schema.check();
         let now_ns = setup.clock.now_ns();
+        manifest.writer = setup.writer();
         manifest.claim(&*setup.source.store, set, now_ns)?;
         Self::start(setup, set, manifest)
     }
@@ -63,9 +77,24 @@ impl Tree {
         set: SetId,
         accepts: &mut dyn FnMut(Logged) -> Result<bool>,
     ) -> Result<Self> {
+        let manifest = Manifest::load(&*setup.source.store, set)?;
+        Self::resume_from(setup, set, manifest, accepts)
+    }
+
+    /// As [`Tree::resume`], if `manifest` still is the newest of the set: nobody is fenced that the
+    /// caller has not seen in it.
+    ///
+    /// # Errors
+    /// `Conflict` if it is not, also where this takeover's own commit took effect and its answer was
+    /// lost; as [`Tree::resume`].
+    pub fn resume_from(
+        setup: TreeSetup,
+        set: SetId,
+        mut manifest: Manifest,
+        accepts: &mut dyn FnMut(Logged) -> Result<bool>,
+    ) -> Result<Self> {
         setup.schema.check();
         let store = setup.source.store.clone();
-        let mut manifest = Manifest::load(&*store, set)?;
         if manifest.state != SetState::Open {
             return Err(Error::new(
                 Kind::Invalid,
@@ -73,6 +102,7 @@ impl Tree {
             ));
         }
         manifest.epoch += 1;
+        manifest.writer = setup.writer();
         manifest.claim(&*store, set, setup.clock.now_ns())?;
         let old_logs = old_logs(&setup, set, &manifest)?;
         let end = replay_end(&setup, &old_logs, manifest.last_seq, accepts)?;
@@ -142,11 +172,12 @@ impl Tree {
             pending: Mutex::new(Pending::default()),
             work: Condvar::new(),
             done: Condvar::new(),
+            stopped: Condvar::new(),
             backlog: Default::default(),
             failure: OnceLock::new(),
             lacks: Default::default(),
         });
-        let threads = Threads::start(&inner)?;
+        let threads = Threads::start(&inner, setup.heartbeat)?;
         Ok(Self { inner, _threads: threads })
     }
 

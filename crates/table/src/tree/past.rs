@@ -98,6 +98,7 @@ mod tests {
             clock: Arc::new(SystemClock),
             options: TreeOptions { background: false, ..TreeOptions::default() },
             barrier: Arc::new(|| Ok(())),
+            heartbeat: None,
         }
     }
 

@@ -301,6 +301,7 @@ mod tests {
                 ..TreeOptions::default()
             },
             barrier: Arc::new(|| Ok(())),
+            heartbeat: None,
         }
     }
 
