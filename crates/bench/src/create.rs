@@ -48,7 +48,7 @@ pub fn create(
     };
     let bases: Vec<SetId> =
         (0..bases).map(|number| base(&repository, number, &shape)).collect::<Result<_>>()?;
-    let session = repository.begin(&bases, options)?;
+    let session = repository.begin(&bases, options.private())?;
     let root = session.root().clone();
     let dirs: Vec<Dir> = (0..shape.directories as usize)
         .map(|number| session.mkdir(&root, &directory_name(number), 0o755))

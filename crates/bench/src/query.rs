@@ -172,7 +172,7 @@ pub fn remove(store: &SharedStore, threads: usize, tree: TreeOptions) -> Result<
     let left = open(store, WARM_CACHE_BYTES)?;
     let base = left.namespace.layers().bases()[0].set;
     let options = SessionOptions { tree: tree.clone(), ..SessionOptions::default() };
-    let session = left.repository.begin(&[base], options)?;
+    let session = left.repository.begin(&[base], options.private())?;
     let dirs = open_dirs(&session, &left.shape)?;
     let before = left.counted.counts();
     let meter = Meter::start();

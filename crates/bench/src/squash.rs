@@ -44,7 +44,7 @@ pub fn squash(store: &SharedStore, sets: u64, shape: Shape) -> Result<Report> {
 }
 
 fn make_set(repository: &Repository, number: u64, shape: &Shape) -> Result<SetId> {
-    let session = repository.begin(&[], SessionOptions::default())?;
+    let session = repository.begin(&[], SessionOptions::default().private())?;
     let root = session.root().clone();
     let dirs: Vec<Dir> = (0..shape.directories as usize)
         .map(|number| session.mkdir(&root, &directory_name(number), 0o755))

@@ -95,7 +95,7 @@ impl Repository {
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    fn node(&self, set: SetId, names: Vec<String>) -> Result<GraphNode> {
+    pub(crate) fn node(&self, set: SetId, names: Vec<String>) -> Result<GraphNode> {
         let store = &**self.store();
         let manifest = match Manifest::load(store, set) {
             Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Corrupt) => {

@@ -10,8 +10,9 @@ use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 use esker_table::schema::Row;
 use esker_table::segment::SegmentRun;
+use esker_table::set_writer::SetWriter;
 use esker_table::tables::TableSource;
-use esker_table::tree::{Tree, TreeOptions, TreeSetup};
+use esker_table::tree::{Tree, TreeSetup};
 use esker_table::wal::Logged;
 
 use crate::condemn;
@@ -27,6 +28,8 @@ use crate::namespace::Namespace;
 use crate::session::{Session, SessionOptions};
 use crate::set_ids::SetIds;
 
+/// A session that others commit to meanwhile is looked at this often before it is given up to them.
+const RESUMES_MAX: usize = 4;
 /// Memory for parsed blocks where nobody says how much there is.
 pub const CACHE_BYTES: u64 = 256 << 20;
 /// Unless told otherwise a cache takes this part of the memory that is left, within these bounds.
@@ -160,7 +163,7 @@ impl Repository {
         manifest.job = job;
         manifest.properties.clone_from(&options.properties);
         let data = Arc::new(DataLogs::new(self.store().clone(), set, manifest.epoch << 32));
-        let tree = Tree::create(self.setup(&options.tree, &data), set, manifest)?;
+        let tree = Tree::create(self.setup(&options, &data), set, manifest)?;
         self.session(stack, tree, data, &options)
     }
 
@@ -169,31 +172,43 @@ impl Repository {
     /// bytes of files that the old writer may still write in place.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` if the set is published; `Corrupt`.
+    /// `Conflict` if another process still writes it, unless it is to be taken over
+    /// ([`SessionOptions::take_over`]); `NotFound`, also if it was given up; `Invalid` if the set is
+    /// published; `Corrupt`.
     pub fn resume(&self, set: SetId, options: SessionOptions) -> Result<Session> {
         let store = &**self.store();
-        let was_held = marker::is_held(store, set, &Holder::Session)?;
-        marker::hold(store, set, &Holder::Session)?;
-        let release = |_: &Error| {
-            if !was_held {
-                // What stays behind is collected.
-                let _ = marker::release(store, set, &Holder::Session);
+        // It has had its marker since before it began, until somebody gave it up.
+        let is_session = marker::is_held(store, set, &Holder::Session)?;
+        for attempt in 1.. {
+            let manifest = condemn::load_live(store, set)?;
+            check_is_session(set, &manifest, is_session)?;
+            self.check_not_held(set, &manifest, &options)?;
+            match self.resume_from(set, manifest, &options) {
+                // Somebody else committed since it was read: perhaps a writer that begins now.
+                Err(error) if error.kind() == Kind::Conflict && attempt < RESUMES_MAX => {}
+                resumed => return resumed,
             }
-        };
-        let manifest = condemn::load_live(store, set).inspect_err(release)?;
-        check_is_session(set, &manifest).inspect_err(release)?;
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    fn resume_from(
+        &self,
+        set: SetId,
+        manifest: Manifest,
+        options: &SessionOptions,
+    ) -> Result<Session> {
         let stack = load_stack(&self.source, &manifest.bases)?;
         // Replay appends nothing to them; their numbers begin with the epoch that the tree claims.
         let data = Arc::new(DataLogs::new(self.store().clone(), set, 0));
-        let tree =
-            Tree::resume(self.setup(&options.tree, &data), set, &mut |logged| match logged {
-                Logged::Row(_, row) => self.has_data(set, row, &data),
-                Logged::Segments(_, runs) => self.has_bytes(set, runs, &data),
-                _ => Ok(true),
-            })
-            .inspect_err(release)?;
+        let mut has_all = |logged: Logged| match logged {
+            Logged::Row(_, row) => self.has_data(set, row, &data),
+            Logged::Segments(_, runs) => self.has_bytes(set, runs, &data),
+            _ => Ok(true),
+        };
+        let tree = Tree::resume_from(self.setup(options, &data), set, manifest, &mut has_all)?;
         data.number_from(tree.manifest().epoch << 32);
-        let session = self.session(stack, tree, data, &options)?;
+        let session = self.session(stack, tree, data, options)?;
         session.seal_taken_over()?;
         Ok(session)
     }
@@ -212,14 +227,15 @@ impl Repository {
         Ok(session)
     }
 
-    fn setup(&self, options: &TreeOptions, data: &Arc<DataLogs>) -> TreeSetup {
+    fn setup(&self, options: &SessionOptions, data: &Arc<DataLogs>) -> TreeSetup {
         let data = data.clone();
         TreeSetup {
             schema: &INODE,
             source: self.source.clone(),
             clock: self.clock.clone(),
-            options: options.clone(),
+            options: options.tree.clone(),
             barrier: Arc::new(move || data.sync()),
+            heartbeat: options.heartbeat.clone(),
         }
     }
 
@@ -283,6 +299,14 @@ impl Repository {
     }
 }
 
+/// Changes the manifest of a set to what its writer's last commit says.
+pub(crate) fn complete_manifest(manifest: &mut Manifest) {
+    manifest.state = SetState::Published;
+    if let Some(writer) = &mut manifest.writer {
+        writer.is_writing = false;
+    }
+}
+
 /// Puts `name` for `set`, which has the marker of that name and is complete.
 ///
 /// # Errors
@@ -317,9 +341,13 @@ pub(crate) fn best_effort(done: Result<()>) -> Result<()> {
     }
 }
 
-/// Fails if `set`, of `manifest`, is what an unfinished joining of a job's parts left: it shows their
-/// tables, and nobody decided yet what wins.
-fn check_is_session(set: SetId, manifest: &Manifest) -> Result<()> {
+/// Fails if `set`, of `manifest`, was given up, or is what an unfinished joining of a job's parts left:
+/// it shows their tables, and nobody decided yet what wins.
+fn check_is_session(set: SetId, manifest: &Manifest, is_session: bool) -> Result<()> {
+    if manifest.state == SetState::Open && !is_session {
+        let what = format!("@{set} was given up, and goes with the next `esker gc`");
+        return Err(Error::new(Kind::NotFound, what));
+    }
     match joined_job(manifest) {
         Some(job) if manifest.state == SetState::Open => {
             let what = format!(
@@ -397,7 +425,7 @@ impl Session {
                 // By another thread, for which this one has waited.
                 return Ok(set);
             }
-            let committed = self.tree().commit(|manifest| manifest.state = SetState::Published);
+            let committed = self.tree().commit(complete_manifest);
             match &committed {
                 Ok(_) => self.tree().close(format!(
                     "change set {set} is complete and takes no more changes; begin a session on \
@@ -444,6 +472,7 @@ impl Session {
         manifest.tables.clone_from(&own.tables);
         manifest.data_sets.clone_from(&own.data_sets);
         manifest.properties.clone_from(&own.properties);
+        manifest.writer = own.writer.map(SetWriter::released);
         // Nothing else holds it: without its name it is garbage.
         marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
         manifest.claim(&*store, snapshot, self.now_ns())?;

@@ -13,7 +13,8 @@ use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteG
 use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::SetId;
 use esker_table::schema::Key;
-use esker_table::tree::{Draft, Durability, Slot, Tree, TreeOptions, TreeStatistics};
+use esker_table::set_writer::SetWriter;
+use esker_table::tree::{Draft, Durability, Heartbeat, Slot, Tree, TreeOptions, TreeStatistics};
 use hashbrown::HashSet;
 use parking_lot::Mutex;
 
@@ -38,6 +39,11 @@ pub struct SessionOptions {
     pub properties: std::collections::BTreeMap<String, String>,
     /// The root directory, unless a base has one.
     pub new_root: NewRoot,
+    /// Who writes, and how that shows while it lives. Without it others take the session over
+    /// unasked.
+    pub heartbeat: Option<Heartbeat>,
+    /// Take a session over from a writer that still lives. Without it, that is refused.
+    pub take_over: bool,
 }
 
 /// The root directory of a file system that a session begins.
@@ -63,7 +69,23 @@ impl Default for SessionOptions {
             tree: TreeOptions::default(),
             properties: Default::default(),
             new_root: NewRoot::default(),
+            heartbeat: Some(Heartbeat::of(SetWriter::of_process(
+                rustix::process::geteuid().as_raw().to_string(),
+            ))),
+            take_over: false,
         }
+    }
+}
+
+impl SessionOptions {
+    /// These, of a session that this process begins for itself alone: if it dies before the result has
+    /// a name, nobody goes on with it, and a collection gives it up.
+    #[must_use]
+    pub fn private(mut self) -> Self {
+        if let Some(heartbeat) = &mut self.heartbeat {
+            heartbeat.writer.is_private = true;
+        }
+        self
     }
 }
 
@@ -468,6 +490,28 @@ impl Session {
     pub fn flush(&self) -> Result<()> {
         self.settle()?;
         self.tree().flush()
+    }
+
+    /// Ends the session for now: flushes it, and says that nobody writes it any more, so that another
+    /// process may go on with it at once. Every later change fails with `Closed`. Cost: as
+    /// [`Session::flush`]; a commit if nothing was to be flushed.
+    ///
+    /// # Errors
+    /// As [`Session::flush`]; then it may be tried again.
+    pub fn end(&self) -> Result<()> {
+        self.settle()?;
+        let set = self.set();
+        self.alone(|| self.tree().release(format!("session @{set} has ended; resume it")))
+    }
+
+    /// Fails if the session takes no more changes: another writer has taken it over, it was completed
+    /// or ended, or a write failed before.
+    ///
+    /// # Errors
+    /// `Fenced`; `Closed`; what failed before.
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.tree().check_open()
     }
 
     /// Merges the change set's tables into one run, and gives up data logs that are mostly

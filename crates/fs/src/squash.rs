@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::segment::{RUN, SEGMENT, SegmentSource, SegmentTables};
+use esker_table::set_writer::SetWriter;
 use esker_table::tables::Tables;
 
 use self::segments::MappedFile;
@@ -30,7 +31,7 @@ use crate::dependency;
 use crate::inode::INODE;
 use crate::layers::{Layers, load_stack};
 use crate::marker::{self, Holder};
-use crate::repository::Repository;
+use crate::repository::{Repository, complete_manifest};
 use crate::shape::{Shape, in_parallel};
 
 /// Settings of a squash.
@@ -40,12 +41,14 @@ pub struct SquashOptions {
     pub threads: usize,
     /// Words about the new set, for people.
     pub properties: BTreeMap<String, String>,
+    /// Who squashes, for others who find the new set without a name.
+    pub writer: Option<SetWriter>,
 }
 
 impl Default for SquashOptions {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { threads, properties: BTreeMap::new() }
+        Self { threads, properties: BTreeMap::new(), writer: None }
     }
 }
 
@@ -123,6 +126,8 @@ impl Repository {
         }
         let mut manifest = Manifest::new(bases.to_vec(), self.clock().now_ns());
         manifest.properties.clone_from(&options.properties);
+        let now_ns = self.clock().now_ns();
+        manifest.writer = options.writer.as_ref().map(|writer| writer.beginning(now_ns));
         manifest.claim(store, set, self.clock().now_ns())?;
         let stack = Layers::new(self.source().clone(), load_stack(self.source(), bases)?, None);
         let layers: Vec<&Tables> = stack.bases().iter().map(|base| &base.tables).collect();
@@ -148,7 +153,7 @@ impl Repository {
         manifest.bases.clear();
         manifest.last_seq = tables.iter().map(|table| table.seq_max).max().unwrap_or(0);
         manifest.tables = tables;
-        manifest.state = SetState::Published;
+        complete_manifest(&mut manifest);
         manifest.commit(store, set, self.clock().now_ns())?;
         Ok(report)
     }

@@ -99,7 +99,13 @@ fn script(seed: u64, base_count: usize, count: usize) -> Script {
 }
 
 fn options(tree: TreeOptions) -> SessionOptions {
-    SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
+    SessionOptions {
+        identity: Identity::root(),
+        tree,
+        // No beat comes between the requests that a test counts.
+        heartbeat: None,
+        ..SessionOptions::default()
+    }
 }
 
 fn tree_options(durability: Durability, compaction: Compaction) -> TreeOptions {

@@ -37,7 +37,13 @@ fn options(durability: Durability) -> SessionOptions {
         background: false,
         ..TreeOptions::default()
     };
-    SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
+    SessionOptions {
+        identity: Identity::root(),
+        tree,
+        // No beat comes between the requests that a test counts.
+        heartbeat: None,
+        ..SessionOptions::default()
+    }
 }
 
 fn check(namespace: &Namespace, model: &Model, context: &str) {

@@ -17,7 +17,13 @@ use esker_table::tree::{Durability, TreeOptions};
 
 pub fn options() -> SessionOptions {
     let tree = TreeOptions { background: false, memory_bytes: 1 << 22, ..TreeOptions::default() };
-    SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
+    SessionOptions {
+        identity: Identity::root(),
+        tree,
+        // No beat comes between the requests that a test counts.
+        heartbeat: None,
+        ..SessionOptions::default()
+    }
 }
 
 pub fn repository(store: &SharedStore) -> Repository {

@@ -15,6 +15,7 @@ mod faulty_proxy;
 mod files;
 mod garbage;
 mod gc;
+mod holds;
 mod hooked;
 mod hostile;
 mod in_place;

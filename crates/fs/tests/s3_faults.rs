@@ -57,7 +57,13 @@ fn options(durability: Durability) -> SessionOptions {
         memory_bytes: 1 << 22,
         ..TreeOptions::default()
     };
-    SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
+    SessionOptions {
+        identity: Identity::root(),
+        tree,
+        // No beat comes between the requests that a test counts.
+        heartbeat: None,
+        ..SessionOptions::default()
+    }
 }
 
 fn content(seed: usize, bytes: usize) -> Vec<u8> {

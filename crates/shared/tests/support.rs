@@ -32,7 +32,13 @@ pub fn memory() -> SharedStore {
 
 pub fn session() -> SessionOptions {
     let tree = TreeOptions { background: false, memory_bytes: 1 << 22, ..TreeOptions::default() };
-    SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
+    SessionOptions {
+        identity: Identity::root(),
+        tree,
+        // No beat comes between the requests that a test counts.
+        heartbeat: None,
+        ..SessionOptions::default()
+    }
 }
 
 pub fn options(servers_per_node: u32, slice_bytes: u64) -> SharedOptions {

@@ -36,7 +36,13 @@ pub fn tree_of(repository: &Repository, sets: &[SetId]) -> Result<Tree> {
 /// Settings of a session in which only the caller's thread works.
 pub fn options(tree: TreeOptions) -> SessionOptions {
     let tree = TreeOptions { background: false, memory_bytes: 1 << 17, log_interval: None, ..tree };
-    SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
+    SessionOptions {
+        identity: Identity::root(),
+        tree,
+        // No beat comes between the requests that a test counts.
+        heartbeat: None,
+        ..SessionOptions::default()
+    }
 }
 
 pub fn verify_options() -> VerifyOptions {

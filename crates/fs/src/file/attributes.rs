@@ -60,6 +60,7 @@ impl Session {
     /// # Errors
     /// As [`Session::setattr`].
     pub fn setattr_file(&self, file: &Arc<OpenFile>, changes: &Changes) -> Result<Inode> {
+        self.check_open()?;
         let _content = self.content();
         let mut state = file.state.write();
         if let Some(size) = changes.size {

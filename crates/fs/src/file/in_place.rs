@@ -130,6 +130,7 @@ impl Session {
     /// # Errors
     /// What the store reports.
     pub fn begin_in_place(&self, file: &Arc<OpenFile>) -> Result<Option<File>> {
+        self.check_open()?;
         let _content = self.content();
         let mut state = file.state.write();
         let is_possible = state.is_blank() && state.inode.mode & SET_ID_BITS == 0;

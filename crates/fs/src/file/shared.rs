@@ -34,6 +34,7 @@ impl Session {
     /// # Errors
     /// `NoSpace` and what else the store reports; `Closed` after such a failure.
     pub fn append_content(&self, bytes: &[u8]) -> Result<(LogPlace, u32)> {
+        self.check_open()?;
         let _content = self.content();
         let extent = self.data().append(bytes)?;
         let place = extent.place();

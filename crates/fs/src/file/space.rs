@@ -22,6 +22,7 @@ impl Session {
     /// # Errors
     /// `TooLarge` beyond [`FILE_BYTES_MAX`]; what the store reports.
     pub fn truncate_file(&self, file: &Arc<OpenFile>, size: u64) -> Result<()> {
+        self.check_open()?;
         let _content = self.content();
         let mut state = file.state.write();
         check_end(Some(size))?;
@@ -106,6 +107,7 @@ impl Session {
         range: Range<u64>,
         keeps_size: bool,
     ) -> Result<()> {
+        self.check_open()?;
         let _content = self.content();
         let mut state = file.state.write();
         check_end(Some(range.end))?;
@@ -124,6 +126,7 @@ impl Session {
     /// # Errors
     /// As [`Session::truncate_file`].
     pub fn punch(&self, file: &Arc<OpenFile>, range: Range<u64>, keeps_size: bool) -> Result<()> {
+        self.check_open()?;
         let _content = self.content();
         let mut state = file.state.write();
         check_end(Some(range.end))?;
@@ -164,6 +167,7 @@ impl Session {
         to: &Arc<OpenFile>,
         offset: u64,
     ) -> Result<u64> {
+        self.check_open()?;
         let _content = self.content();
         let length = range.end.saturating_sub(range.start);
         check_end(offset.checked_add(length))?;

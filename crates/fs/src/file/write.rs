@@ -18,6 +18,7 @@ impl Session {
     /// # Errors
     /// `TooLarge` beyond [`FILE_BYTES_MAX`]; `NoSpace` and what else the store reports.
     pub fn write_file(&self, file: &Arc<OpenFile>, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_open()?;
         self.bound_garbage();
         let _content = self.content();
         let mut state = file.state.write();
@@ -29,6 +30,7 @@ impl Session {
     /// # Errors
     /// As [`Session::write_file`].
     pub fn append_file(&self, file: &Arc<OpenFile>, bytes: &[u8]) -> Result<u64> {
+        self.check_open()?;
         self.bound_garbage();
         let _content = self.content();
         let mut state = file.state.write();

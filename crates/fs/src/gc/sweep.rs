@@ -30,6 +30,8 @@ pub(crate) enum Place {
     Data(u64),
     /// A part of the indexed directory of this number.
     Indexed(u64),
+    /// A sign that the writer lives.
+    Beat(u64),
 }
 
 impl Place {
@@ -46,6 +48,7 @@ impl Place {
             "table" => u64::from_str_radix(name, 16).ok().map(Self::Table),
             "wal" => number().map(Self::Log),
             "data" => number().map(Self::Data),
+            "beat" => number().map(Self::Beat),
             "imd" => {
                 let (number, _) = name.split_once('/')?;
                 u64::from_str_radix(number, 16).ok().map(Self::Indexed)
@@ -59,7 +62,8 @@ impl Place {
             Self::Table(number)
             | Self::Log(number)
             | Self::Data(number)
-            | Self::Indexed(number) => number,
+            | Self::Indexed(number)
+            | Self::Beat(number) => number,
         }
     }
 }
@@ -111,6 +115,7 @@ impl Collection<'_> {
         });
         self.retire_epoch(set, &mut folder)?;
         self.sweep_logs(&folder)?;
+        self.sweep_beats(&folder)?;
         self.sweep_tables(set, &folder)?;
         if self.options.scan_data {
             self.sweep_data(set, &folder)?;
@@ -151,6 +156,18 @@ impl Collection<'_> {
                 manifest.state == SetState::Published && number >> 32 <= manifest.epoch;
             let is_done = is_complete || *number < manifest.log_floor;
             if is_done && self.is_old(object.modified_ns) && self.is_old(manifest.written_ns) {
+                self.delete(&object.name, object.bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes what writers that died have left of their beats.
+    fn sweep_beats(&mut self, folder: &Folder) -> Result<()> {
+        let manifest = &folder.manifest;
+        for (place, object) in &folder.objects {
+            let Place::Beat(number) = place else { continue };
+            if manifest.state == SetState::Published || number >> 32 < manifest.epoch {
                 self.delete(&object.name, object.bytes)?;
             }
         }

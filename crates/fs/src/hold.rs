@@ -1,0 +1,143 @@
+//! Hold: whether somebody still writes an open set, as far as that can be known.
+//!
+//! Takeovers are safe whoever lives: the higher epoch fences. This only decides whether one happens
+//! unasked. A process of this machine is looked for; of any other its last beat or commit counts,
+//! by the store's clock, for as long as it is young.
+//! Source: docs/design/0006-who-writes.md.
+
+use std::time::Duration;
+
+use esker_base::process::{ProcessIdentity, ProcessState};
+use esker_base::store::Store;
+use esker_base::{Error, Kind, Result};
+use esker_table::manifest::{Manifest, SetId};
+use esker_table::set_writer::SetWriter;
+use esker_table::tree::{BEAT_AGE_MAX, last_beat_ns};
+
+use crate::repository::Repository;
+use crate::session::SessionOptions;
+
+/// What is known of the one who writes a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HolderState {
+    /// It is there, or was just now.
+    Alive,
+    /// It has ended in order.
+    Released,
+    /// It was a process of this machine and has ended otherwise.
+    Died,
+    /// It was not seen for [`BEAT_AGE_MAX`], and nothing better is known.
+    Silent,
+}
+
+/// Who writes an open set, or wrote it last.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    /// The writer.
+    pub writer: SetWriter,
+    /// When it last wrote or showed that it lives, in nanoseconds since the Unix epoch.
+    pub seen_ns: u64,
+    /// Whether it is there.
+    pub state: HolderState,
+}
+
+impl Repository {
+    /// Who writes the set of `manifest`; nobody if no writer said who it is. Cost: a listing.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn hold(&self, set: SetId, manifest: &Manifest) -> Result<Option<Hold>> {
+        self.hold_seen_by(set, manifest, &ProcessIdentity::current())
+    }
+
+    fn hold_seen_by(
+        &self,
+        set: SetId,
+        manifest: &Manifest,
+        observer: &ProcessIdentity,
+    ) -> Result<Option<Hold>> {
+        let Some(writer) = manifest.writer.clone() else { return Ok(None) };
+        let seen_ns = last_seen_ns(&**self.store(), set, manifest)?;
+        let age_ns = self.clock().now_ns().saturating_sub(seen_ns);
+        let is_young = u128::from(age_ns) < BEAT_AGE_MAX.as_nanos();
+        let state = match writer.process.state_seen_by(observer) {
+            // A command that completed a set of its own still has to name it.
+            _ if !writer.is_writing && !writer.is_private => HolderState::Released,
+            ProcessState::Lives => HolderState::Alive,
+            ProcessState::Unknown if is_young => HolderState::Alive,
+            ProcessState::Ended => HolderState::Died,
+            ProcessState::Unknown => HolderState::Silent,
+        };
+        Ok(Some(Hold { writer, seen_ns, state }))
+    }
+
+    /// Fails if another process still writes the set of `manifest`, unless `options` are to take it
+    /// over. No store request if its last writer has ended in order, else a listing.
+    ///
+    /// # Errors
+    /// `Conflict`, which says who writes it; what the store reports.
+    pub fn check_not_held(
+        &self,
+        set: SetId,
+        manifest: &Manifest,
+        options: &SessionOptions,
+    ) -> Result<()> {
+        let Some(writer) = manifest.writer.as_ref().filter(|writer| writer.is_writing) else {
+            return Ok(());
+        };
+        let observer = match &options.heartbeat {
+            Some(heartbeat) => heartbeat.writer.process.clone(),
+            None => ProcessIdentity::current(),
+        };
+        // A process knows its own sessions.
+        if options.take_over || writer.process == observer {
+            return Ok(());
+        }
+        match self.hold_seen_by(set, manifest, &observer)? {
+            Some(hold) if hold.state == HolderState::Alive => {
+                Err(held(set, &hold, self.clock().now_ns()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// When the writer of `manifest` was last seen.
+fn last_seen_ns(store: &dyn Store, set: SetId, manifest: &Manifest) -> Result<u64> {
+    let beat_ns = last_beat_ns(store, set, manifest.epoch)?;
+    Ok(manifest.written_ns.max(beat_ns.unwrap_or(0)))
+}
+
+fn held(set: SetId, hold: &Hold, now_ns: u64) -> Error {
+    let age = |then_ns: u64| age_text(Duration::from_nanos(now_ns.saturating_sub(then_ns)));
+    let (begun, seen) = (age(hold.writer.began_ns), age(hold.seen_ns));
+    let who = hold.writer.description();
+    let context = format!(
+        "@{set} is being written by {who}, begun {begun} ago, last seen {seen} ago: let that end \
+         first, or take the session from it with --take-over"
+    );
+    Error::new(Kind::Conflict, context)
+}
+
+/// How long that is, for people.
+fn age_text(age: Duration) -> String {
+    let seconds = age.as_secs();
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_told_in_the_unit_that_fits() {
+        let of = |seconds| age_text(Duration::from_secs(seconds));
+        assert_eq!([of(0), of(119), of(120)], ["0 s", "119 s", "2 min"]);
+        assert_eq!([of(7_199), of(7_200), of(259_200)], ["119 min", "2 h", "3 days"]);
+    }
+}

@@ -1,0 +1,160 @@
+//! Open sessions: change sets that sessions write, or left, and that have no name yet.
+
+use std::time::Duration;
+
+use esker_base::{Kind, Result};
+use esker_table::manifest::{SetId, SetState};
+
+use crate::graph::GraphNode;
+use crate::hold::{Hold, HolderState};
+use crate::marker::{self, Holder};
+use crate::names;
+use crate::repository::Repository;
+use crate::session::SessionOptions;
+
+/// A session that has no name yet.
+#[derive(Clone, Debug)]
+pub struct OpenSession {
+    /// Its change set, which is complete if only the name is missing.
+    pub node: GraphNode,
+    /// Who writes it, or wrote it last, if that is known.
+    pub hold: Option<Hold>,
+    /// Bytes of its logs that are not in tables yet.
+    pub log_bytes: u64,
+}
+
+impl OpenSession {
+    /// Whether nobody writes it any more, as far as that can be known.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.hold.as_ref().is_none_or(|hold| hold.state != HolderState::Alive)
+    }
+
+    /// Whether a command began it for itself and died, so that nobody goes on with it.
+    fn is_useless(&self) -> bool {
+        self.hold
+            .as_ref()
+            .is_some_and(|hold| hold.writer.is_private && hold.state == HolderState::Died)
+    }
+
+    /// Whether it takes no more changes, and only its name is missing.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.node.state() == Some(SetState::Published)
+    }
+
+    /// When somebody last wrote it, or showed that they do, in nanoseconds since the Unix epoch.
+    #[must_use]
+    pub fn seen_ns(&self) -> u64 {
+        let written_ns = self.node.manifest.as_ref().map_or(0, |manifest| manifest.written_ns);
+        self.hold.as_ref().map_or(written_ns, |hold| hold.seen_ns)
+    }
+}
+
+impl Repository {
+    /// All sessions that have no name yet, the latest begun first. Cost: a listing, and some requests
+    /// for each session.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn open_sessions(&self) -> Result<Vec<OpenSession>> {
+        let store = &**self.store();
+        let mut sessions = Vec::new();
+        for marker in marker::all(store)? {
+            if marker.holder == Holder::Session
+                && let Some(session) = self.open_session(marker.set)?
+            {
+                sessions.push(session);
+            }
+        }
+        let begun = |session: &OpenSession| {
+            session.node.manifest.as_ref().map_or(0, |manifest| manifest.created_ns)
+        };
+        sessions.sort_by_key(|session| std::cmp::Reverse((begun(session), session.node.set)));
+        Ok(sessions)
+    }
+
+    fn open_session(&self, set: SetId) -> Result<Option<OpenSession>> {
+        let node = self.node(set, Vec::new())?;
+        let Ok(manifest) = &node.manifest else { return Ok(None) };
+        // Whoever published it may have died before it took the session's marker away.
+        let is_named = |holder: &Holder| match holder {
+            Holder::Name(name) => names::stands_for(&**self.store(), name, set),
+            _ => Ok(false),
+        };
+        let is_session = match manifest.state {
+            SetState::Open => true,
+            SetState::Published => {
+                let named: Result<Vec<bool>> = node.holders.iter().map(is_named).collect();
+                !named?.contains(&true)
+            }
+            SetState::CondemnedOpen | SetState::CondemnedPublished | SetState::Doomed => false,
+        };
+        if !is_session {
+            return Ok(None);
+        }
+        let hold = self.hold(set, manifest)?;
+        let log_bytes = self.unflushed_bytes(set)?;
+        Ok(Some(OpenSession { node, hold, log_bytes }))
+    }
+
+    /// Gives up the sessions that nobody needs, and returns them: those that a command of this machine
+    /// had begun for itself when it died, and with an `age` all that nobody has written for so long.
+    /// With `dry_run` none is given up. Cost: as [`Repository::open_sessions`], and some requests for
+    /// each of them.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn give_up_left(
+        &self,
+        age: Option<Duration>,
+        dry_run: bool,
+        options: &SessionOptions,
+    ) -> Result<Vec<OpenSession>> {
+        let now_ns = self.clock().now_ns();
+        let is_old = |session: &OpenSession| {
+            let age_ns = u128::from(now_ns.saturating_sub(session.seen_ns()));
+            session.is_left() && age.is_some_and(|age| age_ns >= age.as_nanos())
+        };
+        let mut sessions = self.open_sessions()?;
+        sessions.retain(|session| session.is_useless() || is_old(session));
+        if dry_run {
+            return Ok(sessions);
+        }
+        self.give_up_all(sessions, options)
+    }
+
+    /// Gives up the sessions that this process, as `options` name it, has begun for itself; returns them.
+    /// Cost: as [`Repository::give_up_left`].
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn give_up_own(&self, options: &SessionOptions) -> Result<Vec<OpenSession>> {
+        let own = options.heartbeat.as_ref().map(|heartbeat| &heartbeat.writer.process);
+        let mut sessions = self.open_sessions()?;
+        sessions.retain(|session| {
+            let writer = session.hold.as_ref().map(|hold| &hold.writer);
+            writer.is_some_and(|writer| writer.is_private && Some(&writer.process) == own)
+        });
+        self.give_up_all(sessions, options)
+    }
+
+    fn give_up_all(
+        &self,
+        sessions: Vec<OpenSession>,
+        options: &SessionOptions,
+    ) -> Result<Vec<OpenSession>> {
+        let mut given_up = Vec::with_capacity(sessions.len());
+        for session in sessions {
+            match self.give_up(session.node.set, options) {
+                // Somebody goes on with it by now, or has published or given it up.
+                Err(error) if matches!(error.kind(), Kind::Conflict | Kind::NotFound) => {}
+                done => {
+                    done?;
+                    given_up.push(session);
+                }
+            }
+        }
+        Ok(given_up)
+    }
+}
