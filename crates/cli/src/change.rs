@@ -10,12 +10,14 @@ use esker_fs::names;
 use esker_fs::repository::Repository;
 use esker_fs::session::{NewRoot, Session, SessionOptions};
 use esker_table::manifest::SetId;
-use esker_table::tree::{Durability, TreeOptions};
+use esker_table::set_writer::SetWriter;
+use esker_table::tree::{Durability, Heartbeat, TreeOptions};
 use serde_json::json;
 
 use crate::context::{Context, set_of};
 use crate::location::Stack;
 use crate::output::notice;
+use crate::users::Users;
 
 /// What a session survives.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -58,8 +60,24 @@ impl SessionSettings {
         let tree = TreeOptions { durability, memory_bytes, ..TreeOptions::default() };
         let properties = [("program".to_owned(), program())].into();
         let new_root = NewRoot { owner: None, mode: 0o777 & !context.umask };
-        SessionOptions { identity: context.identity(), tree, properties, new_root }
+        let identity = context.identity();
+        let user = Users::of_machine().user(identity.uid);
+        let heartbeat = Some(Heartbeat::of(SetWriter::of_process(user)));
+        SessionOptions { identity, tree, properties, new_root, heartbeat, take_over: false }
     }
+
+    /// The options of a session that is gone on with.
+    pub fn options_to_resume(&self, context: &Context, take_over: TakeOver) -> SessionOptions {
+        SessionOptions { take_over: take_over.take_over, ..self.options(context) }
+    }
+}
+
+/// What becomes of a process that still writes the session that a command goes on with.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct TakeOver {
+    /// Take a session from the process that still writes it, which then stops
+    #[arg(long, help_heading = "Session")]
+    take_over: bool,
 }
 
 /// What made a change set, for `esker show`.
@@ -76,6 +94,9 @@ pub struct ChangeArguments {
     /// Settings of the session
     #[command(flatten)]
     pub settings: SessionSettings,
+    /// What becomes of another writer of the session
+    #[command(flatten)]
+    pub take_over: TakeOver,
 }
 
 /// A session that a command changes something in.
@@ -92,7 +113,7 @@ impl Change {
     pub fn open(context: &Context, stack: &Stack, arguments: &ChangeArguments) -> Result<Self> {
         let repository = context.repository()?;
         let new_name = arguments.new_name.clone();
-        let options = arguments.settings.options(context);
+        let options = arguments.settings.options_to_resume(context, arguments.take_over);
         if let Some(name) = &new_name {
             check_free(&repository, name)?;
         }
@@ -107,7 +128,7 @@ impl Change {
             }
             (Stack::Name(name), Some(_)) => {
                 let base = repository.resolve(name)?.set;
-                (repository.begin(&[base], options)?, true)
+                (repository.begin(&[base], options.private())?, true)
             }
             (Stack::Set(_), _) => (repository.resume(set_of(&repository, stack)?, options)?, false),
         };
@@ -123,7 +144,7 @@ impl Change {
     ) -> Result<Self> {
         let repository = context.repository()?;
         check_free(&repository, new_name)?;
-        let session = repository.begin(bases, settings.options(context))?;
+        let session = repository.begin(bases, settings.options(context).private())?;
         Ok(Self { session, repository, new_name: Some(new_name.to_owned()), is_ours: true })
     }
 
@@ -145,19 +166,33 @@ impl Change {
                 self.give_up();
                 Ok(())
             }
-            Err(_) => self.session.flush(),
+            Err(_) => self.session.end(),
         };
         let done = done?;
         finished.map(|()| done)
     }
 
     fn finish(&self) -> Result<()> {
-        let Some(name) = &self.new_name else { return self.session.flush() };
+        let Some(name) = &self.new_name else { return self.session.end() };
         let published = self.session.publish(name).map_err(|error| {
             let set = self.session.set();
+            // For whoever publishes it under another name. The error that led here matters more.
+            if let Err(error) = self.keep() {
+                notice(format!("@{set} may go with the next `esker gc`: {error}"));
+            }
             error.within(format!("session @{set} stays; publish it by `esker publish @{set} NAME`"))
         });
         published.map(drop)
+    }
+
+    /// Makes the session one that others can go on with, or publish.
+    fn keep(&self) -> Result<()> {
+        match self.session.end() {
+            Err(error) if error.kind() == Kind::Closed => {
+                self.repository.keep_complete(self.session.set())
+            }
+            ended => ended,
+        }
     }
 
     fn give_up(&self) {

@@ -14,6 +14,7 @@ mod progress;
 mod quantity;
 mod text;
 mod users;
+mod writers;
 
 use std::process::ExitCode;
 

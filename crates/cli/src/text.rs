@@ -93,6 +93,17 @@ pub fn instant(ns: u64) -> String {
     format!("{}:{:02}.{:09} UTC", minute(ns), seconds % 60, ns % NS_PER_SECOND)
 }
 
+/// How long that is, in the unit that fits.
+pub fn age(ns: u64) -> String {
+    let seconds = ns / NS_PER_SECOND;
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / SECONDS_PER_DAY),
+    }
+}
+
 /// A number of bytes, rounded to what people compare.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

@@ -4,10 +4,12 @@
 //! process serves it and at which socket it listens. A request is a line of JSON, as is its answer.
 //! Only whoever runs the mount and the superuser are listened to.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use esker_base::{Error, Kind, Random, Result};
@@ -15,6 +17,8 @@ use serde_json::{Value, json};
 
 /// The attribute of a mount's root that says who serves it.
 pub const STATUS: &str = "user.esker.mount";
+/// What the source of every mount begins with, as `mount` shows it; the name follows.
+pub const SOURCE: &str = "esker:";
 /// A request is shorter than this.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 /// How long whoever connects may take to say what it wants.
@@ -25,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub enum Request {
     /// Publish what it shows now as this name, and go on.
     Commit(String),
+    /// Merge the tables of its session and give back what was overwritten, and go on.
+    Compact,
     /// Unmount, publish what is to be published, and end.
     End,
 }
@@ -66,6 +72,49 @@ pub fn status_of(mountpoint: &Path) -> Result<Status> {
     }
 }
 
+/// Where this machine, as far as this process sees it, has the mount that writes the change set `set`,
+/// if it does and may be asked.
+#[must_use]
+pub fn mountpoint_of(set: &str) -> Option<PathBuf> {
+    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
+    let is_of_set = |mountpoint: &PathBuf| {
+        status_of(mountpoint).is_ok_and(|status| status.set.as_deref() == Some(set))
+    };
+    mounts.split(|byte| *byte == b'\n').filter_map(mountpoint_of_esker).find(is_of_set)
+}
+
+/// The mount point in a line of `mountinfo`, if that is of a mount of Esker.
+fn mountpoint_of_esker(line: &[u8]) -> Option<PathBuf> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let mountpoint = fields.nth(4)?;
+    // Optional fields end with a lone minus; the kind and what is mounted follow.
+    let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
+    let (kind, source) = (fields.next()?, fields.next()?);
+    let is_esker = kind.starts_with(b"fuse") && source.starts_with(SOURCE.as_bytes());
+    is_esker.then(|| OsString::from_vec(unescaped(mountpoint)).into())
+}
+
+/// `field` without the escapes (`\040`) that the kernel writes blanks as.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, after @ ..] = rest {
+        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match escaped.filter(|_| *first == b'\\') {
+            Some(byte) => {
+                out.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = after;
+            }
+        }
+    }
+    out
+}
+
 /// Asks the mount at `mountpoint` and waits for its answer; returns what it did, in its fields.
 ///
 /// # Errors
@@ -80,6 +129,7 @@ pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
     let mut stream = UnixStream::connect_addr(&address).map_err(gone)?;
     let line = match request {
         Request::Commit(name) => json!({"commit": name}),
+        Request::Compact => json!({"compact": true}),
         Request::End => json!({"end": true}),
     };
     writeln!(stream, "{line}").map_err(gone)?;
@@ -152,10 +202,12 @@ impl Asker {
         let limited = std::io::Read::take(&self.0, REQUEST_BYTES_MAX);
         BufReader::new(limited).read_line(&mut line).map_err(unclear)?;
         let request: Value = serde_json::from_str(&line).unwrap_or_default();
-        match (request["commit"].as_str(), request["end"].as_bool()) {
-            (Some(name), _) => Ok(Request::Commit(name.to_owned())),
-            (None, Some(true)) => Ok(Request::End),
-            _ => Err(Error::new(Kind::Invalid, "the mount does not know this request")),
+        let asks_to = |what: &str| request[what].as_bool() == Some(true);
+        match request["commit"].as_str() {
+            Some(name) => Ok(Request::Commit(name.to_owned())),
+            None if asks_to("compact") => Ok(Request::Compact),
+            None if asks_to("end") => Ok(Request::End),
+            None => Err(Error::new(Kind::Invalid, "the mount does not know this request")),
         }
     }
 
@@ -190,5 +242,22 @@ mod tests {
         assert!(line.contains("does not know"), "{line}");
         let _end = say("{\"end\": true}");
         assert_eq!(listener.next().expect("a request").0, Request::End);
+        let _compact = say("{\"compact\": true}");
+        assert_eq!(listener.next().expect("a request").0, Request::Compact);
+    }
+
+    #[test]
+    fn mounts_of_esker_are_found_among_others() {
+        let of = |line: &str| mountpoint_of_esker(line.as_bytes());
+        let esker =
+            "98 1 0:50 / /mnt/a\\040b rw,noatime shared:5 - fuse.esker esker:a rw,user_id=0";
+        assert_eq!(of(esker), Some("/mnt/a b".into()));
+        let without_options = "98 1 0:50 / /mnt rw - fuse esker:a rw";
+        assert_eq!(of(without_options), Some("/mnt".into()));
+        assert_eq!(of("22 1 0:5 / /fuse.esker rw shared:5 - ext4 esker:a rw"), None);
+        assert_eq!(of("22 1 0:5 / /mnt rw shared:5 - fuse sshfs rw"), None);
+        assert_eq!(of("22 1 0:5 / /mnt"), None);
+        assert_eq!(of(""), None);
+        assert_eq!(unescaped(b"\\134\\04"), b"\\\\04");
     }
 }

@@ -222,6 +222,7 @@ impl Shared {
         while let Ok((request, mut asker)) = self.listener.next() {
             match request {
                 Request::Commit(name) => asker.answer(&self.commit(&name)),
+                Request::Compact => asker.answer(&self.compact()),
                 Request::End => {
                     // Before the end, which may come at once.
                     *self.asker.lock() = Some(asker);
@@ -233,6 +234,14 @@ impl Shared {
                 }
             }
         }
+    }
+
+    fn compact(&self) -> Result<Value> {
+        let session = self.front.view.session().ok_or_else(|| {
+            Error::new(Kind::ReadOnly, "a mounted snapshot is compacted by its name")
+        })?;
+        session.compact()?;
+        Ok(json!({"compacted": session.set().to_string()}))
     }
 
     fn commit(&self, name: &str) -> Result<Value> {

@@ -5,8 +5,11 @@ use std::time::Duration;
 use clap::Args;
 use esker_base::Result;
 use esker_fs::gc::GcOptions;
+use esker_fs::open_sessions::OpenSession;
 use serde_json::json;
 
+use crate::change::SessionSettings;
+use crate::commands::session;
 use crate::context::Context;
 use crate::output::notice;
 use crate::quantity::age_seconds;
@@ -15,12 +18,15 @@ use crate::text;
 /// Free what nobody needs
 ///
 /// Change sets that no name, session or other change set needs, and in others the tables and logs
-/// that were replaced. Safe beside writers and readers, and to stop anywhere.
+/// that were replaced. Safe beside writers and readers, and to stop anywhere. Sessions that nobody
+/// writes are kept, and counted, unless --sessions-older-than says which to drop; those that a command
+/// had begun for itself when it was killed go.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker gc --dry-run
-  esker gc --grace 0s     # when nobody else uses the store")]
+  esker gc --grace 0s     # when nobody else uses the store
+  esker gc --sessions-older-than 7d")]
 pub struct Gc {
     /// Only say what would be freed
     #[arg(short = 'n', long)]
@@ -28,6 +34,9 @@ pub struct Gc {
     /// Leave alone what is younger, since it may still be on its way or in use
     #[arg(long, default_value = "1h", value_parser = age, value_name = "AGE")]
     grace: Duration,
+    /// Drop sessions that nobody has written for so long, as `esker session drop` does
+    #[arg(long, value_parser = age, value_name = "AGE")]
+    sessions_older_than: Option<Duration>,
     /// Also look for data logs that no record refers to; reads all tables
     #[arg(long)]
     scan_data: bool,
@@ -43,11 +52,19 @@ impl Gc {
     pub fn run(self, context: &Context) -> Result<()> {
         let options =
             GcOptions { grace: self.grace, dry_run: self.dry_run, scan_data: self.scan_data };
-        let report = context.repository()?.gc(&options)?;
+        let repository = context.repository()?;
+        let session_options = SessionSettings::for_few().options(context);
+        let dropped =
+            repository.give_up_left(self.sessions_older_than, self.dry_run, &session_options)?;
+        let report = repository.gc(&options)?;
+        let mut left = repository.open_sessions()?;
+        left.retain(OpenSession::is_left);
         if context.out.is_json() {
             let sets: Vec<String> = report.sets.iter().map(ToString::to_string).collect();
             return context.out.json(json!({
                 "dry_run": self.dry_run,
+                "dropped_sessions": dropped.iter().map(session::object).collect::<Vec<_>>(),
+                "left_sessions": left.len(),
                 "sets": sets,
                 "objects": report.objects,
                 "bytes": report.bytes,
@@ -61,7 +78,21 @@ impl Gc {
         let sets = text::counted(report.sets.len() as u64, "change set");
         let objects = text::counted(report.objects, "object");
         let size = text::bytes(report.bytes);
+        let now_ns = context.now_ns();
+        for gone in &dropped {
+            let verb = if self.dry_run { "would drop" } else { "dropped" };
+            context.out.line(format!("{verb} {}", session::line(gone, now_ns)))?;
+        }
         context.out.line(format!("{verb} {size}: {sets}, {objects}"))?;
+        if !left.is_empty() {
+            let bytes = left.iter().map(|left| left.node.data_bytes + left.node.table_bytes).sum();
+            context.out.line(format!(
+                "kept {} of {} that nobody writes: `esker session list` shows them, \
+                 --sessions-older-than drops them",
+                text::counted(left.len() as u64, "session"),
+                text::bytes(bytes),
+            ))?;
+        }
         for problem in &report.problems {
             notice(problem);
         }

@@ -11,7 +11,7 @@ use esker_fs::import::ImportOptions;
 use esker_fs::session::Session;
 use esker_fs::tally::Tally;
 
-use crate::change::{Change, ChangeArguments, SessionSettings};
+use crate::change::{Change, ChangeArguments, SessionSettings, TakeOver};
 use crate::commands::mkdir::make_dirs;
 use crate::commands::transfer;
 use crate::context::{Context, sets_of};
@@ -50,6 +50,8 @@ pub struct Import {
     one_file_system: bool,
     #[command(flatten)]
     settings: SessionSettings,
+    #[command(flatten)]
+    take_over: TakeOver,
 }
 
 impl Import {
@@ -65,8 +67,9 @@ impl Import {
                 return Err(Error::new(Kind::Invalid, what));
             }
             stack => {
-                let settings = self.settings.clone();
-                Change::open(context, stack, &ChangeArguments { new_name: None, settings })?
+                let (settings, take_over) = (self.settings.clone(), self.take_over);
+                let arguments = ChangeArguments { new_name: None, settings, take_over };
+                Change::open(context, stack, &arguments)?
             }
         };
         let tally = Arc::new(Tally::default());

@@ -15,11 +15,11 @@ use esker_fs::identity::Identity;
 use esker_fs::marker::Holder;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fuse::{InPlace, Mount as Mounted, MountOptions, View};
+use esker_fuse::{InPlace, Mount as Mounted, MountOptions, SOURCE, View};
 use esker_table::manifest::{SetId, SetState};
 use serde_json::{Value, json};
 
-use crate::change::{SessionSettings, check_free};
+use crate::change::{SessionSettings, TakeOver, announce, check_free};
 use crate::context::{Context, set_of, sets_of};
 use crate::location::Stack;
 use crate::output::notice;
@@ -108,6 +108,8 @@ pub struct Mount {
     log: Option<PathBuf>,
     #[command(flatten)]
     settings: SessionSettings,
+    #[command(flatten)]
+    take_over: TakeOver,
 }
 
 /// What is mounted, and what is to be done with it at the end.
@@ -143,6 +145,9 @@ impl Mount {
             Ok(()) => subject.finish(),
             Err(error) => Err(Error::new(error.kind(), error.context())),
         };
+        if !is_background && let (Ok(_), Some(session)) = (&finished, &subject.session) {
+            announce(context, &subject.name, session.set())?;
+        }
         let told = finished.as_ref().map(Clone::clone);
         let told = told.map_err(|error| Error::new(error.kind(), error.to_string()));
         ending.tell(&told);
@@ -179,7 +184,10 @@ impl Mount {
             });
         };
         check_free(&repository, name)?;
-        let mut options = self.settings.options(context);
+        let mut options = self.settings.options_to_resume(context, self.take_over);
+        if let Some(heartbeat) = &mut options.heartbeat {
+            heartbeat.on_fenced = Some(report_fenced);
+        }
         options.new_root.owner = Some((options.identity.uid, options.identity.gid));
         options.identity = Identity::root();
         options.properties.insert(PROPERTY.to_owned(), name.clone());
@@ -226,7 +234,7 @@ impl Mount {
         let store = context.store_url();
         let is_root = rustix::process::geteuid().is_root();
         MountOptions {
-            source: format!("esker:{}", subject.name),
+            source: format!("{SOURCE}{}", subject.name),
             name: subject.name.clone(),
             threads: self.threads,
             writes_back: self.write_back,
@@ -265,6 +273,11 @@ impl Subject {
         let set = session.set();
         session.publish(&self.name).map_err(|error| {
             let name = &self.name;
+            if error.kind() == Kind::Fenced {
+                return error;
+            }
+            // Others may go on with it at once. The error matters more.
+            let _ = session.end();
             error.within(format!(
                 "session @{set} stays open; publish it by `esker publish @{set} {name}`"
             ))
@@ -298,6 +311,14 @@ fn left_by_mounts(repository: &Repository, name: &str) -> Result<Vec<SetId>> {
         .filter(|node| of_mount(node))
         .map(|node| node.set)
         .collect())
+}
+
+/// Says that another process writes the mount's session by now.
+fn report_fenced(error: &Error) {
+    notice(format!(
+        "{error}; every change in this mount fails from now on (ESTALE), and what was not synced \
+         before is lost: unmount it"
+    ));
 }
 
 /// Says what went wrong, once for each second: an unreachable store is asked again and again.

@@ -7,7 +7,7 @@ use esker_fs::names;
 use esker_table::manifest::{Manifest, SetState};
 use serde_json::json;
 
-use crate::change::{Change, SessionSettings, announce, check_free};
+use crate::change::{Change, SessionSettings, TakeOver, announce, check_free};
 use crate::context::{Context, set_of, sets_of};
 use crate::location::Stack;
 use crate::output::notice;
@@ -40,6 +40,8 @@ pub struct Publish {
     job: Option<JobId>,
     #[command(flatten)]
     settings: SessionSettings,
+    #[command(flatten)]
+    take_over: TakeOver,
 }
 
 impl Publish {
@@ -75,7 +77,12 @@ impl Publish {
         names::check_free_for(&**repository.store(), name, set)?;
         let manifest = Manifest::load(&**repository.store(), set)?;
         if manifest.state == SetState::Open {
-            repository.resume(set, self.settings.options(context))?.publish(name)?;
+            let options = self.settings.options_to_resume(context, self.take_over);
+            let session = repository.resume(set, options)?;
+            session.publish(name).inspect_err(|_| {
+                // It stays, for whoever publishes it under another name. The error matters more.
+                let _ = session.end();
+            })?;
         } else {
             repository.publish(set, name)?;
         }

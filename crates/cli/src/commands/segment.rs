@@ -182,7 +182,7 @@ impl ReplayArguments {
                 ReadsName::Store => Reads::Store,
                 ReadsName::Ranks => Reads::Ranks,
             },
-            session: self.settings.options(context),
+            session: self.settings.options(context).private(),
         }
     }
 }

@@ -1,18 +1,18 @@
 //! `esker session`: change sets that take changes over several commands.
 
 use clap::{Args, Subcommand};
-use esker_base::{Kind, Result};
+use esker_base::{Error, Kind, Result};
 use esker_fs::job::JobId;
-use esker_fs::marker::Holder;
-use esker_table::manifest::{Manifest, SetState};
+use esker_fs::open_sessions::OpenSession;
+use esker_table::manifest::Manifest;
 use serde_json::json;
 
-use crate::change::SessionSettings;
-use crate::commands::log;
+use crate::change::{SessionSettings, TakeOver};
+use crate::commands::{log, show};
 use crate::context::{Context, set_of, sets_of};
 use crate::location::Stack;
 use crate::output::notice;
-use crate::text;
+use crate::{text, writers};
 
 /// Begin, list, complete and drop sessions
 ///
@@ -68,16 +68,30 @@ Example:
         stacks: Vec<Stack>,
         #[command(flatten)]
         settings: SessionSettings,
+        #[command(flatten)]
+        take_over: TakeOver,
     },
-    /// List sessions that are open
+    /// List sessions that have no name yet
+    ///
+    /// Each with what is in it, and who writes it or left it. `esker gc --sessions-older-than` drops
+    /// those that nobody goes on with.
     #[command(after_help = "Example:\n  esker session list")]
     List,
+    /// Show one session, as `esker show` does
+    #[command(after_help = "Example:\n  esker session show @3f2a")]
+    Show {
+        /// The session
+        #[arg(value_name = "@SETID", value_parser = Stack::parser())]
+        stack: Stack,
+    },
     /// Give a session up; `esker gc` frees its room
     #[command(after_help = "Example:\n  esker session drop @3f2a")]
     Drop {
         /// The session
         #[arg(value_name = "@SETID", value_parser = Stack::parser())]
         stack: Stack,
+        #[command(flatten)]
+        take_over: TakeOver,
     },
 }
 
@@ -95,26 +109,39 @@ impl SessionCommand {
                     false => context.out.line(job),
                 }
             }
-            Action::Complete { stacks, settings } => {
+            Action::Complete { stacks, settings, take_over } => {
                 let repository = context.repository()?;
                 stacks.iter().try_for_each(|stack| {
                     let set = set_of(&repository, stack)?;
-                    repository.resume(set, settings.options(context))?.complete().map(drop)
+                    let options = settings.options_to_resume(context, take_over);
+                    repository.resume(set, options)?.complete().map(drop)
                 })
             }
             Action::List => list(context),
-            Action::Drop { stack } => {
-                let repository = context.repository()?;
-                let set = set_of(&repository, &stack)?;
-                match Manifest::load(&**repository.store(), set) {
-                    Err(error) if error.kind() == Kind::Corrupt => notice(format!(
-                        "{error}; what @{set} changed cannot be read and is lost; what it builds on is not"
-                    )),
-                    loaded => drop(loaded?),
-                }
-                repository.abandon(set)
-            }
+            Action::Show { stack } => show::Show::of(stack).run(context),
+            Action::Drop { stack, take_over } => give_up(context, &stack, take_over),
         }
+    }
+}
+
+fn give_up(context: &Context, stack: &Stack, take_over: TakeOver) -> Result<()> {
+    let repository = context.repository()?;
+    if let Stack::Name(name) = stack {
+        let what = format!("{name} is a name, and no session: `esker delete {name}` takes it back");
+        return Err(Error::new(Kind::Invalid, what));
+    }
+    let set = set_of(&repository, stack)?;
+    match Manifest::load(&**repository.store(), set) {
+        Err(error) if error.kind() == Kind::Corrupt => notice(format!(
+            "{error}; what @{set} changed cannot be read and is lost; what it builds on is not"
+        )),
+        loaded => drop(loaded?),
+    }
+    let options = SessionSettings::for_few().options_to_resume(context, take_over);
+    repository.give_up(set, &options)?;
+    match context.out.is_json() {
+        true => context.out.json(json!({"dropped": set.to_string()})),
+        false => context.out.line(format!("dropped @{set}; `esker gc` frees its room")),
     }
 }
 
@@ -133,7 +160,7 @@ fn begin(
     };
     let set = session.set();
     // As after any command, readers see what there is: a root of its own, if no base has one.
-    session.flush()?;
+    session.end()?;
     if context.out.is_json() {
         return context.out.json(json!({"session": set.to_string()}));
     }
@@ -141,24 +168,43 @@ fn begin(
 }
 
 fn list(context: &Context) -> Result<()> {
-    for node in context.repository()?.graph_of_all()? {
-        // A session that was given up is only waiting for the next collection.
-        let is_held = node.holders.contains(&Holder::Session);
-        let Some(manifest) = node
-            .manifest
-            .as_ref()
-            .ok()
-            .filter(|manifest| is_held && manifest.state == SetState::Open)
-        else {
-            continue;
-        };
+    for session in context.repository()?.open_sessions()? {
         if context.out.is_json() {
-            context.out.json(log::object(&node))?;
+            context.out.json(object(&session))?;
         } else {
-            let (set, begun) = (node.set, text::minute(manifest.created_ns));
-            let records = text::counted(node.rows, "record");
-            context.out.line(format!("@{set}  {begun}  {records}"))?;
+            context.out.line(line(&session, context.now_ns()))?;
         }
     }
     Ok(())
+}
+
+/// A session as JSON; docs/guide/command.md describes it.
+pub fn object(session: &OpenSession) -> serde_json::Value {
+    let mut object = log::object(&session.node);
+    object["writer"] = writers::object(session.hold.as_ref());
+    object["log_bytes"] = session.log_bytes.into();
+    object
+}
+
+/// A session on one line.
+pub fn line(session: &OpenSession, now_ns: u64) -> String {
+    let node = &session.node;
+    let begun = node.manifest.as_ref().map_or(0, |manifest| manifest.created_ns);
+    let mut line = format!(
+        "@{}  {}  {}, {} of data",
+        node.set,
+        text::minute(begun),
+        text::counted(node.rows, "record"),
+        text::bytes(node.data_bytes),
+    );
+    if session.log_bytes > 0 {
+        line += &format!(", {} not flushed", text::bytes(session.log_bytes));
+    }
+    if session.is_complete() {
+        line += "  complete, without a name";
+    }
+    match &session.hold {
+        Some(hold) => line + "  " + &writers::line(hold, now_ns),
+        None => line,
+    }
 }

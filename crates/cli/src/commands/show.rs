@@ -6,13 +6,13 @@ use esker_base::Result;
 use esker_fs::columns;
 use esker_fs::job::JobId;
 use esker_fs::repository::Repository;
-use esker_table::manifest::{Manifest, TableRef};
+use esker_table::manifest::{Manifest, SetState, TableRef};
 use serde_json::json;
 
 use crate::commands::log;
 use crate::context::{Context, set_of};
 use crate::location::Stack;
-use crate::text;
+use crate::{text, writers};
 
 /// Show what a change set consists of
 ///
@@ -33,6 +33,11 @@ pub struct Show {
 }
 
 impl Show {
+    /// Of `stack`, without its columns.
+    pub fn of(stack: Stack) -> Self {
+        Self { stack, columns: false }
+    }
+
     /// Shows.
     pub fn run(self, context: &Context) -> Result<()> {
         let repository = context.repository()?;
@@ -40,9 +45,13 @@ impl Show {
         let manifest = Manifest::load(&**repository.store(), set)?;
         let nodes = repository.graph(&[set])?;
         let node = nodes.iter().find(|node| node.set == set).expect("a graph has its roots");
+        let hold = repository.hold(set, &manifest)?;
+        let log_bytes = repository.unflushed_bytes(set)?;
         let columns = if self.columns { Some(column_bytes(&repository, &manifest)?) } else { None };
         if context.out.is_json() {
             let mut object = log::object(node);
+            object["writer"] = writers::object(hold.as_ref());
+            object["log_bytes"] = log_bytes.into();
             object["number"] = manifest.number.into();
             object["epoch"] = manifest.epoch.into();
             object["last_seq"] = manifest.last_seq.into();
@@ -59,6 +68,13 @@ impl Show {
         field("state", format!("{:?}", manifest.state).to_lowercase())?;
         field("created", text::instant(manifest.created_ns))?;
         field("written", text::instant(manifest.written_ns))?;
+        if let Some(hold) = &hold {
+            let line = match manifest.state {
+                SetState::Published => writers::author(hold),
+                _ => writers::line(hold, context.now_ns()),
+            };
+            field("writer", line)?;
+        }
         field("manifest", format!("{}, epoch {}", manifest.number, manifest.epoch))?;
         for base in &manifest.bases {
             let names = nodes.iter().find(|node| node.set == *base).map(|node| &node.names);
@@ -75,6 +91,9 @@ impl Show {
             field("property", format!("{name} = {value}"))?;
         }
         field("records", text::count(node.rows))?;
+        if log_bytes > 0 {
+            field("log", format!("{} not flushed", text::bytes(log_bytes)))?;
+        }
         field("data", format!("{} in data logs", text::bytes(node.data_bytes)))?;
         let each = node.table_bytes as f64 / node.rows.max(1) as f64;
         let (size, runs) = (text::bytes(node.table_bytes), node.runs);

@@ -2,11 +2,13 @@
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
+use esker_fs::repository::Repository;
 use esker_fs::squash::{SquashOptions, SquashReport};
-use esker_table::manifest::{Manifest, SetState};
+use esker_fuse::{Request, ask, mountpoint_of};
+use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 
-use crate::change::{SessionSettings, announce, check_free};
+use crate::change::{SessionSettings, TakeOver, announce, check_free};
 use crate::context::{Context, set_of, sets_of};
 use crate::location::Stack;
 use crate::text;
@@ -41,7 +43,10 @@ impl Squash {
         let bases = sets_of(&repository, &self.stacks)?;
         let defaults = SquashOptions::default();
         let threads = self.threads.unwrap_or(defaults.threads);
-        let (set, report) = repository.squash(&bases, &SquashOptions { threads, ..defaults })?;
+        let session = SessionSettings::for_few().options(context).private();
+        let writer = session.heartbeat.map(|heartbeat| heartbeat.writer);
+        let options = SquashOptions { threads, writer, ..defaults };
+        let (set, report) = repository.squash(&bases, &options)?;
         if let Err(error) = repository.publish(set, &self.new_name) {
             // Without a name it is garbage, unless the name is there after all.
             repository.abandon(set)?;
@@ -55,7 +60,7 @@ impl Squash {
 /// Merge the tables of one change set
 ///
 /// What it shows stays, its bases too. For snapshots that were written with deferred compaction,
-/// and for sessions.
+/// and for sessions. That of a mount of this machine is compacted by the mount, which goes on.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -70,6 +75,8 @@ pub struct Compact {
     threads: usize,
     #[command(flatten)]
     settings: SessionSettings,
+    #[command(flatten)]
+    take_over: TakeOver,
 }
 
 impl Compact {
@@ -81,15 +88,35 @@ impl Compact {
             SetState::Published => {
                 show(context, "compacted", &repository.compact_set(set, self.threads)?)
             }
-            SetState::Open => {
-                let session = repository.resume(set, self.settings.options(context))?;
-                session.flush()?;
-                session.compact()
-            }
+            SetState::Open => self.compact_session(context, &repository, set),
             SetState::CondemnedOpen | SetState::CondemnedPublished | SetState::Doomed => {
                 Err(Error::new(Kind::NotFound, format!("change set {set} is being deleted")))
             }
         }
+    }
+
+    /// Merges the tables of an open session: in the mount that writes it, if this machine has that.
+    fn compact_session(
+        &self,
+        context: &Context,
+        repository: &Repository,
+        set: SetId,
+    ) -> Result<()> {
+        let options = self.settings.options_to_resume(context, self.take_over);
+        if !options.take_over
+            && let Some(mountpoint) = mountpoint_of(&set.to_string())
+        {
+            let answer = ask(&mountpoint, &Request::Compact)?;
+            let at = mountpoint.display();
+            return match context.out.is_json() {
+                true => context.out.json(answer),
+                false => context.out.line(format!("compacted @{set} in the mount at {at}")),
+            };
+        }
+        let session = repository.resume(set, options)?;
+        session.flush()?;
+        session.compact()?;
+        session.end()
     }
 }
 

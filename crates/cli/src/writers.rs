@@ -1,0 +1,59 @@
+//! Writers: who writes a session, or wrote it last, for people and for programs.
+
+use esker_fs::hold::{Hold, HolderState};
+use serde_json::{Value, json};
+
+use crate::text;
+
+/// A writer as JSON; docs/guide/command.md describes it.
+pub fn object(hold: Option<&Hold>) -> Value {
+    let Some(hold) = hold else { return Value::Null };
+    let (writer, process) = (&hold.writer, &hold.writer.process);
+    json!({
+        "state": state(hold),
+        "user": writer.user,
+        "host": process.host,
+        "pid": process.pid,
+        "command": writer.command,
+        "began_ns": writer.began_ns,
+        "seen_ns": hold.seen_ns,
+        "is_writing": writer.is_writing,
+        "is_private": writer.is_private,
+    })
+}
+
+/// Whether it is there, in a word.
+pub fn state(hold: &Hold) -> &'static str {
+    match hold.state {
+        HolderState::Alive => "alive",
+        HolderState::Released => "released",
+        HolderState::Died => "died",
+        HolderState::Silent => "silent",
+    }
+}
+
+/// Who wrote a set that is complete.
+pub fn author(hold: &Hold) -> String {
+    let command = text::printable(hold.writer.command.as_bytes());
+    format!("{}@{}: {command}", hold.writer.user, hold.writer.process.host)
+}
+
+/// A writer on one line.
+pub fn line(hold: &Hold, now_ns: u64) -> String {
+    let process = &hold.writer.process;
+    let who = format!("{}@{}", hold.writer.user, process.host);
+    let age = text::age(now_ns.saturating_sub(hold.seen_ns));
+    let command = text::printable(hold.writer.command.as_bytes());
+    match hold.state {
+        HolderState::Alive => {
+            format!("written by {who}, process {}, seen {age} ago: {command}", process.pid)
+        }
+        HolderState::Released => format!("left {age} ago by {who}: {command}"),
+        HolderState::Died => {
+            format!("left {age} ago by {who}, process {}, which died: {command}", process.pid)
+        }
+        HolderState::Silent => {
+            format!("not seen for {age}: {who}, process {}: {command}", process.pid)
+        }
+    }
+}
