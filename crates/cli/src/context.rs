@@ -14,6 +14,7 @@ use esker_fs::repository::Repository;
 use esker_table::manifest::SetId;
 
 use crate::Cli;
+use crate::interrupt::with_test_signal;
 use crate::location::Stack;
 use crate::output::{Output, notice};
 
@@ -61,7 +62,7 @@ impl Context {
 
     /// Opens the store.
     pub fn store(&self) -> Result<SharedStore> {
-        url::open(self.store_url())
+        url::open(self.store_url()).map(with_test_signal)
     }
 
     /// Opens the store; makes it if there is none.

@@ -7,6 +7,7 @@ mod change;
 mod commands;
 mod context;
 mod graph_lines;
+mod interrupt;
 mod location;
 mod mode_change;
 mod output;
@@ -84,7 +85,8 @@ fn main() -> ExitCode {
     raise_open_files_limit();
     let cli = Cli::parse_from(commands::find::long_flags(std::env::args_os()));
     let context = Context::new(cli.store, cli.json);
-    let done = cli.command.run(&context);
+    let watched = cli.command.watch_signals(&context);
+    let done = watched.and_then(|()| cli.command.run(&context));
     let done = done.and_then(|code| context.out.flush().map(|()| code));
     match done {
         Ok(code) => code,

@@ -3,15 +3,16 @@
 mod arguments;
 mod esker;
 mod failures;
-mod holders;
 #[cfg(feature = "s3")]
 #[expect(dead_code, reason = "the tests of the stores use the rest")]
 #[path = "../../base/tests/faulty_proxy.rs"]
 mod faulty_proxy;
 mod guides;
+mod holders;
 mod imd;
 mod imd_import;
 mod inherited;
+mod interrupts;
 mod json;
 mod mounted;
 mod mounts;

@@ -46,7 +46,9 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use esker_base::{Error, Kind, Result};
 
+use crate::change::SessionSettings;
 use crate::context::Context;
+use crate::interrupt;
 use crate::location::{Location, Stack};
 
 /// What to do.
@@ -94,6 +96,38 @@ pub enum Command {
 }
 
 impl Command {
+    /// Sees to it that a signal which ends the command leaves nothing, and says what it left.
+    pub fn watch_signals(&self, context: &Context) -> Result<()> {
+        let advice = match self {
+            Self::Import(_)
+            | Self::Put(_)
+            | Self::Rm(_)
+            | Self::Mv(_)
+            | Self::Mkdir(_)
+            | Self::Cp(_)
+            | Self::Ln(_)
+            | Self::Touch(_)
+            | Self::Chmod(_)
+            | Self::Chown(_)
+            | Self::Chgrp(_) => {
+                "what was done in the session is kept; the same command again does the rest"
+            }
+            Self::Publish(_) => "nothing was published, and everything is kept; publish it again",
+            Self::Squash(_) | Self::Imd(_) | Self::Segment(_) | Self::Bench(_) => {
+                "nothing was begun, or all of it was done"
+            }
+            Self::Compact(_) => {
+                "what it shows is as it was; the same command again compacts it, and `esker gc` \
+                 frees what was begun"
+            }
+            Self::Gc(_) => "what was freed is freed; the same command again frees the rest",
+            Self::Verify(_) => "nothing was changed; the same command again begins anew",
+            _ => return Ok(()),
+        };
+        let store = context.given_store().map(str::to_owned);
+        interrupt::watch(store, SessionSettings::for_few().options(context), advice)
+    }
+
     /// Does it.
     pub fn run(self, context: &Context) -> Result<ExitCode> {
         match self {

@@ -1,0 +1,165 @@
+//! Commands that a signal ends, at each of their requests to the store in turn.
+//!
+//! Symptom: Ctrl-C in an import, a squash or a replay left sets and sessions that nothing listed and
+//! nothing collected, and said nothing.
+//! Cause: no command waited for signals, and a set that a command had begun for itself looked like a
+//! session that somebody means to go on with.
+//! Fix: a signal gives up what the command began (`interrupt.rs`); the manifest says that a set was
+//! begun for one command alone, so that a collection gives it up after a kill.
+
+use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Output;
+
+use crate::esker::Esker;
+
+const KILL: i32 = 9;
+const INT: i32 = 2;
+const TERM: i32 = 15;
+
+/// Runs the command once for each of its requests, at which `signal` ends it, then `check`; at last
+/// it succeeds. Every `step`th request is enough where there are many.
+fn at_every_request<A: AsRef<OsStr>>(
+    esker: &Esker,
+    signal: i32,
+    step: usize,
+    arguments: &[A],
+    mut check: impl FnMut(&str),
+) {
+    for request in (1..).step_by(step) {
+        let mut command = esker.command(arguments);
+        command.env("ESKER_TEST_SIGNAL", format!("{signal}:{request}"));
+        let Output { status, stderr, .. } = command.output().expect("the binary runs");
+        let said = String::from_utf8_lossy(&stderr).into_owned();
+        if status.signal() == Some(signal) {
+            assert_eq!(said.contains("interrupted: "), signal != KILL, "{request}: {said}");
+            check(&said);
+            continue;
+        }
+        assert!(status.success() && request > 1, "{request}: {status:?} {said}");
+        return;
+    }
+}
+
+/// Names of the store, after a collection that leaves no session.
+fn names_left(esker: &Esker) -> Vec<String> {
+    esker.ok(["gc", "--grace", "0s"]);
+    assert_eq!(esker.ok(["session", "list"]), "");
+    let names = esker.json(["names"]);
+    names.iter().map(|name| name["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+/// The command either publishes `new`, of which `shown` is what `ls` prints, or leaves nothing.
+fn publishes_or_leaves_nothing(esker: &Esker, new: &str, shown: &str, arguments: &[&str]) {
+    let before = names_left(esker);
+    let sets = esker.json(["log"]).len();
+    for (signal, step) in [(INT, 1), (KILL, 1), (TERM, 7)] {
+        at_every_request(esker, signal, step, arguments, |_| {
+            let names = names_left(esker);
+            if names.iter().any(|name| name == new) {
+                assert_eq!(esker.ok(["ls", new]), shown);
+                esker.ok(["delete", new]);
+                esker.ok(["gc", "--grace", "0s"]);
+            }
+            assert_eq!(names_left(esker), before);
+            assert_eq!(esker.json(["log"]).len(), sets);
+        });
+        esker.ok(["delete", new]);
+        assert_eq!(names_left(esker), before);
+    }
+    assert!(esker.ok(["verify"]).starts_with("sound"));
+}
+
+#[test]
+fn an_import_publishes_or_leaves_nothing() {
+    let esker = Esker::new();
+    esker.publish("base", &[("a", "1"), ("d/b", "2")]);
+    let import = ["import", "tree-base", "new", "--base", "base"];
+    publishes_or_leaves_nothing(&esker, "new", "a\nd\n", &import);
+}
+
+#[test]
+fn a_change_of_a_name_publishes_or_leaves_nothing() {
+    let esker = Esker::new();
+    esker.publish("base", &[("a", "1"), ("d/b", "2")]);
+    let remove = ["rm", "base:/a", "--as", "new"];
+    publishes_or_leaves_nothing(&esker, "new", "d\n", &remove);
+}
+
+#[test]
+fn a_squash_publishes_or_leaves_nothing() {
+    let esker = Esker::new();
+    esker.publish("base", &[("a", "1"), ("d/b", "2")]);
+    esker.ok(["mkdir", "base:/e", "--as", "top"]);
+    let squash = ["squash", "top", "--as", "new", "--threads", "1"];
+    publishes_or_leaves_nothing(&esker, "new", "a\nd\ne\n", &squash);
+}
+
+#[test]
+fn an_import_of_records_publishes_or_leaves_nothing() {
+    let esker = Esker::new();
+    std::fs::write(esker.path("records"), [7; 64]).expect("a file");
+    let import = ["imd", "import", "new:/p", "--record-bytes", "16", "--key", "0:u64", "records"];
+    publishes_or_leaves_nothing(&esker, "new", "p\n", &import);
+}
+
+/// What an import into a session has done is kept, and the same command again does the rest. Each
+/// time in a session of its own: in one the number of requests would grow with what is kept.
+#[test]
+fn an_import_into_a_session_goes_on_where_it_was_interrupted() {
+    let esker = Esker::new();
+    esker.publish("base", &[("a", "1"), ("d/b", "2")]);
+    for (signal, step) in [(INT, 1), (KILL, 4)] {
+        for request in (1..).step_by(step) {
+            let id = esker.ok(["session", "begin"]).trim().to_owned();
+            let import = ["import", "tree-base", &format!("{id}:/in")];
+            let mut command = esker.command(import);
+            command.env("ESKER_TEST_SIGNAL", format!("{signal}:{request}"));
+            let Output { status, stderr, .. } = command.output().expect("the binary runs");
+            let said = String::from_utf8_lossy(&stderr).into_owned();
+            assert!(status.success() || status.signal() == Some(signal), "{status:?} {said}");
+            if signal == INT && !status.success() {
+                assert!(said.contains("the same command again"), "{said}");
+            }
+            esker.ok(["gc", "--grace", "0s"]);
+            assert!(esker.ok(["session", "list"]).contains(&id));
+            esker.ok(import);
+            let files = [format!("{id}:/in/a"), format!("{id}:/in/d/b")];
+            assert_eq!(esker.ok(["cat", &files[0], &files[1]]), "12");
+            esker.ok(["session", "drop", &id]);
+            if status.success() {
+                break;
+            }
+        }
+    }
+    assert!(esker.ok(["verify"]).starts_with("sound"));
+}
+
+#[test]
+fn what_keeps_a_store_in_order_can_be_interrupted_anywhere() {
+    let esker = Esker::new();
+    esker.publish("base", &[("a", "1"), ("d/b", "2")]);
+    let sound = || {
+        assert_eq!(esker.ok(["cat", "base:/a"]), "1");
+        assert!(esker.ok(["verify"]).starts_with("sound"));
+    };
+    at_every_request(&esker, INT, 1, &["verify"], |said| {
+        assert!(said.contains("nothing was changed"), "{said}");
+    });
+    esker.publish("gone", &[("c", "3")]);
+    esker.ok(["delete", "gone"]);
+    at_every_request(&esker, INT, 1, &["gc", "--grace", "0s"], |said| {
+        assert!(said.contains("frees the rest"), "{said}");
+        sound();
+    });
+    let id = esker.ok(["session", "begin", "--base", "base"]).trim().to_owned();
+    for name in ["x", "y"] {
+        esker.ok(["mkdir".into(), format!("{id}:/{name}")]);
+    }
+    esker.ok(["publish", &id, "runs"]);
+    at_every_request(&esker, INT, 1, &["compact", "runs"], |said| {
+        assert!(said.contains("as it was"), "{said}");
+        assert_eq!(esker.ok(["ls", "runs"]), "a\nd\nx\ny\n");
+        sound();
+    });
+}
