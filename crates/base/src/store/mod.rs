@@ -28,7 +28,7 @@ pub use self::coalesce::{RUN_BYTES_MAX, runs};
 pub use self::counted::{CountedStore, Counts};
 pub use self::fault::{Effect, FaultStore};
 pub use self::memory::MemoryStore;
-pub use self::posix::PosixStore;
+pub use self::posix::{PosixStore, StoreSharing};
 #[cfg(feature = "s3")]
 pub use self::s3::S3Store;
 use crate::{Error, Kind, Result};

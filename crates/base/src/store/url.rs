@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use super::identity::Identity;
 use super::name::UNFINISHED;
 use super::posix::check_file_system;
-use super::{MemoryStore, PosixStore, SharedStore, Store};
+use super::{MemoryStore, PosixStore, SharedStore, Store, StoreSharing};
 use crate::{Error, Kind, Random, Result};
 
 const MEMORY: &str = "memory:";
@@ -69,14 +69,34 @@ pub fn open(url: &str) -> Result<SharedStore> {
 /// file system lacks what a store needs, `Invalid` for a URL that names no kind of store, `Denied`
 /// and `Unavailable` as the store answers.
 pub fn init(url: &str) -> Result<SharedStore> {
-    let store: SharedStore = match Location::parse(url)? {
+    make(url, None)
+}
+
+/// As [`init`], for a store in a directory that the directory's group reads and writes, whatever
+/// umasks its members have.
+///
+/// # Errors
+/// As [`init`]; `Invalid` for a store that is no directory, `Denied` if this user is in another group
+/// than an existing directory.
+pub fn init_shared(url: &str, sharing: StoreSharing) -> Result<SharedStore> {
+    make(url, Some(sharing))
+}
+
+fn make(url: &str, sharing: Option<StoreSharing>) -> Result<SharedStore> {
+    let location = Location::parse(url)?;
+    if sharing.is_some() && !matches!(location, Location::Directory(_)) {
+        let what = "only a directory has a group to share it with; the owner of a bucket says who \
+                    may use it";
+        return Err(Error::new(Kind::Invalid, format!("share {url}: {what}")));
+    }
+    let store: SharedStore = match location {
         Location::Directory(path) => {
             make_durable(&path)?;
-            let store = Arc::new(PosixStore::new(&path)?);
-            refuse_marked(&*store)?;
+            refuse_marked(&PosixStore::new(&path)?)?;
             refuse_used_directory(&path)?;
             check_file_system(&path)?;
-            store
+            sharing.map_or(Ok(()), |sharing| sharing.give_to(&path))?;
+            Arc::new(PosixStore::new(&path)?)
         }
         Location::Memory(name) => memory(&name),
         Location::S3 { bucket, prefix } => s3(&bucket, &prefix)?,

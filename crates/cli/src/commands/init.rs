@@ -1,8 +1,8 @@
 //! `esker init`: makes a store.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use esker_base::Result;
-use esker_base::store::{identity, url};
+use esker_base::store::{StoreSharing, identity, url};
 use serde_json::json;
 
 use crate::context::Context;
@@ -11,18 +11,56 @@ use crate::context::Context;
 ///
 /// The place must be empty or new. A store on a parallel file system must be on one that every
 /// process sees the same way; one on S3 must support conditional writes (`If-None-Match`).
+///
+/// With --shared the group of the directory works in the store too, whatever umasks its members
+/// have: the directory gets the set-group-id bit, and all that is made in it gets its group and
+/// permission bits. Make the directory before, and give it to the group by `chgrp`, where that is
+/// not your own.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker init --store /scratch/store
+  mkdir /scratch/lab && chgrp lab /scratch/lab && esker init --shared --store /scratch/lab
   esker init --store s3://bucket/prefix")]
-pub struct Init {}
+pub struct Init {
+    /// Let the directory's group read and write the store; with --shared=world all others read it
+    #[arg(
+        long,
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "group",
+        value_name = "WHO"
+    )]
+    shared: Option<SharedWith>,
+}
+
+/// Who uses a store beside its owner.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SharedWith {
+    /// The group reads and writes
+    Group,
+    /// The group reads and writes, all others read
+    World,
+}
+
+impl From<SharedWith> for StoreSharing {
+    fn from(shared: SharedWith) -> Self {
+        match shared {
+            SharedWith::Group => Self::Group,
+            SharedWith::World => Self::World,
+        }
+    }
+}
 
 impl Init {
     /// Makes the store.
     pub fn run(self, context: &Context) -> Result<()> {
         let url = context.store_url();
-        let store = url::init(url)?;
+        let store = match self.shared {
+            None => url::init(url)?,
+            Some(shared) => url::init_shared(url, shared.into())?,
+        };
         if context.out.is_json() {
             let identity = identity::Identity::read(&*store)?;
             let made = json!({"store": store.url(), "id": identity.id, "format": identity.format});

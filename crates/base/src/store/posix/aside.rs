@@ -48,7 +48,12 @@ impl Asides {
             match made {
                 Ok(file) => {
                     let directories = Arc::clone(&self.directories);
-                    return Ok(Aside { directories, name, file, moved: false });
+                    let aside = Aside { directories, name, file, moved: false };
+                    if let Some(shared) = self.directories.shared() {
+                        let given = shared.give_to_file(&aside.file);
+                        given.map_err(|errno| failed("share", &aside.path(), errno))?;
+                    }
+                    return Ok(aside);
                 }
                 // A forked child shares its parent's randomness.
                 Err(Errno::EXIST) => *self.random.lock() = Random::from_system(),
@@ -148,7 +153,7 @@ impl Drop for Aside {
     }
 }
 
-/// Removes aside files last written before `before_ns`; returns how many.
+/// Removes what was made aside and last changed before `before_ns`; returns how many.
 pub(super) fn sweep(directories: &Directories, before_ns: u64) -> Result<u64> {
     let path = directories.path_of(UNFINISHED);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -162,12 +167,20 @@ pub(super) fn sweep(directories: &Directories, before_ns: u64) -> Result<u64> {
     for entry in entries {
         let entry = entry.map_err(|errno| failed("sweep", &path, errno))?;
         let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
         let Ok(stat) = statat(tmp.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if is_file && modified_ns(&stat) < before_ns {
-            match unlinkat(&tmp, name, AtFlags::empty()) {
+        let flags = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => AtFlags::empty(),
+            // One of a shared store, before it is moved.
+            FileType::Directory => AtFlags::REMOVEDIR,
+            _ => continue,
+        };
+        if modified_ns(&stat) < before_ns {
+            match unlinkat(&tmp, name, flags) {
                 Ok(()) => removed += 1,
-                Err(Errno::NOENT) => {}
+                Err(Errno::NOENT | Errno::NOTEMPTY) => {}
                 Err(errno) => return Err(failed("sweep", &path, errno)),
             }
         }

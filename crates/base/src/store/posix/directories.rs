@@ -17,6 +17,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::beneath;
 use super::failure::failed;
+use super::sharing::SharedModes;
 use crate::Result;
 
 /// Directories kept open: writers use few (one of each kind in a change set).
@@ -29,6 +30,7 @@ const ATTEMPTS_MAX: u32 = 100;
 pub(super) struct Directories {
     path: PathBuf,
     root: Arc<OwnedFd>,
+    shared: Option<SharedModes>,
     /// Directories that exist and would after power loss, by path below the root.
     durable: Cache<String, Arc<OwnedFd>>,
 }
@@ -39,7 +41,9 @@ impl Directories {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty()))
             .map_err(|errno| failed("open", &path, errno))?;
-        Ok(Self { path, root: Arc::new(root), durable: Cache::new(OPEN_MAX) })
+        let shared =
+            SharedModes::of_store(root.as_fd()).map_err(|errno| failed("open", &path, errno))?;
+        Ok(Self { path, root: Arc::new(root), shared, durable: Cache::new(OPEN_MAX) })
     }
 
     /// The root's descriptor.
@@ -50,6 +54,11 @@ impl Directories {
     /// The root's path.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The modes of what is made in the store, if it is shared; else umasks decide.
+    pub(super) fn shared(&self) -> Option<SharedModes> {
+        self.shared
     }
 
     /// The path of an object, for messages.
@@ -101,7 +110,11 @@ impl Directories {
         }
         let (above, leaf) = split(directory);
         let above = self.durable(above)?;
-        match retry_on_intr(|| mkdirat(&above, leaf, Mode::from_raw_mode(0o777))) {
+        let made = match self.shared {
+            Some(shared) => shared.make_directory(self.root(), above.as_fd(), leaf),
+            None => retry_on_intr(|| mkdirat(&above, leaf, Mode::from_raw_mode(0o777))),
+        };
+        match made {
             // Whoever made it may not have synced it yet.
             Ok(()) | Err(Errno::EXIST) => retry_on_intr(|| fsync(&above))?,
             Err(errno) => return Err(errno),

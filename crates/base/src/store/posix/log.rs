@@ -137,7 +137,8 @@ fn make<T>(
         Ok((file, Arc::clone(fd)))
     });
     let done = made.and_then(|(file, parent)| {
-        done(file, Arc::clone(&parent)).inspect_err(|_| {
+        let shared = directories.shared().map_or(Ok(()), |shared| shared.give_to_file(&file));
+        shared.and_then(|()| done(file, Arc::clone(&parent))).inspect_err(|_| {
             // What stays behind is collected.
             let _ = unlinkat(&parent, leaf, AtFlags::empty());
         })

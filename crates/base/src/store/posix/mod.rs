@@ -19,6 +19,7 @@ mod failure;
 mod log;
 mod open_files;
 mod requirements;
+mod sharing;
 mod walk;
 mod writer;
 
@@ -38,6 +39,7 @@ use self::failure::failed;
 use self::log::PosixLog;
 use self::open_files::OpenFiles;
 pub(super) use self::requirements::check as check_file_system;
+pub use self::sharing::StoreSharing;
 use self::writer::PosixWriter;
 use super::{AppendLog, LogInPlace, ObjectInfo, ObjectWriter, Store, coalesce, name, url};
 use crate::{Error, Kind, Result};

@@ -277,3 +277,59 @@ fn a_log_for_which_there_is_no_descriptor_is_not_made() {
     store.log_in_place("logs/third").expect("it is not there yet");
     store.append_log("logs/second").expect("it is not there yet");
 }
+
+/// Symptom: what one user of a store wrote with umask 077 no other could read.
+/// Cause: umasks decided on the modes of objects.
+/// Fix: where the directory has the set-group-id bit its own permission bits do.
+#[test]
+fn a_shared_store_gives_everything_the_modes_of_its_directory() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let path = directory.path().join("store");
+    let url = path.to_str().expect("UTF-8");
+    let store = url::init_shared(url, StoreSharing::World).expect("init");
+    store.put_if_absent("a/b/object", b"x").expect("put");
+    store.append_log("a/c/log").expect("log").append(b"x").expect("append");
+    let mut writer = store.create("d/written").expect("create");
+    writer.write(b"x").expect("write");
+    writer.finish().expect("finish");
+    let mode = |name: &str| {
+        let metadata = std::fs::metadata(path.join(name)).expect("there");
+        metadata.mode() & 0o7777
+    };
+    for name in ["", "tmp", "a", "a/b", "a/c", "d"] {
+        assert_eq!(mode(name), 0o2775, "{name}");
+    }
+    for name in ["esker.json", "a/b/object", "a/c/log", "d/written"] {
+        assert_eq!(mode(name), 0o664, "{name}");
+    }
+    assert_eq!(std::fs::read_dir(path.join("tmp")).expect("a directory").count(), 0);
+    // Directories that a crash left aside are swept as files are.
+    std::fs::create_dir(path.join("tmp/left")).expect("make");
+    assert_eq!(store.sweep_unfinished(u64::MAX).expect("sweep"), 1);
+    let error = url::init_shared("memory:shared", StoreSharing::Group);
+    assert_eq!(error.expect_err("no directory").kind(), Kind::Invalid);
+}
+
+/// Two writers that make the same directories at a time both find them whole.
+#[test]
+fn directories_of_a_shared_store_are_made_once_by_many() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let url = directory.path().join("store").to_str().expect("UTF-8").to_owned();
+    url::init_shared(&url, StoreSharing::Group).expect("init");
+    std::thread::scope(|scope| {
+        for writer in 0..8 {
+            let url = &url;
+            scope.spawn(move || {
+                // A store of its own knows nothing of what the others made.
+                let store = PosixStore::new(url).expect("open");
+                for round in 0..20 {
+                    let name = format!("round/{round}/deep/{writer}");
+                    store.put_if_absent(&name, b"x").expect("put");
+                }
+            });
+        }
+    });
+    let store = PosixStore::new(&url).expect("open");
+    assert_eq!(store.list_names("round/").expect("list").len(), 20);
+    assert_eq!(store.list("round/").expect("list").len(), 160);
+}

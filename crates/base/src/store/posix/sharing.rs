@@ -1,0 +1,121 @@
+//! Sharing: modes of what is made in a store that several users write.
+//!
+//! A store is shared if its directory has the set-group-id bit. Linux then gives everything in it the
+//! directory's group, and this store gives it the directory's permission bits, whatever umask a
+//! writer has. In any other store a writer's umask decides, as for any file.
+//! Invariant: a directory of a shared store has its mode before others find it. A log gets its mode
+//! right after it was made.
+//! Source: Git's `core.sharedRepository`.
+
+use std::fs::Permissions;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{fchmod, fstat, fsync, mkdirat, openat, renameat, statat, unlinkat};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::store::name::UNFINISHED;
+use crate::{Error, Kind, Random, Result};
+
+/// Who may use a shared store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreSharing {
+    /// Members of the directory's group read and write.
+    Group,
+    /// They do, and everybody reads.
+    World,
+}
+
+impl StoreSharing {
+    /// The mode of the store's directory.
+    const fn mode(self) -> u32 {
+        match self {
+            Self::Group => 0o2770,
+            Self::World => 0o2775,
+        }
+    }
+
+    /// Gives the store's directory at `path`, in which nothing is put yet, its mode.
+    pub(in crate::store) fn give_to(self, path: &Path) -> Result<()> {
+        let failure = |error| Error::io(error, format!("share the directory {}", path.display()));
+        // Trying the file system made it, with a mode by the umask.
+        match std::fs::remove_dir(path.join(UNFINISHED)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failure(error)),
+            _ => {}
+        }
+        std::fs::set_permissions(path, Permissions::from_mode(self.mode())).map_err(failure)?;
+        let mode = std::fs::metadata(path).map_err(failure)?.permissions().mode();
+        if mode & 0o7777 != self.mode() {
+            let what = "its group is none of yours: give it to one that is, by `chgrp`";
+            return Err(Error::new(Kind::Denied, format!("share {}: {what}", path.display())));
+        }
+        Ok(())
+    }
+}
+
+/// Permission bits of everything in a shared store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SharedModes {
+    directory: Mode,
+    file: Mode,
+}
+
+impl SharedModes {
+    /// Those of the store in the directory `root`; none if it is not shared.
+    pub(super) fn of_store(root: BorrowedFd) -> Result<Option<Self>, Errno> {
+        let mode = Mode::from_raw_mode(fstat(root)?.st_mode & 0o7777);
+        let file = mode & Mode::from_raw_mode(0o666);
+        Ok(mode.contains(Mode::SGID).then_some(Self { directory: mode, file }))
+    }
+
+    /// Gives a new file its mode.
+    pub(super) fn give_to_file(self, file: impl AsFd) -> Result<(), Errno> {
+        retry_on_intr(|| fchmod(&file, self.file))
+    }
+
+    /// Makes the directory `leaf` in `above`, in the store at `root`. It is made aside and moved,
+    /// but for the directory of what is made aside.
+    pub(super) fn make_directory(
+        self,
+        root: BorrowedFd,
+        above: BorrowedFd,
+        leaf: &str,
+    ) -> Result<(), Errno> {
+        if leaf == UNFINISHED {
+            mkdirat(above, leaf, Mode::RWXU)?;
+            return self.give_to_directory(above, leaf);
+        }
+        if statat(above, leaf, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            return Err(Errno::EXIST);
+        }
+        let aside = format!("{UNFINISHED}/{:032x}", Random::from_system().u128());
+        match mkdirat(root, &*aside, Mode::RWXU) {
+            // The first thing to be made aside: nothing but directories was made before.
+            Err(Errno::NOENT) => match self.make_directory(root, root, UNFINISHED) {
+                Ok(()) | Err(Errno::EXIST) => mkdirat(root, &*aside, Mode::RWXU),
+                failed => failed,
+            },
+            made => made,
+        }?;
+        let moved = self.give_to_directory(root, &aside).and_then(|()| {
+            // An empty directory that somebody else made meanwhile is replaced: whoever has it open
+            // finds that out and opens this one.
+            retry_on_intr(|| renameat(root, &*aside, above, leaf))
+        });
+        moved.map_err(|errno| {
+            // What stays behind is swept later.
+            let _ = unlinkat(root, &*aside, AtFlags::REMOVEDIR);
+            if errno == Errno::NOTEMPTY { Errno::EXIST } else { errno }
+        })
+    }
+
+    fn give_to_directory(self, above: BorrowedFd, name: &str) -> Result<(), Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = retry_on_intr(|| openat(above, name, flags, Mode::empty()))?;
+        retry_on_intr(|| fchmod(&made, self.directory))?;
+        retry_on_intr(|| fsync(&made))
+    }
+}
