@@ -28,6 +28,8 @@ pub struct Tally {
     links: AtomicU64,
     specials: AtomicU64,
     bytes: AtomicU64,
+    owners_dropped: AtomicU64,
+    attributes_dropped: AtomicU64,
     problem_count: AtomicU64,
     /// Guards the problems that are kept.
     problems: Mutex<Vec<Problem>>,
@@ -48,6 +50,10 @@ pub struct Counts {
     pub specials: u64,
     /// Bytes of regular files.
     pub bytes: u64,
+    /// Exported files whose owner only the superuser can give them; without set-id bits.
+    pub owners_dropped: u64,
+    /// Extended attributes of exported files that only the superuser can give them.
+    pub attributes_dropped: u64,
     /// Problems.
     pub problems: u64,
 }
@@ -72,6 +78,8 @@ impl Tally {
             links: read(&self.links),
             specials: read(&self.specials),
             bytes: read(&self.bytes),
+            owners_dropped: read(&self.owners_dropped),
+            attributes_dropped: read(&self.attributes_dropped),
             problems: read(&self.problem_count),
         }
     }
@@ -104,6 +112,14 @@ impl Tally {
 
     pub(crate) fn bytes(&self, count: usize) {
         self.bytes.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn owner_dropped(&self) {
+        self.owners_dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn attributes_dropped(&self, count: u64) {
+        self.attributes_dropped.fetch_add(count, Ordering::Relaxed);
     }
 
     pub(crate) fn problem(&self, path: &[u8], error: Error) {

@@ -39,6 +39,8 @@ pub fn report(context: &Context, verb: &str, tally: &Tally, seconds: f64) -> Res
             "bytes": counts.bytes,
             "seconds": seconds,
             "entries_per_second": entries_per_second,
+            "owners_dropped": counts.owners_dropped,
+            "attributes_dropped": counts.attributes_dropped,
             "problem_count": counts.problems,
             "problems": shown,
         }))?;
@@ -53,6 +55,19 @@ pub fn report(context: &Context, verb: &str, tally: &Tally, seconds: f64) -> Res
         ))?;
     }
     context.out.flush()?;
+    if counts.owners_dropped > 0 {
+        notice(format!(
+            "{} of other users or groups belong to you now, without set-id bits: only the superuser \
+             can keep owners",
+            text::counted(counts.owners_dropped, "entry"),
+        ));
+    }
+    if counts.attributes_dropped > 0 {
+        notice(format!(
+            "left out {} that only the superuser can set",
+            text::counted(counts.attributes_dropped, "extended attribute"),
+        ));
+    }
     for problem in problems.iter().take(PROBLEMS_SHOWN_MAX) {
         notice(format!("{}: {}", text::printable(&problem.path), problem.error));
     }

@@ -23,12 +23,13 @@ pub(super) fn failure(error: impl Into<std::io::Error>, what: &str) -> Error {
     Error::io(error.into(), what.to_owned())
 }
 
-/// What could not be given although nothing went wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
-    Kept,
-    /// Only the superuser can give files away, and not on every file system.
-    Dropped,
+/// What a file did not get because only the superuser can give it, and not on every file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Dropped {
+    /// Whether the file has another owner or group, and no set-id bits.
+    pub(super) owner: bool,
+    /// How many extended attributes are missing.
+    pub(super) attributes: u64,
 }
 
 /// A handle of a file that the export has made.
@@ -80,12 +81,12 @@ impl FileHandle<'_> {
 }
 
 /// Gives the file behind `handle` the attributes of `inode`.
-pub(super) fn give(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result<Owner> {
-    let owner = give_owner(handle, inode, identity)?;
-    let xattrs = give_xattrs(handle, inode);
+pub(super) fn give(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result<Dropped> {
+    let is_owner_kept = give_owner(handle, inode, identity)?;
+    let xattrs = give_xattrs(handle, inode, identity);
     if inode.kind() != Some(FileKind::Symlink) {
         let mut mode = inode.mode;
-        if owner == Owner::Dropped {
+        if !is_owner_kept {
             // A program must not lend rights that its former owner meant to lend.
             mode &= !0o6000;
         }
@@ -98,31 +99,37 @@ pub(super) fn give(handle: FileHandle, inode: &Inode, identity: &Identity) -> Re
         last_modification: timespec(inode.mtime_ns),
     };
     handle.set_times(&times).map_err(|error| failure(error, "set its times"))?;
-    xattrs.map(|()| owner)
+    xattrs.map(|attributes| Dropped { owner: !is_owner_kept, attributes })
 }
 
-fn give_owner(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result<Owner> {
+/// Whether the file has the owner and group of `inode`.
+fn give_owner(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result<bool> {
     let (uid, gid) = (Uid::from_raw(inode.uid), Gid::from_raw(inode.gid));
     if identity.is_root() {
         return match handle.set_owner(Some(uid), Some(gid)) {
-            Ok(()) => Ok(Owner::Kept),
+            Ok(()) => Ok(true),
             // Network file systems and user namespaces know superusers who may not.
-            Err(Errno::PERM | Errno::INVAL) => Ok(Owner::Dropped),
+            Err(Errno::PERM | Errno::INVAL) => Ok(false),
             Err(error) => Err(failure(error, "set its owner")),
         };
     }
     let joined = identity.is_member(inode.gid) && handle.set_owner(None, Some(gid)).is_ok();
-    Ok(if joined && identity.uid == inode.uid { Owner::Kept } else { Owner::Dropped })
+    Ok(joined && identity.uid == inode.uid)
 }
 
-fn give_xattrs(handle: FileHandle, inode: &Inode) -> Result<()> {
+/// Returns how many attributes the file did not get because they are the superuser's to give.
+fn give_xattrs(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result<u64> {
+    let mut dropped = 0;
     for (name, value) in xattr::decode(&inode.xattrs)? {
-        handle.set_xattr(&name, &value).map_err(|error| {
-            let name = String::from_utf8_lossy(&name);
-            failure(error, &format!("set its extended attribute {name}"))
-        })?;
+        match handle.set_xattr(&name, &value) {
+            Err(Errno::PERM) if !identity.is_root() && !name.starts_with(b"user.") => dropped += 1,
+            given => given.map_err(|error| {
+                let name = String::from_utf8_lossy(&name);
+                failure(error, &format!("set its extended attribute {name}"))
+            })?,
+        }
     }
-    Ok(())
+    Ok(dropped)
 }
 
 fn timespec(ns: u64) -> Timespec {

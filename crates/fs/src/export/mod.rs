@@ -17,7 +17,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use esker_base::{Error, Kind, Result};
@@ -25,7 +24,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode};
 
-use self::attributes::{FileHandle, Owner, failure};
+use self::attributes::{FileHandle, failure};
 use self::destination::{Destination, DirHandle, MadeIndex};
 use crate::inode::{FileKind, Inode};
 use crate::namespace::{Follow, Namespace};
@@ -62,7 +61,6 @@ struct Job {
 struct Export<'a> {
     namespace: &'a Namespace,
     tally: &'a Tally,
-    owners_dropped: AtomicBool,
     /// Guards the error that ends the export.
     failure: Mutex<Option<Error>>,
 }
@@ -81,8 +79,8 @@ impl Namespace {
     /// Writes what is at `start`, with all that is in it, to `target`, which does not exist or is
     /// an empty directory. What could not be exported is in `tally`.
     ///
-    /// Owners are kept for the superuser only, and set-id bits only with their owner. Holes become
-    /// holes. Nothing is synced.
+    /// Owners are kept for the superuser only, and set-id bits only with their owner; `tally` counts
+    /// the files of others. Holes become holes. Nothing is synced.
     /// Cost: a listing of each directory, and the reads of every file that is not in its inode.
     ///
     /// # Errors
@@ -98,12 +96,7 @@ impl Namespace {
         let found = self.find(start, Follow::Yes)?;
         let mut destination = Destination::new(target)?;
         destination.check_free(found.inode.is_directory())?;
-        let export = Export {
-            namespace: self,
-            tally,
-            owners_dropped: AtomicBool::new(false),
-            failure: Mutex::default(),
-        };
+        let export = Export { namespace: self, tally, failure: Mutex::default() };
         let (sender, receiver) = sync_channel(JOBS_MAX);
         let receiver = Mutex::new(receiver);
         let mut linked = LinkedNames::default();
@@ -238,7 +231,7 @@ impl Export<'_> {
             FileKind::File => {
                 let file = self.content(job)?;
                 self.tally.file();
-                return self.give(&job.path, FileHandle::Open(file.as_fd()), &job.inode);
+                return self.give(FileHandle::Open(file.as_fd()), &job.inode);
             }
             FileKind::Symlink => FileType::Symlink,
             FileKind::Fifo => FileType::Fifo,
@@ -265,7 +258,7 @@ impl Export<'_> {
             FileType::Symlink => self.tally.symlink(),
             _ => self.tally.special(),
         }
-        self.give(&job.path, FileHandle::Path(handle.as_fd()), &job.inode)
+        self.give(FileHandle::Path(handle.as_fd()), &job.inode)
     }
 
     /// Makes a regular file with its content.
@@ -302,13 +295,12 @@ impl Export<'_> {
         Ok(())
     }
 
-    fn give(&self, path: &Path, handle: FileHandle, inode: &Inode) -> Result<()> {
-        let owner = attributes::give(handle, inode, self.namespace.identity())?;
-        if owner == Owner::Dropped && !self.owners_dropped.swap(true, Ordering::Relaxed) {
-            let what = "this and maybe other files now belong to you and have lost set-id bits: \
-                        only the superuser can keep owners";
-            self.tally.problem(path.as_os_str().as_bytes(), Error::new(Kind::Denied, what));
+    fn give(&self, handle: FileHandle, inode: &Inode) -> Result<()> {
+        let dropped = attributes::give(handle, inode, self.namespace.identity())?;
+        if dropped.owner {
+            self.tally.owner_dropped();
         }
+        self.tally.attributes_dropped(dropped.attributes);
         Ok(())
     }
 
@@ -335,7 +327,7 @@ impl Export<'_> {
             let path = destination.path_of(index);
             let given = destination.handle(Some(index)).and_then(|handle| {
                 let inode = &destination.made(index).inode;
-                self.give(&path, FileHandle::Open(handle.as_fd()), inode)
+                self.give(FileHandle::Open(handle.as_fd()), inode)
             });
             self.report(&path, given)?;
         }
