@@ -59,7 +59,8 @@ pub fn status_of(mountpoint: &Path) -> Result<Status> {
     let count = rustix::fs::getxattr(mountpoint, STATUS, &mut bytes).map_err(|errno| {
         none(match errno {
             rustix::io::Errno::NOTCONN => " that still runs; `fusermount3 -u` removes it".into(),
-            _ => format!(" ({errno})"),
+            rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => String::new(),
+            _ => format!(" (ask it for its status: {errno})"),
         })
     })?;
     let status: Value = serde_json::from_slice(&bytes[..count])

@@ -24,6 +24,9 @@ use crate::file::InPlace;
 use crate::front::{Front, Setup};
 use crate::view::View;
 
+/// Through which the kernel asks.
+const DEVICE: &str = "/dev/fuse";
+
 /// How to mount.
 pub struct MountOptions {
     /// What is shown, for `mount` and `df`.
@@ -72,7 +75,7 @@ pub struct Ending {
 /// Whether this machine can mount anything of this kind.
 #[must_use]
 pub fn is_supported() -> bool {
-    std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok()
+    open_device().is_ok()
 }
 
 impl Mount {
@@ -81,19 +84,10 @@ impl Mount {
     /// # Errors
     /// `Invalid` if it is no directory; `Denied` or `Unavailable` as the kernel answers.
     pub fn new(view: View, mountpoint: &Path, options: MountOptions) -> Result<Self> {
-        let failed = |what: &str, error: io::Error| {
-            let context = format!("{what} {}", mountpoint.display());
-            match error.raw_os_error() {
-                Some(2) if !Path::new("/dev/fuse").exists() => {
-                    let context = format!("{context}: this kernel has no /dev/fuse");
-                    Error::new(Kind::Unsupported, context)
-                }
-                _ => Error::io(error, context),
-            }
-        };
+        let io = |what: &str, error| Error::io(error, format!("{what} {}", mountpoint.display()));
         let mountpoint =
-            mountpoint.canonicalize().map_err(|error| failed("find the directory", error))?;
-        let listener = Listener::new().map_err(|error| failed("listen for", error))?;
+            mountpoint.canonicalize().map_err(|error| io("find the directory", error))?;
+        let listener = Listener::new().map_err(|error| io("listen for requests to", error))?;
         let set = view.session().map(|session| session.set().to_string());
         let status = listener.status(&options.name, set);
         let config = config_of(&view, &options);
@@ -107,7 +101,7 @@ impl Mount {
         };
         let front = Arc::new(Front::new(view, setup));
         let session = fuser::Session::new(Driver(front.clone()), &mountpoint, &config)
-            .map_err(|error| failed("mount at", error))?;
+            .map_err(|error| failed("mount at", &mountpoint, &error))?;
         let is_first = front.notifier.set(session.notifier()).is_ok();
         assert!(is_first, "a front is mounted once");
         let shared = Shared { front, mountpoint, listener, asker: Mutex::default() };
@@ -193,10 +187,7 @@ impl Shared {
     fn unmount(&self, flags: UnmountFlags) -> Result<()> {
         match rustix::mount::unmount(&self.mountpoint, flags) {
             Ok(()) => Ok(()),
-            Err(rustix::io::Errno::BUSY) => {
-                let context = "somebody uses the mount: leave it and close its files first";
-                Err(Error::new(Kind::Conflict, context))
-            }
+            Err(rustix::io::Errno::BUSY) => Err(in_use()),
             // Only the superuser may; the helper of the FUSE package does it for its owner.
             Err(rustix::io::Errno::PERM) => self.unmount_by_helper(flags),
             Err(errno) => Err(Error::io(errno.into(), "unmount")),
@@ -215,6 +206,11 @@ impl Shared {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        // The helper's exit code is the same for all reasons, and it has no translations.
+        let busy = io::Error::from(rustix::io::Errno::BUSY).to_string();
+        if busy.starts_with(said.rsplit(": ").next().unwrap_or_default()) {
+            return Err(in_use());
+        }
         Err(Error::new(Kind::Conflict, said))
     }
 
@@ -269,6 +265,34 @@ fn answer_kernel(session: fuser::Session<Driver>, ended: &Sender<io::Result<()>>
         Err(error) => Err(error),
     };
     let _ = ended.send(ran);
+}
+
+fn in_use() -> Error {
+    Error::new(Kind::Conflict, "somebody uses the mount: leave it and close its files first")
+}
+
+/// The error of the system call `what` ("mount at") of a mount at `mountpoint`.
+fn failed(what: &str, mountpoint: &Path, error: &io::Error) -> Error {
+    let place = format!("{what} {}", mountpoint.display());
+    if !Path::new(DEVICE).exists() {
+        let context = format!("{place}: this machine has no {DEVICE}: load the module `fuse`");
+        return Error::new(Kind::Unsupported, context);
+    }
+    match open_device() {
+        Err(denied) if Kind::of_io(&denied) == Kind::Denied => {
+            let context = format!(
+                "{place}: you may not open {DEVICE}: ask the administrator for mode 666, or for its \
+                 group"
+            );
+            Error::new(Kind::Denied, context)
+        }
+        // What helpers say ends with a line feed.
+        _ => Error::new(Kind::of_io(error), format!("{place}: {}", error.to_string().trim())),
+    }
+}
+
+fn open_device() -> io::Result<std::fs::File> {
+    std::fs::File::options().read(true).write(true).open(DEVICE)
 }
 
 fn config_of(view: &View, options: &MountOptions) -> Config {
