@@ -105,6 +105,8 @@ pub struct Change {
     pub session: Session,
     repository: Repository,
     new_name: Option<String>,
+    /// The snapshot below the changes, as the user wrote it.
+    base: Option<String>,
     is_ours: bool,
 }
 
@@ -132,7 +134,8 @@ impl Change {
             }
             (Stack::Set(_), _) => (repository.resume(set_of(&repository, stack)?, options)?, false),
         };
-        Ok(Self { session, repository, new_name, is_ours })
+        let base = is_ours.then(|| stack.to_string());
+        Ok(Self { session, repository, new_name, base, is_ours })
     }
 
     /// Begins a session on top of `bases` to be published as `new_name`.
@@ -145,7 +148,8 @@ impl Change {
         let repository = context.repository()?;
         check_free(&repository, new_name)?;
         let session = repository.begin(bases, settings.options(context).private())?;
-        Ok(Self { session, repository, new_name: Some(new_name.to_owned()), is_ours: true })
+        let base = bases.first().map(|set| format!("@{set}"));
+        Ok(Self { session, repository, new_name: Some(new_name.to_owned()), base, is_ours: true })
     }
 
     /// Runs `work` in the session, then publishes or flushes it. If `work` fails, a session that
@@ -160,6 +164,7 @@ impl Change {
     /// As [`Change::run`], without a word about what was published.
     pub fn run_silently<T>(self, work: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
         let done = work(&self.session);
+        let base = self.base.clone();
         let finished = match &done {
             Ok(_) => self.finish(),
             Err(_) if self.is_ours => {
@@ -168,7 +173,10 @@ impl Change {
             }
             Err(_) => self.session.end(),
         };
-        let done = done?;
+        let done = done.map_err(|error| match base {
+            Some(base) if error.kind() == Kind::Denied => over_others(&base, &error),
+            _ => error,
+        })?;
         finished.map(|()| done)
     }
 
@@ -201,6 +209,15 @@ impl Change {
             notice(format!("could not give up session @{}: {error}", self.session.set()));
         }
     }
+}
+
+/// What to do about mode bits of the snapshot `base` that denied a change.
+fn over_others(base: &str, error: &Error) -> Error {
+    let advice = format!(
+        "{base} has it from a user who does not let you change it; publish a tree of your own and \
+         lay it over by `esker publish --base OWN --base {base} NEWNAME`"
+    );
+    Error::new(error.kind(), format!("{error}: {advice}"))
 }
 
 /// Fails if `name` is taken or no name.

@@ -22,10 +22,12 @@ pub struct ModeClause {
     bits: u32,
     /// Whether `X` was among the permissions.
     executes_if_any: bool,
+    /// Whose permissions there are now to take too: by how far their bits are shifted.
+    copied: Option<u32>,
 }
 
 impl ModeChange {
-    /// Reads a mode such as `644`, `u+x`, `go-w,a+X` or `g=rx`.
+    /// Reads a mode such as `644`, `u+x`, `go-w,a+X`, `g=rx` or `g=u`.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with(|digit: char| digit.is_ascii_digit()) {
             return quantity::mode(text).map(Self::Octal);
@@ -61,8 +63,13 @@ impl ModeClause {
             };
         }
         let operator = text[at..].chars().next()?;
-        let mut clause =
-            Self { who: (at > 0).then_some(who), operator, bits: 0, executes_if_any: false };
+        let mut clause = Self {
+            who: (at > 0).then_some(who),
+            operator,
+            bits: 0,
+            executes_if_any: false,
+            copied: None,
+        };
         for permission in text[at + 1..].chars() {
             clause.bits |= match permission {
                 'r' => 0o444,
@@ -70,6 +77,14 @@ impl ModeClause {
                 'x' => 0o111,
                 's' => 0o6000,
                 't' => 0o1000,
+                'u' | 'g' | 'o' if text.len() == at + 2 => {
+                    clause.copied = Some(match permission {
+                        'u' => 6,
+                        'g' => 3,
+                        _ => 0,
+                    });
+                    0
+                }
                 'X' => {
                     clause.executes_if_any = true;
                     0
@@ -82,7 +97,9 @@ impl ModeClause {
 
     fn apply(self, mode: u32, is_directory: bool, umask: u32) -> u32 {
         let executes = self.executes_if_any && (is_directory || mode & 0o111 != 0);
-        let bits = self.bits | if executes { 0o111 } else { 0 };
+        // The same three bits for each class.
+        let copied = self.copied.map_or(0, |shift| (mode >> shift & 7) * 0o111);
+        let bits = self.bits | copied | if executes { 0o111 } else { 0 };
         // The sticky bit is everybody's.
         let who = self.who.unwrap_or(0o7777 & !umask) | 0o1000;
         match self.operator {
@@ -112,12 +129,16 @@ mod tests {
             ("+t", 0o777, 0o1777),
             ("a+X", 0o644, 0o644),
             ("a+X", 0o744, 0o755),
+            ("g=u", 0o640, 0o660),
+            ("g=u,o=g", 0o700, 0o777),
+            ("o-u", 0o467, 0o463),
+            ("g+o", 0o604, 0o644),
         ] {
             let change = ModeChange::parse(text).expect(text);
             assert_eq!(change.apply(mode, false, 0o022), changed, "{text}");
         }
         assert_eq!(ModeChange::parse("a+X").expect("a mode").apply(0o600, true, 0), 0o711);
-        for text in ["", "x", "888", "u+q", "u", "+x,", "17777"] {
+        for text in ["", "x", "888", "u+q", "u", "g=ur", "g=ru", "+x,", "17777"] {
             assert!(ModeChange::parse(text).is_err(), "{text}");
         }
     }

@@ -112,7 +112,8 @@ pub fn diff(
             dirs = (dirs.0.filter(|_| !loops.0), dirs.1.filter(|_| !loops.1));
         }
         if dirs.0.is_some() || dirs.1.is_some() {
-            frames.push(diff.frame(dirs, path.len())?);
+            let frame = diff.frame(dirs, path.len());
+            frames.push(frame.map_err(|error| error.within(show_path(&path)))?);
         }
     }
     first_loop.map_or(Ok(()), Err)
@@ -214,7 +215,7 @@ impl Diff<'_> {
 
 fn entries(namespace: &Namespace, dir: Option<&Dir>) -> Result<Vec<DirEntry>> {
     let Some(dir) = dir else { return Ok(Vec::new()) };
-    dir.check(namespace.identity(), EXECUTE, b"directory")?;
+    dir.check(namespace.identity(), EXECUTE, b"list the directory")?;
     let mut entries = namespace.read_dir(dir, &DirCursor::default(), usize::MAX)?;
     entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     Ok(entries)

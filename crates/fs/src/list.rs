@@ -171,7 +171,7 @@ impl Namespace {
         visit: &mut dyn FnMut(&EntryView) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         dir.check_alive()?;
-        dir.check(self.identity(), READ, b"directory")?;
+        dir.check(self.identity(), READ, b"list the directory")?;
         self.list_unchecked(dir, cursor, visit)
     }
 

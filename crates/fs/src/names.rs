@@ -46,13 +46,20 @@ pub fn check(name: &str) -> Result<()> {
         );
         return Err(Error::new(Kind::TooLarge, context));
     }
-    let good = |letter: char| letter.is_alphanumeric() || "._-+@=,".contains(letter);
-    if name.is_empty() || name.starts_with(['.', '-', '@']) || !name.chars().all(good) {
-        let context =
-            format!("{name:?} cannot be published; use letters, digits and . _ - + @ = ,");
-        return Err(Error::new(Kind::Invalid, context));
-    }
-    Ok(())
+    let is_bad = |letter: &char| !letter.is_alphanumeric() && !"._-+@=,".contains(*letter);
+    let why = match name.chars().next() {
+        None => "it is empty".to_owned(),
+        Some(first @ ('.' | '-' | '@')) => format!("it begins with {first:?}"),
+        _ => match name.chars().find(is_bad) {
+            None => return Ok(()),
+            Some(bad) => format!("it has {bad:?} in it"),
+        },
+    };
+    let context = format!(
+        "{name:?} cannot be the name of a snapshot: {why}; names have letters, digits and \
+         . _ - + @ = , and begin with none of . - @"
+    );
+    Err(Error::new(Kind::Invalid, context))
 }
 
 /// Lets `name` stand for `set`. One write; durable once it returns. Where the write fails though it

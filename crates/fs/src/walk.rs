@@ -92,7 +92,7 @@ impl Frame {
             let Some(cursor) = self.cursor.take() else {
                 return Ok(None);
             };
-            self.dir.check(namespace.identity(), EXECUTE, b"directory")?;
+            self.dir.check(namespace.identity(), EXECUTE, b"list the directory")?;
             let limit = if order == Order::Name { usize::MAX } else { PAGE_ENTRIES };
             let mut page = namespace.read_dir(&self.dir, &cursor, limit)?;
             if page.len() == limit {

@@ -103,7 +103,7 @@ impl Segment {
             let batches = shape.batches()?;
             let written = File::create(path)
                 .and_then(|file| dump(shape.clients, &batches, &mut BufWriter::new(file)));
-            return written.map_err(|error| Error::io(error, path.display().to_string()));
+            return written.map_err(|error| Error::io(error, format!("write {}", path.display())));
         }
         let options: TreeOptions = self.settings.options(context).tree;
         show(context, &segment(&context.store_or_new()?, &shape, self.descriptors, options)?)

@@ -20,7 +20,7 @@ Examples:
   esker chmod 600 headers:/secret --as closed
   esker chmod -R go-w,a+X @3f2a:/tree")]
 pub struct Chmod {
-    /// Permission bits in octal, or changes such as u+x or go-w
+    /// Permission bits in octal, or changes such as u+x, go-w or g=u
     #[arg(value_name = "MODE", value_parser = ModeChange::parse, allow_hyphen_values = true)]
     mode: ModeChange,
     /// What to change, all in one name or session

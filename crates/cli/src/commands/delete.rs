@@ -4,6 +4,7 @@ use clap::Args;
 use esker_base::Result;
 
 use crate::context::Context;
+use crate::progress;
 
 /// Take published names back
 ///
@@ -22,7 +23,8 @@ pub struct Delete {
 impl Delete {
     /// Deletes them.
     pub fn run(self, context: &Context) -> Result<()> {
-        let repository = context.repository()?;
-        self.names.iter().try_for_each(|name| repository.delete(name))
+        progress::watch_store(context, "delete:", |repository| {
+            self.names.iter().try_for_each(|name| repository.delete(name))
+        })
     }
 }

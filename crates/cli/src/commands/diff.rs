@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use clap::Args;
 use esker_base::Result;
 use esker_fs::diff::{Aspect, Difference, diff};
+use esker_fs::repository::Repository;
 use serde_json::json;
 
 use crate::context::Context;
 use crate::location::Location;
-use crate::text;
+use crate::{progress, text};
 
 /// Show what differs between two trees
 ///
@@ -41,11 +42,8 @@ pub struct Diff {
 impl Diff {
     /// Compares.
     pub fn run(self, context: &Context) -> Result<ExitCode> {
-        let repository = context.repository()?;
-        let before = context.view(&repository, &self.before.stack)?;
-        let after = context.view(&repository, &self.after.stack)?;
         let (mut added, mut deleted, mut modified) = (0u64, 0u64, 0u64);
-        diff((&before, &self.before.path), (&after, &self.after.path), &mut |difference| {
+        let mut count = |difference: &Difference| {
             if self.ignore_times && difference.aspects == [Aspect::Time] {
                 return Ok(());
             }
@@ -55,7 +53,18 @@ impl Diff {
                 _ => modified += 1,
             }
             if self.summarize { Ok(()) } else { show(context, difference) }
-        })?;
+        };
+        let mut compare = |repository: &Repository| {
+            let before = context.view(repository, &self.before.stack)?;
+            let after = context.view(repository, &self.after.stack)?;
+            diff((&before, &self.before.path), (&after, &self.after.path), &mut count)
+        };
+        // Lines of differences on the same terminal say how far it has come.
+        if context.out.is_terminal() && !self.summarize {
+            compare(&context.repository()?)?;
+        } else {
+            progress::watch_store(context, "diff:", compare)?;
+        }
         if self.summarize {
             if context.out.is_json() {
                 let counts = json!({"added": added, "deleted": deleted, "modified": modified});

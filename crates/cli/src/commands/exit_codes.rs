@@ -33,6 +33,13 @@ pub const MEANINGS: &[(Kind, &str)] = &[
     (Kind::TooManyOpenFiles, "too many files are open: raise `ulimit -n`"),
 ];
 
+/// Exit codes that are no kind of error.
+const OTHERS: &[(u8, &str, &str)] = &[
+    (0, "Success", "success"),
+    (1, "Differs", "`diff --exit-code` found differences"),
+    (2, "Usage", "wrong usage: an unknown option, a missing argument, no store"),
+];
+
 /// List exit codes
 ///
 ///  0  success
@@ -70,10 +77,13 @@ pub struct ExitCodes {}
 impl ExitCodes {
     /// Lists them.
     pub fn run(self, context: &Context) -> Result<()> {
-        for (kind, meaning) in MEANINGS {
-            let code = kind.exit_code();
+        let kinds = MEANINGS
+            .iter()
+            .map(|(kind, meaning)| (kind.exit_code(), format!("{kind:?}"), *meaning));
+        let others =
+            OTHERS.iter().map(|(code, kind, meaning)| (*code, (*kind).to_owned(), *meaning));
+        for (code, kind, meaning) in others.chain(kinds) {
             if context.out.is_json() {
-                let kind = format!("{kind:?}");
                 context.out.json(json!({"code": code, "kind": kind, "meaning": meaning}))?;
             } else {
                 context.out.line(format!("{code:>3}  {meaning}"))?;

@@ -13,7 +13,7 @@ use crate::commands::session;
 use crate::context::Context;
 use crate::output::notice;
 use crate::quantity::age_seconds;
-use crate::text;
+use crate::{progress, text};
 
 /// Free what nobody needs
 ///
@@ -52,13 +52,18 @@ impl Gc {
     pub fn run(self, context: &Context) -> Result<()> {
         let options =
             GcOptions { grace: self.grace, dry_run: self.dry_run, scan_data: self.scan_data };
-        let repository = context.repository()?;
         let session_options = SessionSettings::for_few().options(context);
-        let dropped =
-            repository.give_up_left(self.sessions_older_than, self.dry_run, &session_options)?;
-        let report = repository.gc(&options)?;
-        let mut left = repository.open_sessions()?;
-        left.retain(OpenSession::is_left);
+        let (dropped, report, left) = progress::watch_store(context, "gc:", |repository| {
+            let dropped = repository.give_up_left(
+                self.sessions_older_than,
+                self.dry_run,
+                &session_options,
+            )?;
+            let report = repository.gc(&options)?;
+            let mut left = repository.open_sessions()?;
+            left.retain(OpenSession::is_left);
+            Ok((dropped, report, left))
+        })?;
         if context.out.is_json() {
             let sets: Vec<String> = report.sets.iter().map(ToString::to_string).collect();
             return context.out.json(json!({

@@ -39,7 +39,7 @@ pub struct Import {
     /// Name to publish, with the directory to import into, or an open session
     #[arg(value_name = "NAME[:/path]", value_parser = Location::parser())]
     target: Location,
-    /// Build on this snapshot; of several, earlier ones win
+    /// Build on this snapshot, whoever published it; of several, earlier ones win
     #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser())]
     bases: Vec<Stack>,
     /// Threads that read the tree; more help where the source is a network away

@@ -17,6 +17,9 @@ use crate::output::notice;
 use crate::text;
 use crate::users::Users;
 
+/// A directory with more entries is not counted, as in a mount.
+const COUNTED_MAX: usize = 1 << 16;
+
 /// Order of entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Sort {
@@ -34,7 +37,9 @@ enum Sort {
 /// List directories
 ///
 /// One entry a line; of an indexed directory its keys, in the order in which they are stored, unless
-/// -l or -d asks for the entry itself. Times are UTC. In a pipe names are written byte by byte; on a terminal what
+/// -l or -d asks for the entry itself. The size of a directory is the number of its entries, and its
+/// links are 2 and one for each directory in it, as in a mount; 1 and - where they may not be
+/// listed, or are too many. Times are UTC. In a pipe names are written byte by byte; on a terminal what
 /// cannot be shown is escaped.
 #[derive(Args)]
 #[command(
@@ -82,6 +87,12 @@ pub struct Ls {
     /// Other way round
     #[arg(short, long)]
     reverse: bool,
+    /// The id of each file first: the same for all names of one file
+    #[arg(short, long)]
+    inode: bool,
+    /// One entry a line, which is always so
+    #[arg(short = '1')]
+    one: bool,
 }
 
 /// What listing one place needs.
@@ -133,14 +144,15 @@ impl Listing<'_> {
             return self.keys(view, &path, &prefix);
         }
         if self.ls.directory || !found.inode.is_directory() {
-            return self.entry(&path, &path, &found.inode);
+            return self.entry(view, &path, &path, &found.inode);
         }
         let dir = view.dir(&location.path)?;
         let parent = if path == b"/" { Vec::new() } else { path };
         let mut cursor = DirCursor::default();
         let page_entries = if self.ls.sort == Sort::None { 1024 } else { usize::MAX };
         loop {
-            let mut entries = view.read_dir(&dir, &cursor, page_entries)?;
+            let entries = view.read_dir(&dir, &cursor, page_entries);
+            let mut entries = entries.map_err(|error| error.within(location))?;
             let is_last = entries.len() < page_entries;
             if let Some(last) = entries.last() {
                 cursor = DirCursor::after(&last.name);
@@ -149,7 +161,7 @@ impl Listing<'_> {
             self.sort(&mut entries);
             for entry in entries {
                 let path = [&parent[..], b"/", &entry.name].concat();
-                self.entry(&path, &entry.name, &entry.inode)?;
+                self.entry(view, &path, &entry.name, &entry.inode)?;
             }
             if is_last {
                 return Ok(());
@@ -200,7 +212,7 @@ impl Listing<'_> {
                     return Ok(Next::Past);
                 }
                 if visit.depth > 0 || !visit.inode.is_directory() {
-                    self.entry(visit.path, visit.path, visit.inode)?;
+                    self.entry(view, visit.path, visit.path, visit.inode)?;
                 }
                 Ok(Next::Into)
             }
@@ -212,13 +224,16 @@ impl Listing<'_> {
         })
     }
 
-    fn entry(&self, path: &[u8], name: &[u8], inode: &Inode) -> Result<()> {
+    fn entry(&self, view: &Namespace, path: &[u8], name: &[u8], inode: &Inode) -> Result<()> {
         let out = &self.context.out;
         if out.is_json() {
             return out.json(text::entry(path, inode));
         }
+        if self.ls.inode {
+            out.raw(format!("{:032x} ", inode.id).as_bytes())?;
+        }
         if self.ls.long {
-            out.raw(self.columns(inode).as_bytes())?;
+            out.raw(self.columns(view, path, inode).as_bytes())?;
         }
         out.name(name)?;
         if self.ls.long && inode.kind() == Some(FileKind::Symlink) {
@@ -228,8 +243,13 @@ impl Listing<'_> {
         out.raw(b"\n")
     }
 
-    fn columns(&self, inode: &Inode) -> String {
+    fn columns(&self, view: &Namespace, path: &[u8], inode: &Inode) -> String {
+        let (nlink, entries) = match inode.is_directory() {
+            true => directory_counts(view, path).unwrap_or((1, None)),
+            false => (inode.nlink, None),
+        };
         let size = match inode.kind() {
+            Some(FileKind::Directory) => entries.map_or("-".into(), |count| count.to_string()),
             Some(FileKind::CharDevice | FileKind::BlockDevice) => {
                 format!("{}, {}", rustix::fs::major(inode.rdev), rustix::fs::minor(inode.rdev))
             }
@@ -239,10 +259,22 @@ impl Listing<'_> {
         format!(
             "{} {:>3} {:<8} {:<8} {size:>10} {} ",
             text::mode(inode),
-            inode.nlink,
+            nlink,
             self.users.user(inode.uid),
             self.users.group(inode.gid),
             text::minute(inode.mtime_ns),
         )
     }
+}
+
+/// Links and entries of the directory at `path`; not counted if there are more than `COUNTED_MAX`.
+fn directory_counts(view: &Namespace, path: &[u8]) -> Result<(u32, Option<usize>)> {
+    let dir = view.dir(path)?;
+    let entries = view.read_dir(&dir, &DirCursor::default(), COUNTED_MAX + 1)?;
+    if entries.len() > COUNTED_MAX {
+        return Ok((1, None));
+    }
+    let directories = entries.iter().filter(|entry| entry.inode.is_directory()).count();
+    let links = u32::try_from(directories + 2).expect("few entries");
+    Ok((links, Some(entries.len())))
 }

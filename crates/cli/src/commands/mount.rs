@@ -272,7 +272,7 @@ impl Subject {
         let Some(session) = &self.session else { return Ok(json!({})) };
         let set = session.set();
         session.publish(&self.name).map_err(|error| {
-            let name = &self.name;
+            let name = if error.kind() == Kind::Exists { "OTHERNAME" } else { &self.name };
             if error.kind() == Kind::Fenced {
                 return error;
             }
@@ -401,7 +401,7 @@ fn make_usable(mountpoint: &Path) -> Result<()> {
                 )),
             }
         }
-        Err(errno) => Err(Error::io(errno.into(), format!("{}", mountpoint.display()))),
+        Err(errno) => Err(Error::io(errno.into(), format!("mount at {}", mountpoint.display()))),
         Ok(_) if !mountpoint.is_dir() => {
             let context = format!("{}: not a directory", mountpoint.display());
             Err(Error::new(Kind::NotADirectory, context))

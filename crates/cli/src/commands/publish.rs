@@ -2,7 +2,7 @@
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::job::{Conflict, JobId};
+use esker_fs::job::{Conflict, ConflictKind, JobId};
 use esker_fs::names;
 use esker_table::manifest::{Manifest, SetState};
 use serde_json::json;
@@ -116,9 +116,25 @@ fn publish_job(context: &Context, job: JobId, name: &str) -> Result<()> {
     for conflict in &report.conflicts {
         let name = text::printable(conflict.path.as_ref().unwrap_or(&conflict.name));
         let (winner, kind) = (conflict.winner, conflict.kind);
-        notice(format!("{name}: parts disagree ({kind:?}); the change of @{winner} is shown"));
+        let what = disagreement(kind);
+        notice(format!("{name}: {what}; what is shown is the change of @{winner}"));
     }
     Ok(())
+}
+
+/// What parts did that does not fit together.
+const fn disagreement(kind: ConflictKind) -> &'static str {
+    match kind {
+        ConflictKind::SameName => "several parts made or replaced it",
+        ConflictKind::SameFile => "several parts changed it in different ways",
+        ConflictKind::Removed => "one part removed it and another changed it",
+        ConflictKind::Moved => "one part moved it and another changed it",
+        ConflictKind::MovedTwice => "several parts moved it to different places",
+        ConflictKind::SeveralNames => {
+            "parts left the file at several names, and it is two files now"
+        }
+        ConflictKind::Unreachable => "parts moved it to where no path leads",
+    }
 }
 
 fn conflict_object(conflict: &Conflict) -> serde_json::Value {

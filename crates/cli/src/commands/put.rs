@@ -52,7 +52,7 @@ impl Put {
         if self.source.as_os_str() == "-" {
             return Ok((Box::new(stdin()), 0o666));
         }
-        let failure = |error| Error::io(error, self.source.display().to_string());
+        let failure = |error| Error::io(error, format!("open {}", self.source.display()));
         let file = File::open(&self.source).map_err(failure)?;
         let metadata = file.metadata().map_err(failure)?;
         if metadata.is_dir() {
@@ -81,7 +81,11 @@ impl Put {
         let mut fill = |buffer: &mut [u8]| loop {
             match reader.read(buffer) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                read => break read.map_err(|e| Error::io(e, self.source.display().to_string())),
+                read => {
+                    let failure =
+                        |error| Error::io(error, format!("read {}", self.source.display()));
+                    break read.map_err(failure);
+                }
             }
         };
         if exists {

@@ -163,7 +163,8 @@ impl ReplayArguments {
     fn work(&self) -> Result<Work> {
         if let Some(path) = &self.trace {
             let read = std::fs::read_to_string(path);
-            let text = read.map_err(|error| Error::io(error, path.display().to_string()))?;
+            let text =
+                read.map_err(|error| Error::io(error, format!("read {}", path.display())))?;
             return Work::parse_trace(&text);
         }
         Ok(Work::Blocks {

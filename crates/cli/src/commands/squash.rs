@@ -2,16 +2,15 @@
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
-use esker_fs::repository::Repository;
-use esker_fs::squash::{SquashOptions, SquashReport};
+use esker_fs::squash::{Counts, SquashOptions, SquashReport};
 use esker_fuse::{Request, ask, mountpoint_of};
-use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use serde_json::json;
 
 use crate::change::{SessionSettings, TakeOver, announce, check_free};
 use crate::context::{Context, set_of, sets_of};
 use crate::location::Stack;
-use crate::text;
+use crate::{progress, text};
 
 /// Merge a stack into one change set
 ///
@@ -46,7 +45,10 @@ impl Squash {
         let session = SessionSettings::for_few().options(context).private();
         let writer = session.heartbeat.map(|heartbeat| heartbeat.writer);
         let options = SquashOptions { threads, writer, ..defaults };
-        let (set, report) = repository.squash(&bases, &options)?;
+        let squashed = progress::watch_store(context, "squash:", |repository| {
+            repository.squash(&bases, &options)
+        });
+        let (set, report) = squashed?;
         if let Err(error) = repository.publish(set, &self.new_name) {
             // Without a name it is garbage, unless the name is there after all.
             repository.abandon(set)?;
@@ -86,9 +88,12 @@ impl Compact {
         let set = set_of(&repository, &self.stack)?;
         match Manifest::load(&**repository.store(), set)?.state {
             SetState::Published => {
-                show(context, "compacted", &repository.compact_set(set, self.threads)?)
+                let compacted = progress::watch_store(context, "compact:", |repository| {
+                    repository.compact_set(set, self.threads)
+                });
+                show(context, "compacted", &compacted?)
             }
-            SetState::Open => self.compact_session(context, &repository, set),
+            SetState::Open => self.compact_session(context, set),
             SetState::CondemnedOpen | SetState::CondemnedPublished | SetState::Doomed => {
                 Err(Error::new(Kind::NotFound, format!("change set {set} is being deleted")))
             }
@@ -96,12 +101,7 @@ impl Compact {
     }
 
     /// Merges the tables of an open session: in the mount that writes it, if this machine has that.
-    fn compact_session(
-        &self,
-        context: &Context,
-        repository: &Repository,
-        set: SetId,
-    ) -> Result<()> {
+    fn compact_session(&self, context: &Context, set: SetId) -> Result<()> {
         let options = self.settings.options_to_resume(context, self.take_over);
         if !options.take_over
             && let Some(mountpoint) = mountpoint_of(&set.to_string())
@@ -113,10 +113,33 @@ impl Compact {
                 false => context.out.line(format!("compacted @{set} in the mount at {at}")),
             };
         }
-        let session = repository.resume(set, options)?;
-        session.flush()?;
-        session.compact()?;
-        session.end()
+        let compacted = progress::watch_store(context, "compact:", |repository| {
+            let session = repository.resume(set, options)?;
+            session.flush()?;
+            let before = Manifest::load(&**repository.store(), set)?;
+            let (done, seconds) = context.timed(|| session.compact());
+            let after = done.and_then(|()| Manifest::load(&**repository.store(), set))?;
+            session.end()?;
+            Ok(report_of(&before, &after, seconds))
+        });
+        show(context, "compacted", &compacted?)
+    }
+}
+
+/// What the compaction of a session did, by what its tables are before and after it.
+fn report_of(before: &Manifest, after: &Manifest, seconds: f64) -> SquashReport {
+    let is_new = |table: &&TableRef| !before.tables.iter().any(|old| old.number == table.number);
+    let is_gone = |table: &&TableRef| !after.tables.iter().any(|new| new.number == table.number);
+    let new: Vec<_> = after.tables.iter().filter(is_new).collect();
+    let read = before.tables.iter().filter(is_gone).map(|table| table.rows).sum();
+    let written = new.iter().map(|table| table.rows).sum();
+    SquashReport {
+        sets: 1,
+        counts: Counts { read, written, ..Counts::default() },
+        directories: 0,
+        tables: new.len(),
+        table_bytes: new.iter().map(|table| table.bytes).sum(),
+        elapsed_ns: (seconds * 1e9) as u64,
     }
 }
 

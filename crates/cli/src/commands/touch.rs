@@ -20,7 +20,8 @@ use crate::quantity;
 #[command(after_help = "\
 Examples:
   esker touch headers:/STAMP --as stamped
-  esker touch -d 2026-01-31T17:30 @3f2a:/results")]
+  esker touch -d 2026-01-31T17:30 @3f2a:/results
+  esker touch -r headers:/stdio.h @3f2a:/results")]
 pub struct Touch {
     /// Files, all in one name or session
     #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
@@ -37,6 +38,9 @@ pub struct Touch {
     /// This time, as 2026-01-31, 2026-01-31T17:30 (UTC), @SECONDS, or 7d ago, instead of now
     #[arg(short, long, value_name = "TIME")]
     date: Option<String>,
+    /// The times of this file instead of now
+    #[arg(short, long, value_name = "NAME:/path", value_parser = Location::parser(), conflicts_with = "date")]
+    reference: Option<Location>,
     #[command(flatten)]
     change: ChangeArguments,
 }
@@ -45,16 +49,10 @@ impl Touch {
     /// Touches them.
     pub fn run(self, context: &Context) -> Result<()> {
         let stack = one_stack(&self.locations)?;
-        let now_ns = context.now_ns();
-        let time_ns = match &self.date {
-            Some(date) => {
-                quantity::moment(date, now_ns).map_err(|error| Error::new(Kind::Invalid, error))?
-            }
-            None => now_ns,
-        };
+        let (atime_ns, mtime_ns) = self.times(context)?;
         let changes = Changes {
-            atime_ns: (!self.modification).then_some(time_ns),
-            mtime_ns: (!self.access).then_some(time_ns),
+            atime_ns: (!self.modification).then_some(atime_ns),
+            mtime_ns: (!self.access).then_some(mtime_ns),
             ..Changes::default()
         };
         Change::open(context, stack, &self.change)?.run(context, |session| {
@@ -62,6 +60,23 @@ impl Touch {
                 self.touch(session, location, &changes, 0o666 & !context.umask)
             })
         })
+    }
+
+    /// The times of access and modification to set.
+    fn times(&self, context: &Context) -> Result<(u64, u64)> {
+        if let Some(reference) = &self.reference {
+            let view = context.view(&context.repository()?, &reference.stack)?;
+            let inode = view.stat(&reference.path, Follow::Yes)?;
+            return Ok((inode.atime_ns, inode.mtime_ns));
+        }
+        let now_ns = context.now_ns();
+        let time_ns = match &self.date {
+            Some(date) => {
+                quantity::moment(date, now_ns).map_err(|error| Error::new(Kind::Invalid, error))?
+            }
+            None => now_ns,
+        };
+        Ok((time_ns, time_ns))
     }
 
     fn touch(
@@ -78,7 +93,7 @@ impl Touch {
                 }
                 let (dir, name) = session.locate(&location.path)?;
                 session.create(&dir, name, mode)?;
-                if self.date.is_some() {
+                if self.date.is_some() || self.reference.is_some() {
                     session.setattr(&dir, name, changes)?;
                 }
                 Ok(())

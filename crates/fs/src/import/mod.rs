@@ -108,7 +108,7 @@ impl Session {
                     format!("{}: not a directory; use `esker put` for one file", source.display());
                 Error::new(Kind::NotADirectory, what)
             }
-            error => Error::io(error.into(), source.display().to_string()),
+            error => Error::io(error.into(), format!("open {}", source.display())),
         };
         // A link that the caller names is followed, others never. Fails as a whole if nothing can
         // be read at all.
@@ -224,7 +224,9 @@ impl Import<'_> {
                 self.problem(path, error);
                 Ok(())
             }
-            Err(Failure::Session(error)) => Err(error.within(path.display())),
+            Err(Failure::Session(error)) => {
+                Err(error.within(format!("put {} into the target", path.display())))
+            }
         }
     }
 

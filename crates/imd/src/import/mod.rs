@@ -147,7 +147,7 @@ impl Dump {
 }
 
 fn open(path: &Path) -> Result<File> {
-    File::open(path).map_err(|error| Error::io(error, path.display().to_string()))
+    File::open(path).map_err(|error| Error::io(error, format!("open {}", path.display())))
 }
 
 #[cfg(test)]

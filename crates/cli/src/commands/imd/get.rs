@@ -19,7 +19,7 @@ use crate::text::hex;
 /// Get the values of keys
 ///
 /// A line for each value: key, epoch, value in hexadecimal digits; keys in the order given, values
-/// by epoch. A key is its bytes; 0x and hexadecimal digits; or 16 digits where keys have 8 bytes.
+/// by epoch. Exits with 3 if a key has none. A key is its bytes; 0x and hexadecimal digits; or 16 digits where keys have 8 bytes.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -91,7 +91,8 @@ impl Get {
                 });
                 let values: Vec<_> = values.collect();
                 let counts = counts_object(&answers.counts);
-                return context.out.json(json!({"values": values, "counts": counts}));
+                context.out.json(json!({"values": values, "counts": counts}))?;
+                return self.check_all_found(&names, &answers.values);
             }
             Form::Csv => {
                 let mut text = String::from("key,epoch,value\n");
@@ -105,17 +106,31 @@ impl Get {
         };
         match &self.to {
             Some(path) => {
-                let failure = |error| Error::io(error, path.display().to_string());
-                std::fs::write(path, bytes).map_err(failure)
+                let failure = |error| Error::io(error, format!("write {}", path.display()));
+                std::fs::write(path, bytes).map_err(failure)?;
             }
-            None => context.out.raw(&bytes),
+            None => context.out.raw(&bytes)?,
         }
+        self.check_all_found(&names, &answers.values)
+    }
+
+    /// Fails with the first of the keys that has no value.
+    fn check_all_found(&self, names: &[String], values: &[Vec<Value>]) -> Result<()> {
+        let mut absent = names.iter().zip(values).filter(|(_, values)| values.is_empty());
+        let Some((first, _)) = absent.next() else { return Ok(()) };
+        let epochs = if self.epochs.is_some() { " in these epochs" } else { "" };
+        let others = match absent.count() {
+            0 => String::new(),
+            count => format!(", nor has {count} of the others"),
+        };
+        let what = format!("{}: no value has the key {first}{epochs}{others}", self.target);
+        Err(Error::new(Kind::NotFound, what))
     }
 
     fn names(&self) -> Result<Vec<String>> {
         let mut names = self.keys.clone();
         let Some(path) = &self.keys_from else { return Ok(names) };
-        let failure = |error| Error::io(error, path.display().to_string());
+        let failure = |error| Error::io(error, format!("read keys of {}", path.display()));
         let text = if path.as_os_str() == "-" {
             std::io::read_to_string(std::io::stdin()).map_err(failure)?
         } else {

@@ -52,7 +52,7 @@ impl Info {
             let title = format!("Tables asked for a key in {epochs} epochs");
             let svg = plot::histogram(&title, "tables", "queries", &histogram)?;
             std::fs::write(path, svg)
-                .map_err(|error| Error::io(error, path.display().to_string()))?;
+                .map_err(|error| Error::io(error, format!("write {}", path.display())))?;
         }
         let queries: u64 = histogram.iter().sum();
         let asked: u64 = (0..).zip(&histogram).map(|(tables, count)| tables * count).sum();
