@@ -35,10 +35,26 @@ check() {
 # build of its own.
 readonly FEATURES=s3
 
+# add_results STATUS: adds up what every test binary said in the output of cargo, which ended with
+# STATUS.
+add_results() {
+    local tests_passed tests_failed
+    read -r tests_passed tests_failed < <(awk -f scripts/test_tally.awk "$output")
+    # What does not compile has no result to add up.
+    [ "$1" = 0 ] || [ "$tests_failed" -gt 0 ] || tests_failed=1
+    passed=$((passed + tests_passed))
+    failed=$((failed + tests_failed))
+}
+
 # Unit, integration and documentation tests. The test profile is the one of `cargo build`: slightly
 # optimized, with assertions and overflow checks, and with dependencies fully optimized.
 all_tests() {
     cargo test --workspace --features "$FEATURES" --no-fail-fast 2>&1 | tee "$output"
+}
+
+# What depends on who runs it, once more as others.
+tests_as_users() {
+    scripts/test_users.sh "$FEATURES" 2>&1 | tee "$output"
 }
 
 check setup scripts/setup.sh build test mpi
@@ -46,13 +62,11 @@ check format cargo fmt --all --check
 check lint cargo clippy --workspace --all-targets --features "$FEATURES" -- -D warnings
 check tidy cargo xtask tidy
 
-tests_status=0
-phase tests all_tests || tests_status=$?
-read -r tests_passed tests_failed < <(awk -f scripts/test_tally.awk "$output")
-# What does not compile has no result to add up.
-[ $tests_status = 0 ] || [ "$tests_failed" -gt 0 ] || tests_failed=1
-passed=$((passed + tests_passed))
-failed=$((failed + tests_failed))
+for tests in all_tests tests_as_users; do
+    status=0
+    phase "${tests//_/ }" "$tests" || status=$?
+    add_results $status
+done
 
 check mpi scripts/test_mpi.sh
 check fuzz scripts/fuzz.sh "$FUZZ_SECONDS"

@@ -10,15 +10,10 @@
 //! | `fuse` | `/dev/fuse`, and `fusermount3` unless the user is the superuser |
 
 use std::fmt::Write;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
-use tempfile::TempDir;
-
-/// Who pastes the commands if the suite's user is the superuser.
-const NOBODY: u32 = 65_534;
+use crate::user::{User, is_root};
 
 /// Words that begin a block of something else than commands.
 const NO_COMMANDS: [&str; 4] = ["", "json", "rust", "text"];
@@ -60,68 +55,40 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// An empty folder and the user who pastes commands there.
-struct Reader {
-    folder: TempDir,
-    program: TempDir,
-    is_other: bool,
+/// A shell of `user`, who has the command, in an empty folder.
+fn paste(user: &User, script: &str) -> Output {
+    user.does("mkdir folder");
+    let path = std::env::var("PATH").expect("a path");
+    let mut bash = user.command("bash");
+    bash.args(["-euo", "pipefail", "-c", script]).current_dir(user.path("folder"));
+    bash.env("PATH", format!("{}:{path}", user.path("").display())).env_remove("ESKER_STORE");
+    bash.output().expect("bash; every Debian has it")
 }
 
-impl Reader {
-    /// The user of the suite, or another one.
-    fn new(is_other: bool) -> Self {
-        let [folder, program] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
-        // The build's own directory may be closed to others.
-        let to = program.path().join("esker");
-        std::fs::copy(env!("CARGO_BIN_EXE_esker"), &to).expect("room for a copy");
-        for path in [&to, program.path()] {
-            let mode = std::fs::Permissions::from_mode(0o755);
-            std::fs::set_permissions(path, mode).expect("mode");
-        }
-        if is_other {
-            chown(folder.path(), Some(NOBODY), Some(NOBODY)).expect("the superuser gives it away");
-        }
-        Self { folder, program, is_other }
-    }
-
-    fn bash(&self, script: &str) -> Output {
-        let path = std::env::var("PATH").expect("a path");
-        let mut command = Command::new("bash");
-        command.args(["-euo", "pipefail", "-c", script]).current_dir(self.folder.path());
-        command.env("PATH", format!("{}:{path}", self.program.path().display()));
-        command.env("HOME", self.folder.path()).env_remove("ESKER_STORE").stdin(Stdio::null());
-        if self.is_other {
-            command.uid(NOBODY).gid(NOBODY);
-        }
-        command.output().expect("bash; every Debian has it")
-    }
-
-    fn has(&self, need: &str) -> bool {
-        let can_mount = "test -r /dev/fuse -a -w /dev/fuse && \
-                         { test $(id -u) = 0 || command -v fusermount3; }";
-        match need {
-            "" => true,
-            "checkout" | "site" => false,
-            "fuse" => self.bash(can_mount).status.success(),
-            _ => panic!("`sh {need}`: this file lists what a block may need"),
-        }
+/// Whether `user` has what a block needs.
+fn has(user: &User, need: &str) -> bool {
+    match need {
+        "" => true,
+        "checkout" | "site" => false,
+        "fuse" => user.can_mount(),
+        _ => panic!("`sh {need}`: this file lists what a block may need"),
     }
 }
 
 /// Pastes the commands of all pages, each into a folder of its own.
-fn paste_all(is_other: bool) {
+fn paste_all(new_user: impl Fn() -> User) {
     for page in pages() {
-        let reader = Reader::new(is_other);
+        let user = new_user();
         let name = page.file_name().expect("a file").to_string_lossy().into_owned();
         let mut script = String::new();
         for Block { line, need, commands } in blocks_of(&page) {
-            if reader.has(&need) {
+            if has(&user, &need) {
                 write!(script, "echo '== {name}:{line}' >&2\n{commands}").expect("a string");
             } else {
                 println!("skipped: {name}:{line} needs `{need}`");
             }
         }
-        let output = reader.bash(&script);
+        let output = paste(&user, &script);
         let (said, printed) =
             (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
         assert!(output.status.success(), "{:?}\n{printed}\n{said}", output.status);
@@ -135,13 +102,13 @@ fn paste_all(is_other: bool) {
 /// Fix: this test does.
 #[test]
 fn commands_of_all_pages_work() {
-    paste_all(false);
+    paste_all(|| User::of_suite("022"));
 }
 
 #[test]
 fn commands_of_all_pages_work_for_a_user() {
-    if rustix::process::geteuid().is_root() {
-        paste_all(true);
+    if is_root() {
+        paste_all(|| User::ordinary("022"));
     } else {
         println!("skipped: only the superuser can be somebody else; the other test ran as a user");
     }

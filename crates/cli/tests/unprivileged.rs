@@ -1,98 +1,12 @@
 //! The command in the hands of a user who is not the superuser, with a store of their own.
-//!
-//! Where the suite runs as the superuser, the command runs as another user; else as that of the
-//! suite.
 
-use std::ffi::OsStr;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use crate::user::User;
 
-use serde_json::Value;
-use tempfile::TempDir;
-
-/// Who runs the command if the suite's user is the superuser.
-const NOBODY: u32 = 65_534;
-const UMASK: &str = "027";
-
-/// A user with a directory that holds a store.
-struct User {
-    directory: TempDir,
-    uid: u32,
-    gid: u32,
-}
-
-impl User {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let (mut uid, mut gid) =
-            (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        if uid == 0 {
-            (uid, gid) = (NOBODY, NOBODY);
-            chown(directory.path(), Some(uid), Some(gid)).expect("the superuser gives it away");
-        }
-        // The build's own directory may be closed to others.
-        let user = Self { directory, uid, gid };
-        std::fs::copy(env!("CARGO_BIN_EXE_esker"), user.program()).expect("room for a copy");
-        let mode = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(user.program(), mode).expect("mode");
-        user.ok(["init"]);
-        user
-    }
-
-    fn program(&self) -> PathBuf {
-        self.path("esker")
-    }
-
-    fn path(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// A shell of the user that runs `line`.
-    fn shell(&self, line: &str) -> Output {
-        let mut command = Command::new("sh");
-        command.arg("-c").arg(format!("umask {UMASK}; {line}"));
-        command.env("ESKER_STORE", self.path("store")).env("HOME", self.directory.path());
-        command.current_dir(self.directory.path()).stdin(Stdio::null());
-        if rustix::process::geteuid().is_root() {
-            command.uid(self.uid).gid(self.gid);
-        }
-        command.output().expect("a shell")
-    }
-
-    fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Output {
-        let quoted = arguments.into_iter().map(|argument| {
-            let argument = argument.as_ref().to_str().expect("UTF-8").to_owned();
-            format!(" '{argument}'")
-        });
-        self.shell(&format!("exec ./esker{}", quoted.collect::<String>()))
-    }
-
-    fn ok<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> String {
-        let output = self.run(arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "exit {:?}: {said}", output.status.code());
-        String::from_utf8(output.stdout).expect("UTF-8")
-    }
-
-    fn fails<A: AsRef<OsStr>>(&self, code: i32, arguments: impl IntoIterator<Item = A>) -> String {
-        let output = self.run(arguments);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        said
-    }
-
-    fn stat(&self, location: &str) -> Value {
-        serde_json::from_str(&self.ok(["stat", "--json", location])).expect("JSON")
-    }
-
-    /// Fails unless `location` belongs to the user and has `mode`.
-    fn assert_owned(&self, location: &str, mode: &str) {
-        let stat = self.stat(location);
-        assert_eq!((&stat["uid"], &stat["gid"]), (&self.uid.into(), &self.gid.into()), "{stat}");
-        assert_eq!(stat["mode"], mode, "{stat}");
-    }
+/// A user with a store of their own.
+fn user() -> User {
+    let user = User::ordinary("027");
+    user.ok(["init"]);
+    user
 }
 
 /// Symptom: nobody but the superuser could import, put or make anything: all was denied, and an
@@ -101,7 +15,7 @@ impl User {
 /// Fix: the first session writes a root that belongs to its user.
 #[test]
 fn a_user_fills_a_store_of_their_own() {
-    let user = User::new();
+    let user = user();
     assert!(user.shell("mkdir -p tree/d; echo 1 >tree/d/f; chmod 750 tree").status.success());
     user.ok(["import", "tree", "tree"]);
     assert_eq!(user.ok(["cat", "tree:/d/f"]), "1\n");
@@ -129,7 +43,7 @@ fn a_user_fills_a_store_of_their_own() {
 /// Fix: a denial by the target ends the import, and its session is given up.
 #[test]
 fn an_import_that_is_denied_publishes_nothing() {
-    let user = User::new();
+    let user = user();
     assert!(user.shell("mkdir -p tree; echo 1 >tree/f").status.success());
     let id = user.ok(["session", "begin"]).trim().to_owned();
     user.ok(["mkdir", "-m", "555", &format!("{id}:/closed")]);
@@ -152,7 +66,7 @@ fn an_import_that_is_denied_publishes_nothing() {
 
 #[test]
 fn a_user_changes_attributes_of_their_files() {
-    let user = User::new();
+    let user = user();
     let id = user.ok(["session", "begin"]).trim().to_owned();
     let at = |path: &str| format!("{id}:{path}");
     user.ok(["touch", "-d", "2026-01-31", &at("/f")]);
@@ -186,9 +100,13 @@ fn a_user_changes_attributes_of_their_files() {
 /// A user works in a mount as in their home directory.
 #[test]
 fn a_user_mounts_and_works() {
-    let user = User::new();
-    let can_mount = "test -r /dev/fuse && test -w /dev/fuse && command -v fusermount3";
-    if !user.shell(can_mount).status.success() {
+    let user = user();
+    if !user.can_mount() {
+        if !user.shell("test -r /dev/fuse -a -w /dev/fuse").status.success() {
+            let said = user.shell("mkdir mnt; ./esker mount --write work mnt").stderr;
+            let said = String::from_utf8_lossy(&said).into_owned();
+            assert!(said.contains("/dev/fuse"), "{said}");
+        }
         println!("skipped: this user may not open /dev/fuse, or there is no fusermount3");
         return;
     }

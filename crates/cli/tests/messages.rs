@@ -1,0 +1,126 @@
+//! What commands say: errors name the verb, the path and the next step; reports say what was done.
+
+use crate::esker::Esker;
+use crate::mounted::{Mounted, can_mount};
+
+fn example() -> Esker {
+    let esker = Esker::new();
+    esker.publish("base", &[("d/e/f", "content"), ("d/g", "more"), ("h", "")]);
+    esker
+}
+
+/// Symptom: "nope (No such file or directory)": neither what was done to the path nor why.
+/// Cause: an errno with the path alone for its context.
+/// Fix: the context has the verb.
+#[test]
+fn an_errno_has_a_verb_and_a_path() {
+    let esker = example();
+    for (arguments, words) in [
+        (&["import", "nope", "new"][..], "open nope"),
+        (&["put", "nope", "base:/x", "--as", "new"], "open nope"),
+        (&["mount", "base", "nope"], "mount at nope"),
+        (&["segment", "replay", "new:/x", "--trace", "nope"], "read nope"),
+        (
+            &["imd", "import", "new:/x", "--record-bytes", "8", "--key", "0:u64", "nope"],
+            "open nope",
+        ),
+    ] {
+        let said = esker.fails(3, arguments);
+        assert!(said.starts_with(&format!("esker: {words}")), "{said}");
+    }
+    assert!(!esker.fails(13, ["umount", "."]).contains("os error"));
+}
+
+/// Symptom: of `""`, `.x` and `w*` the error said only which letters names have.
+#[test]
+fn an_impossible_name_is_told_why() {
+    let esker = example();
+    for (name, why) in [("", "it is empty"), (".x", "it begins with '.'"), ("w*", "it has '*'")] {
+        let said = esker.fails(13, ["publish", "--base", "base", name]);
+        assert!(said.contains(why) && said.contains("letters, digits"), "{said}");
+        assert!(esker.fails(13, ["mkdir", "base:/x", "--as", name]).contains(why));
+    }
+}
+
+#[test]
+fn all_exit_codes_are_listed() {
+    let esker = Esker::without_store();
+    let listed = esker.ok(["exit-codes"]);
+    let codes = listed.lines().map(|line| line.split_whitespace().next().expect("a code"));
+    assert!(codes.eq((0..=25).map(|code| code.to_string())), "{listed}");
+    assert_eq!(esker.json(["exit-codes"])[1]["code"], 1);
+}
+
+/// Symptom: `compact` of a session printed nothing, also with --json.
+#[test]
+fn a_compacted_session_is_reported() {
+    let esker = example();
+    let id = esker.ok(["session", "begin", "--base", "base"]).trim().to_owned();
+    for name in ["a", "b"] {
+        esker.ok(["touch", &format!("{id}:/{name}")]);
+    }
+    let report = esker.json(["compact", &id]);
+    assert_eq!((&report[0]["operation"], &report[0]["sets"]), (&"compacted".into(), &1.into()));
+    assert_eq!(report[0]["tables"], 1, "{report:?}");
+    assert!(report[0]["records_read"].as_u64() >= Some(2), "{report:?}");
+    assert!(esker.ok(["compact", &id]).starts_with("compacted 1 change set"));
+}
+
+/// Symptom: `ls -l` showed directories with one link and no size.
+#[test]
+fn directories_have_links_and_sizes() {
+    let esker = example();
+    let columns = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words[1].to_owned(), words[4].to_owned())
+    };
+    let listed = esker.ok(["ls", "-l", "base:/"]);
+    let lines: Vec<_> = listed.lines().map(columns).collect();
+    assert_eq!(lines, [("3".into(), "2".into()), ("1".into(), "0".into())], "{listed}");
+    assert_eq!(columns(&esker.ok(["ls", "-ld", "base:/"])), ("3".into(), "2".into()));
+}
+
+#[test]
+fn ls_and_touch_take_what_their_models_take() {
+    let esker = example();
+    assert_eq!(esker.ok(["ls", "-1", "base:/"]), "d\nh\n");
+    let listed = esker.ok(["ls", "-i", "base:/d"]);
+    let id = esker.json(["stat", "base:/d/g"])[0]["id"].as_str().expect("an id").to_owned();
+    assert_eq!(listed.lines().last(), Some(&*format!("{id} g")));
+    esker.ok(["touch", "-d", "@7", "base:/h", "--as", "old"]);
+    esker.ok(["touch", "-r", "old:/h", "base:/new", "--as", "new"]);
+    assert_eq!(esker.json(["stat", "new:/new"])[0]["mtime_ns"], 7_000_000_000_u64);
+    esker.ok(["chmod", "640", "base:/h", "--as", "closed"]);
+    esker.ok(["chmod", "g=u", "closed:/h", "--as", "open"]);
+    assert_eq!(esker.json(["stat", "open:/h"])[0]["mode"], "0660");
+}
+
+/// Symptom: `imd get` of a key that is not there printed the head of a table and exited with 0.
+#[test]
+fn an_absent_key_is_an_error() {
+    let esker = Esker::new();
+    esker.ok(["imd", "write", "run:/p", "--keys", "10", "--rank-memory", "4M"]);
+    let key = esker.ok(["ls", "run:/p"]).lines().next().expect("keys").to_owned();
+    let absent = "0000000000000000";
+    let said = esker.fails(3, ["imd", "get", "run:/p", absent]);
+    assert!(said.contains("run:/p: no value has the key 0000000000000000"), "{said}");
+    let some = esker.run(["imd", "get", "run:/p", &key, absent]);
+    assert_eq!(some.status.code(), Some(3));
+    assert_eq!(String::from_utf8_lossy(&some.stdout).lines().count(), 2);
+    esker.fails(3, ["imd", "get", "run:/p", &key, "--epochs", "7"]);
+    esker.fails(3, ["imd", "get", "--json", "run:/p", absent]);
+}
+
+/// Symptom: a mount whose name was taken meanwhile suggested to publish under that name.
+#[test]
+fn a_taken_name_is_not_suggested() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::writing("wanted", &[]);
+    let at = mounted.root().to_str().expect("UTF-8").to_owned();
+    let session = mounted.esker.ok(["session", "begin"]).trim().to_owned();
+    mounted.esker.ok(["publish", &session, "wanted"]);
+    let said = mounted.esker.fails(4, ["umount", &at]);
+    assert!(said.contains(" OTHERNAME`: "), "{said}");
+}
