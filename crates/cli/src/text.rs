@@ -240,6 +240,8 @@ mod tests {
     #[test]
     fn numbers_and_modes_are_readable() {
         assert_eq!((bytes(17).as_str(), bytes(1536).as_str()), ("17 B", "1.5 KiB"));
+        let ages = [5, 600, 9_000, 300_000].map(|seconds| age(seconds * NS_PER_SECOND));
+        assert_eq!(ages, ["5 s", "10 min", "2 h", "3 d"]);
         assert_eq!((count(7).as_str(), count(1_234_567).as_str()), ("7", "1,234,567"));
         let inode = Inode::new(Entry::Is(FileKind::Directory), 0o1755, 0);
         assert_eq!(mode(&inode), "drwxr-xr-t");

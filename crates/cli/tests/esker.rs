@@ -41,6 +41,8 @@ impl Esker {
         let mut command = Command::new(env!("CARGO_BIN_EXE_esker"));
         command.current_dir(self.directory.path()).args(arguments);
         command.env("ESKER_STORE", self.store()).stdin(Stdio::null());
+        // Logs of mounts go away with the directory.
+        command.env("XDG_STATE_HOME", self.path("state"));
         command
     }
 

@@ -1,7 +1,7 @@
 //! What commands say: errors name the verb, the path and the next step; reports say what was done.
 
 use crate::esker::Esker;
-use crate::mounted::{Mounted, can_mount};
+use crate::mounted::{Mounted, can_mount, wait_for_end};
 
 fn example() -> Esker {
     let esker = Esker::new();
@@ -123,4 +123,45 @@ fn a_taken_name_is_not_suggested() {
     mounted.esker.ok(["publish", &session, "wanted"]);
     let said = mounted.esker.fails(4, ["umount", &at]);
     assert!(said.contains(" OTHERNAME`: "), "{said}");
+}
+
+/// Symptom: a mount in the background said nothing of what went wrong, unless --log was given.
+#[test]
+fn a_mount_logs_to_a_file_that_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new();
+    let at = mounted.root().canonicalize().expect("there");
+    let listed = || {
+        let all = mounted.esker.json(["mounts"]);
+        all.into_iter().find(|mount| mount["mountpoint"].as_str() == at.to_str())
+    };
+    mounted.esker.ok(["mount", "--write", "work", at.to_str().expect("UTF-8")]);
+    let mount = listed().expect("it is mounted");
+    assert_eq!((&mount["name"], &mount["pid"]), (&"work".into(), &mounted.pid().into()));
+    let log = std::path::PathBuf::from(mount["log"].as_str().expect("a log"));
+    assert!(log.is_file() && log.starts_with(mounted.esker.path("state")), "{mount}");
+    let line = format!("{}  work @", at.display());
+    assert!(mounted.esker.ok(["mounts"]).lines().any(|shown| shown.starts_with(&line)));
+    let pid = mounted.pid();
+    mounted.end();
+    wait_for_end(pid);
+    assert!(listed().is_none() && !log.exists(), "nothing was written to it");
+    mounted.mount(&["mount", "--write", "more"]);
+    let mount = listed().expect("it is mounted");
+    assert_eq!(mount["log"].as_str(), mounted.esker.path("log").to_str());
+}
+
+#[test]
+fn names_have_details_if_asked() {
+    let esker = example();
+    esker.ok(["put", "tree-base/d/g", "base:/big", "--as", "more"]);
+    let long = esker.json(["names", "-l"]);
+    let records = |at: usize| long[at]["records"].as_u64().expect("a number");
+    assert_eq!((&long[0]["name"], &long[1]["name"]), (&"base".into(), &"more".into()));
+    assert!(records(1) > records(0) && records(0) >= 5, "{long:?}");
+    assert_eq!(long[0]["uid"], rustix::process::geteuid().as_raw());
+    let listed = esker.ok(["names", "-l"]);
+    assert_eq!(listed.lines().filter(|line| line.contains(" records ")).count(), 2, "{listed}");
 }

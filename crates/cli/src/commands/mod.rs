@@ -24,6 +24,8 @@ mod log;
 mod ls;
 mod mkdir;
 mod mount;
+mod mount_log;
+mod mounts;
 mod mv;
 mod names;
 mod publish;
@@ -75,6 +77,7 @@ pub enum Command {
     Chown(chown::Chown),
     Chgrp(chown::Chgrp),
     Mount(mount::Mount),
+    Mounts(mounts::Mounts),
     Umount(umount::Umount),
     Commit(umount::Commit),
     Session(session::SessionCommand),
@@ -154,6 +157,7 @@ impl Command {
             Self::Chown(command) => command.run(context),
             Self::Chgrp(command) => command.run(context),
             Self::Mount(command) => command.run(context),
+            Self::Mounts(command) => command.run(context),
             Self::Umount(command) => command.run(context),
             Self::Commit(command) => command.run(context),
             Self::Session(command) => command.run(context),

@@ -3,7 +3,7 @@
 //! In the background it is this program started again: the child mounts, says on standard output
 //! that it has, and goes on without a terminal; the parent passes that on, or the child's error.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use esker_table::manifest::{SetId, SetState};
 use serde_json::{Value, json};
 
 use crate::change::{SessionSettings, TakeOver, announce, check_free};
+use crate::commands::mount_log::MountLog;
 use crate::context::{Context, set_of, sets_of};
 use crate::location::Stack;
 use crate::output::notice;
@@ -103,7 +104,7 @@ pub struct Mount {
     /// Stay in the foreground, and say there what goes wrong
     #[arg(long)]
     foreground: bool,
-    /// Append to FILE what goes wrong in the background
+    /// Append to FILE what goes wrong in the background, instead of to one that `esker mounts` names
     #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
     log: Option<PathBuf>,
     #[command(flatten)]
@@ -127,19 +128,20 @@ impl Mount {
         if !self.foreground && !is_background {
             return in_background(context);
         }
-        if let (Some(log), true) = (&self.log, is_background) {
-            // An unwritable log is said while somebody listens.
-            open_log(log)?;
-        }
+        // An unwritable log is said while somebody listens.
+        let given =
+            self.log.as_deref().filter(|_| is_background).map(MountLog::open).transpose()?;
         make_usable(&mountpoint)?;
         let subject = self.subject(context)?;
         let mounted =
             Mounted::new(subject.view.clone(), &mountpoint, self.options(context, &subject))
                 .inspect_err(|_| subject.give_up(context, self.resume))?;
         subject.announce(context, &mountpoint)?;
-        if is_background {
-            leave_terminal(self.log.as_deref())?;
-        }
+        let log = match (is_background, given) {
+            (true, None) => Some(MountLog::choose()?),
+            (_, given) => given,
+        };
+        log.as_ref().map_or(Ok(()), MountLog::leave_terminal)?;
         let ending = mounted.run()?;
         let finished = match &ending.closed {
             Ok(()) => subject.finish(),
@@ -151,7 +153,11 @@ impl Mount {
         let told = finished.as_ref().map(Clone::clone);
         let told = told.map_err(|error| Error::new(error.kind(), error.to_string()));
         ending.tell(&told);
-        finished.map(drop)
+        finished?;
+        if let Some(log) = log {
+            log.discard_if_empty();
+        }
+        Ok(())
     }
 
     fn mountpoint(&self) -> Result<PathBuf> {
@@ -356,28 +362,6 @@ fn in_background(context: &Context) -> Result<()> {
         std::process::exit(i32::from(code));
     }
     context.out.raw(line.as_bytes())
-}
-
-fn open_log(path: &Path) -> Result<std::fs::File> {
-    let log = std::fs::File::options().create(true).append(true).open(path);
-    log.map_err(|error| Error::io(error, format!("open {}", path.display())))
-}
-
-/// Goes on without the terminal and without whoever waits for the first line.
-fn leave_terminal(log: Option<&Path>) -> Result<()> {
-    let failed = |errno: rustix::io::Errno| Error::io(errno.into(), "leave the terminal");
-    // Fails only for the leader of a group, which a child is not.
-    let _ = rustix::process::setsid();
-    let to = match log {
-        Some(path) => open_log(path)?,
-        None => std::fs::File::options()
-            .write(true)
-            .open("/dev/null")
-            .map_err(|error| Error::io(error, "open /dev/null"))?,
-    };
-    let _ = std::io::stdout().flush();
-    rustix::stdio::dup2_stdout(&to).map_err(failed)?;
-    rustix::stdio::dup2_stderr(&to).map_err(failed)
 }
 
 /// Removes what a mount that died has left at `mountpoint`, which nobody can use.

@@ -1,24 +1,48 @@
 //! `esker names`: what is published.
 
+use std::collections::{HashMap, HashSet};
+
 use clap::Args;
 use esker_base::Result;
+use esker_fs::graph::GraphNode;
+use esker_fs::names::PublishedName;
+use esker_fs::namespace::Follow;
+use esker_fs::repository::Repository;
+use esker_table::manifest::SetId;
 use serde_json::json;
 
 use crate::context::Context;
 use crate::text;
+use crate::users::Users;
 
 /// List published names
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker names
+  esker names -l
   esker names --json | jq -r .name")]
-pub struct Names {}
+pub struct Names {
+    /// Who owns the root directory, records and bytes of the whole stack, and the age too
+    #[arg(short, long)]
+    long: bool,
+}
+
+/// What there is to know of a snapshot beside its name.
+struct Details {
+    uid: u32,
+    records: u64,
+    bytes: u64,
+}
 
 impl Names {
     /// Lists them.
     pub fn run(self, context: &Context) -> Result<()> {
-        let names = context.repository()?.names()?;
+        let repository = context.repository()?;
+        let names = repository.names()?;
+        if self.long {
+            return show_long(context, &repository, &names);
+        }
         if context.out.is_json() {
             return names.iter().try_for_each(|name| {
                 context.out.json(json!({
@@ -37,4 +61,54 @@ impl Names {
             context.out.line(format!("{:width$}  {published}  @{set}", name.name))
         })
     }
+}
+
+fn show_long(context: &Context, repository: &Repository, names: &[PublishedName]) -> Result<()> {
+    let sets: Vec<_> = names.iter().map(|name| name.set).collect();
+    let graph = repository.graph(&sets)?;
+    let nodes: HashMap<_, _> = graph.iter().map(|node| (node.set, node)).collect();
+    let users = Users::of_machine();
+    let width = names.iter().map(|name| name.name.chars().count()).max().unwrap_or(0);
+    for name in names {
+        let Details { uid, records, bytes } = details(context, repository, &nodes, name.set)?;
+        if context.out.is_json() {
+            context.out.json(json!({
+                "name": name.name,
+                "set": name.set.to_string(),
+                "published_ns": name.published_ns,
+                "uid": uid,
+                "records": records,
+                "bytes": bytes,
+            }))?;
+            continue;
+        }
+        let age = text::age(context.now_ns().saturating_sub(name.published_ns));
+        let (owner, records) = (users.user(uid), text::counted(records, "record"));
+        let (bytes, set) = (text::bytes(bytes), name.set);
+        context.out.line(format!(
+            "{:width$}  {owner:<8}  {records:>16}  {bytes:>10}  {age:>6}  @{set}",
+            name.name
+        ))?;
+    }
+    Ok(())
+}
+
+/// Sums over all that `set` builds on, each once. Records that newer ones hide count too.
+fn details(
+    context: &Context,
+    repository: &Repository,
+    nodes: &HashMap<SetId, &GraphNode>,
+    set: SetId,
+) -> Result<Details> {
+    let root = repository.open(&[set], context.identity())?.stat("/", Follow::Yes)?;
+    let mut details = Details { uid: root.uid, records: 0, bytes: 0 };
+    let mut seen = HashSet::from([set]);
+    let mut waiting = vec![set];
+    while let Some(set) = waiting.pop() {
+        let Some(node) = nodes.get(&set) else { continue };
+        details.records += node.rows;
+        details.bytes += node.table_bytes + node.data_bytes;
+        waiting.extend(node.bases().iter().copied().filter(|base| seen.insert(*base)));
+    }
+    Ok(details)
 }
