@@ -11,7 +11,7 @@ use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
 use esker_fs::verify::{VerifyOptions, VerifyReport};
 use esker_sim::{Machine, Process, ShiftedClock};
-use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::manifest::{Manifest, SetId};
 use esker_table::tree::TreeOptions;
 use parking_lot::Mutex;
 
