@@ -100,7 +100,7 @@ pub fn age(ns: u64) -> String {
         0..120 => format!("{seconds} s"),
         120..7_200 => format!("{} min", seconds / 60),
         7_200..172_800 => format!("{} h", seconds / 3_600),
-        _ => format!("{} days", seconds / SECONDS_PER_DAY),
+        _ => format!("{} d", seconds / SECONDS_PER_DAY),
     }
 }
 
