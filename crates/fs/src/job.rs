@@ -128,8 +128,8 @@ pub struct JobReport {
 impl Repository {
     /// Publishes what the complete `parts`, in the order of their ranks, wrote as one change set
     /// called `name`. Where they disagree about a name, the change with the lowest sequence number
-    /// wins, the lower rank of equals; a directory that one part moved stays moved. Each
-    /// disagreement is reported. Cost: a read of the parts' tables where their keys overlap, one
+    /// wins, the lower rank of equals; a directory that one part moved stays moved. Parts that wrote
+    /// to one file disagree, also if they wrote different ranges of it. Each disagreement is reported. Cost: a read of the parts' tables where their keys overlap, one
     /// small table, a commit; with disagreements a look at all directories, for their paths.
     ///
     /// # Errors
@@ -185,8 +185,12 @@ impl Repository {
         let moves_of_several = found.has_moves_of_several_parts();
         // Only moves of several parts can leave a directory without a path.
         let moved = if moves_of_several { found.moved_ids() } else { Vec::new() };
-        let resolved = Resolved::of(&found, &JobLayers { parts, tables: &layers, below: &below })?;
-        manifest.tables = stack_runs(&manifests);
+        let (manifests, source) = (&manifests[..], self.source());
+        let resolved = Resolved::of(
+            &found,
+            &JobLayers { parts, tables: &layers, below: &below, manifests, source },
+        )?;
+        manifest.tables = stack_runs(manifests);
         // Of some parts there may be nothing but data.
         dependency::keep_data_of(&mut manifest, parts);
         let runs = manifest.tables.first().map_or(0, |table| table.run);
@@ -194,7 +198,7 @@ impl Repository {
         // It begins before anything is written to it: from here on its markers, its tables and those
         // of the parts are needed by a manifest. If a collector swept the markers, it cannot begin.
         manifest.claim(store, set, self.clock().now_ns())?;
-        let top = self.write_top(set, runs + 1, &resolved, &manifests)?;
+        let top = self.write_top(set, runs + 1, &resolved, manifests)?;
         // What lies over the parts may come from sets below them.
         let highest = top.iter().map(|table| table.seq_max).max().unwrap_or(0);
         manifest.last_seq = manifest.last_seq.max(highest);

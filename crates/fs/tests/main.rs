@@ -41,6 +41,7 @@ mod s3_faults;
 #[expect(dead_code, reason = "the tests of the stores use the rest")]
 #[path = "../../base/tests/s3_server.rs"]
 mod s3_server;
+mod same_file;
 mod smoke;
 mod space;
 mod squash;

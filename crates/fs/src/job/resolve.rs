@@ -3,20 +3,23 @@
 //! Changes that fit together are merged: times of a directory in which several made entries, names
 //! of a file to which several made links, a removal that several did. Of others the one with the
 //! lowest sequence number is shown, of equals that of the lower rank, and the rest reported. What
-//! was changed is told from what was only carried along by comparing with the record below.
+//! was changed is told from what was only carried along by comparing with the record below. Content is
+//! not merged: of parts that wrote ranges of one file, one's content is shown, also where the ranges
+//! do not overlap, since nobody has seen what they make together.
 
 use std::collections::BTreeMap;
 
 use esker_base::Result;
-use esker_table::manifest::SetId;
+use esker_table::manifest::{Manifest, SetId};
 use esker_table::schema::{KeyBuffer, RowBuffer};
+use esker_table::segment::{Overlay, SegmentTables};
 use esker_table::table::Wanted;
-use esker_table::tables::Tables;
+use esker_table::tables::{TableSource, Tables};
 use hashbrown::{HashMap, HashSet};
 
 use super::find::{Found, Moved, Version};
 use super::same_file::Cover;
-use super::{Conflict, ConflictKind};
+use super::{Conflict, ConflictKind, WINDOW_BYTES};
 use crate::inode::{DirId, Entry, INODE, Inode, key};
 use crate::layers::{Layers, dir_of};
 
@@ -28,6 +31,10 @@ pub(super) struct JobLayers<'a> {
     pub(super) tables: &'a [Tables],
     /// The stack below them.
     pub(super) below: &'a Layers,
+    /// The parts' manifests.
+    pub(super) manifests: &'a [Manifest],
+    /// Where tables are read from.
+    pub(super) source: &'a TableSource,
 }
 
 impl JobLayers<'_> {
@@ -44,6 +51,23 @@ impl JobLayers<'_> {
         let wanted = Wanted { digest: INODE.digest(&key), key };
         let is_found = self.tables[part].get(&wanted, true, &mut row)?;
         is_found.then(|| Inode::of_buffer(&row)).transpose()
+    }
+
+    /// Whether a part wrote to `file`, or cut it: has segments of it. Cost: a block read for each
+    /// window of the file without any.
+    fn has_content_of(&self, part: usize, file: u128) -> Result<bool> {
+        let tables = SegmentTables::new(&self.manifests[part].tables, self.source);
+        let (mut at, mut window_bytes) = (0, WINDOW_BYTES as u64);
+        while at < u64::MAX && !tables.sources().is_empty() {
+            let end = at.saturating_add(window_bytes);
+            let mut overlay = Overlay::new(file, at..end);
+            overlay.add_tables(&tables)?;
+            if !overlay.pieces().is_empty() {
+                return Ok(true);
+            }
+            (at, window_bytes) = (end, window_bytes.saturating_mul(2));
+        }
+        Ok(false)
     }
 }
 
@@ -93,7 +117,8 @@ impl Resolved {
         let mut bases = Vec::with_capacity(found.shared.len());
         for (key, versions) in &found.shared {
             let base = layers.record_below(key)?;
-            let decision = decide(key, versions, &moved, base.as_ref());
+            let mut decision = decide(key, versions, &moved, base.as_ref());
+            decide_content(&mut decision, versions, layers)?;
             bases.push(base);
             let has_id = decision.inode.is_directory() || decision.inode.entry == Entry::Link;
             let id = if has_id { decision.inode.id } else { 0 };
@@ -294,6 +319,28 @@ fn decide(
     let inode = &mut decision.inode;
     inode.generation = inode.generation.max(next - u64::from(inode.is_directory()).min(next));
     decision
+}
+
+/// Leaves a mapped file, of which the records of all parts fit together, the content of one of those
+/// that wrote to it, by the rule: else it would have segments of all of them.
+fn decide_content(decision: &mut Decision, versions: &[Version], layers: &JobLayers) -> Result<()> {
+    if decision.conflict.is_some() || !decision.inode.mapped {
+        return Ok(());
+    }
+    let mut writers = Vec::new();
+    for version in versions {
+        if layers.has_content_of(version.part, decision.inode.id)? {
+            writers.push(version.clone());
+        }
+    }
+    if let Some(first) = lowest(&writers, |_| true)
+        && writers.len() > 1
+    {
+        decision.winner = first.part;
+        let losers = others(&writers, first.part, |_| true);
+        decision.conflict = Some((ConflictKind::SameFile, losers));
+    }
+    Ok(())
 }
 
 /// Some removed what others changed or made.
