@@ -30,12 +30,18 @@ type FindingKey = (String, Option<u64>);
 #[derive(Default)]
 pub(super) struct Damage {
     /// Ranges of data logs.
-    logs: BTreeMap<(SetId, u64), Vec<(Range<u64>, FindingKey)>>,
+    logs: BTreeMap<(SetId, u64), Vec<LostBytes>>,
     /// Indexed directories.
     indexed: BTreeMap<(SetId, u64), FindingKey>,
     /// Tables, with what of them cannot be read.
     tables: BTreeMap<(SetId, u64), Vec<LostKeys>>,
     paths: BTreeMap<FindingKey, BTreeSet<String>>,
+}
+
+/// Bytes of a log that are not there, or not those written.
+struct LostBytes {
+    range: Range<u64>,
+    finding: FindingKey,
 }
 
 /// Records of a table that cannot be read.
@@ -64,7 +70,7 @@ impl Damage {
     pub(super) fn add_log(&mut self, log: (SetId, u64), range: Range<u64>, finding: &Finding) {
         let ranges = self.logs.entry(log).or_default();
         if ranges.len() < FINDINGS_PER_OBJECT_MAX {
-            ranges.push((range, key_of(finding)));
+            ranges.push(LostBytes { range, finding: key_of(finding) });
         }
     }
 
@@ -93,9 +99,9 @@ impl Damage {
     /// The findings about `range` of a log.
     fn of_log(&self, log: (SetId, u64), range: Range<u64>) -> impl Iterator<Item = &FindingKey> {
         let ranges = self.logs.get(&log).into_iter().flatten();
-        ranges.filter_map(move |(damaged, finding)| {
-            (damaged.start < range.end && range.start < damaged.end).then_some(finding)
-        })
+        let is_hit =
+            move |lost: &&LostBytes| lost.range.start < range.end && range.start < lost.range.end;
+        ranges.filter(is_hit).map(|lost| &lost.finding)
     }
 
     fn of_segment(&self, segment: &Segment) -> impl Iterator<Item = &FindingKey> {
