@@ -21,7 +21,7 @@ const HOLE_BYTES: u64 = 4 << 10;
 /// So many segments of a file are counted to say how much is stored of it; the rest of a file that
 /// has more is taken for stored, so that a look at its attributes takes little time.
 const COUNTED_SEGMENTS_MAX: usize = 1 << 12;
-const _: () = assert!(WINDOW_BYTES % HOLE_BYTES == 0);
+const _: () = assert!(WINDOW_BYTES.is_multiple_of(HOLE_BYTES));
 
 impl Session {
     /// Up to `bytes_max` bytes of `file` from `offset` on; fewer only at its end. Others go on writing
