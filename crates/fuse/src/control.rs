@@ -23,6 +23,8 @@ pub const SOURCE: &str = "esker:";
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 /// How long whoever connects may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The kernel's list of what is mounted where.
+const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// What a command asks of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,11 +79,20 @@ pub fn status_of(mountpoint: &Path) -> Result<Status> {
 /// if it does and may be asked.
 #[must_use]
 pub fn mountpoint_of(set: &str) -> Option<PathBuf> {
-    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     let is_of_set = |mountpoint: &PathBuf| {
         status_of(mountpoint).is_ok_and(|status| status.set.as_deref() == Some(set))
     };
-    mounts.split(|byte| *byte == b'\n').filter_map(mountpoint_of_esker).find(is_of_set)
+    mountpoints().ok()?.into_iter().find(is_of_set)
+}
+
+/// Where mounts of Esker are, whoever serves them, as far as this process sees.
+///
+/// # Errors
+/// Those of reading the kernel's list.
+pub fn mountpoints() -> Result<Vec<PathBuf>> {
+    let mounts =
+        std::fs::read(MOUNTS).map_err(|error| Error::io(error, format!("read {MOUNTS}")))?;
+    Ok(mounts.split(|byte| *byte == b'\n').filter_map(mountpoint_of_esker).collect())
 }
 
 /// The mount point in a line of `mountinfo`, if that is of a mount of Esker.

@@ -28,7 +28,7 @@ mod remove;
 mod view;
 mod xattr;
 
-pub use control::{Request, SOURCE, Status, ask, mountpoint_of, status_of};
+pub use control::{Request, SOURCE, Status, ask, mountpoint_of, mountpoints, status_of};
 pub use file::InPlace;
 pub use mount::{Ending, Mount, MountOptions, is_supported};
 pub use view::View;
