@@ -2,7 +2,9 @@
 //! may rely on whatever is mounted.
 
 mod faults;
+mod garbage;
 mod listings;
 mod mounted;
 mod passthrough;
+mod posix;
 mod semantics;

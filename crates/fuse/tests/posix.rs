@@ -1,0 +1,193 @@
+//! What programs know of other file systems: set-id bits, blocks, holes, times, and how a mount refuses
+//! what it does not have.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+
+use rustix::fs::{FallocateFlags, SeekFrom, XattrFlags};
+
+use crate::mounted::{Mounted, can_mount};
+
+/// Runs `script` with Python in `mounted` as a user who is nobody; false if that cannot be done here.
+fn run_as_nobody(mounted: &Mounted, script: &str) -> bool {
+    let done = std::process::Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "python3", "-c", script])
+        // Another Python may be where only its owner may look.
+        .env("PATH", "/usr/bin:/bin")
+        .current_dir(mounted.root())
+        .status();
+    let Ok(done) = done else { return false };
+    assert!(done.success(), "{script}");
+    true
+}
+
+/// Symptom: after `posix_fallocate` and `copy_file_range` by another user a program kept its set-id
+/// bits; after an `O_DIRECT` write by its owner `stat` showed them until caches were dropped.
+/// Cause: the kernel leaves it to the mount to take them away, and only writes and truncations did;
+/// and it keeps the mode that it knows.
+/// Fix: all four do, and the kernel is told.
+#[test]
+fn set_id_bits_go_however_others_change_the_content() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        println!("skipped: this changes users, which only the superuser can");
+        return;
+    }
+    let (mounted, _session) = Mounted::session();
+    let path = mounted.path("program");
+    fs::write(mounted.path("source"), [7; 8192]).expect("write");
+    fs::set_permissions(mounted.path("source"), fs::Permissions::from_mode(0o644)).expect("chmod");
+    let changes = [
+        "os.posix_fallocate(f, 0, 20000)",
+        "os.copy_file_range(os.open('source', os.O_RDONLY), f, 8192)",
+        "d = os.open('program', os.O_WRONLY | os.O_DIRECT); os.pwrite(d, memoryview(mmap.mmap(-1, 4096)), 0)",
+    ];
+    for owner in [0, 65_534] {
+        for change in changes {
+            fs::write(&path, [1; 8192]).expect("write");
+            std::os::unix::fs::chown(&path, Some(owner), Some(owner)).expect("chown");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).expect("chmod");
+            assert_eq!(fs::metadata(&path).expect("stat").mode() & 0o7777, 0o6777);
+            let script = format!("import os, mmap; f = os.open('program', os.O_RDWR); {change}");
+            if !run_as_nobody(&mounted, &script) {
+                println!("skipped: neither setpriv nor python3 is here");
+                return;
+            }
+            let mode = fs::metadata(&path).expect("stat").mode() & 0o7777;
+            assert_eq!(mode, 0o777, "owner {owner}: {change}");
+        }
+    }
+    mounted.end().expect("closed");
+}
+
+/// Symptom: a file of 1 TiB with 3 bytes showed 2^31 blocks.
+/// Cause: blocks were made of the size.
+/// Fix: they are made of what is stored.
+#[test]
+fn blocks_count_what_is_stored() {
+    if !can_mount() {
+        return;
+    }
+    let (mounted, session) = Mounted::session();
+    let path = mounted.path("sparse");
+    let file = File::create_new(&path).expect("create");
+    file.write_all_at(b"end", 1 << 40).expect("write");
+    let blocks = |path: &std::path::Path| fs::metadata(path).expect("stat").blocks();
+    assert!(blocks(&path) <= 8, "{}", blocks(&path));
+    file.write_all_at(&[1; 3 << 20], 5 << 20).expect("write");
+    assert!((3 << 11..(3 << 11) + 16).contains(&blocks(&path)), "{}", blocks(&path));
+    drop(file);
+    fs::write(mounted.path("full"), vec![1; 2 << 20]).expect("write");
+    let long = File::create_new(mounted.path("long")).expect("create");
+    long.set_len(1 << 30).expect("truncate");
+    let listed = |name: &str| {
+        let mut entries = fs::read_dir(mounted.root()).expect("list");
+        let entry =
+            entries.find(|entry| entry.as_ref().is_ok_and(|entry| *entry.file_name() == *name));
+        entry.expect("it is there").expect("entry").metadata().expect("stat").blocks()
+    };
+    assert_eq!((listed("full"), blocks(&mounted.path("long"))), (4096, 0));
+    session.flush().expect("flush");
+    let inode = session.stat("/sparse", esker_fs::namespace::Follow::No).expect("stat");
+    assert_eq!(session.stored_bytes(&inode).expect("stored"), 3 + (3 << 20));
+    drop(long);
+    mounted.end().expect("closed");
+}
+
+/// Holes are found in blocks of 4 KiB, as programs expect that know other file systems.
+#[test]
+fn holes_have_the_size_of_blocks() {
+    if !can_mount() {
+        return;
+    }
+    let (mounted, _session) = Mounted::session();
+    let file = File::create_new(mounted.path("sparse")).expect("create");
+    file.set_len(1 << 30).expect("truncate");
+    // More than is kept in memory.
+    file.write_all_at(&[1; 2 << 20], 64 << 20).expect("write");
+    file.write_all_at(b"bytes", (32 << 20) + 5000).expect("write");
+    let seek = |to| rustix::fs::seek(&file, to);
+    let (first, second) = (32 << 20, 64 << 20);
+    assert_eq!(seek(SeekFrom::Data(0)), Ok(first + 4096));
+    assert_eq!(seek(SeekFrom::Data(first + 4097)), Ok(first + 4097));
+    assert_eq!(seek(SeekFrom::Data(first + 6000)), Ok(first + 6000));
+    assert_eq!(seek(SeekFrom::Hole(first + 4200)), Ok(first + 8192));
+    assert_eq!(seek(SeekFrom::Hole(first + 6000)), Ok(first + 8192));
+    assert_eq!(seek(SeekFrom::Hole(first)), Ok(first));
+    assert_eq!(seek(SeekFrom::Data(first + 8192)), Ok(second));
+    assert_eq!(seek(SeekFrom::Hole(second)), Ok(second + (2 << 20)));
+    assert_eq!(seek(SeekFrom::Data(second + (2 << 20))), Err(rustix::io::Errno::NXIO));
+    drop(file);
+    mounted.end().expect("closed");
+}
+
+/// Symptom: with `--write-back` a file's time of change moved when the mount was published.
+/// Cause: the kernel passes on times with the pages that it has collected, and the time of change was
+/// taken for now.
+/// Fix: that one is kept, too.
+#[test]
+fn times_of_collected_writes_stay() {
+    if !can_mount() {
+        return;
+    }
+    let session = crate::mounted::session();
+    let mounted = Mounted::writing_back(esker_fuse::View::Session(session.clone()));
+    let path = mounted.path("f");
+    fs::write(&path, "text").expect("write");
+    let before = fs::metadata(&path).expect("stat");
+    // The clock moves on before the pages are written.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    File::open(&path).expect("open").sync_all().expect("sync");
+    let file = File::options().write(true).open(&path).expect("open");
+    file.sync_all().expect("sync");
+    drop(file);
+    let inode = session.stat("/f", esker_fs::namespace::Follow::No).expect("stat");
+    let ns = |seconds: i64, part: i64| (seconds * 1_000_000_000 + part) as u64;
+    assert_eq!(inode.mtime_ns, ns(before.mtime(), before.mtime_nsec()));
+    assert_eq!(inode.ctime_ns, ns(before.ctime(), before.ctime_nsec()));
+    mounted.end().expect("closed");
+}
+
+/// What is refused is refused as other file systems do that lack it; the guide has the table.
+#[test]
+fn what_is_not_supported_says_so() {
+    use rustix::io::Errno;
+    if !can_mount() {
+        return;
+    }
+    let (mounted, _session) = Mounted::session();
+    let (a, b) = (mounted.path("a"), mounted.path("b"));
+    fs::write(&a, [1; 16_384]).expect("write");
+    fs::write(&b, [2; 16_384]).expect("write");
+    let (from, to) = (
+        File::open(&a).expect("open"),
+        File::options().read(true).write(true).open(&b).expect("open"),
+    );
+    for mode in [FallocateFlags::COLLAPSE_RANGE, FallocateFlags::INSERT_RANGE] {
+        assert_eq!(rustix::fs::fallocate(&to, mode, 0, 4096), Err(Errno::OPNOTSUPP));
+    }
+    assert_eq!(rustix::fs::ioctl_ficlone(&to, &from), Err(Errno::OPNOTSUPP));
+    for name in ["system.posix_acl_access", "system.posix_acl_default"] {
+        let set = rustix::fs::setxattr(mounted.root(), name, &[2, 0, 0, 0], XattrFlags::empty());
+        assert_eq!(set, Err(Errno::OPNOTSUPP), "{name}");
+        let got = rustix::fs::getxattr(mounted.root(), name, &mut [0; 64][..]);
+        assert_eq!(got, Err(Errno::OPNOTSUPP), "{name}");
+    }
+    // Locks are the kernel's, and hold between all who have the file open in this mount.
+    use rustix::fs::{FlockOperation, flock};
+    flock(&from, FlockOperation::LockExclusive).expect("lock");
+    let again = File::open(&a).expect("open");
+    assert_eq!(flock(&again, FlockOperation::NonBlockingLockExclusive), Err(Errno::WOULDBLOCK));
+    drop((from, to, again));
+    if rustix::process::geteuid().is_root() {
+        let trusted = rustix::fs::setxattr(&a, "trusted.t", b"1", XattrFlags::empty());
+        trusted.expect("set");
+        rustix::fs::setxattr(&a, "user.u", b"1", XattrFlags::empty()).expect("set");
+        let script = "import os; assert os.listxattr('a') == ['user.u'], os.listxattr('a')";
+        fs::set_permissions(&a, fs::Permissions::from_mode(0o644)).expect("chmod");
+        run_as_nobody(&mounted, script);
+        let mut list = [0; 100];
+        let count = rustix::fs::listxattr(&a, &mut list).expect("list");
+        assert!(list[..count].windows(10).any(|name| name == b"trusted.t\0"));
+    }
+    mounted.end().expect("closed");
+}
