@@ -145,9 +145,19 @@ impl Change {
         new_name: &str,
         settings: &SessionSettings,
     ) -> Result<Self> {
+        Self::begin_with(context, bases, new_name, settings.options(context))
+    }
+
+    /// As [`Change::begin`], with the session's options.
+    pub fn begin_with(
+        context: &Context,
+        bases: &[SetId],
+        new_name: &str,
+        options: SessionOptions,
+    ) -> Result<Self> {
         let repository = context.repository()?;
         check_free(&repository, new_name)?;
-        let session = repository.begin(bases, settings.options(context).private())?;
+        let session = repository.begin(bases, options.private())?;
         let base = bases.first().map(|set| format!("@{set}"));
         Ok(Self { session, repository, new_name: Some(new_name.to_owned()), base, is_ours: true })
     }

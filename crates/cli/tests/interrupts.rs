@@ -163,3 +163,74 @@ fn what_keeps_a_store_in_order_can_be_interrupted_anywhere() {
         sound();
     });
 }
+
+/// Two dumps of one record each, of steps 5 and 6: a header with the step, then key and value.
+fn dumps(esker: &Esker) {
+    for step in [5_u64, 6] {
+        let record = [step.to_le_bytes(), 7_u64.to_le_bytes(), [step as u8; 8]].concat();
+        std::fs::write(esker.path(format!("dump{step}")), record).expect("a file");
+    }
+}
+
+const IMPORT: [&str; 11] = [
+    "imd",
+    "import",
+    "run:/p",
+    "--header-bytes",
+    "8",
+    "--step",
+    "0:u64",
+    "--record-bytes",
+    "16",
+    "--key",
+    "0:u64",
+];
+
+/// Symptom: what an import that died had flushed could not be read by any command.
+/// Cause: the directory gets its entry when it is finished, and commands find it by that.
+/// Fix: the set says for which path it is written, and commands look for what is left of it there.
+#[test]
+fn epochs_that_a_dead_import_had_flushed_can_be_read() {
+    let esker = Esker::new();
+    dumps(&esker);
+    let import = [&IMPORT[..], &["dump5", "dump6"]].concat();
+    let mut epochs_read = Vec::new();
+    at_every_request(&esker, KILL, 1, &import, |_| {
+        for session in esker.json(["session", "list"]) {
+            let set = session["set"].as_str().expect("an id");
+            let get = ["imd", "get", &format!("@{set}:/p"), "0000000000000007"];
+            let Output { status, stdout, stderr } = esker.run(get);
+            let said = String::from_utf8_lossy(&stderr);
+            if status.success() && said.contains("incomplete") {
+                let lines = String::from_utf8_lossy(&stdout).lines().count();
+                assert!(said.contains(&format!("{} epoch", lines - 1)), "{said}");
+                epochs_read.push(lines - 1);
+            }
+            esker.fails(3, ["imd", "get", &format!("@{set}:/other"), "0000000000000007"]);
+        }
+        if names_left(&esker) == ["run"] {
+            // Killed behind the name.
+            esker.ok(["delete", "run"]);
+        }
+    });
+    assert!(epochs_read.contains(&1) && epochs_read.contains(&2), "{epochs_read:?}");
+    assert_eq!(esker.ok(["imd", "get", "run:/p", "0000000000000007"]).lines().count(), 3);
+}
+
+/// Symptom: a get of a key whose log was lost said that something was not found, with exit code 3, as
+/// for a path that does not exist.
+/// Cause: the store's answer was passed on.
+/// Fix: what the directory's index refers to and is gone is damage.
+#[test]
+fn a_lost_log_is_damage() {
+    for log in ["00000000-index", "00000000-data"] {
+        let esker = Esker::new();
+        dumps(&esker);
+        esker.ok([&IMPORT[..], &["dump5", "dump6"]].concat());
+        let info = &esker.json(["imd", "info", "run:/p"])[0];
+        let objects = info["objects"].as_str().expect("a prefix");
+        std::fs::remove_file(esker.store().join(objects).join(log)).expect("it is there");
+        let said = esker.fails(12, ["imd", "get", "run:/p", "0000000000000007"]);
+        assert!(said.contains(log) && said.contains("gone"), "{said}");
+    }
+}

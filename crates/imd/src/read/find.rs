@@ -8,6 +8,7 @@ use esker_base::{Error, Result};
 
 use super::counts::Counts;
 use super::lookup::{Found, Wanted, look_up};
+use super::lost;
 use super::partition::PartitionReader;
 use super::pointers;
 use super::share::share;
@@ -191,7 +192,7 @@ impl Reader {
             return Err(reader.named(Error::corrupt(&name, place.start, what)));
         }
         let bytes = self.store.get_range(&name, place.clone());
-        let bytes = bytes.map_err(|error| reader.named(error))?;
+        let bytes = bytes.map_err(|error| reader.named(lost(&name, error)))?;
         counts.auxiliary_reads += 1;
         counts.auxiliary_bytes += bytes.len() as u64;
         let table = Arc::new(reader.parse_auxiliary(&bytes, place.start, &name)?);

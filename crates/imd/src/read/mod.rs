@@ -21,3 +21,14 @@ mod range;
 pub mod scan;
 mod share;
 mod whole;
+
+use esker_base::{Error, Kind};
+
+/// What the failure to read the log `name` is, which the directory has: a log that is not there is
+/// damage, and not what somebody looked for in vain.
+pub(crate) fn lost(name: &str, error: Error) -> Error {
+    match error.kind() {
+        Kind::NotFound => Error::corrupt(name, 0, "nothing: the log is gone").with_source(error),
+        _ => error,
+    }
+}

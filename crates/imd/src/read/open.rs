@@ -11,6 +11,7 @@ use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
 
 use super::counts::Counts;
+use super::lost;
 use crate::checksum::{LogChecksum, LogKind};
 use crate::index::epoch::Epoch;
 use crate::index::frame::{self, FrameKind, HEADER_BYTES, Header};
@@ -45,7 +46,7 @@ impl IndexLog {
     /// Opens the log `name` of a partition, of a directory if that is known, with a size if that is.
     ///
     /// # Errors
-    /// `NotFound` if there is none, `Corrupt` if it is none, or of another partition or directory.
+    /// `Corrupt` if there is none, if it is none, or of another partition or directory.
     pub(crate) fn open(
         store: &SharedStore,
         name: String,
@@ -57,11 +58,12 @@ impl IndexLog {
             Some(bytes) => bytes,
             None => {
                 counts.index_reads += 1;
-                store.size(&name)?
+                store.size(&name).map_err(|error| lost(&name, error))?
             }
         };
         let tail_start = if bytes <= WHOLE_BYTES_MAX { 0 } else { bytes - TAIL_BYTES };
-        let tail = store.get_range(&name, tail_start..bytes)?;
+        let tail = store.get_range(&name, tail_start..bytes);
+        let tail = tail.map_err(|error| lost(&name, error))?;
         counts.index_reads += 1;
         counts.index_bytes += tail.len() as u64;
         let unknown = Head {
@@ -265,6 +267,6 @@ impl IndexLog {
         }
         counts.index_reads += 1;
         counts.index_bytes += range.end - range.start;
-        self.store.get_range(&self.name, range)
+        self.store.get_range(&self.name, range).map_err(|error| lost(&self.name, error))
     }
 }

@@ -9,6 +9,7 @@ use esker_base::{Error, Result};
 
 use super::cache::PieceCache;
 use super::counts::Counts;
+use super::lost;
 use super::open::IndexLog;
 use crate::auxiliary;
 use crate::block;
@@ -34,7 +35,7 @@ impl PartitionReader {
     /// of the index log; the size of the log is one of them unless `index_bytes` tells it.
     ///
     /// # Errors
-    /// `NotFound` if it has no index log, `Corrupt` if that is damaged.
+    /// `Corrupt` if it has no index log, or that is damaged.
     pub(crate) fn open(
         store: &SharedStore,
         prefix: &str,
@@ -139,7 +140,8 @@ impl PartitionReader {
                 (counts.data_reads, counts.data_bytes) =
                     (counts.data_reads + requests, counts.data_bytes + bytes);
             }
-            let read = self.store.get_ranges(name, &ranges)?;
+            let read = self.store.get_ranges(name, &ranges);
+            let read = read.map_err(|error| lost(name, error))?;
             for (&at, bytes) in absent.iter().zip(&read) {
                 pieces[at] = Some(self.verified(kind, name, &places[at], bytes)?);
             }
@@ -165,7 +167,8 @@ impl PartitionReader {
     pub(crate) fn read_data(&self, range: Range<u64>, counts: &mut Counts) -> Result<Bytes> {
         counts.data_reads += 1;
         counts.data_bytes += range.end - range.start;
-        self.store.get_range(&self.data, range).map_err(|error| self.named(error))
+        let read = self.store.get_range(&self.data, range);
+        read.map_err(|error| self.named(lost(&self.data, error)))
     }
 
     /// The rows' bytes of the block of the data log that `bytes` at `offset` are, verified.

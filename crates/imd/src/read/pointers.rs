@@ -10,6 +10,7 @@ use hashbrown::HashMap;
 
 use super::cache::PieceCache;
 use super::counts::Counts;
+use super::lost;
 use crate::checksum::{LogChecksum, LogKind};
 use crate::names;
 use crate::shape::VALUE_BYTES_MAX;
@@ -109,7 +110,8 @@ impl Values<'_> {
         counts.data_reads += runs(&missing).len() as u64;
         counts.data_bytes += (missing.len() * PAGE_BYTES) as u64;
         let checksum = LogChecksum::new(self.directory, rank, LogKind::Values);
-        let read = self.store.get_ranges(name, &missing)?;
+        let read = self.store.get_ranges(name, &missing);
+        let read = read.map_err(|error| lost(name, error))?;
         for (place, bytes) in missing.iter().zip(read) {
             let length = checksum.open(&bytes, place.start, name)?.len();
             let page = bytes.slice(..length);

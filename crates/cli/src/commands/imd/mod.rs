@@ -9,11 +9,17 @@ mod write;
 
 use clap::{Args, Subcommand};
 use esker_base::{Error, Kind, Result};
+use esker_fs::inode::{Entry, FileKind, Inode};
+use esker_fs::repository::Repository;
 use esker_imd::Reader;
 use esker_imd::entry::{self, IndexedEntry};
+use esker_table::manifest::Manifest;
 
-use crate::context::Context;
-use crate::location::Location;
+use self::target::TARGET;
+use crate::context::{Context, set_of};
+use crate::location::{Location, Stack};
+use crate::output::notice;
+use crate::text;
 
 /// Write and read indexed directories
 ///
@@ -53,7 +59,8 @@ impl Imd {
     }
 }
 
-/// The indexed directory at `target`, and its entry.
+/// The indexed directory at `target`, and its entry. Of one that a command that died has left in its
+/// session: the epochs that were flushed, and a notice.
 pub fn open(
     context: &Context,
     target: &Location,
@@ -61,7 +68,13 @@ pub fn open(
 ) -> Result<(IndexedEntry, Reader)> {
     let repository = context.repository()?;
     let view = context.view(&repository, &target.stack)?;
-    match entry::find(&view, &target.path)? {
+    let found = entry::find(&view, &target.path)?;
+    if found.is_none()
+        && let Some(left) = open_left(&repository, target, cache_bytes)?
+    {
+        return Ok(left);
+    }
+    match found {
         Some(found) if found.rest.is_empty() => {
             let reader = found.open(repository.store(), cache_bytes)?;
             Ok((found, reader))
@@ -72,4 +85,28 @@ pub fn open(
             Err(Error::new(Kind::Invalid, format!("{target}: no indexed directory")))
         }
     }
+}
+
+/// The directory that a command was writing for `target` when it died, which has no entry yet.
+fn open_left(
+    repository: &Repository,
+    target: &Location,
+    cache_bytes: u64,
+) -> Result<Option<(IndexedEntry, Reader)>> {
+    let Stack::Set(_) = &target.stack else { return Ok(None) };
+    let (store, set) = (repository.store(), set_of(repository, &target.stack)?);
+    let manifest = Manifest::load(&**store, set)?;
+    if manifest.properties.get(TARGET).map(String::as_bytes) != Some(&target.path[..]) {
+        return Ok(None);
+    }
+    let folder = format!("set/{set}/imd/");
+    let [number] = &store.list_names(&folder)?[..] else { return Ok(None) };
+    let prefix = format!("{folder}{number}/");
+    let reader = Reader::open(store, &prefix, cache_bytes)?;
+    let epochs = text::counted(u64::from(reader.epochs_complete()?), "epoch");
+    notice(format!(
+        "{target} is incomplete: {epochs} that all ranks had flushed when its writer ended"
+    ));
+    let inode = Inode::new(Entry::Is(FileKind::Indexed), 0, manifest.created_ns);
+    Ok(Some((IndexedEntry { inode, prefix, rest: Vec::new() }, reader)))
 }

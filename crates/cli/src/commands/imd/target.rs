@@ -11,6 +11,9 @@ use crate::change::{Change, SessionSettings};
 use crate::context::{Context, bases_and_name};
 use crate::location::Location;
 
+/// The property of a change set that says where the directory will be that is written in it.
+pub const TARGET: &str = "indexed directory";
+
 /// Where a new directory goes.
 #[derive(Args)]
 pub struct Target {
@@ -41,8 +44,10 @@ impl Target {
         let repository = Repository::new(context.store_or_new()?);
         let new_name = self.new_name.as_deref();
         let (bases, published) = bases_and_name(&repository, &self.target.stack, new_name)?;
-        let settings = SessionSettings::for_few();
-        let change = Change::begin(context, &bases, published, &settings)?;
+        let mut options = SessionSettings::for_few().options(context);
+        let path = String::from_utf8_lossy(&self.target.path).into_owned();
+        options.properties.insert(TARGET.to_owned(), path);
+        let change = Change::begin_with(context, &bases, published, options)?;
         let set = change.session.set().to_string();
         let written = change.run_silently(write)?;
         Ok((written, Published { name: published.to_owned(), set }))
