@@ -69,7 +69,7 @@ fn a_session_is_taken_from_another_command_on_demand() {
     let output = first.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(10), "{said}");
-    assert!(said.contains("taken over by") && said.contains("mkdir --take-over"), "{said}");
+    assert!(said.contains("took change set") && said.contains("mkdir --take-over"), "{said}");
     assert_eq!(esker.ok(["ls".into(), format!("{id}:/")]), "d\n");
 }
 
@@ -129,7 +129,7 @@ fn a_mounted_session_is_compacted_by_its_mount_and_taken_from_it_only_on_demand(
 
     esker.ok(["mkdir".into(), "--take-over".into(), format!("{id}:/d")]);
     // It learns so by itself, though nobody writes.
-    while !mounted.log().contains("taken over by") {
+    while !mounted.log().contains("took change set") {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(mounted.log().contains("mkdir --take-over"), "{}", mounted.log());
@@ -142,7 +142,7 @@ fn a_mounted_session_is_compacted_by_its_mount_and_taken_from_it_only_on_demand(
     assert_eq!(fs::read(mounted.path("b")).expect("it can be read"), b"b");
     drop(open);
     let said = esker.fails(10, ["umount".as_ref(), mounted.root().as_os_str()]);
-    assert!(said.contains("taken over by"), "{said}");
+    assert!(said.contains("took change set"), "{said}");
     assert_eq!(esker.ok(["cat".into(), format!("{id}:/open")]), "kept");
     esker.ok(["publish", &id, "held"]);
     esker.ok(["verify"]);
