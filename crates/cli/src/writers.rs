@@ -1,6 +1,7 @@
 //! Writers: who writes a session, or wrote it last, for people and for programs.
 
 use esker_fs::hold::{Hold, HolderState};
+use esker_table::set_writer::SetWriter;
 use serde_json::{Value, json};
 
 use crate::text;
@@ -33,9 +34,9 @@ pub fn state(hold: &Hold) -> &'static str {
 }
 
 /// Who wrote a set that is complete.
-pub fn author(hold: &Hold) -> String {
-    let command = text::printable(hold.writer.command.as_bytes());
-    format!("{}@{}: {command}", hold.writer.user, hold.writer.process.host)
+pub fn author(writer: &SetWriter) -> String {
+    let command = text::printable(writer.command.as_bytes());
+    format!("{}@{}: {command}", writer.user, writer.process.host)
 }
 
 /// A writer on one line.

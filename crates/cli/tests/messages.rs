@@ -165,3 +165,17 @@ fn names_have_details_if_asked() {
     let listed = esker.ok(["names", "-l"]);
     assert_eq!(listed.lines().filter(|line| line.contains(" records ")).count(), 2, "{listed}");
 }
+
+/// Symptom: `log` did not say who made a snapshot, by what, and how long that took.
+#[test]
+fn the_log_names_authors() {
+    let esker = example();
+    let node = &esker.json(["log", "base"])[0];
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    assert_eq!(node["author"]["host"], host.trim(), "{node}");
+    assert!(node["author"]["command"].as_str().is_some_and(|command| command.contains("import")));
+    assert!(node["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0), "{node}");
+    let drawn = esker.ok(["log"]);
+    let author = format!("@{}: ", host.trim());
+    assert!(drawn.contains(&author) && drawn.contains(" s, by "), "{drawn}");
+}

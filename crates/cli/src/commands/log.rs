@@ -5,19 +5,20 @@ use esker_base::Result;
 use esker_fs::graph::GraphNode;
 use esker_fs::job::JobId;
 use esker_fs::marker::Holder;
-use esker_table::manifest::SetState;
+use esker_table::manifest::{Manifest, SetState};
 use serde_json::json;
 
 use crate::context::{Context, sets_of};
 use crate::graph_lines::{ASCII, BOXES, GraphLines};
 use crate::location::Stack;
-use crate::text;
+use crate::{text, writers};
 
 /// Digits of an id that tell change sets apart at a glance.
 const DIGITS_SHOWN: usize = 8;
 
 /// Draw change sets and what they build on
 ///
+/// Each with its size, how long it was written, and the user, host and command that wrote it last.
 /// Newest first; a change set stands above those it builds on, and the leftmost of those wins. A
 /// full circle is complete, an empty one an open session, a cross something that cannot be read.
 #[derive(Args)]
@@ -92,15 +93,25 @@ fn title(node: &GraphNode) -> String {
 
 fn detail(node: &GraphNode) -> String {
     match &node.manifest {
-        Ok(manifest) => format!(
-            "{}, {}, {} of tables, {} of data",
-            text::minute(manifest.written_ns),
-            text::counted(node.rows, "record"),
-            text::bytes(node.table_bytes),
-            text::bytes(node.data_bytes),
-        ),
+        Ok(manifest) => {
+            let writer = manifest.writer.as_ref();
+            let author = writer.map_or(String::new(), |w| format!(", by {}", writers::author(w)));
+            format!(
+                "{}, {}, {} of tables, {} of data, in {:.1} s{author}",
+                text::minute(manifest.written_ns),
+                text::counted(node.rows, "record"),
+                text::bytes(node.table_bytes),
+                text::bytes(node.data_bytes),
+                seconds(manifest),
+            )
+        }
         Err(error) => error.clone(),
     }
+}
+
+/// How long a change set has been written.
+fn seconds(manifest: &Manifest) -> f64 {
+    manifest.written_ns.saturating_sub(manifest.created_ns) as f64 / 1e9
 }
 
 /// A change set as JSON; docs/guide/command.md describes it.
@@ -126,6 +137,12 @@ pub fn object(node: &GraphNode) -> serde_json::Value {
                 object["job"] = JobId(membership.job).to_string().into();
                 object["rank"] = membership.rank.into();
             }
+            object["seconds"] = seconds(manifest).into();
+            object["author"] = json!(manifest.writer.as_ref().map(|writer| json!({
+                "user": writer.user,
+                "host": writer.process.host,
+                "command": writer.command,
+            })));
             object["properties"] = json!(manifest.properties);
         }
         Err(error) => object["error"] = error.clone().into(),

@@ -117,7 +117,7 @@ fn publish_job(context: &Context, job: JobId, name: &str) -> Result<()> {
         let name = text::printable(conflict.path.as_ref().unwrap_or(&conflict.name));
         let (winner, kind) = (conflict.winner, conflict.kind);
         let what = disagreement(kind);
-        notice(format!("{name}: {what}; what is shown is the change of @{winner}"));
+        notice(format!("{name}: parts disagree: {what}; the change of @{winner} is shown"));
     }
     Ok(())
 }

@@ -70,7 +70,7 @@ impl Show {
         field("written", text::instant(manifest.written_ns))?;
         if let Some(hold) = &hold {
             let line = match manifest.state {
-                SetState::Published => writers::author(hold),
+                SetState::Published => writers::author(&hold.writer),
                 _ => writers::line(hold, context.now_ns()),
             };
             field("writer", line)?;
