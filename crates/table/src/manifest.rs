@@ -509,8 +509,8 @@ impl Manifest {
             return Error::new(
                 Kind::Fenced,
                 format!(
-                    "{} took change set {set} over (epoch {} after {}); this writer has stopped, and \
-                     nothing that it synced is lost",
+                    "change set {set} was taken over by {} (epoch {} after {}); this writer has \
+                     stopped, and nothing that it synced is lost",
                     other.writer.as_ref().map_or("another writer".into(), SetWriter::description),
                     other.epoch,
                     self.epoch
