@@ -20,14 +20,17 @@ use crate::writer::{Work, Writer, agrees};
 /// It acts before one of so many requests.
 const REQUESTS: u64 = 8;
 
+/// What came of an operation, and whether that is as it should be.
+type CheckedAnswer = (Result<Answer>, bool);
+
 /// An operation beside a snapshot.
 struct BesideOperation {
     operation: Operation,
     /// What the session shows after it.
     next: Reference,
     is_change: bool,
-    /// What came of it, once it was done, and whether that is as it should be.
-    answer: Arc<Mutex<Option<(Result<Answer>, bool)>>>,
+    /// None until it was done.
+    answer: Arc<Mutex<Option<CheckedAnswer>>>,
 }
 
 impl Writer {
