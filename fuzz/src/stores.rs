@@ -164,11 +164,11 @@ pub fn publish(store: &SharedStore, set: SetId, bases: &[SetId], tables: Vec<Tab
     manifest.tables = tables;
     let _ = manifest.claim(&**store, set, MADE_NS);
     let name = format!("n{:x}", set.0);
-    let _ = marker::hold(&**store, set, &Holder::Name(name.clone()));
     for base in bases {
         let _ = marker::hold(&**store, *base, &Holder::Set(set));
     }
-    let _ = esker_fs::names::publish(&**store, &name, set, MADE_NS);
+    let clock = Arc::new(ManualClock::new(MADE_NS));
+    let _ = Repository::with(store.clone(), 0, clock).publish(set, &name);
 }
 
 fn forge_set(store: &SharedStore, set: SetId, hostility: u8, choices: &mut Choices) {

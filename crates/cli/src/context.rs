@@ -1,5 +1,6 @@
 //! Context: what every command is given: the store, who acts, and where results go.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use clap::CommandFactory;
@@ -10,6 +11,7 @@ use esker_base::{Clock, Error, Kind, Result};
 use esker_comm::Rank;
 use esker_fs::identity::Identity;
 use esker_fs::namespace::Namespace;
+use esker_fs::read_lease::ReadLease;
 use esker_fs::repository::Repository;
 use esker_table::manifest::SetId;
 
@@ -29,6 +31,8 @@ pub struct Context {
     /// Permission bits that new files do not get.
     pub umask: u32,
     store: Option<String>,
+    /// Keep what the command reads, should that take long.
+    leases: RefCell<Vec<ReadLease>>,
 }
 
 impl Context {
@@ -37,7 +41,12 @@ impl Context {
         // The mask can only be read by setting it; no other thread runs yet.
         let umask = rustix::process::umask(rustix::fs::Mode::empty());
         rustix::process::umask(umask);
-        Self { out: Output::new(is_json), umask: umask.as_raw_mode(), store }
+        Self {
+            out: Output::new(is_json),
+            umask: umask.as_raw_mode(),
+            store,
+            leases: RefCell::default(),
+        }
     }
 
     /// The URL of the store. Without one this is a usage error, which ends the process.
@@ -110,16 +119,28 @@ impl Context {
         (done, (SystemClock.monotonic_ns() - start_ns) as f64 / 1e9)
     }
 
+    /// Keeps `set` from being collected while this command reads it, if that takes long.
+    fn keep(&self, repository: &Repository, set: SetId) -> Result<()> {
+        let report =
+            move |error| notice(format!("could not keep @{set} while it is read: {error}"));
+        let lease = ReadLease::after_delay(repository.clone(), vec![set], report)?;
+        self.leases.borrow_mut().push(lease);
+        Ok(())
+    }
+
     /// Opens what `stack` shows; of an unpublished change set, what it held at its last flush.
     pub fn view(&self, repository: &Repository, stack: &Stack) -> Result<Namespace> {
         match stack {
             Stack::Name(name) => {
                 let set = repository.resolve(name)?.set;
-                repository.open(&[set], self.identity())
+                let namespace = repository.open(&[set], self.identity())?;
+                self.keep(repository, set)?;
+                Ok(namespace)
             }
             Stack::Set(_) => {
                 let set = set_of(repository, stack)?;
                 let namespace = repository.glimpse(set, self.identity())?;
+                self.keep(repository, set)?;
                 let bytes = repository.unflushed_bytes(set)?;
                 if bytes > 0 {
                     notice(format!(

@@ -88,3 +88,61 @@ fn compaction_keeps_what_is_shown() {
     assert_eq!(runs("many"), Some(1));
     assert_eq!(esker.ok(["ls", "many"]), "f0\nf1\nf2\nf3\nf4\n");
 }
+
+/// Symptom: `gc` freed a snapshot whose name had been deleted a second before, and nothing gave the
+/// name back.
+#[test]
+fn a_deleted_name_is_given_back_until_the_grace_is_over() {
+    let esker = Esker::new();
+    esker.publish("a", &[("file", "text")]);
+    esker.ok(["delete", "a"]);
+    let said = String::from_utf8(esker.run(["gc"]).stderr).expect("UTF-8");
+    assert!(said.contains("kept for the grace: 1 change set of deleted names"), "{said}");
+    assert_eq!(esker.json(["names", "--deleted"])[0]["name"], "a");
+    assert!(esker.ok(["names", "--deleted"]).starts_with("a  until 20"));
+    assert!(esker.ok(["undelete", "a"]).starts_with("published a @"));
+    assert_eq!(esker.ok(["cat", "a:/file"]), "text");
+    esker.ok(["delete", "a"]);
+    esker.ok(["gc", "--grace", "0"]);
+    assert!(esker.fails(3, ["undelete", "a"]).contains("names --deleted"));
+    assert_eq!(esker.ok(["names", "--deleted"]), "");
+}
+
+#[test]
+fn names_move_in_one_step() {
+    let esker = composed();
+    assert!(esker.fails(4, ["rename", "a", "b"]).contains("is taken"));
+    assert!(esker.ok(["rename", "a", "c"]).starts_with("a is c now @"));
+    esker.fails(3, ["cat", "a:/shared"]);
+    assert_eq!(esker.ok(["cat", "c:/shared"]), "from a");
+    esker.ok(["rename", "c", "b", "--replace"]);
+    assert_eq!(esker.ok(["cat", "b:/shared"]), "from a");
+    esker.publish("next", &[("shared", "from next")]);
+    assert!(esker.fails(4, ["publish", "next", "b"]).contains("--replace"));
+    esker.ok(["publish", "--replace", "next", "b"]);
+    assert_eq!(esker.ok(["cat", "b:/shared"]), "from next");
+    let session = esker.ok(["session", "begin", "--base", "b"]).trim().to_owned();
+    esker.pipe(["put", "-", &format!("{session}:/shared")], b"changed");
+    esker.ok(["publish", "--replace", &session, "b"]);
+    assert_eq!(esker.ok(["cat", "b:/shared"]), "changed");
+    esker.ok(["publish", "--replace", "--base", "ab", "--base", "b", "b"]);
+    assert_eq!(esker.ok(["cat", "b:/shared"]), "from a");
+    assert_eq!(esker.json(["names"]).len(), 3);
+    esker.ok(["verify"]);
+}
+
+/// Symptom: `delete a b c` that failed at `b` did not say that `a` was gone; `delete @SET` and
+/// patterns were "no name" without a word on what to do.
+#[test]
+fn a_deletion_that_fails_says_what_was_deleted() {
+    let esker = composed();
+    let said = esker.fails(3, ["delete", "a", "missing", "b"]);
+    assert!(
+        said.contains("\"missing\"") && said.contains("deleted before that: a; left: b"),
+        "{said}"
+    );
+    assert!(esker.fails(13, ["delete", "b", "@1234"]).contains("esker session drop @1234"));
+    assert!(esker.fails(13, ["delete", "b", "w*"]).contains("`esker names` lists"));
+    assert!(esker.fails(13, ["delete", "b:/x"]).contains("esker rm"));
+    assert_eq!(esker.json(["names"]).len(), 2, "nothing was deleted where an argument is wrong");
+}

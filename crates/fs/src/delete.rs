@@ -1,41 +1,63 @@
 //! Deleting: takes names back and gives sets up; what nothing holds any more is collected (`gc`).
+//!
+//! A deleted name leaves a marker on its set, of the time at which that happened: the set stays for
+//! the grace of collections, for those who read it and for who wants the name back.
 
-use esker_base::{Error, Kind, Result};
+use std::collections::BTreeMap;
+
+use esker_base::store::Store;
+use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::set_writer::SetWriter;
 
 use crate::marker::{self, Holder};
-use crate::names;
+use crate::name_table::{self, NameEntries, NameEntry, part_of};
+use crate::names::{self, PublishedName};
 use crate::repository::Repository;
 use crate::session::SessionOptions;
 
 /// Others that commit at the same time are met at most this often in a row.
 const TRIES_MAX: usize = 8;
 
+/// A name that was deleted, or given to another set, a while ago.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormerName {
+    /// The name.
+    pub name: String,
+    /// The change set that it stood for.
+    pub set: SetId,
+    /// Until when, in nanoseconds since the Unix epoch.
+    pub since_ns: u64,
+}
+
+/// Marks `set`, which is about to lose `name`.
+pub(crate) fn hold_former(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    set: SetId,
+    name: &str,
+) -> Result<()> {
+    let holder = Holder::Former { since_ns: clock.now_ns(), name: name.to_owned() };
+    marker::hold(store, set, &holder)
+}
+
 impl Repository {
-    /// Takes the name back: nobody opens its change set by it any more, and the set goes with the
-    /// next collection unless it has other names or others build on it. Durable once it returns.
-    /// Cost: three requests.
+    /// Takes the name back: nobody opens its change set by it any more. The set stays for the grace
+    /// of collections, and can be given the name again ([`Repository::undelete`]); then it goes
+    /// unless it has other names or others build on it. Durable once it returns. Cost: a listing, a
+    /// read and two writes.
     ///
     /// # Errors
     /// `NotFound`; `Corrupt` if the name cannot be read: then it is gone, and its set goes too.
     pub fn delete(&self, name: &str) -> Result<()> {
-        let store = &**self.store();
-        let named = match names::resolve(store, name) {
+        let (store, clock) = (&**self.store(), &**self.clock());
+        let keep = &mut |set| hold_former(store, clock, set, name);
+        match names::remove(store, clock, name, keep) {
             Err(error) if error.kind() == Kind::Corrupt => {
-                names::remove(store, name)?;
-                return Err(error.within("removed a name that cannot be read"));
+                self.rebuild_part_without(name)?;
+                Err(error.within("removed a name that cannot be read"))
             }
-            resolved => resolved?,
-        };
-        names::remove(store, name)?;
-        marker::release(store, named.set, &Holder::Name(name.to_owned()))?;
-        // Somebody may have published the set under the name again meanwhile.
-        match names::resolve(store, name) {
-            Ok(again) if again.set == named.set => {
-                marker::hold(store, named.set, &Holder::Name(name.to_owned()))
-            }
-            _ => Ok(()),
+            removed => removed.map(drop),
         }
     }
 
@@ -86,12 +108,83 @@ impl Repository {
         Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
     }
 
-    /// Gives up a change set that the caller began and will not publish, or completed and not named:
+    /// Gives the name back to the set that lost it last. Cost: a listing of all markers, and a
+    /// publication.
+    ///
+    /// # Errors
+    /// `NotFound` if no set that had the name is left; `Exists` if the name stands for another.
+    pub fn undelete(&self, name: &str) -> Result<PublishedName> {
+        names::check(name)?;
+        let former = self.former_names()?;
+        for former in former.iter().rev().filter(|former| former.name == name) {
+            match self.publish(former.set, name) {
+                // Its collection has begun.
+                Err(error) if error.kind() == Kind::NotFound => {}
+                published => {
+                    published?;
+                    return self.resolve(name);
+                }
+            }
+        }
+        let what = format!(
+            "no deleted name {name:?}: `esker names --deleted` lists those that can be given back"
+        );
+        Err(Error::new(Kind::NotFound, what))
+    }
+
+    /// Names that sets have lost and can be given again, those that were lost first first. Cost: a
+    /// listing of all markers, and as [`Repository::names`].
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub fn former_names(&self) -> Result<Vec<FormerName>> {
+        let store = &**self.store();
+        let markers = marker::all(store)?;
+        let named = names::survey(store)?.names;
+        let stands_for = |name: &str, set: SetId| {
+            named.iter().any(|named| named.name == name && named.set == set)
+        };
+        let former = |marker: marker::Marker| match marker.holder {
+            // A deletion that did not end, or was taken back, leaves a marker too.
+            Holder::Former { since_ns, name } if !stands_for(&name, marker.set) => {
+                Some(FormerName { name, set: marker.set, since_ns })
+            }
+            _ => None,
+        };
+        let mut former: Vec<FormerName> = markers.into_iter().filter_map(former).collect();
+        former.sort_by(|a, b| (a.since_ns, &a.name).cmp(&(b.since_ns, &b.name)));
+        Ok(former)
+    }
+
+    /// Gives up a change set that was begun and will not be published, or completed and not named:
     /// it goes with the next collection. A writer that is still there stops with `Fenced` then.
     ///
     /// # Errors
     /// What the store reports.
     pub fn abandon(&self, set: SetId) -> Result<()> {
         marker::release(&**self.store(), set, &Holder::Session)
+    }
+
+    /// Replaces the part of the name table that has `name`, which cannot be read, by what markers say
+    /// of its other names: each set that has a name has a marker of it.
+    fn rebuild_part_without(&self, name: &str) -> Result<()> {
+        let store = &**self.store();
+        let part = part_of(name);
+        let mut newest: BTreeMap<String, (u64, SetId)> = BTreeMap::new();
+        for marker in marker::all(store)? {
+            let Holder::Name(other) = marker.holder else { continue };
+            let is_wanted =
+                part_of(&other) == part && other != name && names::check(&other).is_ok();
+            let is_complete =
+                |set| Manifest::load(store, set).is_ok_and(|own| own.state == SetState::Published);
+            if is_wanted && is_complete(marker.set) {
+                let named = newest.entry(other).or_insert((0, marker.set));
+                *named = (*named).max((marker.put_ns, marker.set));
+            }
+        }
+        let entry = |(published_ns, set)| NameEntry { set, published_ns };
+        let entries: NameEntries =
+            newest.into_iter().map(|(name, found)| (name, entry(found))).collect();
+        name_table::replace_damaged(store, part, &entries)
     }
 }

@@ -24,10 +24,12 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use crate::condemn::{self, Phase, Verdict};
 use crate::dependency;
 use crate::marker::{self, Holder};
-use crate::names;
+use crate::names::{self, NameSurvey};
+use crate::read_lease::LEASE;
 use crate::repository::Repository;
 
-/// Readers of a snapshot that was replaced have this long unless told otherwise.
+/// Who reads a snapshot whose name was deleted or replaced, or whose tables were, has this long unless
+/// told otherwise.
 pub const GRACE: Duration = Duration::from_secs(3600);
 /// A writer may sleep for this long and still finds out that its set was deleted: the last manifest
 /// of a deleted set, which takes the number that the writer would commit, stays. Unfinished uploads
@@ -37,8 +39,9 @@ const SLEEP_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Settings of a collection.
 #[derive(Clone, Debug)]
 pub struct GcOptions {
-    /// How old something must be that may still be on its way or in use: tables that compaction
-    /// replaced, markers put before what they stand for, objects of unfinished work.
+    /// How old something must be that may still be on its way or in use: deletions of names, tables
+    /// that compaction replaced, markers put before what they stand for, objects of unfinished work.
+    /// What a reader holds stays at any grace.
     pub grace: Duration,
     /// Only report what would be collected.
     pub dry_run: bool,
@@ -67,6 +70,10 @@ pub struct GcReport {
     pub stale_markers: u64,
     /// Markers that were missing and put back.
     pub restored_markers: u64,
+    /// Sets that nobody holds but names that were deleted or replaced, until the grace is over.
+    pub former_sets: u64,
+    /// Sets that nobody but readers holds.
+    pub read_sets: u64,
     /// Uploads that their writers never finished.
     pub unfinished: u64,
     /// What could not be read; sets among [`GcReport::sets`] were deleted, all else was left alone.
@@ -86,6 +93,7 @@ impl Repository {
         collection.sweep_markers()?;
         collection.restore_markers()?;
         collection.collect_sets()?;
+        collection.count_held_for_a_while();
         collection.sweep_sets()?;
         if !options.dry_run {
             let age = options.grace.max(SLEEP_MAX);
@@ -117,8 +125,10 @@ struct Collection<'a> {
     /// Names, as holders, that did not stand for the set. Their markers stay until the set is
     /// doomed: whoever publishes such a name now relies on it.
     stale_names: BTreeMap<SetId, BTreeSet<Holder>>,
-    /// What each name stands for, if it can be read.
-    names: BTreeMap<String, Option<SetId>>,
+    /// What each name stands for.
+    names: BTreeMap<String, SetId>,
+    /// Parts of the name table that cannot be read.
+    damaged_names: NameSurvey,
     sets: BTreeMap<SetId, Known>,
     report: GcReport,
 }
@@ -133,13 +143,10 @@ impl<'a> Collection<'a> {
             markers.entry(marker.set).or_default().insert(marker.holder, marker.put_ns);
         }
         let mut report = GcReport::default();
-        let mut names = BTreeMap::new();
-        for (name, resolved) in names::survey(store)? {
-            if let Err(error) = &resolved {
-                report.problems.push(error.to_string());
-            }
-            names.insert(name, resolved.ok().map(|resolved| resolved.set));
-        }
+        let mut damaged_names = names::survey(store)?;
+        report.problems.extend(damaged_names.damaged.iter().map(|(_, error)| error.to_string()));
+        let names = std::mem::take(&mut damaged_names.names).into_iter();
+        let names = names.map(|named| (named.name, named.set)).collect();
         let mut sets = BTreeMap::new();
         let mut ids: BTreeSet<SetId> = repository.sets()?.into_iter().collect();
         ids.extend(markers.keys().copied());
@@ -156,7 +163,17 @@ impl<'a> Collection<'a> {
             sets.insert(set, known);
         }
         let stale_names = BTreeMap::new();
-        Ok(Self { repository, options, now_ns, markers, stale_names, names, sets, report })
+        Ok(Self {
+            repository,
+            options,
+            now_ns,
+            markers,
+            stale_names,
+            names,
+            damaged_names,
+            sets,
+            report,
+        })
     }
 
     fn store(&self) -> &'a dyn Store {
@@ -183,16 +200,28 @@ impl<'a> Collection<'a> {
             if condemn::phase(manifest) == Phase::Doomed)
     }
 
+    /// Whether a marker of `put_ns` is old enough to tell whether it stands for anything.
+    fn is_due(&self, holder: &Holder, put_ns: u64) -> bool {
+        match holder {
+            Holder::Reader { .. } => self.has_expired(put_ns),
+            _ => self.is_old(put_ns),
+        }
+    }
+
+    /// Whether the lease of a reader's marker of `put_ns` is over.
+    fn has_expired(&self, put_ns: u64) -> bool {
+        self.now_ns.saturating_sub(put_ns) >= ns(LEASE)
+    }
+
     /// Whether a marker stands for nothing any more, if it is old enough to tell.
     fn is_stale(&self, set: SetId, holder: &Holder) -> bool {
         match holder {
-            // A name that cannot be read may stand for anything.
             Holder::Name(name) => match self.names.get(name) {
-                Some(Some(named)) => *named != set,
-                Some(None) => false,
-                None => true,
+                Some(named) => *named != set,
+                None => !self.damaged_names.may_have(name),
             },
             Holder::Set(other) => self.is_doomed(*other) || self.never_began(*other),
+            Holder::Former { .. } | Holder::Reader { .. } => true,
             Holder::Session => {
                 self.is_doomed(set) || self.never_began(set) || self.is_held_by_name(set)
             }
@@ -204,15 +233,17 @@ impl<'a> Collection<'a> {
     fn never_began(&self, set: SetId) -> bool {
         let is_own = |(holder, put_ns): (&Holder, &u64)| {
             let is_own = match holder {
-                Holder::Session => true,
-                Holder::Name(name) => !self.names.contains_key(name),
+                Holder::Session | Holder::Former { .. } | Holder::Reader { .. } => true,
+                Holder::Name(name) => {
+                    !self.names.contains_key(name) && !self.damaged_names.may_have(name)
+                }
                 Holder::Set(other) => self.is_missing(*other) || self.is_doomed(*other),
             };
-            is_own && self.is_old(*put_ns)
+            is_own && self.is_due(holder, *put_ns)
         };
         self.is_missing(set)
             && self.markers.get(&set).into_iter().flatten().all(is_own)
-            && self.names.values().all(|named| *named != Some(set))
+            && self.names.values().all(|named| *named != set)
     }
 
     fn is_missing(&self, set: SetId) -> bool {
@@ -226,7 +257,7 @@ impl<'a> Collection<'a> {
         let names = self.markers.get(&set).into_iter().flat_map(BTreeMap::keys);
         is_published
             && names.into_iter().any(|holder| match holder {
-                Holder::Name(name) => self.names.get(name) == Some(&Some(set)),
+                Holder::Name(name) => self.names.get(name) == Some(&set),
                 _ => false,
             })
     }
@@ -235,7 +266,7 @@ impl<'a> Collection<'a> {
         let mut stale = Vec::new();
         for (set, holders) in &self.markers {
             for (holder, put_ns) in holders {
-                if self.is_old(*put_ns) && self.is_stale(*set, holder) {
+                if self.is_due(holder, *put_ns) && self.is_stale(*set, holder) {
                     stale.push((*set, holder.clone()));
                 }
             }
@@ -250,6 +281,7 @@ impl<'a> Collection<'a> {
         let owner = match &holder {
             Holder::Set(other) => Some(*other),
             Holder::Session | Holder::Name(_) => self.never_began(set).then_some(set),
+            Holder::Former { .. } | Holder::Reader { .. } => None,
         };
         if let Some(owner) = owner
             && !self.options.dry_run
@@ -284,11 +316,8 @@ impl<'a> Collection<'a> {
 
     /// Puts markers back that names and manifests imply: from names down to what they need.
     fn restore_markers(&mut self) -> Result<()> {
-        let named: Vec<(SetId, Holder)> = self
-            .names
-            .iter()
-            .filter_map(|(name, set)| Some(((*set)?, Holder::Name(name.clone()))))
-            .collect();
+        let named: Vec<(SetId, Holder)> =
+            self.names.iter().map(|(name, set)| (*set, Holder::Name(name.clone()))).collect();
         for (set, holder) in named {
             self.restore_marker(set, holder)?;
         }
@@ -352,6 +381,25 @@ impl<'a> Collection<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Counts sets that go once readers end and the grace of deleted names is over.
+    fn count_held_for_a_while(&mut self) {
+        let (mut former, mut read) = (0, 0);
+        for (set, holders) in self.markers.iter().filter(|(set, _)| self.live(**set).is_some()) {
+            let is_reader = |holder: &&Holder| matches!(holder, Holder::Reader { .. });
+            let is_former = |holder: &Holder| match holder {
+                Holder::Former { .. } => true,
+                // Of a name that was deleted soon after it was published.
+                Holder::Name(_) => self.is_stale(*set, holder),
+                _ => false,
+            };
+            let (readers, others): (Vec<_>, Vec<_>) = holders.keys().partition(is_reader);
+            if others.into_iter().all(is_former) && !holders.is_empty() {
+                *if readers.is_empty() { &mut former } else { &mut read } += 1;
+            }
+        }
+        (self.report.former_sets, self.report.read_sets) = (former, read);
     }
 
     /// Dooms one set and deletes it, but for its last manifests until later; returns the sets that

@@ -53,10 +53,8 @@ impl Repository {
     /// What the store reports.
     pub fn graph(&self, roots: &[SetId]) -> Result<Vec<GraphNode>> {
         let mut names: HashMap<SetId, Vec<String>> = HashMap::new();
-        for (name, resolved) in crate::names::survey(&**self.store())? {
-            if let Ok(resolved) = resolved {
-                names.entry(resolved.set).or_default().push(name);
-            }
+        for named in crate::names::survey(&**self.store())?.names {
+            names.entry(named.set).or_default().push(named.name);
         }
         let mut nodes = HashMap::new();
         let mut waiting = roots.to_vec();

@@ -21,6 +21,21 @@ pub enum Holder {
     Set(SetId),
     /// A session writes it.
     Session,
+    /// It had this published name until then, in nanoseconds since the Unix epoch: the name was
+    /// deleted or given to another set, and can be given back.
+    Former {
+        /// When it lost the name.
+        since_ns: u64,
+        /// The name.
+        name: String,
+    },
+    /// Somebody reads it, and renews the marker while they do: puts one of the next count.
+    Reader {
+        /// Chosen at random.
+        id: u64,
+        /// How many markers this reader has put before.
+        count: u32,
+    },
 }
 
 impl fmt::Display for Holder {
@@ -29,6 +44,8 @@ impl fmt::Display for Holder {
             Self::Name(name) => write!(f, "name-{name}"),
             Self::Set(set) => write!(f, "set-{set}"),
             Self::Session => write!(f, "session"),
+            Self::Former { since_ns, name } => write!(f, "former-{since_ns:016x}-{name}"),
+            Self::Reader { id, count } => write!(f, "reader-{id:016x}-{count:08x}"),
         }
     }
 }
@@ -41,6 +58,16 @@ impl Holder {
         }
         if let Some(set) = text.strip_prefix("set-") {
             return set.parse().ok().map(Self::Set);
+        }
+        if let Some(former) = text.strip_prefix("former-") {
+            let (since_ns, name) = former.split_once('-')?;
+            let since_ns = u64::from_str_radix(since_ns, 16).ok()?;
+            return Some(Self::Former { since_ns, name: name.to_owned() });
+        }
+        if let Some(reader) = text.strip_prefix("reader-") {
+            let (id, count) = reader.split_once('-')?;
+            let (id, count) = (u64::from_str_radix(id, 16), u32::from_str_radix(count, 16));
+            return Some(Self::Reader { id: id.ok()?, count: count.ok()? });
         }
         text.strip_prefix("name-").map(|name| Self::Name(name.to_owned()))
     }
@@ -103,4 +130,29 @@ pub fn all(store: &dyn Store) -> Result<Vec<Marker>> {
 /// Sets that have markers. One listing.
 pub fn held_sets(store: &dyn Store) -> Result<Vec<SetId>> {
     Ok(store.list_names("ref/")?.iter().filter_map(|name| name.parse().ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holders_come_back() {
+        let former = |name: &str| Holder::Former { since_ns: 7, name: name.to_owned() };
+        for holder in [
+            Holder::Name("a-b".into()),
+            Holder::Set(SetId(5)),
+            Holder::Session,
+            former("a-b"),
+            former(&"n".repeat(crate::names::PUBLISHED_NAME_BYTES_MAX)),
+            Holder::Reader { id: u64::MAX, count: 3 },
+        ] {
+            let text = holder.to_string();
+            assert_eq!(Holder::parse(&text), Some(holder));
+            esker_base::store::name::check(&text).expect("short enough");
+        }
+        for unknown in ["", "former-7", "former-x-a", "reader-1-g", "reader-1"] {
+            assert_eq!(Holder::parse(unknown), None, "{unknown}");
+        }
+    }
 }

@@ -1,16 +1,16 @@
-//! Published names: `name/<name>`, an object that says which change set the name stands for.
+//! Published names: which change set a name stands for.
 //!
-//! Layout: docs/format/store.md, "Names". This file is its only encoder and decoder.
+//! Names are in the name table (`name_table.rs`); each change of a name is one step, before which
+//! readers see the old snapshot and after which they see the new one.
 
 use esker_base::store::Store;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::SetId;
-use serde::{Deserialize, Serialize};
+
+use crate::name_table::{self, NameEntry, part_of};
 
 /// A name takes at most this many bytes.
 pub const PUBLISHED_NAME_BYTES_MAX: usize = 200;
-/// A name's object is small.
-const OBJECT_BYTES_MAX: u64 = 64 << 10;
 
 /// A published name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,14 +23,10 @@ pub struct PublishedName {
     pub published_ns: u64,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Object {
-    set: String,
-    published_ns: u64,
-}
-
-fn object_name(name: &str) -> String {
-    format!("name/{name}")
+impl PublishedName {
+    fn new(name: String, entry: NameEntry) -> Self {
+        Self { name, set: entry.set, published_ns: entry.published_ns }
+    }
 }
 
 /// Fails unless `name` can be published: letters, digits, `.`, `_`, `-`, `+`, `@`, `=` and `,`, not
@@ -62,132 +58,196 @@ pub fn check(name: &str) -> Result<()> {
     Err(Error::new(Kind::Invalid, context))
 }
 
-/// Lets `name` stand for `set`. One write; durable once it returns. Where the write fails though it
-/// took effect, and where the name stands for `set` already, that is recognized by one read.
-///
-/// # Errors
-/// `Exists` if the name stands for another set. With any other error the name may be there all the
-/// same, at once or later.
-pub fn publish(store: &dyn Store, name: &str, set: SetId, now_ns: u64) -> Result<()> {
-    check(name)?;
-    let object = Object { set: set.to_string(), published_ns: now_ns };
-    let bytes = serde_json::to_vec(&object).expect("a name's object has only text and numbers");
-    let Err(error) = store.put_if_absent(&object_name(name), &bytes) else {
-        return Ok(());
-    };
-    match resolve(store, name) {
-        Ok(named) if named.set == set => Ok(()),
-        Ok(_) => Err(taken(name)),
-        Err(_) if error.kind() == Kind::Exists => Err(taken(name)),
-        Err(_) if error.kind() == Kind::Unavailable => {
-            let what = "whether the name was published is not known; look at `esker names`";
-            Err(error.within(format!("{name}: {what}")))
-        }
-        Err(_) => Err(error),
-    }
+/// What a publication does with a name that stands for another set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IfTaken {
+    /// It fails.
+    Refuse,
+    /// The name stands for the new set from then on.
+    Replace,
 }
 
-/// Fails if `name` stands for another set than `set`. One request if it is free.
+/// Lets `name` stand for `set`; returns what it stood for. Durable once it returns. A change that
+/// took effect though the store did not say so is recognized. `before_replacing` is called with a
+/// set that loses the name, before it does. Cost: a listing, a read and a put.
 ///
 /// # Errors
-/// `Exists`; `Corrupt` if the name is there and cannot be read.
+/// `Exists` if the name stands for another set and must not be replaced. With any other error the
+/// name may be there all the same, at once or later.
+pub(crate) fn publish(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    name: &str,
+    entry: NameEntry,
+    if_taken: IfTaken,
+    before_replacing: &mut dyn FnMut(SetId) -> Result<()>,
+) -> Result<Option<NameEntry>> {
+    check(name)?;
+    let mut replaced = None;
+    let published = name_table::change(store, clock, name, &mut |names| {
+        match names.get(name) {
+            Some(other) if other.set == entry.set => return Ok(false),
+            Some(_) if if_taken == IfTaken::Refuse => return Err(taken(name)),
+            other => {
+                replaced = other.copied();
+                replaced.map_or(Ok(()), |other| before_replacing(other.set))?;
+            }
+        }
+        names.insert(name.to_owned(), entry);
+        Ok(true)
+    });
+    published.map(|()| replaced).map_err(|error| match error.kind() {
+        Kind::Unavailable => {
+            let what = "whether the name was published is not known; look at `esker names`";
+            error.within(format!("{name}: {what}"))
+        }
+        _ => error,
+    })
+}
+
+/// Takes `name` back from `set`, if it stands for that: it stands for `previous` then, or for nothing.
+///
+/// # Errors
+/// What the store reports.
+pub(crate) fn take_back(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    name: &str,
+    set: SetId,
+    previous: Option<NameEntry>,
+) -> Result<()> {
+    name_table::change(store, clock, name, &mut |names| {
+        if names.get(name).is_none_or(|entry| entry.set != set) {
+            return Ok(false);
+        }
+        match previous {
+            Some(previous) => drop(names.insert(name.to_owned(), previous)),
+            None => drop(names.remove(name)),
+        }
+        Ok(true)
+    })
+}
+
+/// Removes `name` and returns what it stood for. `before` is called with a set that loses the name,
+/// before it does. Durable once it returns.
+///
+/// # Errors
+/// `NotFound`; `Corrupt`; what the store reports.
+pub(crate) fn remove(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    name: &str,
+    before: &mut dyn FnMut(SetId) -> Result<()>,
+) -> Result<SetId> {
+    check(name)?;
+    let mut removed = None;
+    name_table::change(store, clock, name, &mut |names| match names.remove(name) {
+        Some(entry) => {
+            removed = Some(entry.set);
+            before(entry.set).map(|()| true)
+        }
+        // By this change, or by somebody else meanwhile.
+        None if removed.is_some() => Ok(false),
+        None => Err(not_found(name)),
+    })?;
+    Ok(removed.expect("a name that was there is removed"))
+}
+
+/// Fails if `name` stands for another set than `set`. One request if its part has no names, else two.
+///
+/// # Errors
+/// `Exists`; `Corrupt` if the part of the table that would have the name cannot be read.
 pub fn check_free_for(store: &dyn Store, name: &str, set: SetId) -> Result<()> {
     check(name)?;
-    if !is_taken(store, name)? {
-        return Ok(());
-    }
-    match resolve(store, name) {
-        Ok(named) if named.set != set => Err(taken(name)),
-        // It stands for the set, or was deleted just now.
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == Kind::NotFound => Ok(()),
-        Err(error) => Err(error),
+    match find(store, name)? {
+        Some(entry) if entry.set != set => Err(taken(name)),
+        _ => Ok(()),
     }
 }
 
 /// The error that a name is taken.
 pub fn taken(name: &str) -> Error {
-    let context =
-        format!("the name {name:?} is taken; choose another or `esker delete {name}` first");
+    let context = format!(
+        "the name {name:?} is taken; choose another, or `esker delete {name}` first, or replace it \
+         by `esker publish --replace`"
+    );
     Error::new(Kind::Exists, context)
 }
 
-/// Whether `name` is taken. One request.
+fn not_found(name: &str) -> Error {
+    Error::new(Kind::NotFound, format!("no published name {name:?}; see `esker names`"))
+}
+
+fn find(store: &dyn Store, name: &str) -> Result<Option<NameEntry>> {
+    Ok(name_table::load(store, part_of(name))?.entries.get(name).copied())
+}
+
+/// Whether `name` is taken. One or two requests.
+///
+/// # Errors
+/// As [`check_free_for`].
 pub fn is_taken(store: &dyn Store, name: &str) -> Result<bool> {
-    match store.size(&object_name(name)) {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == Kind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
+    find(store, name).map(|entry| entry.is_some())
 }
 
-/// Whether `name` stands for `set`. One request.
+/// Whether `name` stands for `set`. One or two requests.
 pub(crate) fn stands_for(store: &dyn Store, name: &str, set: SetId) -> Result<bool> {
-    match resolve(store, name) {
-        Ok(named) => Ok(named.set == set),
-        Err(error) if error.kind() == Kind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
+    find(store, name).map(|entry| entry.is_some_and(|entry| entry.set == set))
 }
 
-/// What `name` stands for. One request.
+/// What `name` stands for. Two requests.
 ///
 /// # Errors
 /// `NotFound`, `Corrupt`.
 pub fn resolve(store: &dyn Store, name: &str) -> Result<PublishedName> {
     check(name)?;
-    let object_name = object_name(name);
-    let bytes = store.get(&object_name, OBJECT_BYTES_MAX).map_err(|error| match error.kind() {
-        Kind::NotFound => {
-            Error::new(Kind::NotFound, format!("no published name {name:?}; see `esker names`"))
-        }
-        _ => error,
-    })?;
-    let corrupt = |what: String| Error::corrupt(&object_name, 0, what);
-    let object: Object =
-        serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
-    let set = object.set.parse().map_err(|error: Error| corrupt(error.to_string()))?;
-    Ok(PublishedName { name: name.to_owned(), set, published_ns: object.published_ns })
+    let entry = find(store, name)?.ok_or_else(|| not_found(name))?;
+    Ok(PublishedName::new(name.to_owned(), entry))
 }
 
-/// All published names, sorted. A listing and a request each.
+/// All published names, sorted. A listing, and a request for each part of the table.
+///
+/// # Errors
+/// `Corrupt` if a part of the table cannot be read.
 pub fn all(store: &dyn Store) -> Result<Vec<PublishedName>> {
-    let mut names = Vec::new();
-    for name in store.list_names("name/")? {
-        match resolve(store, &name) {
-            // Deleted since it was listed.
-            Err(error) if error.kind() == Kind::NotFound => {}
-            resolved => names.push(resolved?),
+    let surveyed = survey(store)?;
+    match surveyed.damaged.into_iter().next() {
+        Some((_, error)) => Err(error),
+        None => Ok(surveyed.names),
+    }
+}
+
+/// All names that can be read.
+#[derive(Debug, Default)]
+pub(crate) struct NameSurvey {
+    /// The names, sorted.
+    pub(crate) names: Vec<PublishedName>,
+    /// Parts of the table that cannot be read, and what is wrong with them.
+    pub(crate) damaged: Vec<(u32, Error)>,
+}
+
+impl NameSurvey {
+    /// Whether `name` would be in a part that cannot be read: then it may stand for anything.
+    pub(crate) fn may_have(&self, name: &str) -> bool {
+        let part = part_of(name);
+        self.damaged.iter().any(|(damaged, _)| *damaged == part)
+    }
+}
+
+/// All published names, and what is wrong with the table. A listing, and a request for each part.
+///
+/// # Errors
+/// What the store reports, damage apart.
+pub(crate) fn survey(store: &dyn Store) -> Result<NameSurvey> {
+    let mut surveyed = NameSurvey::default();
+    for part in name_table::survey(store, false)? {
+        match part.entries {
+            Ok(entries) => surveyed
+                .names
+                .extend(entries.into_iter().map(|(name, entry)| PublishedName::new(name, entry))),
+            Err(error) => surveyed.damaged.push((part.part, error)),
         }
     }
-    Ok(names)
-}
-
-/// All published names, sorted, each with what it stands for or what is wrong with it. A listing
-/// and a request each.
-pub fn survey(store: &dyn Store) -> Result<Vec<(String, Result<PublishedName>)>> {
-    let mut names = Vec::new();
-    for name in store.list_names("name/")? {
-        match resolve(store, &name) {
-            Err(error) if error.kind() == Kind::NotFound => {}
-            Err(error) if !matches!(error.kind(), Kind::Corrupt | Kind::Invalid) => {
-                return Err(error);
-            }
-            resolved => names.push((name, resolved)),
-        }
-    }
-    Ok(names)
-}
-
-/// Takes back the name that was put for `set`, unless it is gone or stands for another set by now. Two
-/// requests. No store deletes an object only if it is still the one that was read: a user who deletes
-/// the name and publishes another set under it between the two loses it.
-pub(crate) fn take_back(store: &dyn Store, name: &str, set: SetId) -> Result<()> {
-    if stands_for(store, name, set)? { remove(store, name) } else { Ok(()) }
-}
-
-/// Removes a name, whatever it stands for. One request.
-pub fn remove(store: &dyn Store, name: &str) -> Result<()> {
-    check(name)?;
-    store.delete(&object_name(name))
+    surveyed.names.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(surveyed)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
 use esker_base::memory::available_bytes;
-use esker_base::store::{SharedStore, Store};
+use esker_base::store::SharedStore;
 use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 use esker_table::schema::Row;
@@ -23,8 +23,9 @@ use crate::inode::{INODE, Inode};
 use crate::job::joined_job;
 use crate::layers::{BaseSet, Layers, load_stack};
 use crate::marker::{self, Holder};
-use crate::names::{self, PublishedName};
+use crate::names::{self, IfTaken, PublishedName};
 use crate::namespace::Namespace;
+use crate::publication::publish_held;
 use crate::session::{Session, SessionOptions};
 use crate::set_ids::SetIds;
 
@@ -275,28 +276,6 @@ impl Repository {
             Err(error) => Err(error),
         }
     }
-
-    /// Publishes a complete set that has no name yet, or a further name of one. Succeeds if the name
-    /// stands for the set already.
-    ///
-    /// # Errors
-    /// `Exists` if the name is taken; `Invalid` if the set is not complete.
-    pub fn publish(&self, set: SetId, name: &str) -> Result<()> {
-        let store = &**self.store();
-        names::check_free_for(store, name, set)?;
-        marker::hold(store, set, &Holder::Name(name.to_owned()))?;
-        let check = |manifest: &Manifest| {
-            if manifest.state == SetState::Published {
-                return Ok(());
-            }
-            let context = format!("change set {set} is not complete; resume and publish it");
-            Err(Error::new(Kind::Invalid, context))
-        };
-        let loaded = condemn::load_live(store, set).and_then(|manifest| check(&manifest));
-        loaded.inspect_err(|error| give_back(store, set, name, error))?;
-        publish_held(store, set, name, self.clock.now_ns())?;
-        best_effort(marker::release(store, set, &Holder::Session))
-    }
 }
 
 /// Changes the manifest of a set to what its writer's last commit says.
@@ -304,30 +283,6 @@ pub(crate) fn complete_manifest(manifest: &mut Manifest) {
     manifest.state = SetState::Published;
     if let Some(writer) = &mut manifest.writer {
         writer.is_writing = false;
-    }
-}
-
-/// Puts `name` for `set`, which has the marker of that name and is complete.
-///
-/// # Errors
-/// As [`names::publish`]; `NotFound` if the set was collected meanwhile, `Invalid` if opened again.
-fn publish_held(store: &dyn Store, set: SetId, name: &str, now_ns: u64) -> Result<()> {
-    names::publish(store, name, set, now_ns)
-        .inspect_err(|error| give_back(store, set, name, error))?;
-    // A collector that found the marker older than its grace, and no name, may have doomed the set.
-    // It looks for the name once more after it condemned the set, so one of the two gives way.
-    match condemn::load_live(store, set) {
-        Err(error) if error.kind() == Kind::NotFound => {
-            names::take_back(store, name, set)?;
-            Err(error)
-        }
-        // A part of a job was opened again, which looked for names after that.
-        Ok(manifest) if manifest.state != SetState::Published => {
-            names::take_back(store, name, set)?;
-            let what = format!("change set {set} was opened again meanwhile; complete it first");
-            Err(Error::new(Kind::Invalid, what))
-        }
-        loaded => best_effort(loaded.map(drop)),
     }
 }
 
@@ -360,22 +315,6 @@ fn check_is_session(set: SetId, manifest: &Manifest, is_session: bool) -> Result
     }
 }
 
-/// Releases the marker of a name that could not be published, unless the name stands for the set.
-fn give_back(store: &dyn Store, set: SetId, name: &str, error: &Error) {
-    // A put that failed in any other way may have taken effect.
-    if !matches!(error.kind(), Kind::Exists | Kind::Invalid | Kind::NotFound | Kind::Corrupt) {
-        return;
-    }
-    let is_free = match names::resolve(store, name) {
-        Ok(named) => named.set != set,
-        Err(error) => error.kind() == Kind::NotFound,
-    };
-    if is_free {
-        // What stays behind is collected.
-        let _ = marker::release(store, set, &Holder::Name(name.to_owned()));
-    }
-}
-
 impl Session {
     /// Completes the change set and publishes it as `name`: everything written so far is one
     /// snapshot that others can build on, and survives power loss once this returns. Changes wait
@@ -398,7 +337,7 @@ impl Session {
         }
         marker::hold(&*store, set, &Holder::Name(name.to_owned()))?;
         self.complete()?;
-        publish_held(&*store, set, name, self.now_ns())?;
+        publish_held(&*store, &**self.clock(), set, name, IfTaken::Refuse)?;
         best_effort(marker::release(&*store, set, &Holder::Session))?;
         Ok(set)
     }
@@ -476,7 +415,7 @@ impl Session {
         // Nothing else holds it: without its name it is garbage.
         marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
         manifest.claim(&*store, snapshot, self.now_ns())?;
-        publish_held(&*store, snapshot, name, self.now_ns())?;
+        publish_held(&*store, &**self.clock(), snapshot, name, IfTaken::Refuse)?;
         self.keep_logs_of(snapshot);
         Ok(snapshot)
     }

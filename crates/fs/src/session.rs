@@ -150,6 +150,10 @@ impl Session {
         self.clock.now_ns()
     }
 
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
     /// The identity of a new change set.
     pub(crate) fn draw_set_id(&self) -> SetId {
         self.set_ids.draw()

@@ -38,6 +38,13 @@ use crate::shape::in_parallel;
 /// Of each kind, at most this many findings of one object are told apart.
 const FINDINGS_PER_OBJECT_MAX: usize = 100;
 
+/// Begins the object of a finding about a published name.
+const NAME_OBJECT: &str = "published name ";
+
+fn name_object(name: &str) -> String {
+    format!("{NAME_OBJECT}{name}")
+}
+
 /// What to verify.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Targets {
@@ -236,8 +243,6 @@ struct Verification<'a> {
     /// A published name of each set that has one.
     names: BTreeMap<SetId, String>,
     damage: Damage,
-    /// How many sets that were looked at are being deleted.
-    doomed: usize,
     report: VerifyReport,
 }
 
@@ -278,7 +283,6 @@ impl<'a> Verification<'a> {
             roots: BTreeSet::new(),
             names: BTreeMap::new(),
             damage: Damage::default(),
-            doomed: 0,
             report: VerifyReport::default(),
         }
     }

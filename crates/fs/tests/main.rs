@@ -22,6 +22,7 @@ mod in_place;
 mod input;
 mod interleave;
 mod job;
+mod keeping;
 mod lineages;
 mod many_parts;
 mod model;

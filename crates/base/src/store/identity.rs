@@ -1,7 +1,7 @@
 //! Identity of a store: the object `esker.json`, by which a store is known to be one.
 //!
 //! ```json
-//! {"format":1,"id":"9f86d081884c7d659a2feaa0c55ad015"}
+//! {"format":2,"id":"9f86d081884c7d659a2feaa0c55ad015"}
 //! ```
 //! `format` says how everything else in the store is to be read; it changes only when an older
 //! release could not read the store. `id` tells stores apart that were reached by other names.
@@ -14,8 +14,9 @@ use crate::{Error, Kind, Random, Result};
 /// The name of the object that marks a store.
 pub const NAME: &str = "esker.json";
 
-/// The format of stores that this release makes, and the newest that it reads.
-pub const FORMAT: u32 = 1;
+/// The format of stores that this release makes and reads. In format 1 each published name was an
+/// object of its own.
+pub const FORMAT: u32 = 2;
 
 /// The longest `esker.json` worth reading, in bytes; ours takes about 60.
 const BYTES_MAX: u64 = 4096;
@@ -47,7 +48,7 @@ impl Identity {
     /// Reads what `store` says it is. One read request.
     ///
     /// # Errors
-    /// `NotFound` if it is no store, `Invalid` if its format is newer than this release reads,
+    /// `NotFound` if it is no store, `Invalid` if its format is not the one that this release reads,
     /// `Corrupt` if `esker.json` is not what Esker writes, else the store's own.
     pub fn read(store: &dyn Store) -> Result<Self> {
         let url = store.url();
@@ -65,13 +66,14 @@ impl Identity {
         let format = value.get("format").and_then(serde_json::Value::as_u64);
         match format {
             None | Some(0) => Err(corrupt(format!("expected a format, got {value}"))),
-            Some(format) if format > u64::from(FORMAT) => Err(Error::new(
-                Kind::Invalid,
-                format!(
-                    "the store {url} has format {format} and this release supports up to \
-                     {FORMAT}: use a newer release"
-                ),
-            )),
+            Some(format) if format != u64::from(FORMAT) => {
+                let which = if format > u64::from(FORMAT) { "a newer" } else { "an older" };
+                let what = format!(
+                    "the store {url} has format {format} and this release supports {FORMAT}: use \
+                     {which} release"
+                );
+                Err(Error::new(Kind::Invalid, what))
+            }
             Some(_) => serde_json::from_value(value).map_err(|error| corrupt(error.to_string())),
         }
     }
@@ -96,16 +98,17 @@ mod tests {
         let store = MemoryStore::new();
         Identity::create(&store, &mut Random::from_seed(1)).expect("create");
         let json = store.get(NAME, 100).expect("get");
-        assert_eq!(json, r#"{"format":1,"id":"cfc5d07f6f03c29bbf424132963fe08d"}"#);
+        assert_eq!(json, r#"{"format":2,"id":"cfc5d07f6f03c29bbf424132963fe08d"}"#);
     }
 
     #[test]
     fn what_is_no_store_is_refused() {
         for (json, kind, word) in [
             (None, Kind::NotFound, "esker init --store"),
-            (Some(r#"{"format":2,"id":7}"#), Kind::Invalid, "up to 1"),
+            (Some(r#"{"format":3,"id":7}"#), Kind::Invalid, "use a newer release"),
+            (Some(r#"{"format":1,"id":7}"#), Kind::Invalid, "use an older release"),
             (Some(r#"{"format":0,"id":"a"}"#), Kind::Corrupt, "expected a format"),
-            (Some(r#"{"format":1,"id":7}"#), Kind::Corrupt, "string"),
+            (Some(r#"{"format":2,"id":7}"#), Kind::Corrupt, "string"),
             (Some(r#"{"id":"a"}"#), Kind::Corrupt, "expected a format"),
             (Some("{"), Kind::Corrupt, "expected JSON"),
         ] {

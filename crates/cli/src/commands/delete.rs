@@ -1,19 +1,24 @@
-//! `esker delete`: takes published names back.
+//! `esker delete`, `undelete` and `rename`: takes published names back, gives them back, changes
+//! them.
 
 use clap::Args;
-use esker_base::Result;
+use esker_base::{Error, Kind, Result};
+use serde_json::json;
 
+use crate::change::announce;
 use crate::context::Context;
 use crate::progress;
 
 /// Take published names back
 ///
-/// Snapshots that build on a deleted one stay whole. What nobody needs any more goes with the next
-/// `esker gc`.
+/// Snapshots that build on a deleted one stay whole. A deleted name can be given back by `esker
+/// undelete` while its snapshot is there. What nobody needs any more goes with `esker gc`, an hour
+/// after the deletion unless told otherwise.
 #[derive(Args)]
 #[command(after_help = "\
-Example:
-  esker delete headers-old && esker gc")]
+Examples:
+  esker delete headers-old && esker gc
+  esker delete headers-old && esker gc --grace 0    # free it at once")]
 pub struct Delete {
     /// Names
     #[arg(required = true, value_name = "NAME")]
@@ -23,8 +28,88 @@ pub struct Delete {
 impl Delete {
     /// Deletes them.
     pub fn run(self, context: &Context) -> Result<()> {
+        self.names.iter().try_for_each(|name| check_is_name(name))?;
         progress::watch_store(context, "delete:", |repository| {
-            self.names.iter().try_for_each(|name| repository.delete(name))
+            for (at, name) in self.names.iter().enumerate() {
+                repository.delete(name).map_err(|error| {
+                    let (deleted, left) = (&self.names[..at], &self.names[at + 1..]);
+                    let list = |what: &str, names: &[String]| match names {
+                        [] => String::new(),
+                        _ => format!("; {what} {}", names.join(" ")),
+                    };
+                    let rest = list("deleted before that:", deleted) + &list("left:", left);
+                    Error::new(error.kind(), format!("{}{rest}", error.context()))
+                })?;
+            }
+            Ok(())
         })
+    }
+}
+
+/// Fails if `name` is meant as something else than a published name.
+fn check_is_name(name: &str) -> Result<()> {
+    let what = if name.starts_with('@') {
+        format!(
+            "{name} is a change set, not a name: give up a session by `esker session drop {name}`"
+        )
+    } else if name.contains(['*', '?', '[']) {
+        format!("{name:?} is no name, and patterns are not expanded; `esker names` lists all names")
+    } else if let Some((name, _)) = name.split_once(':') {
+        format!("a whole name is deleted: `esker delete {name}`; paths are removed by `esker rm`")
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(Kind::Invalid, what))
+}
+
+/// Give a deleted name back to the snapshot that lost it last
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker names --deleted
+  esker undelete headers-old")]
+pub struct Undelete {
+    /// The name
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+impl Undelete {
+    /// Gives it back.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let named = context.repository()?.undelete(&self.name)?;
+        announce(context, &named.name, named.set)
+    }
+}
+
+/// Change a published name
+///
+/// First the new name is there, then the old one goes: a reader always finds one of them.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker rename run-7 climate-7
+  esker rename candidate current --replace")]
+pub struct Rename {
+    /// The name
+    #[arg(value_name = "OLD")]
+    old: String,
+    /// What it will be
+    #[arg(value_name = "NEW")]
+    new: String,
+    /// NEW may stand for another snapshot, whose name it is no more
+    #[arg(long)]
+    replace: bool,
+}
+
+impl Rename {
+    /// Renames it.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let set = context.repository()?.rename(&self.old, &self.new, self.replace)?;
+        if context.out.is_json() {
+            let (from, to) = (&self.old, &self.new);
+            return context.out.json(json!({"renamed": from, "name": to, "set": set.to_string()}));
+        }
+        context.out.line(format!("{} is {} now @{set}", self.old, self.new))
     }
 }

@@ -18,20 +18,22 @@ use crate::{progress, text};
 /// Free what nobody needs
 ///
 /// Change sets that no name, session or other change set needs, and in others the tables and logs
-/// that were replaced. Safe beside writers and readers, and to stop anywhere. Sessions that nobody
-/// writes are kept, and counted, unless --sessions-older-than says which to drop; those that a command
-/// had begun for itself when it was killed go.
+/// that were replaced. A snapshot whose name was deleted, or given to another snapshot, stays for the
+/// grace after that, and can be given its name back (`esker undelete`). What a mount or another long
+/// reader reads stays at any grace. Safe beside writers and readers, and to stop anywhere. Sessions
+/// that nobody writes are kept, and counted, unless --sessions-older-than says which to drop; those
+/// that a command had begun for itself when it was killed go.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker gc --dry-run
-  esker gc --grace 0s     # when nobody else uses the store
+  esker gc --grace 0      # free at once; `esker undelete` finds nothing then
   esker gc --sessions-older-than 7d")]
 pub struct Gc {
     /// Only say what would be freed
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Leave alone what is younger, since it may still be on its way or in use
+    /// Leave alone what lost its name, or was replaced or begun, less than AGE ago
     #[arg(long, default_value = "1h", value_parser = age, value_name = "AGE")]
     grace: Duration,
     /// Drop sessions that nobody has written for so long, as `esker session drop` does
@@ -43,7 +45,7 @@ pub struct Gc {
 }
 
 fn age(text: &str) -> Result<Duration, String> {
-    let seconds = age_seconds(text);
+    let seconds = if text == "0" { Some(0) } else { age_seconds(text) };
     seconds.map(Duration::from_secs).ok_or_else(|| format!("{text:?}: expected as 90s, 15m or 6h"))
 }
 
@@ -75,6 +77,8 @@ impl Gc {
                 "bytes": report.bytes,
                 "stale_markers": report.stale_markers,
                 "restored_markers": report.restored_markers,
+                "former_sets": report.former_sets,
+                "read_sets": report.read_sets,
                 "unfinished": report.unfinished,
                 "problems": report.problems,
             }));
@@ -97,6 +101,17 @@ impl Gc {
                 text::counted(left.len() as u64, "session"),
                 text::bytes(bytes),
             ))?;
+        }
+        if report.former_sets > 0 {
+            let sets = text::counted(report.former_sets, "change set");
+            notice(format!(
+                "kept for the grace: {sets} of deleted names, with what they need; `esker names \
+                 --deleted` lists them, `esker gc --grace 0` frees them now"
+            ));
+        }
+        if report.read_sets > 0 {
+            let sets = text::counted(report.read_sets, "change set");
+            notice(format!("kept for mounts and other readers: {sets} without a name"));
         }
         for problem in &report.problems {
             notice(problem);

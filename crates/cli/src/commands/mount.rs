@@ -13,10 +13,11 @@ use esker_base::clock::SystemClock;
 use esker_base::{Clock, Error, Kind, Result};
 use esker_fs::identity::Identity;
 use esker_fs::marker::Holder;
+use esker_fs::read_lease::{ReadLease, ReaderMarkers};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_fuse::{InPlace, Mount as Mounted, MountOptions, SOURCE, View};
-use esker_table::manifest::{SetId, SetState};
+use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::{Value, json};
 
 use crate::change::{SessionSettings, TakeOver, announce, check_free};
@@ -118,6 +119,8 @@ struct Subject {
     view: View,
     name: String,
     session: Option<Arc<Session>>,
+    /// Keeps what is mounted, or what the session is built on.
+    _lease: Option<ReadLease>,
 }
 
 impl Mount {
@@ -182,11 +185,12 @@ impl Mount {
             let stack = Stack::parse(self.what[0].as_bytes())
                 .map_err(|error| Error::new(Kind::Invalid, error))?;
             let set = set_of(&repository, &stack)?;
-            let namespace = Arc::new(repository.open(&[set], Identity::root())?);
+            let (namespace, markers) = repository.open_held(&[set], Identity::root())?;
             return Ok(Subject {
                 view: View::Snapshot(namespace),
                 name: stack.to_string(),
                 session: None,
+                _lease: lease(markers)?,
             });
         };
         check_free(&repository, name)?;
@@ -197,24 +201,35 @@ impl Mount {
         options.new_root.owner = Some((options.identity.uid, options.identity.gid));
         options.identity = Identity::root();
         options.properties.insert(PROPERTY.to_owned(), name.clone());
-        let session = Arc::new(self.session(&repository, name, options)?);
+        let (session, markers) = self.session(&repository, name, options)?;
+        let session = Arc::new(session);
         Ok(Subject {
             view: View::Session(session.clone()),
             name: name.clone(),
             session: Some(session),
+            _lease: lease(markers)?,
         })
     }
 
+    /// The session, and markers on what it is built on, which are there before that is read.
     fn session(
         &self,
         repository: &Repository,
         name: &str,
         options: SessionOptions,
-    ) -> Result<Session> {
+    ) -> Result<(Session, Option<ReaderMarkers>)> {
         let left = left_by_mounts(repository, name)?;
         match (self.resume, left.as_slice()) {
-            (false, []) => repository.begin(&sets_of(repository, &self.bases)?, options),
-            (true, [set]) => repository.resume(*set, options),
+            (false, []) => {
+                let bases = sets_of(repository, &self.bases)?;
+                let markers = repository.hold_for_reading(&bases)?;
+                Ok((repository.begin(&bases, options)?, markers))
+            }
+            (true, [set]) => {
+                let bases = Manifest::load(&**repository.store(), *set)?.bases;
+                let markers = repository.hold_for_reading(&bases)?;
+                Ok((repository.resume(*set, options)?, markers))
+            }
             (false, [set, ..]) => Err(Error::new(
                 Kind::Conflict,
                 format!(
@@ -252,6 +267,12 @@ impl Mount {
             report: Box::new(report),
         }
     }
+}
+
+/// Renews `markers` while the lease is there.
+fn lease(markers: Option<ReaderMarkers>) -> Result<Option<ReadLease>> {
+    let failed = |error| report(&Error::within(error, "could not keep what is mounted"));
+    markers.map(|markers| ReadLease::keep(markers, failed)).transpose()
 }
 
 impl Subject {

@@ -21,11 +21,15 @@ use crate::users::Users;
 Examples:
   esker names
   esker names -l
+  esker names --deleted
   esker names --json | jq -r .name")]
 pub struct Names {
     /// Who owns the root directory, records and bytes of the whole stack, and the age too
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "deleted")]
     long: bool,
+    /// List names that were deleted or given to another snapshot, and whose snapshots are still there
+    #[arg(long)]
+    deleted: bool,
 }
 
 /// What there is to know of a snapshot beside its name.
@@ -38,6 +42,9 @@ struct Details {
 impl Names {
     /// Lists them.
     pub fn run(self, context: &Context) -> Result<()> {
+        if self.deleted {
+            return list_former(context);
+        }
         let repository = context.repository()?;
         let names = repository.names()?;
         if self.long {
@@ -111,4 +118,22 @@ fn details(
         waiting.extend(node.bases().iter().copied().filter(|base| seen.insert(*base)));
     }
     Ok(details)
+}
+
+fn list_former(context: &Context) -> Result<()> {
+    let names = context.repository()?.former_names()?;
+    if context.out.is_json() {
+        return names.iter().try_for_each(|former| {
+            context.out.json(json!({
+                "name": former.name,
+                "set": former.set.to_string(),
+                "until_ns": former.since_ns,
+            }))
+        });
+    }
+    let width = names.iter().map(|former| former.name.chars().count()).max().unwrap_or(0);
+    names.iter().try_for_each(|former| {
+        let (until, set) = (text::minute(former.since_ns), former.set);
+        context.out.line(format!("{:width$}  until {until}  @{set}", former.name))
+    })
 }

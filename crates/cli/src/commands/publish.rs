@@ -4,7 +4,7 @@ use clap::Args;
 use esker_base::{Error, Kind, Result};
 use esker_fs::job::{Conflict, ConflictKind, JobId};
 use esker_fs::names;
-use esker_table::manifest::{Manifest, SetState};
+use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 
 use crate::change::{Change, SessionSettings, TakeOver, announce, check_free};
@@ -27,6 +27,7 @@ use crate::text;
 Examples:
   esker publish @3f2a climate-7
   esker publish climate-7 latest
+  esker publish --replace climate-8 latest
   esker publish --base fixes --base climate-7 climate-7.1")]
 pub struct Publish {
     /// What to publish, then its new name; only the name with --base
@@ -35,6 +36,9 @@ pub struct Publish {
     /// Compose this snapshot; of several, earlier ones win
     #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser())]
     bases: Vec<Stack>,
+    /// NAME may stand for another snapshot: readers find that one or the new one, never none
+    #[arg(long, conflicts_with = "job")]
+    replace: bool,
     /// Publish the completed parts of a job as one
     #[arg(long, value_name = "JOBID", conflicts_with = "bases")]
     job: Option<JobId>,
@@ -53,6 +57,9 @@ impl Publish {
         match (&self.arguments[..], &self.bases[..]) {
             ([name], bases @ [_, ..]) => {
                 let bases = sets_of(&context.repository()?, bases)?;
+                if self.replace {
+                    return self.compose_replacing(context, &bases, name);
+                }
                 let change = Change::begin(context, &bases, name, &self.settings)?;
                 change.run(context, |_| Ok(()))
             }
@@ -73,19 +80,51 @@ impl Publish {
         let source =
             Stack::parse(source.as_bytes()).map_err(|what| Error::new(Kind::Invalid, what))?;
         let set = set_of(&repository, &source)?;
-        // Published already, it may be that the answer to an earlier attempt was lost.
-        names::check_free_for(&**repository.store(), name, set)?;
-        let manifest = Manifest::load(&**repository.store(), set)?;
-        if manifest.state == SetState::Open {
-            let options = self.settings.options_to_resume(context, self.take_over);
-            let session = repository.resume(set, options)?;
-            session.publish(name).inspect_err(|_| {
-                // It stays, for whoever publishes it under another name. The error matters more.
-                let _ = session.end();
-            })?;
-        } else {
-            repository.publish(set, name)?;
+        names::check(name)?;
+        if !self.replace {
+            // Published already, it may be that the answer to an earlier attempt was lost.
+            names::check_free_for(&**repository.store(), name, set)?;
         }
+        let manifest = Manifest::load(&**repository.store(), set)?;
+        match (manifest.state, self.replace) {
+            (SetState::Open, replaces) => {
+                let options = self.settings.options_to_resume(context, self.take_over);
+                let session = repository.resume(set, options)?;
+                let published = match replaces {
+                    false => session.publish(name).map(drop),
+                    true => session.complete().map(drop),
+                };
+                published.inspect_err(|_| {
+                    // It stays, for whoever publishes it under another name. The error matters more.
+                    let _ = session.end();
+                })?;
+                if replaces {
+                    repository.publish_replacing(set, name)?;
+                }
+            }
+            (_, false) => repository.publish(set, name)?,
+            (_, true) => drop(repository.publish_replacing(set, name)?),
+        }
+        announce(context, name, set)
+    }
+
+    fn compose_replacing(&self, context: &Context, bases: &[SetId], name: &str) -> Result<()> {
+        let repository = context.repository()?;
+        names::check(name)?;
+        let session = repository.begin(bases, self.settings.options(context).private())?;
+        let set = session.set();
+        session.complete().inspect_err(|_| {
+            if let Err(error) = repository.abandon(set) {
+                notice(format!("could not give up session @{set}: {error}"));
+            }
+        })?;
+        repository.publish_replacing(set, name).map_err(|error| {
+            // Others may go on with it. The error matters more.
+            let _ = repository.keep_complete(set);
+            error.within(format!(
+                "@{set} stays; publish it by `esker publish --replace @{set} {name}`"
+            ))
+        })?;
         announce(context, name, set)
     }
 }

@@ -12,7 +12,7 @@ use esker_table::merge::Merge;
 use esker_table::schema::Key;
 use esker_table::segment::SegmentTables;
 use esker_table::tables::Tables;
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 
 use super::{Collection, Known};
 use crate::condemn::{self, Phase};
@@ -190,6 +190,9 @@ impl Collection<'_> {
         let Some(shown) = self.shown_by_holders(set)? else {
             return Ok(());
         };
+        if self.is_being_read(set)? {
+            return Ok(());
+        }
         for (place, object) in garbage {
             if !shown.contains(&place.number()) {
                 self.delete(&object.name, object.bytes)?;
@@ -216,6 +219,27 @@ impl Collection<'_> {
         Ok(Some(shown))
     }
 
+    /// Whether a reader has opened `set` or one that is built on it. A reader puts its marker before
+    /// it reads manifests, so what it reads of an older manifest than the collector's is known. Cost:
+    /// a listing of all markers.
+    fn is_being_read(&self, set: SetId) -> Result<bool> {
+        let mut holders: HashMap<SetId, Vec<(Holder, u64)>> = HashMap::new();
+        for marker in marker::all(self.store())? {
+            holders.entry(marker.set).or_default().push((marker.holder, marker.put_ns));
+        }
+        let mut waiting = vec![set];
+        while let Some(held) = waiting.pop() {
+            for (holder, put_ns) in holders.remove(&held).into_iter().flatten() {
+                match holder {
+                    Holder::Reader { .. } if !self.has_expired(put_ns) => return Ok(true),
+                    Holder::Set(above) => waiting.push(above),
+                    _ => {}
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// Deletes data logs and indexed directories of a published set that neither its records
     /// refer to nor those of sets that build on it.
     fn sweep_data(&mut self, set: SetId, folder: &Folder) -> Result<()> {
@@ -236,7 +260,7 @@ impl Collection<'_> {
                     && self.is_old(object.modified_ns)
             })
             .collect();
-        if logs.is_empty() {
+        if logs.is_empty() || self.is_being_read(set)? {
             return Ok(());
         }
         let mut referred = HashSet::new();

@@ -83,6 +83,7 @@ impl Repository {
         let holds_part = |holder: &Holder| match holder {
             Holder::Session | Holder::Name(_) => true,
             Holder::Set(other) => joined.contains(other),
+            Holder::Former { .. } | Holder::Reader { .. } => false,
         };
         let markers = marker::all(store)?;
         let markers = markers.iter().filter(|marker| holds_part(&marker.holder));

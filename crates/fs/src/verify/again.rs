@@ -8,7 +8,7 @@ use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId};
 
 use super::references::newest_number;
-use super::{Finding, Severity, Targets, Verification, VerifyOptions};
+use super::{Finding, NAME_OBJECT, Severity, Targets, Verification, VerifyOptions, name_object};
 use crate::condemn::{self, Phase};
 use crate::{dependency, names};
 
@@ -120,7 +120,7 @@ impl Verification<'_> {
                 Ok(named) => drop(again.check_name(name, named.set)?),
                 Err(error) if error.kind() == Kind::NotFound => {}
                 Err(error) => {
-                    let finding = Finding::of_error(&format!("name/{name}"), error)?;
+                    let finding = Finding::of_error(&name_object(name), error)?;
                     again.find(finding);
                 }
             }
@@ -137,7 +137,7 @@ impl Verification<'_> {
 }
 
 fn name_of(finding: &Finding) -> Option<&str> {
-    finding.object.strip_prefix("name/")
+    finding.object.strip_prefix(NAME_OBJECT)
 }
 
 /// The sets that a finding names.

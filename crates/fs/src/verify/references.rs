@@ -7,12 +7,13 @@ use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::wal::{LogId, decode_log};
 
-use super::{Finding, Severity, Targets, Verification};
+use super::{Finding, Severity, Targets, Verification, name_object};
 use crate::condemn::{self, Phase};
 use crate::dependency;
 use crate::gc::Place;
 use crate::inode::INODE;
 use crate::marker::{self, Holder};
+use crate::name_table::{self, ListedPart};
 use crate::names;
 
 /// A log larger than this is not read.
@@ -33,15 +34,8 @@ impl Verification<'_> {
         let mut waiting: Vec<SetId> = Vec::new();
         match &self.options.targets {
             Targets::All => {
-                for (name, resolved) in names::survey(&*store)? {
-                    match resolved {
-                        Ok(named) => waiting.extend(self.check_name(&name, named.set)?),
-                        Err(error) => {
-                            let object = format!("name/{name}");
-                            let finding = Finding::of_error(&object, error)?;
-                            self.find(finding);
-                        }
-                    }
+                for part in name_table::survey(&*store, true)? {
+                    waiting.extend(self.check_name_part(part)?);
                 }
                 waiting.extend(self.repository.sets()?);
             }
@@ -65,13 +59,32 @@ impl Verification<'_> {
                 self.manifests.insert(set, manifest);
             }
         }
-        self.report.sets = seen.len() - self.doomed;
         self.check_needs()
+    }
+
+    /// Checks a version of a part of the name table; returns what its names stand for.
+    fn check_name_part(&mut self, part: ListedPart) -> Result<Vec<SetId>> {
+        match part.entries {
+            Ok(entries) if part.is_newest => entries
+                .iter()
+                .filter_map(|(name, entry)| self.check_name(name, entry.set).transpose())
+                .collect(),
+            Ok(_) => Ok(Vec::new()),
+            Err(error) => {
+                let mut finding = Finding::of_error(&part.object, error)?;
+                if !part.is_newest {
+                    // Nobody reads it any more; but it was written otherwise.
+                    finding.severity = Severity::Warning;
+                }
+                self.find(finding);
+                Ok(Vec::new())
+            }
+        }
     }
 
     pub(super) fn check_name(&mut self, name: &str, set: SetId) -> Result<Option<SetId>> {
         let store = self.source.store.clone();
-        let object = format!("name/{name}");
+        let object = name_object(name);
         self.report.names += 1;
         self.names.entry(set).or_insert_with(|| name.to_owned());
         if !marker::is_held(&*store, set, &Holder::Name(name.to_owned()))? {
@@ -99,7 +112,13 @@ impl Verification<'_> {
     fn check_set(&mut self, set: SetId) -> Result<Option<Manifest>> {
         let store = self.source.store.clone();
         let folder = Manifest::folder(set);
-        let manifest = match Manifest::load(&*store, set) {
+        let loaded = Manifest::load(&*store, set);
+        let is_gone = match &loaded {
+            Ok(manifest) => condemn::phase(manifest) == Phase::Doomed,
+            Err(error) => error.kind() == Kind::NotFound,
+        };
+        self.report.sets += usize::from(!is_gone);
+        let manifest = match loaded {
             Ok(manifest) => {
                 self.numbers.insert(set, Some(manifest.number));
                 manifest
@@ -131,7 +150,6 @@ impl Verification<'_> {
         if condemn::phase(&manifest) == Phase::Doomed {
             let got = "one being deleted";
             self.find(Finding::new(Severity::Information, format!("set {set}"), "a set", got));
-            self.doomed += 1;
             return Ok(None);
         }
         self.check_logs(set, &manifest)?;

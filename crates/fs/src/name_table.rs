@@ -1,0 +1,412 @@
+//! Name table: what every published name stands for, in [`PARTS`] parts by the name's checksum.
+//!
+//! ```text
+//! name/<part>/<number>    all names of a part; the highest number rules
+//! ```
+//! Layout: docs/format/store.md, "Names". This file is its only encoder and decoder.
+//! A change puts the next number, so `put_if_absent` decides between racing changes, and a name is
+//! replaced or removed only while it stands for what the caller has seen. The highest number is never
+//! deleted: numbers never begin again, and a change that was under way for long cannot come back.
+//! Concurrency: any number of processes; whoever loses a race reads again and repeats its change.
+
+use std::collections::BTreeMap;
+
+use esker_base::store::{ObjectInfo, Store};
+use esker_base::{Clock, Error, Kind, Result};
+use esker_table::manifest::SetId;
+use serde::{Deserialize, Serialize};
+
+use crate::names;
+
+/// Parts of the table: racing changes of different names seldom meet, and a listing of all names
+/// needs at most this many reads.
+pub(crate) const PARTS: u32 = 256;
+/// A part has at most this many bytes: some hundred thousand names.
+const PART_BYTES_MAX: usize = 64 << 20;
+/// Changes of others are met at most this often in a row.
+const TRIES_MAX: usize = 64;
+/// A change that takes longer from reading a part to putting its next version succeeds only if that
+/// is the newest then.
+const CHANGE_NS_MAX: u64 = 300 * 1_000_000_000;
+/// A version stays for this long after another replaced it, so that nobody who read it as the newest
+/// finds the next number free again.
+const REPLACED_NS_MIN: u64 = 900 * 1_000_000_000;
+const _: () = assert!(CHANGE_NS_MAX < REPLACED_NS_MIN);
+/// Checksum and line feeds behind the names.
+const TRAILER_BYTES: usize = 10;
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NameEntry {
+    /// The change set.
+    pub(crate) set: SetId,
+    /// When it was published under the name, in nanoseconds since the Unix epoch.
+    pub(crate) published_ns: u64,
+}
+
+/// The names of a part and what they stand for.
+pub(crate) type NameEntries = BTreeMap<String, NameEntry>;
+
+/// A part as one of its versions has it.
+#[derive(Debug, Default)]
+pub(crate) struct NamePart {
+    number: u64,
+    pub(crate) entries: NameEntries,
+}
+
+#[derive(Serialize, Deserialize)]
+struct EncodedEntry {
+    set: String,
+    published_ns: u64,
+}
+
+/// The part that has `name`.
+pub(crate) fn part_of(name: &str) -> u32 {
+    crc32c::crc32c(name.as_bytes()) % PARTS
+}
+
+fn folder(part: u32) -> String {
+    format!("name/{part:02x}/")
+}
+
+fn object(part: u32, number: u64) -> String {
+    format!("{}{number:016x}", folder(part))
+}
+
+fn number_of(name: &str) -> Option<u64> {
+    u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16)
+}
+
+/// The part and the number of an object of the table.
+fn parse_object(object: &str) -> Option<(u32, u64)> {
+    let (part, number) = object.strip_prefix("name/")?.split_once('/')?;
+    let part = u32::from_str_radix(part, 16).ok().filter(|_| part.len() == 2)?;
+    Some((part, number_of(number)?))
+}
+
+fn encode(part: u32, entries: &NameEntries) -> Result<Vec<u8>> {
+    let encoded = |(name, entry): (&String, &NameEntry)| {
+        let (set, published_ns) = (entry.set.to_string(), entry.published_ns);
+        (name.clone(), EncodedEntry { set, published_ns })
+    };
+    let encoded: BTreeMap<String, EncodedEntry> = entries.iter().map(encoded).collect();
+    let mut bytes = serde_json::to_vec(&encoded).expect("names are text, and keys of an object");
+    let checksum = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(format!("\n{checksum:08x}\n").as_bytes());
+    if bytes.len() > PART_BYTES_MAX {
+        let what = format!(
+            "{}: {} names take {} bytes, over the limit of {PART_BYTES_MAX}; delete some",
+            folder(part),
+            entries.len(),
+            bytes.len()
+        );
+        return Err(Error::new(Kind::TooLarge, what));
+    }
+    Ok(bytes)
+}
+
+fn decode(part: u32, bytes: &[u8]) -> Result<NameEntries, String> {
+    let length = bytes.len().checked_sub(TRAILER_BYTES).ok_or("it is cut short")?;
+    let (names, trailer) = bytes.split_at(length);
+    if trailer != format!("\n{:08x}\n", crc32c::crc32c(names)).as_bytes() {
+        return Err("its checksum does not fit".into());
+    }
+    let decoded: BTreeMap<String, EncodedEntry> =
+        serde_json::from_slice(names).map_err(|error| error.to_string())?;
+    let mut entries = NameEntries::new();
+    for (name, EncodedEntry { set, published_ns }) in decoded {
+        names::check(&name).map_err(|error| error.to_string())?;
+        if part_of(&name) != part {
+            return Err(format!("{name:?} belongs to part {:02x}", part_of(&name)));
+        }
+        let set = set.parse().map_err(|error: Error| error.to_string())?;
+        entries.insert(name, NameEntry { set, published_ns });
+    }
+    Ok(entries)
+}
+
+fn load_number(store: &dyn Store, part: u32, number: u64) -> Result<NamePart> {
+    let object = object(part, number);
+    let bytes = store.get(&object, PART_BYTES_MAX as u64)?;
+    let entries = decode(part, &bytes).map_err(|what| Error::corrupt(&object, 0, what))?;
+    Ok(NamePart { number, entries })
+}
+
+fn newest_number(store: &dyn Store, part: u32) -> Result<u64> {
+    let names = store.list_names(&folder(part))?;
+    Ok(names.iter().filter_map(|name| number_of(name)).max().unwrap_or(0))
+}
+
+/// The newest version of `part`, empty if there is none. A listing, and a request if there is one.
+///
+/// # Errors
+/// `Corrupt`; what the store reports.
+pub(crate) fn load(store: &dyn Store, part: u32) -> Result<NamePart> {
+    // A newer version may replace the listed one before it is read.
+    for _ in 0..TRIES_MAX {
+        match newest_number(store, part)? {
+            0 => return Ok(NamePart::default()),
+            number => match load_number(store, part, number) {
+                Err(error) if error.kind() == Kind::NotFound => {}
+                loaded => return loaded,
+            },
+        }
+    }
+    Err(keeps_changing(part))
+}
+
+fn keeps_changing(part: u32) -> Error {
+    let what = format!("the published names in {} keep changing; try again", folder(part));
+    Error::new(Kind::Conflict, what)
+}
+
+/// Changes the names of the part that has `name`, as [`change_part`].
+///
+/// # Errors
+/// As [`change_part`].
+pub(crate) fn change(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    name: &str,
+    edit: &mut dyn FnMut(&mut NameEntries) -> Result<bool>,
+) -> Result<()> {
+    change_part(store, clock, part_of(name), edit)
+}
+
+/// Applies `edit` to the names of `part` and makes the result its next version, durable once this
+/// returns. `edit` is called again with newer names as long as others win, and once more where it is
+/// not known whether its change took effect; it returns false where nothing is left to change. Cost:
+/// a listing, a read and a put; a deletion for each version that was replaced long ago, at most two.
+///
+/// # Errors
+/// Those of `edit`; `TooLarge`; what the store reports: the change may be there all the same, at
+/// once or later.
+fn change_part(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    part: u32,
+    edit: &mut dyn FnMut(&mut NameEntries) -> Result<bool>,
+) -> Result<()> {
+    for _ in 0..TRIES_MAX {
+        let start = (clock.now_ns(), clock.monotonic_ns());
+        let versions = store.list(&folder(part))?;
+        let mut names = match versions.iter().filter_map(version_number).max() {
+            None => NamePart::default(),
+            Some(number) => match load_number(store, part, number) {
+                Err(error) if error.kind() == Kind::NotFound => continue,
+                loaded => loaded?,
+            },
+        };
+        if !edit(&mut names.entries)? {
+            return Ok(());
+        }
+        let number = names.number + 1;
+        let put = store.put_if_absent(&object(part, number), &encode(part, &names.entries)?);
+        let elapsed_ns = (clock.now_ns().saturating_sub(start.0))
+            .max(clock.monotonic_ns().saturating_sub(start.1));
+        match put {
+            Ok(()) if elapsed_ns < CHANGE_NS_MAX => {
+                delete_replaced(store, &versions);
+                return Ok(());
+            }
+            Ok(()) if newest_number(store, part)? == number => return Ok(()),
+            Ok(()) => return look_for_change(store, part, edit, keeps_changing(part)),
+            Err(error) if error.kind() == Kind::Exists => {}
+            Err(error) => return look_for_change(store, part, edit, error),
+        }
+    }
+    Err(keeps_changing(part))
+}
+
+/// Fails with `error` unless the change that `edit` makes is there.
+fn look_for_change(
+    store: &dyn Store,
+    part: u32,
+    edit: &mut dyn FnMut(&mut NameEntries) -> Result<bool>,
+    error: Error,
+) -> Result<()> {
+    let Ok(mut names) = load(store, part) else { return Err(error) };
+    if edit(&mut names.entries)? { Err(error) } else { Ok(()) }
+}
+
+fn version_number(version: &ObjectInfo) -> Option<u64> {
+    parse_object(&version.name).map(|(_, number)| number)
+}
+
+/// Deletes the oldest two of `versions` that others replaced long before the newest was put, all by
+/// the store's clock: whoever wants to put the number of such a one has been at it for too long.
+fn delete_replaced(store: &dyn Store, versions: &[ObjectInfo]) {
+    let newest_ns = versions.last().map_or(0, |newest| newest.modified_ns);
+    let is_long_ago = |version: &&[ObjectInfo]| {
+        newest_ns.saturating_sub(version[1].modified_ns) > REPLACED_NS_MIN
+    };
+    for version in versions.windows(2).take_while(is_long_ago).take(2) {
+        // What cannot be deleted does no harm.
+        drop(store.delete(&version[0].name));
+    }
+}
+
+/// Replaces a part that cannot be read by `entries`.
+///
+/// # Errors
+/// `Conflict` if somebody else did so; what the store reports.
+pub(crate) fn replace_damaged(store: &dyn Store, part: u32, entries: &NameEntries) -> Result<()> {
+    let number = newest_number(store, part)? + 1;
+    store.put_if_absent(&object(part, number), &encode(part, entries)?).map_err(|error| match error
+        .kind()
+    {
+        Kind::Exists => keeps_changing(part),
+        _ => error,
+    })
+}
+
+/// A version of a part that a listing shows.
+#[derive(Debug)]
+pub(crate) struct ListedPart {
+    pub(crate) part: u32,
+    /// The object's name.
+    pub(crate) object: String,
+    /// Whether there is no newer one.
+    pub(crate) is_newest: bool,
+    /// Its names, or what is wrong with it.
+    pub(crate) entries: Result<NameEntries>,
+}
+
+/// The newest versions of all parts, and the older ones too if `with_old`. A listing, and a request
+/// each.
+///
+/// # Errors
+/// What the store reports, damage apart.
+pub(crate) fn survey(store: &dyn Store, with_old: bool) -> Result<Vec<ListedPart>> {
+    let mut numbers: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for object in store.list("name/")? {
+        if let Some((part, number)) = parse_object(&object.name) {
+            numbers.entry(part).or_default().push(number);
+        }
+    }
+    let mut listed = Vec::new();
+    for (part, mut numbers) in numbers {
+        numbers.sort_unstable();
+        let newest = numbers.pop().expect("a part is listed with a number");
+        for number in numbers.into_iter().filter(|_| with_old) {
+            let entries = match load_number(store, part, number) {
+                Err(error) if error.kind() == Kind::NotFound => continue,
+                loaded => or_damage(loaded)?,
+            };
+            listed.push(ListedPart {
+                part,
+                object: object(part, number),
+                is_newest: false,
+                entries,
+            });
+        }
+        let (number, entries) = match load_number(store, part, newest) {
+            // It was replaced meanwhile.
+            Err(error) if error.kind() == Kind::NotFound => match load(store, part) {
+                Ok(loaded) => (loaded.number, Ok(loaded.entries)),
+                damaged => (newest, or_damage(damaged)?),
+            },
+            loaded => (newest, or_damage(loaded)?),
+        };
+        listed.push(ListedPart { part, object: object(part, number), is_newest: true, entries });
+    }
+    Ok(listed)
+}
+
+/// The entries or the damage; other errors are the caller's.
+fn or_damage(loaded: Result<NamePart>) -> Result<Result<NameEntries>> {
+    match loaded {
+        Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => Ok(Err(error)),
+        loaded => loaded.map(|part| Ok(part.entries)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use esker_base::clock::ManualClock;
+    use esker_base::store::MemoryStore;
+
+    use super::*;
+
+    fn entries(names: &[(&str, u128)]) -> NameEntries {
+        let entry = |set| NameEntry { set: SetId(set), published_ns: 7 };
+        names.iter().map(|(name, set)| ((*name).to_owned(), entry(*set))).collect()
+    }
+
+    #[test]
+    fn parts_come_back() {
+        let part = part_of("climate");
+        let names = entries(&[("climate", 5)]);
+        let bytes = encode(part, &names).expect("small");
+        assert_eq!(decode(part, &bytes), Ok(names));
+        for cut in 0..bytes.len() {
+            decode(part, &bytes[..cut]).expect_err("cut short");
+        }
+        for at in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[at / 8] ^= 1 << (at % 8);
+            decode(part, &flipped).expect_err("a bit is flipped");
+        }
+        decode((part + 1) % PARTS, &bytes).expect_err("of another part");
+    }
+
+    #[test]
+    fn bytes_are_golden() {
+        let bytes = encode(part_of("climate"), &entries(&[("climate", 5)])).expect("small");
+        let text = std::str::from_utf8(&bytes).expect("text");
+        let documented = include_str!("../../../docs/format/store.md");
+        assert!(documented.contains(&format!("<!-- golden: names -->\n```\n{text}```")), "{text}");
+    }
+
+    /// Lets the name `a` stand for `set`.
+    fn put(store: &MemoryStore, clock: &ManualClock, set: u128) {
+        change(store, clock, "a", &mut |names| {
+            names.extend(entries(&[("a", set)]));
+            Ok(true)
+        })
+        .expect("change");
+    }
+
+    /// A writer that slept between reading a part and putting its next version may find that number
+    /// free again: its change must not be taken for done.
+    #[test]
+    fn a_change_that_fills_a_hole_fails() {
+        let (store, clock) = (MemoryStore::new(), ManualClock::new(1));
+        let part = part_of("a");
+        put(&store, &clock, 1);
+        let mut calls = 0;
+        let late = change(&store, &clock, "a", &mut |names| {
+            calls += 1;
+            if calls == 1 {
+                (2..6).for_each(|set| put(&store, &clock, set));
+                store.delete(&object(part, 2)).expect("replaced long ago");
+                clock.advance(Duration::from_secs(1_000));
+            }
+            let is_done = names["a"].set == SetId(100);
+            names.extend(entries(&[("a", 100)]));
+            Ok(!is_done)
+        });
+        assert_eq!(late.expect_err("late").kind(), Kind::Conflict);
+        assert_eq!(load(&store, part).expect("load").entries, entries(&[("a", 5)]));
+    }
+
+    #[test]
+    fn versions_that_were_replaced_long_ago_go() {
+        let store = MemoryStore::new();
+        let versions = |times: &[u64]| -> Vec<ObjectInfo> {
+            let numbered = times.iter().zip(1..);
+            let version = |(seconds, number): (&u64, u64)| {
+                let name = object(3, number);
+                store.put_if_absent(&name, b"").expect("put");
+                ObjectInfo { name, bytes: 0, modified_ns: seconds * 1_000_000_000 }
+            };
+            numbered.map(version).collect()
+        };
+        delete_replaced(&store, &versions(&[1, 2, 3, 4, 1_000]));
+        let left: Vec<_> = store.list_names(&folder(3)).expect("list");
+        assert_eq!(left, [3, 4, 5].map(|number| format!("{number:016x}")));
+        delete_replaced(&store, &versions(&[]));
+    }
+}

@@ -1,0 +1,136 @@
+//! Publication: gives change sets names, and names to other change sets.
+//!
+//! A publisher puts the marker of the name on the set, reads that the set is complete and not being
+//! deleted, changes the name, and reads the set's manifest once more: a collector that found the
+//! marker stale asks again what the name stands for after it condemned the set, so one of the two
+//! gives way. The marker stays when the publication fails: somebody else may rely on it, and a
+//! collection removes it. Source: docs/design/0006-names.md.
+
+use esker_base::store::Store;
+use esker_base::{Clock, Error, Kind, Result};
+use esker_table::manifest::{Manifest, SetId, SetState};
+
+use crate::condemn;
+use crate::delete::hold_former;
+use crate::marker::{self, Holder};
+use crate::name_table::NameEntry;
+use crate::names::{self, IfTaken};
+use crate::repository::{Repository, best_effort};
+
+impl Repository {
+    /// Publishes a complete set that has no name yet, or a further name of one. Succeeds if the name
+    /// stands for the set already.
+    ///
+    /// # Errors
+    /// `Exists` if the name is taken; `Invalid` if the set is not complete.
+    pub fn publish(&self, set: SetId, name: &str) -> Result<()> {
+        names::check_free_for(&**self.store(), name, set)?;
+        self.publish_as(set, name, IfTaken::Refuse).map(drop)
+    }
+
+    /// As [`Repository::publish`], but a name that stands for another set stands for `set` then: in
+    /// one step, so that readers find the one or the other. Returns the set that lost the name,
+    /// which stays for the grace of collections.
+    ///
+    /// # Errors
+    /// `Invalid` if the set is not complete.
+    pub fn publish_replacing(&self, set: SetId, name: &str) -> Result<Option<SetId>> {
+        names::check(name)?;
+        self.publish_as(set, name, IfTaken::Replace)
+    }
+
+    /// Gives what is published as `old` the name `new` instead: first that, then `old` goes, so that
+    /// readers find at least one. With `replaces`, `new` may stand for another set before. If this is
+    /// cut short both names may be there; then it may be repeated. Returns what was renamed.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no `old`; `Exists` if `new` is taken; `Conflict` if `old` was given to
+    /// another set meanwhile: then it stays, and `new` is there too.
+    pub fn rename(&self, old: &str, new: &str, replaces: bool) -> Result<SetId> {
+        let (store, clock) = (&**self.store(), &**self.clock());
+        let set = names::resolve(store, old)?.set;
+        if old == new {
+            return Ok(set);
+        }
+        match replaces {
+            true => drop(self.publish_replacing(set, new)?),
+            false => self.publish(set, new)?,
+        }
+        names::take_back(store, clock, old, set, None)?;
+        if names::is_taken(store, old)? {
+            let what =
+                format!("{old} stands for another snapshot by now and stays; {new} is there");
+            return Err(Error::new(Kind::Conflict, what));
+        }
+        Ok(set)
+    }
+
+    fn publish_as(&self, set: SetId, name: &str, if_taken: IfTaken) -> Result<Option<SetId>> {
+        let store = &**self.store();
+        marker::hold(store, set, &Holder::Name(name.to_owned()))?;
+        check_complete(set, &condemn::load_live(store, set)?, "resume and publish it")?;
+        let replaced = publish_held(store, &**self.clock(), set, name, if_taken)?;
+        best_effort(marker::release(store, set, &Holder::Session))?;
+        Ok(replaced)
+    }
+}
+
+fn check_complete(set: SetId, manifest: &Manifest, advice: &str) -> Result<()> {
+    if manifest.state == SetState::Published {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Invalid, format!("change set {set} is not complete; {advice}")))
+}
+
+/// Lets `name` stand for `set`, which has the marker of that name and is complete; returns the set
+/// that lost it.
+///
+/// # Errors
+/// As [`names::publish`]; `NotFound` if the set was collected meanwhile, `Invalid` if opened again:
+/// then the name is what it was.
+pub(crate) fn publish_held(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    set: SetId,
+    name: &str,
+    if_taken: IfTaken,
+) -> Result<Option<SetId>> {
+    let entry = NameEntry { set, published_ns: clock.now_ns() };
+    let keep = &mut |former| hold_former(store, clock, former, name);
+    let replaced = names::publish(store, clock, name, entry, if_taken, keep)?;
+    let refused = match condemn::load_live(store, set) {
+        Err(error) if error.kind() == Kind::NotFound => error,
+        // A part of a job was opened again, which looked for names after that.
+        Ok(manifest) => {
+            let advice = "it was opened again meanwhile; complete it first";
+            match check_complete(set, &manifest, advice) {
+                Ok(()) => return Ok(replaced.map(|former| former.set)),
+                Err(error) => error,
+            }
+        }
+        Err(error) => {
+            best_effort(Err(error))?;
+            return Ok(replaced.map(|former| former.set));
+        }
+    };
+    take_back(store, clock, name, set, replaced)?;
+    Err(refused)
+}
+
+/// Takes `name` back from `set` and gives it to `previous`, unless that has been collected too.
+fn take_back(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    name: &str,
+    set: SetId,
+    previous: Option<NameEntry>,
+) -> Result<()> {
+    names::take_back(store, clock, name, set, previous)?;
+    let Some(previous) = previous else { return Ok(()) };
+    match condemn::load_live(store, previous.set) {
+        Err(error) if error.kind() == Kind::NotFound => {
+            names::take_back(store, clock, name, previous.set, None)
+        }
+        looked => best_effort(looked.map(drop)),
+    }
+}
