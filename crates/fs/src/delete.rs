@@ -44,15 +44,15 @@ pub(crate) fn hold_former(
 impl Repository {
     /// Takes the name back: nobody opens its change set by it any more. The set stays for the grace
     /// of collections, and can be given the name again ([`Repository::undelete`]); then it goes
-    /// unless it has other names or others build on it. Durable once it returns. Cost: a listing, a
-    /// read and two writes.
+    /// unless it has other names or others build on it. Durable once it returns. Works in a store that
+    /// is full ([`Store::keep_reserve`]). Cost: a listing, a read and two writes.
     ///
     /// # Errors
     /// `NotFound`; `Corrupt` if the name cannot be read: then it is gone, and its set goes too.
     pub fn delete(&self, name: &str) -> Result<()> {
         let (store, clock) = (&**self.store(), &**self.clock());
         let keep = &mut |set| hold_former(store, clock, set, name);
-        match names::remove(store, clock, name, keep) {
+        match self.with_reserve(|| names::remove(store, clock, name, keep)) {
             Err(error) if error.kind() == Kind::Corrupt => {
                 self.rebuild_part_without(name)?;
                 Err(error.within("removed a name that cannot be read"))

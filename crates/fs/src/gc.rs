@@ -83,12 +83,21 @@ pub struct GcReport {
 impl Repository {
     /// Deletes what nobody needs: sets without markers, and in other sets tables and logs that no
     /// manifest lists. Safe beside writers, readers and other collectors; when it is stopped the
-    /// next one goes on. Cost: some listings, a request a set, one for each deleted object.
+    /// next one goes on. Works in a store that is full ([`Store::keep_reserve`]). Cost: some listings,
+    /// a request a set, one for each deleted object.
     ///
     /// # Errors
     /// What the store reports. A set that cannot be read is reported, and deleted only if nothing
     /// holds it: no name, no session, and no other set that can be read, or says so by a marker.
     pub fn gc(&self, options: &GcOptions) -> Result<GcReport> {
+        let report = self.with_reserve(|| self.collect_garbage(options))?;
+        if !options.dry_run {
+            self.store().keep_reserve();
+        }
+        Ok(report)
+    }
+
+    fn collect_garbage(&self, options: &GcOptions) -> Result<GcReport> {
         let mut collection = Collection::survey(self, options.clone())?;
         collection.sweep_markers()?;
         collection.restore_markers()?;
@@ -365,11 +374,30 @@ impl<'a> Collection<'a> {
         }));
         waiting.sort_unstable();
         waiting.dedup();
-        while let Some(set) = waiting.pop() {
-            let needed = match self.sets.get(&set) {
-                Some(Known::Manifest(_) | Known::Damaged) => self.collect(set)?,
-                Some(Known::Missing) => self.delete_remains(set)?,
+        let mut postponed: Option<(Vec<SetId>, Error)> = None;
+        let mut freed = self.report.objects;
+        loop {
+            let Some(set) = waiting.pop() else {
+                // Those for which there was no room, if others have made some.
+                match postponed.take() {
+                    Some((sets, _)) if self.report.objects > freed => waiting = sets,
+                    Some((_, error)) => return Err(error),
+                    None => return Ok(()),
+                }
+                freed = self.report.objects;
+                continue;
+            };
+            let collected = match self.sets.get(&set) {
+                Some(Known::Manifest(_) | Known::Damaged) => self.collect(set),
+                Some(Known::Missing) => self.delete_remains(set),
                 None => continue,
+            };
+            let needed = match collected {
+                Err(error) if error.kind() == Kind::NoSpace => {
+                    postponed.get_or_insert((Vec::new(), error)).0.push(set);
+                    continue;
+                }
+                needed => needed?,
             };
             for needed in needed {
                 if let Some(holders) = self.markers.get_mut(&needed) {
@@ -380,7 +408,6 @@ impl<'a> Collection<'a> {
                 }
             }
         }
-        Ok(())
     }
 
     /// Counts sets that go once readers end and the grace of deleted names is over.

@@ -4,7 +4,7 @@
 //! deleted, changes the name, and reads the set's manifest once more: a collector that found the
 //! marker stale asks again what the name stands for after it condemned the set, so one of the two
 //! gives way. The marker stays when the publication fails: somebody else may rely on it, and a
-//! collection removes it. Source: docs/design/0006-names.md.
+//! collection removes it. Source: docs/design/0007-names.md.
 
 use esker_base::store::Store;
 use esker_base::{Clock, Error, Kind, Result};

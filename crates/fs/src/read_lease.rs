@@ -6,7 +6,7 @@
 //! whatever its grace; of a reader that died they are swept after that. The marker before the newest
 //! stays until the next renewal, so that a listing beside a renewal sees one of the two.
 //! Readers that end within [`LEASE_DELAY`] put none: the grace of collections is for them.
-//! Source: docs/design/0006-names.md.
+//! Source: docs/design/0007-names.md.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

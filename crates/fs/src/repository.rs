@@ -95,6 +95,15 @@ impl Repository {
         self.set_ids.draw()
     }
 
+    /// Runs `act`, which frees room in the end, and where the store is full once more with the room
+    /// that it keeps for that.
+    pub(crate) fn with_reserve<T>(&self, mut act: impl FnMut() -> Result<T>) -> Result<T> {
+        match act() {
+            Err(error) if error.kind() == Kind::NoSpace && self.store().release_reserve() => act(),
+            done => done,
+        }
+    }
+
     /// What `name` stands for.
     ///
     /// # Errors
@@ -153,6 +162,8 @@ impl Repository {
         options: SessionOptions,
     ) -> Result<Session> {
         let store = &**self.store();
+        // Before the session can fill the store.
+        store.keep_reserve();
         // Markers first, then a look at what they hold: see `marker.rs`. If a collector swept them
         // meanwhile, the set cannot begin: see `condemn.rs`.
         marker::hold(store, set, &Holder::Session)?;

@@ -158,11 +158,11 @@ fn attributes_have_limits() {
 }
 
 /// A tmpfs of the test's own, unmounted at its end.
-struct Mounted(tempfile::TempDir);
+pub struct Mounted(tempfile::TempDir);
 
 impl Mounted {
     /// None, with a message, where nobody may mount.
-    fn new(options: &str) -> Option<Self> {
+    pub fn new(options: &str) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory");
         let mount = Command::new("mount")
             .args(["-t", "tmpfs", "-o", options, "tmpfs"])
@@ -175,7 +175,7 @@ impl Mounted {
         None
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.0.path()
     }
 
@@ -193,7 +193,7 @@ impl Drop for Mounted {
     }
 }
 
-fn url_of(path: &Path) -> &str {
+pub fn url_of(path: &Path) -> &str {
     path.to_str().expect("a temporary directory has a plain name")
 }
 

@@ -8,6 +8,7 @@ mod compose;
 mod concurrency;
 mod crash;
 mod data_logs;
+mod emptying;
 #[cfg(feature = "s3")]
 #[expect(dead_code, reason = "the tests of the stores use the rest")]
 #[path = "../../base/tests/faulty_proxy.rs"]

@@ -183,6 +183,14 @@ impl Store for CountedStore {
         self.inner.free_bytes()
     }
 
+    fn keep_reserve(&self) {
+        self.inner.keep_reserve();
+    }
+
+    fn release_reserve(&self) -> bool {
+        self.inner.release_reserve()
+    }
+
     fn sweep_unfinished(&self, before_ns: u64) -> Result<u64> {
         add(&self.counters.lists, 1);
         self.inner.sweep_unfinished(before_ns)

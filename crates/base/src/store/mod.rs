@@ -163,6 +163,16 @@ pub trait Store: Send + Sync + Debug {
         None
     }
 
+    /// Sets some room aside, unless this user has done so before, so that a store that is full can be
+    /// emptied: deletions write a little before they free anything. Best effort; nothing where stores
+    /// do not fill up (S3, memory). Cost: a look if there is room set aside.
+    fn keep_reserve(&self) {}
+
+    /// Gives back the room that this user has set aside; false if there is none.
+    fn release_reserve(&self) -> bool {
+        false
+    }
+
     /// Removes what writers that died left of unfinished objects, if it was last written before
     /// `before_ns` since the Unix epoch; returns how many. A writer that has paused for longer
     /// loses its object too, so leave a day. A listing and a request for each; no-op where the

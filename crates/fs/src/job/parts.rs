@@ -80,14 +80,19 @@ impl Repository {
             parts.push(JobPart { rank, set, is_complete });
         }
         // One that was given up stays until it is collected, and longer below a snapshot of it.
-        let holds_part = |holder: &Holder| match holder {
-            Holder::Session | Holder::Name(_) => true,
-            Holder::Set(other) => joined.contains(other),
-            Holder::Former { .. } | Holder::Reader { .. } => false,
-        };
-        let markers = marker::all(store)?;
-        let markers = markers.iter().filter(|marker| holds_part(&marker.holder));
-        let held: HashSet<SetId> = markers.map(|marker| marker.set).collect();
+        let is_part: HashSet<SetId> = parts.iter().map(|part| part.set).collect();
+        let mut held = HashSet::new();
+        for marker in marker::all(store)? {
+            let is_held = match marker.holder {
+                Holder::Session => true,
+                Holder::Name(name) if is_part.contains(&marker.set) => {
+                    names::stands_for(store, &name, marker.set)?
+                }
+                Holder::Set(other) => joined.contains(&other),
+                Holder::Name(_) | Holder::Former { .. } | Holder::Reader { .. } => false,
+            };
+            held.extend(is_held.then_some(marker.set));
+        }
         parts.retain(|part| held.contains(&part.set));
         parts.sort_unstable_by_key(|part| (part.rank, part.set));
         Ok(parts)

@@ -269,6 +269,14 @@ impl Store for FaultStore {
         Some(if self.shared.plan.lock().is_full() { 0 } else { u64::MAX })
     }
 
+    fn keep_reserve(&self) {
+        self.shared.inner.keep_reserve();
+    }
+
+    fn release_reserve(&self) -> bool {
+        self.shared.inner.release_reserve()
+    }
+
     fn sweep_unfinished(&self, before_ns: u64) -> Result<u64> {
         self.act("sweep", "", || self.shared.inner.sweep_unfinished(before_ns))
     }

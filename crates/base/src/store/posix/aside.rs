@@ -19,6 +19,7 @@ use rustix::io::{Errno, retry_on_intr, write};
 
 use super::directories::{Directories, split};
 use super::failure::failed;
+use super::reserve;
 use crate::store::name::UNFINISHED;
 use crate::store::{modified_ns, taken};
 use crate::{Error, Kind, Random, Result};
@@ -172,6 +173,9 @@ pub(super) fn sweep(directories: &Directories, before_ns: u64) -> Result<u64> {
         }
         let Ok(stat) = statat(tmp.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
         let flags = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile if name.to_bytes().starts_with(reserve::PREFIX.as_bytes()) => {
+                continue;
+            }
             FileType::RegularFile => AtFlags::empty(),
             // One of a shared store, before it is moved.
             FileType::Directory => AtFlags::REMOVEDIR,

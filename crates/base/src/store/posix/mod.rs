@@ -4,6 +4,7 @@
 //! <root>/esker.json      what marks the directory as a store
 //! <root>/<name>          an object or append log, one regular file each
 //! <root>/tmp/<hex>       objects not yet finished
+//! <root>/tmp/reserve-…   room for deletions
 //! ```
 //! A put is write aside, fdatasync, `link`, fsync of the directory: at most three metadata
 //! operations on the server besides the data. Reads by range keep files open.
@@ -19,6 +20,7 @@ mod failure;
 mod log;
 mod open_files;
 mod requirements;
+mod reserve;
 mod sharing;
 mod walk;
 mod writer;
@@ -191,6 +193,14 @@ impl Store for PosixStore {
     fn free_bytes(&self) -> Option<u64> {
         let status = rustix::fs::fstatvfs(self.directories.root()).ok()?;
         Some(status.f_bavail.saturating_mul(status.f_frsize))
+    }
+
+    fn keep_reserve(&self) {
+        reserve::keep(&self.directories, self.free_bytes());
+    }
+
+    fn release_reserve(&self) -> bool {
+        reserve::release(&self.directories)
     }
 
     fn sweep_unfinished(&self, before_ns: u64) -> Result<u64> {

@@ -1,0 +1,76 @@
+//! Reserve: room that a store keeps for deletions, which write a few small objects before they free
+//! anything.
+//!
+//! ```text
+//! tmp/reserve-<uid>-<n>    files of bytes that do not compress
+//! ```
+//! Each user has an own one, since quotas are of users: files of somebody else give no room back.
+//! They are files, not one file, because a quota or a file system may be out of inodes.
+//! Concurrency: any number of processes make and remove it; what is made twice counts once.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
+use rustix::io::{Errno, retry_on_intr, write};
+
+use super::directories::Directories;
+use crate::Random;
+use crate::store::name::UNFINISHED;
+
+/// Files of a reserve.
+const FILES: u32 = 8;
+/// Bytes of each.
+const FILE_BYTES: usize = 128 << 10;
+/// A reserve takes at most one part in this many of the room that is left.
+const FREE_SHARE_MIN: u64 = 16;
+/// Begins the names of its files.
+pub(super) const PREFIX: &str = "reserve-";
+
+fn file_name(number: u32) -> String {
+    format!("{PREFIX}{}-{number}", rustix::process::geteuid().as_raw())
+}
+
+/// Makes this user's reserve unless there is one, or too little room for it. Cost: a look for one
+/// file if there is one. Best effort.
+pub(super) fn keep(directories: &Directories, free_bytes: Option<u64>) {
+    let outcome = directories.with(UNFINISHED, |tmp| {
+        // Made last, and removed first.
+        match statat(tmp.as_fd(), file_name(0), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => {}
+            found => return found.map(drop),
+        }
+        let bytes = u64::from(FILES) * FILE_BYTES as u64;
+        if free_bytes.is_none_or(|free| free / FREE_SHARE_MIN < bytes) {
+            return Ok(());
+        }
+        (0..FILES).rev().try_for_each(|number| make(tmp.as_fd(), &file_name(number)))
+    });
+    if outcome.is_err() {
+        release(directories);
+    }
+}
+
+fn make(tmp: impl AsFd, name: &str) -> Result<(), Errno> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = match openat(&tmp, name, flags, Mode::from_raw_mode(0o600)) {
+        Err(Errno::EXIST) => return Ok(()),
+        file => file?,
+    };
+    let mut bytes = vec![0; FILE_BYTES];
+    Random::from_seed(FILE_BYTES as u64).fill(&mut bytes);
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        rest = &rest[retry_on_intr(|| write(&file, rest))?..];
+    }
+    Ok(())
+}
+
+/// Removes this user's reserve; false if there is none.
+pub(super) fn release(directories: &Directories) -> bool {
+    let remove = |number| {
+        let path = format!("{UNFINISHED}/{}", file_name(number));
+        unlinkat(directories.root(), path, AtFlags::empty()).is_ok()
+    };
+    // All of them, also where one is missing.
+    (0..FILES).filter(|number| remove(*number)).count() > 0
+}

@@ -1,0 +1,175 @@
+//! A full store can be emptied: sessions are dropped, names deleted and garbage collected where no
+//! other write succeeds.
+//!
+//! Symptom: on a full store `delete` and `gc` failed with `NoSpace`, as did the import before them, so
+//! nothing could be freed. Cause: a deletion writes markers, names and manifests before it frees
+//! anything. Fix: stores keep a reserve, which deletions give back.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Write;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use esker_base::store::{
+    AppendLog, MemoryStore, ObjectInfo, ObjectWriter, SharedStore, Store, url,
+};
+use esker_base::{Bytes, Error, Kind, Result};
+use esker_fs::repository::Repository;
+
+use crate::gc::{eager, options, publish, repository, write};
+use crate::input::{Mounted, url_of};
+use crate::verify::assert_sound;
+
+/// `EDQUOT`.
+const QUOTA_EXCEEDED: i32 = 122;
+/// Objects that fit into the reserve.
+const RESERVED: u64 = 8;
+
+/// A store whose user has used up a quota of inodes, but for a reserve.
+struct QuotaStore {
+    inner: MemoryStore,
+    is_full: AtomicBool,
+    left: AtomicU64,
+    has_reserve: AtomicBool,
+}
+
+impl fmt::Debug for QuotaStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuotaStore").field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+impl QuotaStore {
+    fn new() -> Arc<Self> {
+        let (inner, left) = (MemoryStore::new(), AtomicU64::new(0));
+        let (is_full, has_reserve) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { inner, is_full, left, has_reserve })
+    }
+
+    fn take(&self) -> Result<()> {
+        let take = |left: u64| left.checked_sub(1);
+        let fits = !self.is_full.load(Ordering::SeqCst)
+            || self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok();
+        let error = std::io::Error::from_raw_os_error(QUOTA_EXCEEDED);
+        if fits { Ok(()) } else { Err(Error::io(error, "put")) }
+    }
+}
+
+impl Store for QuotaStore {
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.take()?;
+        self.inner.put_if_absent(name, bytes)
+    }
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        self.take()?;
+        self.inner.create(name)
+    }
+    fn size(&self, name: &str) -> Result<u64> {
+        self.inner.size(name)
+    }
+    fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
+        self.inner.get(name, bytes_max)
+    }
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.inner.get_range(name, range)
+    }
+    fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.inner.get_ranges(name, ranges)
+    }
+    fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
+        self.take()?;
+        self.inner.append_log(name)
+    }
+    fn sync_log(&self, name: &str) -> Result<()> {
+        self.inner.sync_log(name)
+    }
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.inner.list(prefix)
+    }
+    fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
+        self.inner.list_names(prefix)
+    }
+    fn delete(&self, name: &str) -> Result<()> {
+        let was_there = self.inner.size(name).is_ok();
+        self.left.fetch_add(u64::from(was_there), Ordering::SeqCst);
+        self.inner.delete(name)
+    }
+    fn keep_reserve(&self) {
+        let fits =
+            !self.is_full.load(Ordering::SeqCst) || self.left.load(Ordering::SeqCst) > 2 * RESERVED;
+        self.has_reserve.fetch_or(fits, Ordering::SeqCst);
+    }
+    fn release_reserve(&self) -> bool {
+        let had = self.has_reserve.swap(false, Ordering::SeqCst);
+        self.left.fetch_add(if had { RESERVED } else { 0 }, Ordering::SeqCst);
+        had
+    }
+}
+
+#[test]
+fn a_store_whose_quota_is_used_up_is_emptied() {
+    let quota = QuotaStore::new();
+    let store: SharedStore = quota.clone();
+    let plain = repository(&store);
+    publish(&plain, &[], "kept").expect("publish");
+    let base = publish(&plain, &[], "base").expect("publish");
+    publish(&plain, &[base], "upper").expect("publish");
+    let session = plain.begin(&[base], options()).expect("begin");
+    write(&session, "/f", &[b'x'; 900]).expect("write");
+    session.flush().expect("flush");
+    quota.left.store(0, Ordering::SeqCst);
+    quota.is_full.store(true, Ordering::SeqCst);
+    write(&session, "/g", &[b'x'; 900]).expect("in memory");
+    assert_eq!(session.flush().expect_err("full").kind(), Kind::NoSpace);
+    let dropped = session.set();
+    drop(session);
+    assert_eq!(plain.publish(base, "other").expect_err("full").kind(), Kind::NoSpace);
+    plain.abandon(dropped).expect("drop");
+    for name in ["base", "upper"] {
+        plain.delete(name).expect("delete");
+    }
+    assert_eq!(plain.gc(&eager()).expect("gc").sets.len(), 3);
+    plain.publish(plain.resolve("kept").expect("kept").set, "other").expect("there is room");
+    assert_sound(&plain);
+}
+
+/// Each round fills what the one before has freed, and is emptied from a reserve that was made anew.
+#[test]
+fn a_full_file_system_is_emptied() {
+    let Some(mounted) = Mounted::new("size=24m") else { return };
+    let store = url::init(url_of(mounted.path())).expect("a store");
+    let plain = Repository::new(store);
+    let base = publish(&plain, &[], "base").expect("publish");
+    for round in 0..3 {
+        let upper = plain.begin(&[base], options()).expect("begin");
+        write(&upper, "/upper", &vec![1; 4 << 20]).expect("write");
+        upper.publish("upper").expect("publish");
+        let session = plain.begin(&[base], options()).expect("begin");
+        write(&session, "/large", &vec![1; 4 << 20]).expect("write");
+        session.flush().expect("flush");
+        let full = write(&session, "/larger", &vec![1; 32 << 20]).and_then(|()| session.flush());
+        assert_eq!(full.expect_err("full").kind(), Kind::NoSpace, "round {round}");
+        // Nothing is left at all.
+        let mut rest = File::create(mounted.path().join("rest")).expect("create");
+        while rest.write_all(&[1; 4096]).is_ok() {}
+        let dropped = session.set();
+        drop(session);
+        assert_eq!(plain.publish(base, "other").expect_err("full").kind(), Kind::NoSpace);
+        plain.delete("upper").expect("delete");
+        if round == 1 {
+            plain.abandon(dropped).expect("drop");
+        }
+        assert!(!plain.gc(&eager()).expect("gc").sets.is_empty(), "round {round}");
+        if round != 1 {
+            plain.abandon(dropped).expect("drop");
+            plain.gc(&eager()).expect("gc");
+        }
+        std::fs::remove_file(mounted.path().join("rest")).expect("remove");
+    }
+    assert_sound(&plain);
+}
