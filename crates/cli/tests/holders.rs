@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -69,7 +69,7 @@ fn a_session_is_taken_from_another_command_on_demand() {
     let output = first.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(10), "{said}");
-    assert!(said.contains("took change set") && said.contains("mkdir --take-over"), "{said}");
+    assert!(said.contains("taken over by") && said.contains("mkdir --take-over"), "{said}");
     assert_eq!(esker.ok(["ls".into(), format!("{id}:/")]), "d\n");
 }
 
@@ -129,7 +129,9 @@ fn a_mounted_session_is_compacted_by_its_mount_and_taken_from_it_only_on_demand(
 
     esker.ok(["mkdir".into(), "--take-over".into(), format!("{id}:/d")]);
     // It learns so by itself, though nobody writes.
-    while !mounted.log().contains("took change set") {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !mounted.log().contains("taken over by") {
+        assert!(Instant::now() < deadline, "it says so: {}", mounted.log());
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(mounted.log().contains("mkdir --take-over"), "{}", mounted.log());
@@ -142,7 +144,7 @@ fn a_mounted_session_is_compacted_by_its_mount_and_taken_from_it_only_on_demand(
     assert_eq!(fs::read(mounted.path("b")).expect("it can be read"), b"b");
     drop(open);
     let said = esker.fails(10, ["umount".as_ref(), mounted.root().as_os_str()]);
-    assert!(said.contains("took change set"), "{said}");
+    assert!(said.contains("taken over by"), "{said}");
     assert_eq!(esker.ok(["cat".into(), format!("{id}:/open")]), "kept");
     esker.ok(["publish", &id, "held"]);
     esker.ok(["verify"]);

@@ -77,7 +77,7 @@ fn a_session_of_a_live_writer_is_refused_with_its_name_and_taken_over_on_demand(
     }
     first.sync().expect("it goes on");
     let second = repository.resume(first.set(), taking_over(&here())).expect("taken over");
-    assert!(first.sync().expect_err("fenced").to_string().contains("took change set"));
+    assert!(first.sync().expect_err("fenced").to_string().contains("taken over by"));
     second.end().expect("end");
 }
 

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use esker_base::random::Random;
+use esker_base::store::identity::FORMAT;
 use esker_base::store::{MemoryStore, PosixStore, SharedStore, Store, url};
 use esker_base::{Kind, Result};
 use esker_fs::identity::Identity;
@@ -338,7 +339,7 @@ fn a_store_of_a_newer_format_is_refused_before_anything_is_touched() {
     with_one_set(directory.path());
     let marker = directory.path().join("esker.json");
     let text = std::fs::read_to_string(&marker).expect("a store");
-    let newer = text.replace("\"format\":1", "\"format\":99");
+    let newer = text.replace(&format!("\"format\":{FORMAT}"), "\"format\":99");
     assert_ne!(newer, text);
     std::fs::write(&marker, &newer).expect("ours");
     let error = url::open(url_of(directory.path())).expect_err("a newer format");

@@ -29,6 +29,9 @@ const LARGE_BYTES: usize = (8 << 20) + 4_321;
 /// A recovery that fails as often in a row is a failure. Each makes a request, and all faults of a
 /// history together make fewer fail.
 const TRIES_MAX: usize = 200;
+/// A session that others took over this often in a row is left to them: writers that resume one without
+/// a pause fence each other for ever.
+const FENCED_MAX: usize = 10;
 
 /// The writer.
 pub struct Writer {
@@ -466,7 +469,7 @@ impl Writer {
     }
 
     fn resume(&mut self, set: SetId, random: &mut Random) {
-        let mut last_error = None;
+        let (mut last_error, mut fenced) = (None, 0);
         for _ in 0..TRIES_MAX {
             let tree = tree_options(random);
             let durability = tree.durability;
@@ -480,6 +483,10 @@ impl Writer {
                 // Whoever finished publishing it may have seen it taken back and collected.
                 Err(_) if !self.world.truth.lock().lineages.contains_key(&set) => return,
                 Err(error) => {
+                    fenced += usize::from(error.kind() == Kind::Fenced);
+                    if fenced > FENCED_MAX {
+                        return;
+                    }
                     // Another process resumes it too, and has deleted the logs that it replayed.
                     if error.kind() != Kind::NotFound {
                         self.check_error("resume", &error);
