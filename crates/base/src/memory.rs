@@ -85,7 +85,7 @@ mod tests {
             directories("9:name=systemd:/\n4:cpu,memory:/job/7\n0::/\n"),
             ["memory/job/7", "memory/job", "memory/", ""].map(|path| Path::new(GROUPS).join(path))
         );
-        assert_eq!(directories("nothing\n3:cpuset:/a\n"), [PathBuf::new(); 0]);
+        assert!(directories("nothing\n3:cpuset:/a\n").is_empty());
     }
 
     #[test]

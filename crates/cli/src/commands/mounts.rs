@@ -1,7 +1,7 @@
 //! `esker mounts`: the mounts of this machine.
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use esker_base::Result;
@@ -27,7 +27,7 @@ impl Mounts {
     }
 }
 
-fn show(context: &Context, mountpoint: &PathBuf) -> Result<()> {
+fn show(context: &Context, mountpoint: &Path) -> Result<()> {
     let mut object = serde_json::Map::new();
     text::put_bytes(&mut object, "mountpoint", mountpoint.as_os_str().as_bytes());
     let mut line = text::printable(mountpoint.as_os_str().as_bytes());
