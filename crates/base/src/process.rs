@@ -23,7 +23,7 @@ pub struct ProcessIdentity {
     pub started_ticks: u64,
 }
 
-/// What can be said of a process.
+/// Whether a process lives, as far as this one can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
     /// It is there.

@@ -193,7 +193,7 @@ fn serve(mut client: TcpStream, server: &str, shared: &Shared) {
     drop(client.shutdown(Shutdown::Both));
 }
 
-/// What is answered to `request`; none if the connection ends instead.
+/// The answer to `request`; none if the connection ends instead.
 fn answer_of(request: &Message, fault: Option<Fault>, server: &str) -> Option<Message> {
     match fault {
         None | Some(Fault::CutAnswer) => pass(request, server),

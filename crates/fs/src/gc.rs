@@ -28,7 +28,7 @@ use crate::names::{self, NameSurvey};
 use crate::read_lease::LEASE;
 use crate::repository::Repository;
 
-/// Who reads a snapshot whose name was deleted or replaced, or whose tables were, has this long unless
+/// Readers of a snapshot whose name was deleted or replaced, or whose tables were, have this long unless
 /// told otherwise.
 pub const GRACE: Duration = Duration::from_secs(3600);
 /// A writer may sleep for this long and still finds out that its set was deleted: the last manifest

@@ -17,7 +17,7 @@ use esker_table::tree::{BEAT_AGE_MAX, last_beat_ns};
 use crate::repository::Repository;
 use crate::session::SessionOptions;
 
-/// What is known of the one who writes a set.
+/// The writer of a set as readers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderState {
     /// It is there, or was just now.
