@@ -222,3 +222,14 @@ fn what_a_session_has_not_flushed_is_listed_as_such() {
     assert!(mounted.esker.ok(["session", "list"]).contains("not flushed"));
     mounted.end();
 }
+
+/// Symptom: `session drop` of a published set said that it was dropped, and the set stayed.
+#[test]
+fn a_published_set_is_not_dropped_as_a_session() {
+    let esker = Esker::new();
+    let id = begin(&esker);
+    esker.ok(["publish", &id, "kept"]);
+    let said = esker.fails(13, ["session", "drop", &id]);
+    assert!(said.contains("`esker delete kept`"), "{said}");
+    esker.ok(["ls", "kept:/"]);
+}

@@ -51,12 +51,12 @@ fn dumps_become_epochs() {
         let words = [&["imd", "import", "bad:/p"][..], words, &[files[0].as_str()]].concat();
         esker.fails(code, words);
     };
-    fails(12, &["--record-bytes", "7", "--header-bytes", "9", "--key", "0:u8"]);
+    fails(13, &["--record-bytes", "7", "--header-bytes", "9", "--key", "0:u8"]);
     fails(13, &["--record-bytes", "7", "--header-bytes", "8", "--key", "6:u16"]);
     fails(2, &["--record-bytes", "7", "--key", "0:u9"]);
     fails(2, &["--record-bytes", "7"]);
     fails(2, &["--preset", "vpic", "--record-bytes", "7"]);
-    fails(12, &["--preset", "vpic"]);
+    fails(13, &["--preset", "vpic"]);
     esker.fails(3, ["ls", "bad:/"]);
 }
 

@@ -99,7 +99,7 @@ fn a_deleted_name_is_given_back_until_the_grace_is_over() {
     let said = String::from_utf8(esker.run(["gc"]).stderr).expect("UTF-8");
     assert!(said.contains("kept for the grace: 1 change set of deleted names"), "{said}");
     assert_eq!(esker.json(["names", "--deleted"])[0]["name"], "a");
-    assert!(esker.ok(["names", "--deleted"]).starts_with("a  until 20"));
+    assert!(esker.ok(["names", "--deleted"]).starts_with("a  deleted 20"));
     assert!(esker.ok(["undelete", "a"]).starts_with("published a @"));
     assert_eq!(esker.ok(["cat", "a:/file"]), "text");
     esker.ok(["delete", "a"]);

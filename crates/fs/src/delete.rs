@@ -26,7 +26,7 @@ pub struct FormerName {
     pub name: String,
     /// The change set that it stood for.
     pub set: SetId,
-    /// Until when, in nanoseconds since the Unix epoch.
+    /// When it lost the name, in nanoseconds since the Unix epoch.
     pub since_ns: u64,
 }
 
@@ -152,6 +152,9 @@ impl Repository {
             _ => None,
         };
         let mut former: Vec<FormerName> = markers.into_iter().filter_map(former).collect();
+        // A set that lost a name twice is listed once, as of the last time.
+        former.sort_by(|a, b| (&a.name, a.set, b.since_ns).cmp(&(&b.name, b.set, a.since_ns)));
+        former.dedup_by(|later, first| (&later.name, later.set) == (&first.name, first.set));
         former.sort_by(|a, b| (a.since_ns, &a.name).cmp(&(b.since_ns, &b.name)));
         Ok(former)
     }

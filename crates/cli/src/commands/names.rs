@@ -127,13 +127,13 @@ fn list_former(context: &Context) -> Result<()> {
             context.out.json(json!({
                 "name": former.name,
                 "set": former.set.to_string(),
-                "until_ns": former.since_ns,
+                "deleted_ns": former.since_ns,
             }))
         });
     }
     let width = names.iter().map(|former| former.name.chars().count()).max().unwrap_or(0);
     names.iter().try_for_each(|former| {
-        let (until, set) = (text::minute(former.since_ns), former.set);
-        context.out.line(format!("{:width$}  until {until}  @{set}", former.name))
+        let (deleted, set) = (text::minute(former.since_ns), former.set);
+        context.out.line(format!("{:width$}  deleted {deleted}  @{set}", former.name))
     })
 }

@@ -3,8 +3,10 @@
 use clap::{Args, Subcommand};
 use esker_base::{Error, Kind, Result};
 use esker_fs::job::JobId;
+use esker_fs::marker::{self, Holder};
 use esker_fs::open_sessions::OpenSession;
-use esker_table::manifest::Manifest;
+use esker_fs::repository::Repository;
+use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 
 use crate::change::{SessionSettings, TakeOver};
@@ -135,7 +137,7 @@ fn give_up(context: &Context, stack: &Stack, take_over: TakeOver) -> Result<()> 
         Err(error) if error.kind() == Kind::Corrupt => notice(format!(
             "{error}; what @{set} changed cannot be read and is lost; what it builds on is not"
         )),
-        loaded => drop(loaded?),
+        loaded => check_is_session(&repository, set, loaded?.state)?,
     }
     let options = SessionSettings::for_few().options_to_resume(context, take_over);
     repository.give_up(set, &options)?;
@@ -143,6 +145,26 @@ fn give_up(context: &Context, stack: &Stack, take_over: TakeOver) -> Result<()> 
         true => context.out.json(json!({"dropped": set.to_string()})),
         false => context.out.line(format!("dropped @{set}; `esker gc` frees its room")),
     }
+}
+
+/// Fails for a published set: dropping it would say that it goes, and it would stay.
+fn check_is_session(repository: &Repository, set: SetId, state: SetState) -> Result<()> {
+    if state != SetState::Published
+        || marker::is_held(&**repository.store(), set, &Holder::Session)?
+    {
+        return Ok(());
+    }
+    let names = repository.names()?;
+    let what = match names.iter().find(|named| named.set == set) {
+        Some(named) => {
+            let name = &named.name;
+            format!("@{set} is published as {name}: `esker delete {name}` takes that back")
+        }
+        None => {
+            format!("@{set} is complete and no session; `esker gc` frees it unless others need it")
+        }
+    };
+    Err(Error::new(Kind::Invalid, what))
 }
 
 fn begin(

@@ -51,8 +51,8 @@ pub struct Step {
 /// epoch.
 ///
 /// # Errors
-/// `Invalid` if the layout or the list of files makes no sense; `Corrupt` if a file's size does not
-/// fit the layout or its header; what opening and reading a file says.
+/// `Invalid` if the layout or the list of files makes no sense, or a file's size does not fit the
+/// layout or its header; what opening and reading a file says.
 pub fn survey(paths: &[PathBuf], layout: &Layout) -> Result<Vec<Step>> {
     layout.check()?;
     let mut steps: BTreeMap<i64, Vec<Dump>> = BTreeMap::new();
@@ -73,6 +73,12 @@ impl Step {
     }
 }
 
+/// The error of a file that is not as the layout says; nothing has been written by then.
+fn misread(path: &Path, what: &str) -> Error {
+    let advice = "check the layout: bytes of the header and of a record, and where its fields are";
+    Error::new(Kind::Invalid, format!("{}: {what}; {advice}", path.display()))
+}
+
 impl Dump {
     fn survey(path: &Path, layout: &Layout) -> Result<Self> {
         let name = path.display();
@@ -80,28 +86,30 @@ impl Dump {
         let bytes = file.metadata().map_err(|error| Error::io(error, name.to_string()))?.len();
         let record_bytes = u64::from(layout.record_bytes);
         let body = bytes.checked_sub(u64::from(layout.header_bytes)).ok_or_else(|| {
-            let what = format!("a header of {} bytes, not {bytes} bytes", layout.header_bytes);
-            Error::corrupt(&name.to_string(), 0, what)
+            let header_bytes = layout.header_bytes;
+            misread(path, &format!("its {bytes} bytes are less than a header of {header_bytes}"))
         })?;
         if body % record_bytes != 0 {
-            let at = bytes - body % record_bytes;
-            let what =
-                format!("records of {record_bytes} bytes, not {} bytes", body % record_bytes);
-            return Err(Error::corrupt(&name.to_string(), at, what));
+            let rest = body % record_bytes;
+            let what = format!(
+                "its {body} bytes behind the header are not whole records of {record_bytes} bytes: \
+                 {rest} are left"
+            );
+            return Err(misread(path, &what));
         }
         let records = body / record_bytes;
         let mut header = vec![0; layout.header_bytes as usize];
         file.read_exact(&mut header).map_err(|error| Error::io(error, name.to_string()))?;
         let number = |field: Field| {
-            field
-                .integer(&header)
-                .map_err(|what| Error::corrupt(&name.to_string(), u64::from(field.offset), what))
+            let at = field.offset;
+            let integer = field.integer(&header);
+            integer.map_err(|what| misread(path, &format!("its header at byte {at}: {what}")))
         };
         if let Some(field) = layout.count {
             let told = number(field)?;
             if u64::try_from(told) != Ok(records) {
-                let what = format!("{records} records, as the size says, not {told}");
-                return Err(Error::corrupt(&name.to_string(), u64::from(field.offset), what));
+                let what = format!("its header says {told} records, and its size {records}");
+                return Err(misread(path, &what));
             }
         }
         let step = layout.step.map_or(Ok(0), number)?;

@@ -76,14 +76,15 @@ fn large_files_are_read_in_pieces() {
 }
 
 #[test]
-fn damaged_files_are_named_with_the_place() {
+fn files_that_do_not_fit_their_layout_are_named() {
     let files = Files::new();
     let whole = dump(1, &[1, 2, 3]);
     for length in 0..whole.len() {
         let path = files.put("cut", &whole[..length]);
         let error = survey(&[path], &layout()).expect_err("a cut file");
-        assert_eq!(error.kind(), Kind::Corrupt, "{length}: {error}");
-        assert!(error.to_string().contains("cut at byte"), "{error}");
+        assert_eq!(error.kind(), Kind::Invalid, "{length}: {error}");
+        let said = error.to_string();
+        assert!(said.contains("cut: its ") && said.contains("check the layout"), "{said}");
     }
     let path = files.put("later", &whole);
     let steps = survey(&[path], &layout()).expect("a good file");

@@ -101,6 +101,10 @@ fn allows_http(variables: &BTreeMap<String, String>) -> Result<bool> {
     let allowed = variables.get("AWS_ALLOW_HTTP").map(|value| value.to_ascii_lowercase());
     let is_forbidden = matches!(allowed.as_deref(), Some("false" | "0" | "no" | "off"));
     match endpoint {
+        Some((name, url)) if !is_endpoint(url) => {
+            let what = format!("{name}: expected http://HOST:PORT or https://HOST, got {url:?}");
+            Err(Error::new(Kind::Invalid, what))
+        }
         Some((name, url)) if url.starts_with("http://") && is_forbidden => {
             let what =
                 format!("{name} is {url} and AWS_ALLOW_HTTP forbids it: use https, or unset it");
@@ -109,6 +113,16 @@ fn allows_http(variables: &BTreeMap<String, String>) -> Result<bool> {
         Some((_, url)) => Ok(url.starts_with("http://")),
         None => Ok(false),
     }
+}
+
+/// Whether `url` can be that of a server: with a scheme and a host, and of nothing that no URL has.
+fn is_endpoint(url: &str) -> bool {
+    let rest = ["http://", "https://"].iter().find_map(|scheme| url.strip_prefix(scheme));
+    rest.is_some_and(|rest| {
+        !rest.is_empty()
+            && !rest.starts_with('/')
+            && rest.bytes().all(|byte| byte.is_ascii_graphic())
+    })
 }
 
 /// The time that `text` says, in seconds unless it has a unit; at most a day.
@@ -133,6 +147,17 @@ mod tests {
     fn settings(variables: &[(&str, &str)]) -> Result<Settings> {
         let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into()));
         Settings::new("bucket", variables)
+    }
+
+    #[test]
+    fn an_endpoint_is_a_url() {
+        for url in ["localhost:9000", "http://bad host", "http://", "ftp://host", "http:///x", ""] {
+            let error = settings(&[("AWS_ENDPOINT_URL", url)]).err().expect(url);
+            assert!(error.to_string().contains("http://HOST:PORT"), "{error}");
+        }
+        for url in ["http://localhost:9000", "https://s3.example.org/base"] {
+            assert!(settings(&[("AWS_ENDPOINT_URL", url)]).is_ok(), "{url}");
+        }
     }
 
     #[test]
