@@ -115,7 +115,11 @@ impl Command {
             | Self::Chmod(_)
             | Self::Chown(_)
             | Self::Chgrp(_) => {
-                "what was done in the session is kept; the same command again does the rest"
+                "a session keeps what was done in it, and with --as nothing was published; the same \
+                 command again does the rest"
+            }
+            Self::Export(_) => {
+                "what was exported stays, and a file of it may be cut off; remove it, and export again"
             }
             Self::Publish(_) => "nothing was published, and everything is kept; publish it again",
             Self::Squash(_) | Self::Imd(_) | Self::Segment(_) | Self::Bench(_) => {
