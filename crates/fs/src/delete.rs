@@ -67,14 +67,25 @@ impl Repository {
     /// more. A set whose manifest cannot be read is given up all the same.
     ///
     /// # Errors
-    /// `Conflict` if another process writes the set, unless `options` are to take it over;
-    /// `NotFound`; what the store reports.
+    /// `Conflict` if another process writes the set, unless `options` are to take it over, or
+    /// resumed it meanwhile; `NotFound`; what the store reports.
     pub fn give_up(&self, set: SetId, options: &SessionOptions) -> Result<()> {
-        match self.fence(set, options) {
-            Err(error) if [Kind::Corrupt, Kind::NoSpace].contains(&error.kind()) => {}
+        let fenced = match self.fence(set, options) {
+            Err(error) if [Kind::Corrupt, Kind::NoSpace].contains(&error.kind()) => None,
             fenced => fenced?,
+        };
+        self.abandon(set)?;
+        let Some(epoch) = fenced else { return Ok(()) };
+        // Whoever resumes looks for the marker after the commit by which that begins, and this looks
+        // for the commit after the marker went: one of the two gives way.
+        match Manifest::load(&**self.store(), set) {
+            Ok(now) if now.state == SetState::Open && now.epoch > epoch => {
+                marker::hold(&**self.store(), set, &Holder::Session)?;
+                let what = format!("somebody resumed @{set} meanwhile: it is not given up");
+                Err(Error::new(Kind::Conflict, what))
+            }
+            _ => Ok(()),
         }
-        self.abandon(set)
     }
 
     /// Lets others go on with a complete set that a command had begun for itself
@@ -89,20 +100,21 @@ impl Repository {
         manifest.claim(&**self.store(), set, self.clock().now_ns())
     }
 
-    /// Stops the writer of an open set by a commit of a higher epoch.
-    fn fence(&self, set: SetId, options: &SessionOptions) -> Result<()> {
+    /// Stops the writer of an open set by a commit of a higher epoch, which it returns; none if the
+    /// set is not open.
+    fn fence(&self, set: SetId, options: &SessionOptions) -> Result<Option<u64>> {
         let store = &**self.store();
         for _ in 0..TRIES_MAX {
             let mut manifest = Manifest::load(store, set)?;
             if manifest.state != SetState::Open {
-                return Ok(());
+                return Ok(None);
             }
             self.check_not_held(set, &manifest, options)?;
             manifest.epoch += 1;
             manifest.writer = manifest.writer.take().map(SetWriter::released);
             match manifest.claim(store, set, self.clock().now_ns()) {
                 Err(error) if matches!(error.kind(), Kind::Conflict | Kind::Fenced) => {}
-                claimed => return claimed,
+                claimed => return claimed.map(|()| Some(manifest.epoch)),
             }
         }
         Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))

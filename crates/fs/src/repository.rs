@@ -198,6 +198,11 @@ impl Repository {
             match self.resume_from(set, manifest, &options) {
                 // Somebody else committed since it was read: perhaps a writer that begins now.
                 Err(error) if error.kind() == Kind::Conflict && attempt < RESUMES_MAX => {}
+                Err(error) => return Err(error),
+                // Somebody may have given it up who saw nobody write it: see `give_up`.
+                Ok(_) if !marker::is_held(store, set, &Holder::Session)? => {
+                    return Err(given_up(set));
+                }
                 resumed => return resumed,
             }
         }
@@ -307,12 +312,15 @@ pub(crate) fn best_effort(done: Result<()>) -> Result<()> {
     }
 }
 
+fn given_up(set: SetId) -> Error {
+    Error::new(Kind::NotFound, format!("@{set} was given up, and goes with the next `esker gc`"))
+}
+
 /// Fails if `set`, of `manifest`, was given up, or is what an unfinished joining of a job's parts left:
 /// it shows their tables, and nobody decided yet what wins.
 fn check_is_session(set: SetId, manifest: &Manifest, is_session: bool) -> Result<()> {
     if manifest.state == SetState::Open && !is_session {
-        let what = format!("@{set} was given up, and goes with the next `esker gc`");
-        return Err(Error::new(Kind::NotFound, what));
+        return Err(given_up(set));
     }
     match joined_job(manifest) {
         Some(job) if manifest.state == SetState::Open => {

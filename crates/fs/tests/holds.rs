@@ -23,6 +23,7 @@ use esker_table::tree::{BEAT_AGE_MAX, Heartbeat};
 
 use crate::gc::{eager, write};
 use crate::hooked::{HookedStore, Request, When};
+use crate::interleave::Interrupted;
 
 /// A store whose clock is the repository's.
 fn clocked() -> (Arc<ManualClock>, SharedStore, Repository) {
@@ -229,6 +230,67 @@ fn a_session_is_given_up_only_if_nobody_writes_it_or_on_demand() {
     assert!(again.to_string().contains("given up"), "{again}");
     assert_eq!(repository.gc(&eager()).expect("gc").sets, [set]);
     assert!(Manifest::load(&*store, SetId(set.0)).is_ok(), "its last manifest stays for a day");
+}
+
+/// Symptom: who resumed a session while somebody else gave it up lost all that they wrote next.
+/// Cause: giving up fences, and then takes the marker away; a takeover between the two went on
+/// without a marker, until a collection deleted the set.
+/// Fix: each of the two looks once more for what the other does.
+#[test]
+fn of_a_session_that_is_resumed_while_it_is_given_up_one_gives_way() {
+    let resume = |repository: &Repository, set: SetId| {
+        let session = repository.resume(set, options(&elsewhere()))?;
+        write(&session, "/late", b"2")?;
+        session.sync().map(|()| session)
+    };
+    for is_resumed_first in [false, true] {
+        for at in 0.. {
+            let memory: SharedStore = Arc::new(MemoryStore::new());
+            let plain = Repository::new(memory.clone());
+            let first = plain.begin(&[], options(&elsewhere())).expect("begin");
+            write(&first, "/a", b"1").expect("write");
+            first.end().expect("end");
+            let (set, other) = (first.set(), Repository::new(memory.clone()));
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let act = Box::new(move || {
+                let done = match is_resumed_first {
+                    true => (None, Some(other.give_up(set, &options(&here())))),
+                    false => (Some(resume(&other, set)), None),
+                };
+                sender.send(done).expect("the test keeps it");
+            });
+            let interrupted = Interrupted::new(memory.clone(), at, act);
+            let shared = Repository::new(interrupted.clone());
+            let (resumed, given_up) = match is_resumed_first {
+                true => (resume(&shared, set), None),
+                false => {
+                    let given_up = shared.give_up(set, &options(&here()));
+                    let Ok((resumed, _)) = receiver.try_recv() else { break };
+                    (resumed.expect("resumed"), Some(given_up))
+                }
+            };
+            let given_up = match given_up {
+                Some(given_up) => given_up,
+                None => match receiver.try_recv() {
+                    Ok((_, given_up)) => given_up.expect("given up"),
+                    Err(_) => break,
+                },
+            };
+            let case = format!("resumed first: {is_resumed_first}, at {at}: {given_up:?}");
+            plain.gc(&eager()).expect("gc");
+            match resumed {
+                Ok(session) => {
+                    assert_eq!(given_up.expect_err(&case).kind(), Kind::Conflict, "{case}");
+                    session.flush().unwrap_or_else(|error| panic!("{case}: {error}"));
+                    session.publish("name").unwrap_or_else(|error| panic!("{case}: {error}"));
+                }
+                Err(error) => {
+                    let kinds = [Kind::NotFound, Kind::Fenced, Kind::Conflict];
+                    assert!(kinds.contains(&error.kind()), "{case}: {error}");
+                }
+            }
+        }
+    }
 }
 
 #[test]
