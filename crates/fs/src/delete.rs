@@ -52,13 +52,17 @@ impl Repository {
     pub fn delete(&self, name: &str) -> Result<()> {
         let (store, clock) = (&**self.store(), &**self.clock());
         let keep = &mut |set| hold_former(store, clock, set, name);
-        match self.with_reserve(|| names::remove(store, clock, name, keep)) {
-            Err(error) if error.kind() == Kind::Corrupt => {
-                self.rebuild_part_without(name)?;
-                Err(error.within("removed a name that cannot be read"))
+        for _ in 0..TRIES_MAX {
+            match self.with_reserve(|| names::remove(store, clock, name, keep)) {
+                Err(error) if error.kind() == Kind::Corrupt => {
+                    if self.rebuild_part_without(name)? {
+                        return Err(error.within("removed a name that cannot be read"));
+                    }
+                }
+                removed => return removed.map(drop),
             }
-            removed => removed.map(drop),
         }
+        Err(Error::new(Kind::Conflict, format!("what {name} stands for keeps changing; try again")))
     }
 
     /// Gives up a change set that somebody else began, or left: as [`Repository::abandon`], and it
@@ -180,26 +184,55 @@ impl Repository {
         marker::release(&**self.store(), set, &Holder::Session)
     }
 
-    /// Replaces the part of the name table that has `name`, which cannot be read, by what markers say
-    /// of its other names: each set that has a name has a marker of it.
-    fn rebuild_part_without(&self, name: &str) -> Result<()> {
+    /// Replaces the part of the name table that has `name`, which cannot be read, by what the version
+    /// before it has, and what markers say of names that are new since: each set that has a name has a
+    /// marker of it. False if it can be read by now.
+    fn rebuild_part_without(&self, name: &str) -> Result<bool> {
         let store = &**self.store();
         let part = part_of(name);
+        // Before the markers: whoever replaces it meanwhile knows more, and takes the next number.
+        let Some(number) = name_table::damaged_number(store, part)? else { return Ok(false) };
         let mut newest: BTreeMap<String, (u64, SetId)> = BTreeMap::new();
         for marker in marker::all(store)? {
             let Holder::Name(other) = marker.holder else { continue };
-            let is_wanted =
-                part_of(&other) == part && other != name && names::check(&other).is_ok();
-            let is_complete =
-                |set| Manifest::load(store, set).is_ok_and(|own| own.state == SetState::Published);
-            if is_wanted && is_complete(marker.set) {
+            let is_wanted = part_of(&other) == part && names::check(&other).is_ok();
+            if is_wanted && may_have_name(store, marker.set)? {
                 let named = newest.entry(other).or_insert((0, marker.set));
                 *named = (*named).max((marker.put_ns, marker.set));
             }
         }
-        let entry = |(published_ns, set)| NameEntry { set, published_ns };
-        let entries: NameEntries =
-            newest.into_iter().map(|(name, found)| (name, entry(found))).collect();
-        name_table::replace_damaged(store, part, &entries)
+        let before = name_table::load_before(store, part, number)?;
+        let (before, before_ns) = before.unwrap_or_default();
+        let mut entries = NameEntries::new();
+        for (other, entry) in before {
+            if may_have_name(store, entry.set)? {
+                entries.insert(other, entry);
+            }
+        }
+        for (other, (published_ns, set)) in newest {
+            // A marker stays when the name goes, so an old one says less than the version before.
+            if published_ns > before_ns || !entries.contains_key(&other) {
+                entries.insert(other, NameEntry { set, published_ns });
+            }
+        }
+        entries.remove(name);
+        match name_table::replace_damaged(store, part, number, &entries) {
+            Err(error) if error.kind() == Kind::Conflict => Ok(false),
+            replaced => replaced.map(|()| true),
+        }
+    }
+}
+
+/// Whether a name may stand for `set`: it is complete, or cannot be read.
+fn may_have_name(store: &dyn Store, set: SetId) -> Result<bool> {
+    match Manifest::load(store, set) {
+        Ok(manifest) => {
+            Ok(matches!(manifest.state, SetState::Published | SetState::CondemnedPublished))
+        }
+        Err(error) => match error.kind() {
+            Kind::NotFound => Ok(false),
+            Kind::Corrupt | Kind::TooLarge => Ok(true),
+            _ => Err(error),
+        },
     }
 }

@@ -127,7 +127,10 @@ fn decode(part: u32, bytes: &[u8]) -> Result<NameEntries, String> {
 
 fn load_number(store: &dyn Store, part: u32, number: u64) -> Result<NamePart> {
     let object = object(part, number);
-    let bytes = store.get(&object, PART_BYTES_MAX as u64)?;
+    let bytes = store.get(&object, PART_BYTES_MAX as u64).map_err(|error| match error.kind() {
+        Kind::TooLarge => Error::corrupt(&object, 0, "it is larger than any part"),
+        _ => error,
+    })?;
     let entries = decode(part, &bytes).map_err(|what| Error::corrupt(&object, 0, what))?;
     Ok(NamePart { number, entries })
 }
@@ -246,16 +249,57 @@ fn delete_replaced(store: &dyn Store, versions: &[ObjectInfo]) {
     }
 }
 
-/// Replaces a part that cannot be read by `entries`.
+/// The number of the newest version of `part` if that cannot be read. A listing and a request.
+///
+/// # Errors
+/// What the store reports, damage apart.
+pub(crate) fn damaged_number(store: &dyn Store, part: u32) -> Result<Option<u64>> {
+    match newest_number(store, part)? {
+        0 => Ok(None),
+        number => match load_number(store, part, number) {
+            Err(error) if error.kind() == Kind::Corrupt => Ok(Some(number)),
+            // Somebody has replaced it.
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            loaded => loaded.map(|_| None),
+        },
+    }
+}
+
+/// The names of the newest version of `part` before `number` that can be read, and when it was put, by
+/// the store's clock.
+///
+/// # Errors
+/// What the store reports, damage apart.
+pub(crate) fn load_before(
+    store: &dyn Store,
+    part: u32,
+    number: u64,
+) -> Result<Option<(NameEntries, u64)>> {
+    for version in store.list(&folder(part))?.iter().rev() {
+        let Some(older) = version_number(version).filter(|older| *older < number) else { continue };
+        match load_number(store, part, older) {
+            Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::NotFound) => {}
+            loaded => return loaded.map(|names| Some((names.entries, version.modified_ns))),
+        }
+    }
+    Ok(None)
+}
+
+/// Replaces version `number` of `part`, which cannot be read, by `entries`.
 ///
 /// # Errors
 /// `Conflict` if somebody else did so; what the store reports.
-pub(crate) fn replace_damaged(store: &dyn Store, part: u32, entries: &NameEntries) -> Result<()> {
-    let number = newest_number(store, part)? + 1;
-    store.put_if_absent(&object(part, number), &encode(part, entries)?).map_err(|error| match error
-        .kind()
-    {
-        Kind::Exists => keeps_changing(part),
+pub(crate) fn replace_damaged(
+    store: &dyn Store,
+    part: u32,
+    number: u64,
+    entries: &NameEntries,
+) -> Result<()> {
+    let put = store.put_if_absent(&object(part, number + 1), &encode(part, entries)?);
+    let replaced = put.and_then(|()| store.size(&object(part, number)).map(drop));
+    replaced.map_err(|error| match error.kind() {
+        // Somebody did so long ago, if the damaged version went meanwhile: the number was free again.
+        Kind::Exists | Kind::NotFound => keeps_changing(part),
         _ => error,
     })
 }
@@ -316,7 +360,7 @@ pub(crate) fn survey(store: &dyn Store, with_old: bool) -> Result<Vec<ListedPart
 /// The entries or the damage; other errors are the caller's.
 fn or_damage(loaded: Result<NamePart>) -> Result<Result<NameEntries>> {
     match loaded {
-        Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => Ok(Err(error)),
+        Err(error) if error.kind() == Kind::Corrupt => Ok(Err(error)),
         loaded => loaded.map(|part| Ok(part.entries)),
     }
 }

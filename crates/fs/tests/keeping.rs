@@ -6,6 +6,7 @@
 //! replaced leaves a marker of that time, readers renew markers of their own, and a name changes by
 //! one put of the name table's next version.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use esker_table::manifest::SetId;
 use parking_lot::Mutex;
 
 use crate::gc::{eager, later, objects, options, publish, repository, write};
+use crate::hooked::{HookedStore, Request, When};
 use crate::interleave::Interrupted;
 use crate::verify::assert_sound;
 
@@ -341,4 +343,90 @@ fn a_part_of_the_name_table_that_cannot_be_read_is_rebuilt() {
         assert_eq!(named.set, if named.name == "b" { b } else { a });
     }
     assert_sound(&plain);
+}
+
+/// A part of the name table, and two of its names, which stand for `set`.
+fn pair_of_one_part(store: &SharedStore, set: SetId) -> (String, [String; 2]) {
+    let plain = repository(store);
+    let versions = || -> Vec<String> {
+        store.list("name/").expect("list").into_iter().map(|object| object.name).collect()
+    };
+    let mut names: BTreeMap<String, String> = BTreeMap::new();
+    for number in 0.. {
+        let (name, before) = (format!("n{number}"), versions());
+        plain.publish(set, &name).expect("publish");
+        let mut new = versions().into_iter().filter(|version| !before.contains(version));
+        let part = new.next().expect("a version")[..8].to_owned();
+        if let Some(other) = names.insert(part.clone(), name.clone()) {
+            return (part, [other, name]);
+        }
+    }
+    unreachable!("some part has two of many names")
+}
+
+/// Damages the newest version of `part`.
+fn damage(store: &SharedStore, part: &str) {
+    let newest = store.list(part).expect("list").pop().expect("a version").name;
+    store.delete(&newest).expect("delete");
+    store.put_if_absent(&newest, b"{}").expect("put");
+}
+
+/// Symptom: once a damaged part was rebuilt, a name stood again for a set that it had stood for in
+/// between, and names were missing whose sets the store had failed to read.
+/// Cause: markers alone said what names stood for, and do not say when a name was given back; any
+/// failure to read a set counted as its absence.
+/// Fix: the version before the damaged one says what it can, and failures are reported.
+#[test]
+fn a_part_is_rebuilt_from_the_version_before() {
+    let (memory, a, b) = prepared();
+    let hooked = HookedStore::new(memory.clone());
+    let store: SharedStore = Arc::new(hooked.clone());
+    let plain = repository(&store);
+    let (part, [first, second]) = pair_of_one_part(&store, a);
+    assert_eq!(plain.publish_replacing(b, &second).expect("replace"), Some(a));
+    assert_eq!(plain.publish_replacing(a, &second).expect("roll back"), Some(b));
+    plain.delete(&first).expect("delete");
+    plain.publish(a, &first).expect("publish");
+    damage(&store, &part);
+    hooked.at(When::Before, Request::ListNames, "/manifest/", || {
+        Err(Error::new(Kind::Unavailable, "the store is away"))
+    });
+    assert_eq!(plain.delete(&first).expect_err("away").kind(), Kind::Unavailable);
+    assert_eq!(plain.delete(&first).expect_err("told").kind(), Kind::Corrupt);
+    assert_eq!(plain.resolve(&first).expect_err("deleted").kind(), Kind::NotFound);
+    assert_eq!(plain.resolve(&second).expect("it stays").set, a);
+    plain.gc(&eager()).expect("gc");
+    can_read(&plain, a).expect("read");
+}
+
+/// Symptom: of two names of a damaged part that two users deleted at once one came back.
+/// Cause: who rebuilt the part replaced whatever version was the newest by then, also one that
+/// could be read.
+/// Fix: a rebuilt part takes the number after the damaged one.
+#[test]
+fn a_damaged_part_is_rebuilt_once() {
+    for at in 0.. {
+        let (store, a, _) = prepared();
+        let (part, [first, second]) = pair_of_one_part(&store, a);
+        damage(&store, &part);
+        let (other, name) = (repository(&store), second.clone());
+        let act = Box::new(move || {
+            let told = other.delete(&name);
+            assert!(told.is_ok() || told.expect_err("damaged").kind() == Kind::Corrupt);
+        });
+        let interrupted = Interrupted::new(store.clone(), at, act);
+        let shared: SharedStore = interrupted.clone();
+        let done = repository(&shared).delete(&first);
+        let expected = |error: &Error| error.kind() == Kind::Corrupt;
+        assert!(done.as_ref().err().is_none_or(expected), "at {at}: {done:?}");
+        if !interrupted.has_happened() {
+            assert!(at > 3, "{at}");
+            break;
+        }
+        for name in [&first, &second] {
+            let found = repository(&store).resolve(name);
+            assert_eq!(found.expect_err("deleted").kind(), Kind::NotFound, "{name}, at {at}");
+        }
+        assert_eq!(repository(&store).resolve("a").expect("another part").set, a);
+    }
 }
