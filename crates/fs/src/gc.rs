@@ -397,6 +397,11 @@ impl<'a> Collection<'a> {
                     postponed.get_or_insert((Vec::new(), error)).0.push(set);
                     continue;
                 }
+                // No manifest can follow its last.
+                Err(error) if error.kind() == Kind::TooLarge => {
+                    self.problem(&error);
+                    continue;
+                }
                 needed => needed?,
             };
             for needed in needed {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use esker_base::store::{ObjectInfo, Store};
 use esker_base::{Clock, Error, Kind, Result};
-use esker_table::manifest::SetId;
+use esker_table::manifest::{NUMBER_MAX, SetId};
 use serde::{Deserialize, Serialize};
 
 use crate::names;
@@ -73,15 +73,17 @@ fn object(part: u32, number: u64) -> String {
     format!("{}{number:016x}", folder(part))
 }
 
+/// The number that an object is named by, if a change has given it that name.
 fn number_of(name: &str) -> Option<u64> {
-    u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16)
+    let number = u64::from_str_radix(name, 16).ok()?;
+    (number <= NUMBER_MAX && name == format!("{number:016x}")).then_some(number)
 }
 
 /// The part and the number of an object of the table.
 fn parse_object(object: &str) -> Option<(u32, u64)> {
     let (part, number) = object.strip_prefix("name/")?.split_once('/')?;
-    let part = u32::from_str_radix(part, 16).ok().filter(|_| part.len() == 2)?;
-    Some((part, number_of(number)?))
+    let number_of_part = u32::from_str_radix(part, 16).ok()?;
+    (part == format!("{number_of_part:02x}")).then_some((number_of_part, number_of(number)?))
 }
 
 fn encode(part: u32, entries: &NameEntries) -> Result<Vec<u8>> {
@@ -434,6 +436,21 @@ mod tests {
         });
         assert_eq!(late.expect_err("late").kind(), Kind::Conflict);
         assert_eq!(load(&store, part).expect("load").entries, entries(&[("a", 5)]));
+    }
+
+    /// Objects of names that no change gives are no versions, also where they look like numbers.
+    #[test]
+    fn numbers_that_no_change_puts_are_passed_over() {
+        let (store, clock) = (MemoryStore::new(), ManualClock::new(1));
+        put(&store, &clock, 1);
+        let folder = folder(part_of("a"));
+        for name in ["ffffffffffffffff", "+00000000000000f", "000000000000000F", "f"] {
+            store.put_if_absent(&format!("{folder}{name}"), b"").expect("put");
+            put(&store, &clock, 2);
+            let newest = load(&store, part_of("a")).expect("load");
+            assert_eq!(newest.entries, entries(&[("a", 2)]), "{name}");
+            assert_eq!(survey(&store, false).expect("survey").len(), 1, "{name}");
+        }
     }
 
     #[test]

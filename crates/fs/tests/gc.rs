@@ -12,7 +12,7 @@ use esker_fs::marker::{self, Holder};
 use esker_fs::namespace::Follow;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_table::manifest::{Manifest, SetId};
+use esker_table::manifest::{EPOCH_MAX, Manifest, SetId, SetState};
 use esker_table::tree::{Durability, TreeOptions};
 
 pub fn options() -> SessionOptions {
@@ -402,4 +402,35 @@ fn a_holder_that_is_gone_is_no_problem() {
         assert_eq!(report.problems, [""; 0], "after {days} days");
     }
     assert_eq!(plain.sets().expect("sets").len(), 1);
+}
+
+/// Symptom: no collection of a store ended in which one set had the highest epoch, or an object
+/// whose name had digits that no manifest's name has.
+/// Cause: a set that takes no further manifest, or none of that name, failed the whole collection.
+/// Fix: it is a problem of that set; names of manifests are read as they are written.
+#[test]
+fn a_hostile_set_does_not_keep_others_from_being_collected() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    let garbage = publish(&plain, &[], "garbage").expect("publish");
+    let put = |set: SetId, name: &str, state: SetState, number: u64| {
+        let manifest = Manifest { number, epoch: EPOCH_MAX, state, ..Manifest::new(vec![], 1) };
+        let object = format!("{}{name}", Manifest::folder(set));
+        store.put_if_absent(&object, &manifest.encode_unchecked()).expect("put");
+    };
+    // One without markers, one with a table of its epoch that nothing lists, one of another's name.
+    put(SetId(1), "0000000000000001", SetState::Published, 1);
+    put(SetId(2), "0000000000000001", SetState::Published, 1);
+    marker::hold(&*store, SetId(2), &Holder::Name("n".into())).expect("mark");
+    marker::hold(&*store, SetId(2), &Holder::Set(SetId(3))).expect("mark");
+    let table = format!("set/{}/table/{:016x}", SetId(2), EPOCH_MAX << 32);
+    store.put_if_absent(&table, b"").expect("put");
+    put(SetId(3), "000000000000000A", SetState::Published, 10);
+    marker::hold(&*store, SetId(3), &Holder::Session).expect("mark");
+    plain.delete("garbage").expect("delete");
+    let hour = GcOptions { grace: Duration::from_secs(60), ..eager() };
+    let report = later(&store).gc(&hour).expect("gc");
+    assert!(report.sets.contains(&garbage), "{report:?}");
+    assert!(!report.problems.is_empty(), "{report:?}");
+    later(&store).gc(&eager()).expect("gc");
 }

@@ -336,10 +336,11 @@ impl Manifest {
     /// The numbers of the manifests of `set`. One store request, a listing.
     fn numbers(store: &dyn Store, set: SetId) -> Result<Vec<u64>> {
         let names = store.list_names(&Self::folder(set))?;
-        let digits =
-            |name: &&String| name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit());
-        let names = names.iter().filter(digits);
-        Ok(names.filter_map(|name| u64::from_str_radix(name, 16).ok()).collect())
+        let number = |name: &String| {
+            let number = u64::from_str_radix(name, 16).ok()?;
+            (*name == format!("{number:016x}")).then_some(number)
+        };
+        Ok(names.iter().filter_map(number).collect())
     }
 
     /// The highest number of the manifests of `set`. One store request, a listing.

@@ -88,7 +88,9 @@ impl Collection<'_> {
             .collect();
         for set in live {
             match self.sweep_set(set) {
-                Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::NotFound) => {
+                Err(error)
+                    if matches!(error.kind(), Kind::Corrupt | Kind::NotFound | Kind::TooLarge) =>
+                {
                     self.problem(&error);
                 }
                 swept => swept?,
