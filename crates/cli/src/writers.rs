@@ -36,13 +36,18 @@ pub fn state(hold: &Hold) -> &'static str {
 /// Who wrote a set that is complete.
 pub fn author(writer: &SetWriter) -> String {
     let command = text::printable(writer.command.as_bytes());
-    format!("{}@{}: {command}", writer.user, writer.process.host)
+    format!("{}: {command}", user_and_host(writer))
+}
+
+/// Who runs a writer, and where.
+fn user_and_host(writer: &SetWriter) -> String {
+    text::printable(format!("{}@{}", writer.user, writer.process.host).as_bytes())
 }
 
 /// A writer on one line.
 pub fn line(hold: &Hold, now_ns: u64) -> String {
     let process = &hold.writer.process;
-    let who = format!("{}@{}", hold.writer.user, process.host);
+    let who = user_and_host(&hold.writer);
     let age = text::age(now_ns.saturating_sub(hold.seen_ns));
     let command = text::printable(hold.writer.command.as_bytes());
     match hold.state {

@@ -74,7 +74,9 @@ impl SetWriter {
     #[must_use]
     pub fn description(&self) -> String {
         let Self { process, user, command, .. } = self;
-        format!("{command:?} (process {} of {user} on {})", process.pid, process.host)
+        // Others wrote this, and it may end on a terminal.
+        let (user, host) = (user.escape_debug(), process.host.escape_debug());
+        format!("{command:?} (process {} of {user} on {host})", process.pid)
     }
 
     fn texts(&self) -> [&String; 4] {
@@ -175,6 +177,14 @@ mod tests {
         for wrong in [flags(2), flags(8), flags(9), wide_pid, no_text] {
             assert!(decode(&mut Input::new(&wrong)).is_err(), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_description_moves_no_cursor() {
+        let mut hostile = writer();
+        hostile.texts_mut().into_iter().for_each(|text| text.push_str("\x1b[2J\n"));
+        let description = hostile.description();
+        assert!(!description.contains(char::is_control), "{description:?}");
     }
 
     #[test]
