@@ -30,8 +30,13 @@ pub struct Mounted {
 pub fn can_mount() -> bool {
     if !is_supported() {
         println!("skipped: this machine has no /dev/fuse, or it may not be used");
+        return false;
     }
-    is_supported()
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("skipped: only the superuser works in the superuser's session, and unmounts it");
+    }
+    is_root
 }
 
 /// The repository in `store`.
