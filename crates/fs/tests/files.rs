@@ -556,7 +556,7 @@ fn who_looks_at_a_file_that_is_closed_sees_all_of_it() {
         let readers = [scope.spawn(look), scope.spawn(look)];
         for round in 0..20_000 {
             // On a busy machine all could be written before anybody reads.
-            while looks.load(Ordering::SeqCst) < round / 200
+            while looks.load(Ordering::SeqCst) < round / 100
                 && !readers.iter().any(|reader| reader.is_finished())
             {
                 std::thread::yield_now();
@@ -567,7 +567,7 @@ fn who_looks_at_a_file_that_is_closed_sees_all_of_it() {
             session.close_file(file).expect("close");
         }
     });
-    assert!(looks.into_inner() >= 99, "nobody looked");
+    assert!(looks.into_inner() > 100, "nobody looked");
 }
 
 /// Symptom: whoever wrote to a file waited for all who were reading it from a store that was slow.
