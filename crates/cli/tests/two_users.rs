@@ -52,11 +52,9 @@ fn walk(top: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Fails unless everything in the store has the group and these modes, but for the files that a user
-/// sets aside for a full store: nobody else reads or writes them.
+/// Fails unless everything in the store has the group and these modes.
 fn assert_modes(store: &Path, directory: u32, file: u32) {
-    let is_reserve = |path: &PathBuf| path.to_string_lossy().contains("/tmp/reserve-");
-    for path in walk(store).into_iter().filter(|path| !is_reserve(path)) {
+    for path in walk(store) {
         let metadata = fs::metadata(&path).expect("there");
         let mode = if metadata.is_dir() { directory } else { file };
         let found = metadata.permissions().mode() & 0o7777;

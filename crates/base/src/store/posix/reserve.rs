@@ -2,13 +2,16 @@
 //! anything.
 //!
 //! ```text
-//! tmp/reserve-<uid>-<n>    files of bytes that do not compress
+//! tmp/reserve-<uid>-<n>    files of bytes that do not compress, and differ from file to file
 //! ```
 //! Each user has an own one, since quotas are of users: files of somebody else give no room back.
+//! A user makes and removes only files with their own number. The files have the modes of the
+//! store's objects, so that whoever may copy the store can copy them. Their bytes follow from user
+//! and number, or a file system that keeps equal blocks once would keep one file's.
 //! They are files, not one file, because a quota or a file system may be out of inodes.
 //! Concurrency: any number of processes make and remove it; what is made twice counts once.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::{Errno, retry_on_intr, write};
@@ -43,21 +46,25 @@ pub(super) fn keep(directories: &Directories, free_bytes: Option<u64>) {
         if free_bytes.is_none_or(|free| free / FREE_SHARE_MIN < bytes) {
             return Ok(());
         }
-        (0..FILES).rev().try_for_each(|number| make(tmp.as_fd(), &file_name(number)))
+        (0..FILES).rev().try_for_each(|number| make(directories, tmp.as_fd(), number))
     });
     if outcome.is_err() {
         release(directories);
     }
 }
 
-fn make(tmp: impl AsFd, name: &str) -> Result<(), Errno> {
+fn make(directories: &Directories, tmp: BorrowedFd, number: u32) -> Result<(), Errno> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = match openat(&tmp, name, flags, Mode::from_raw_mode(0o600)) {
+    let file = match openat(tmp, file_name(number), flags, Mode::from_raw_mode(0o666)) {
         Err(Errno::EXIST) => return Ok(()),
         file => file?,
     };
+    if let Some(shared) = directories.shared() {
+        shared.give_to_file(&file)?;
+    }
+    let uid = u64::from(rustix::process::geteuid().as_raw());
     let mut bytes = vec![0; FILE_BYTES];
-    Random::from_seed(FILE_BYTES as u64).fill(&mut bytes);
+    Random::from_seed(uid << 32 | u64::from(number)).fill(&mut bytes);
     let mut rest = &bytes[..];
     while !rest.is_empty() {
         rest = &rest[retry_on_intr(|| write(&file, rest))?..];

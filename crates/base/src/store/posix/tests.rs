@@ -333,3 +333,34 @@ fn directories_of_a_shared_store_are_made_once_by_many() {
     assert_eq!(store.list_names("round/").expect("list").len(), 20);
     assert_eq!(store.list("round/").expect("list").len(), 160);
 }
+
+/// Symptom: files of a reserve could be read by their user alone, so that others could not copy a
+/// shared store; and they were alike, so that a file system that keeps equal blocks once kept one.
+/// Cause: a mode of their own, and one seed for all.
+/// Fix: they have the modes of objects, and bytes that follow from user and number.
+#[test]
+fn files_of_a_reserve_differ_and_can_be_copied() {
+    for (sharing, mode) in [(None, 0o666), (Some(StoreSharing::Group), 0o660)] {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let path = directory.path().join("store");
+        std::fs::create_dir(&path).expect("mkdir");
+        if let Some(sharing) = sharing {
+            sharing.give_to(&path).expect("share");
+        }
+        let store = PosixStore::new(&path).expect("open");
+        store.keep_reserve();
+        let mut contents = std::collections::HashSet::new();
+        let entries = std::fs::read_dir(path.join("tmp")).expect("a reserve");
+        for entry in entries.map(|entry| entry.expect("an entry").path()) {
+            let found = std::fs::metadata(&entry).expect("stat").permissions().mode() & 0o777;
+            // Where the store is not shared the umask of the suite takes some.
+            assert_eq!((found | mode, found & 0o400), (mode, 0o400), "{}", entry.display());
+            assert!(sharing.is_none() || found == mode);
+            let is_new = contents.insert(std::fs::read(&entry).expect("readable"));
+            assert!(is_new, "{} has the bytes of another", entry.display());
+        }
+        assert!(contents.len() > 1);
+        assert!(store.release_reserve());
+        assert_eq!(std::fs::read_dir(path.join("tmp")).expect("tmp").count(), 0);
+    }
+}
