@@ -86,7 +86,12 @@ pub fn run(bytes: &[u8]) -> u64 {
             repository.squash(&[named.set], &SquashOptions { threads: 1, ..Default::default() });
     }
     let _ = repository.verify(&VerifyOptions { threads: 1, ..VerifyOptions::default() });
-    let eager = GcOptions { grace: Duration::ZERO, dry_run: false, scan_data: true };
+    let eager = GcOptions {
+        grace: Duration::ZERO,
+        dry_run: false,
+        scan_data: true,
+        ..GcOptions::default()
+    };
     for _ in 0..2 {
         let _ = repository.gc(&eager);
     }

@@ -7,6 +7,8 @@
 //! sets do not need (`sweep.rs`).
 //! Invariant: what a published name reaches is never deleted, whatever else goes wrong: names and
 //! the manifests of live sets count as holders even where their markers are missing.
+//! A dry run goes the same way and keeps in memory what it would write, so that each step finds what
+//! the steps before it would have left.
 //! Concurrency: any number of collectors, writers and readers at once; safe to stop anywhere, the
 //! next collection goes on. Source: docs/design/0002-garbage.md.
 
@@ -48,11 +50,14 @@ pub struct GcOptions {
     /// Also read the records of published sets for data logs that none refers to. Cost: a scan of
     /// their tables and of those that build on them.
     pub scan_data: bool,
+    /// Sessions that count as given up: those that the caller would give up before, were this not a
+    /// dry run.
+    pub given_up: Vec<SetId>,
 }
 
 impl Default for GcOptions {
     fn default() -> Self {
-        Self { grace: GRACE, dry_run: false, scan_data: false }
+        Self { grace: GRACE, dry_run: false, scan_data: false, given_up: Vec::new() }
     }
 }
 
@@ -104,11 +109,10 @@ impl Repository {
         collection.collect_sets()?;
         collection.count_held_for_a_while();
         collection.sweep_sets()?;
-        if !options.dry_run {
-            let age = options.grace.max(SLEEP_MAX);
-            let before_ns = collection.now_ns.saturating_sub(ns(age));
-            collection.report.unfinished = self.store().sweep_unfinished(before_ns)?;
-        }
+        let age = options.grace.max(SLEEP_MAX);
+        let before_ns = collection.now_ns.saturating_sub(ns(age));
+        let unfinished = self.store().sweep_unfinished(before_ns, options.dry_run);
+        collection.report.unfinished = unfinished?;
         Ok(collection.report)
     }
 }
@@ -122,6 +126,13 @@ enum Known {
     Manifest(Box<Manifest>),
     Missing,
     Damaged,
+}
+
+impl Known {
+    /// What a dry run knows of a set that it would doom.
+    fn doomed(manifest: Manifest) -> Self {
+        Self::Manifest(Box::new(Manifest { state: SetState::Doomed, ..manifest }))
+    }
 }
 
 /// One collection.
@@ -149,7 +160,11 @@ impl<'a> Collection<'a> {
         let now_ns = repository.clock().now_ns();
         let mut markers: BTreeMap<SetId, BTreeMap<Holder, u64>> = BTreeMap::new();
         for marker in marker::all(store)? {
-            markers.entry(marker.set).or_default().insert(marker.holder, marker.put_ns);
+            let is_given_up =
+                marker.holder == Holder::Session && options.given_up.contains(&marker.set);
+            if !is_given_up {
+                markers.entry(marker.set).or_default().insert(marker.holder, marker.put_ns);
+            }
         }
         let mut report = GcReport::default();
         let mut damaged_names = names::survey(store)?;
@@ -192,6 +207,16 @@ impl<'a> Collection<'a> {
     /// Whether something of `then_ns` is older than the grace.
     fn is_old(&self, then_ns: u64) -> bool {
         self.now_ns.saturating_sub(then_ns) >= ns(self.options.grace)
+    }
+
+    /// Who holds `set`; in a dry run, who would still hold it.
+    fn holders(&self, set: SetId) -> Result<Vec<Holder>> {
+        match self.options.dry_run {
+            true => {
+                Ok(self.markers.get(&set).into_iter().flat_map(|it| it.keys().cloned()).collect())
+            }
+            false => marker::holders(self.store(), set),
+        }
     }
 
     /// The manifest of a set that is not being deleted.
@@ -293,7 +318,6 @@ impl<'a> Collection<'a> {
             Holder::Former { .. } | Holder::Reader { .. } => None,
         };
         if let Some(owner) = owner
-            && !self.options.dry_run
             && !self.doom_missing(owner)?
         {
             // It has begun meanwhile, and needs the marker.
@@ -313,6 +337,11 @@ impl<'a> Collection<'a> {
     /// false if it has begun.
     fn doom_missing(&mut self, set: SetId) -> Result<bool> {
         if self.is_doomed(set) {
+            return Ok(true);
+        }
+        if self.options.dry_run {
+            let manifest = Manifest::new(Vec::new(), self.now_ns);
+            self.sets.insert(set, Known::doomed(manifest));
             return Ok(true);
         }
         if !condemn::doom_missing(self.store(), set, self.now_ns)? {
@@ -477,14 +506,16 @@ impl<'a> Collection<'a> {
             for name in self.stale_names.remove(&set).into_iter().flatten() {
                 marker::release(store, set, &name)?;
             }
-            let age_ns = self.now_ns.saturating_sub(manifest.written_ns);
-            if age_ns >= ns(self.options.grace.max(SLEEP_MAX)) {
-                for object in &manifests {
-                    self.delete(&object.name, object.bytes)?;
-                }
-            }
-            self.sets.insert(set, Known::Manifest(manifest));
         }
+        // Of one that is doomed now the last manifest is new.
+        let age_ns = self.now_ns.saturating_sub(manifest.written_ns);
+        let is_new = self.options.dry_run && !was_doomed;
+        if !is_new && age_ns >= ns(self.options.grace.max(SLEEP_MAX)) {
+            for object in &manifests {
+                self.delete(&object.name, object.bytes)?;
+            }
+        }
+        self.sets.insert(set, Known::doomed(*manifest));
         Ok(needed)
     }
 

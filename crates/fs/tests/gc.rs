@@ -37,7 +37,7 @@ pub fn later(store: &SharedStore) -> Repository {
 }
 
 pub fn eager() -> GcOptions {
-    GcOptions { grace: Duration::ZERO, dry_run: false, scan_data: true }
+    GcOptions { grace: Duration::ZERO, dry_run: false, scan_data: true, ..GcOptions::default() }
 }
 
 pub fn write(session: &Session, path: &str, bytes: &[u8]) -> Result<()> {

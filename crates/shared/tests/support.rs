@@ -95,7 +95,12 @@ pub fn assert_sound(repository: &Repository) {
     for _ in 0..2 {
         let report = repository.verify(&VerifyOptions::default()).expect("verify");
         assert!(report.is_sound(), "{:#?}", report.findings);
-        let eager = GcOptions { grace: Duration::ZERO, dry_run: false, scan_data: true };
+        let eager = GcOptions {
+            grace: Duration::ZERO,
+            dry_run: false,
+            scan_data: true,
+            ..GcOptions::default()
+        };
         repository.gc(&eager).expect("gc");
     }
 }

@@ -99,7 +99,12 @@ impl World {
     }
 
     pub fn gc_options(&self) -> GcOptions {
-        GcOptions { grace: self.history.grace, dry_run: false, scan_data: true }
+        GcOptions {
+            grace: self.history.grace,
+            dry_run: false,
+            scan_data: true,
+            ..GcOptions::default()
+        }
     }
 
     /// Every published name shows what was published; with `with_verify`, nothing in the store is

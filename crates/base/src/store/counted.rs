@@ -191,9 +191,9 @@ impl Store for CountedStore {
         self.inner.release_reserve()
     }
 
-    fn sweep_unfinished(&self, before_ns: u64) -> Result<u64> {
+    fn sweep_unfinished(&self, before_ns: u64, dry_run: bool) -> Result<u64> {
         add(&self.counters.lists, 1);
-        self.inner.sweep_unfinished(before_ns)
+        self.inner.sweep_unfinished(before_ns, dry_run)
     }
 }
 

@@ -175,12 +175,13 @@ pub trait Store: Send + Sync + Debug {
 
     /// Removes what writers that died left of unfinished objects, if it was last written before
     /// `before_ns` since the Unix epoch; returns how many. A writer that has paused for longer
-    /// loses its object too, so leave a day. A listing and a request for each; no-op where the
+    /// loses its object too, so leave a day. With `dry_run` it only counts them. A listing and a
+    /// request for each; no-op where the
     /// store cleans up by itself (memory) or by a rule of its own (S3 buckets).
     ///
     /// # Errors
     /// Those of every method.
-    fn sweep_unfinished(&self, _before_ns: u64) -> Result<u64> {
+    fn sweep_unfinished(&self, _before_ns: u64, _dry_run: bool) -> Result<u64> {
         Ok(0)
     }
 }

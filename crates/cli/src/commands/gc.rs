@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use esker_base::Result;
 use esker_fs::gc::GcOptions;
-use esker_fs::open_sessions::OpenSession;
+use esker_table::manifest::SetId;
 use serde_json::json;
 
 use crate::change::SessionSettings;
@@ -52,8 +52,6 @@ fn age(text: &str) -> Result<Duration, String> {
 impl Gc {
     /// Frees it.
     pub fn run(self, context: &Context) -> Result<()> {
-        let options =
-            GcOptions { grace: self.grace, dry_run: self.dry_run, scan_data: self.scan_data };
         let session_options = SessionSettings::for_few().options(context);
         let (dropped, report, left) = progress::watch_store(context, "gc:", |repository| {
             let dropped = repository.give_up_left(
@@ -61,9 +59,15 @@ impl Gc {
                 self.dry_run,
                 &session_options,
             )?;
-            let report = repository.gc(&options)?;
+            let given_up: Vec<SetId> = dropped.iter().map(|session| session.node.set).collect();
             let mut left = repository.open_sessions()?;
-            left.retain(OpenSession::is_left);
+            left.retain(|session| session.is_left() && !given_up.contains(&session.node.set));
+            let report = repository.gc(&GcOptions {
+                grace: self.grace,
+                dry_run: self.dry_run,
+                scan_data: self.scan_data,
+                given_up,
+            })?;
             Ok((dropped, report, left))
         })?;
         if context.out.is_json() {

@@ -122,8 +122,14 @@ impl Store for SignalStore {
     fn free_bytes(&self) -> Option<u64> {
         self.inner.free_bytes()
     }
-    fn sweep_unfinished(&self, before_ns: u64) -> Result<u64> {
-        self.counted().sweep_unfinished(before_ns)
+    fn keep_reserve(&self) {
+        self.inner.keep_reserve();
+    }
+    fn release_reserve(&self) -> bool {
+        self.inner.release_reserve()
+    }
+    fn sweep_unfinished(&self, before_ns: u64, dry_run: bool) -> Result<u64> {
+        self.counted().sweep_unfinished(before_ns, dry_run)
     }
 }
 

@@ -136,11 +136,15 @@ impl Collection<'_> {
         let left = folder.objects.iter().filter(|(place, _)| current(place));
         let newest = left.map(|(_, object)| object.modified_ns).max();
         let is_left = newest.is_some_and(|newest_ns| self.is_old(newest_ns));
-        if !is_left || manifest.state != SetState::Published || self.options.dry_run {
+        if !is_left || manifest.state != SetState::Published {
             return Ok(());
         }
         let mut next = manifest.clone();
         next.epoch += 1;
+        if self.options.dry_run {
+            *manifest = next;
+            return Ok(());
+        }
         match next.claim(self.store(), set, manifest.written_ns) {
             Ok(()) => *manifest = next,
             Err(error) if matches!(error.kind(), Kind::Conflict | Kind::Fenced) => {}
@@ -207,7 +211,7 @@ impl Collection<'_> {
     fn shown_by_holders(&self, set: SetId) -> Result<Option<HashSet<u64>>> {
         let store = self.store();
         let mut shown = HashSet::new();
-        for holder in marker::holders(store, set)? {
+        for holder in self.holders(set)? {
             let Holder::Set(other) = holder else { continue };
             match Manifest::load(store, other) {
                 Ok(manifest) => shown.extend(own_tables(set, &manifest)),
@@ -277,7 +281,7 @@ impl Collection<'_> {
                 Err(error) if reader != set && error.kind() == Kind::NotFound => return Ok(()),
                 collected => collected?,
             }
-            for holder in marker::holders(self.store(), reader)? {
+            for holder in self.holders(reader)? {
                 if let Holder::Set(other) = holder {
                     waiting.push(other);
                 }

@@ -125,7 +125,7 @@ pub(super) fn sweep_spares_what_is_finished(place: &Place) {
     let mut writer = place.store.create(&place.name("b")).expect("create");
     writer.write(b"y").expect("write");
     // Nothing is as old as the epoch.
-    assert_eq!(place.store.sweep_unfinished(0).expect("sweep"), 0);
+    assert_eq!(place.store.sweep_unfinished(0, false).expect("sweep"), 0);
     writer.finish().expect("finish");
     assert_eq!(place.store.list_names(&place.prefix).expect("list"), ["a", "b"]);
 }

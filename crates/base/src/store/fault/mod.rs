@@ -277,8 +277,8 @@ impl Store for FaultStore {
         self.shared.inner.release_reserve()
     }
 
-    fn sweep_unfinished(&self, before_ns: u64) -> Result<u64> {
-        self.act("sweep", "", || self.shared.inner.sweep_unfinished(before_ns))
+    fn sweep_unfinished(&self, before_ns: u64, dry_run: bool) -> Result<u64> {
+        self.act("sweep", "", || self.shared.inner.sweep_unfinished(before_ns, dry_run))
     }
 }
 

@@ -154,8 +154,9 @@ impl Drop for Aside {
     }
 }
 
-/// Removes what was made aside and last changed before `before_ns`; returns how many.
-pub(super) fn sweep(directories: &Directories, before_ns: u64) -> Result<u64> {
+/// Removes what was made aside and last changed before `before_ns`, unless this is a `dry_run`; returns
+/// how many.
+pub(super) fn sweep(directories: &Directories, before_ns: u64, dry_run: bool) -> Result<u64> {
     let path = directories.path_of(UNFINISHED);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let tmp = match super::beneath::open(directories.root(), UNFINISHED, flags) {
@@ -181,7 +182,12 @@ pub(super) fn sweep(directories: &Directories, before_ns: u64) -> Result<u64> {
             FileType::Directory => AtFlags::REMOVEDIR,
             _ => continue,
         };
-        if modified_ns(&stat) < before_ns {
+        if modified_ns(&stat) >= before_ns {
+            continue;
+        }
+        if dry_run {
+            removed += 1;
+        } else {
             match unlinkat(&tmp, name, flags) {
                 Ok(()) => removed += 1,
                 Err(Errno::NOENT | Errno::NOTEMPTY) => {}

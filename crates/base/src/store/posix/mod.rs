@@ -203,8 +203,8 @@ impl Store for PosixStore {
         reserve::release(&self.directories)
     }
 
-    fn sweep_unfinished(&self, before_ns: u64) -> Result<u64> {
-        aside::sweep(&self.directories, before_ns)
+    fn sweep_unfinished(&self, before_ns: u64, dry_run: bool) -> Result<u64> {
+        aside::sweep(&self.directories, before_ns, dry_run)
     }
 }
 

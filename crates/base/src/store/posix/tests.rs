@@ -151,9 +151,10 @@ fn sweep_removes_what_dead_writers_left() {
     alive.write(&vec![1; 2 << 20]).expect("write");
     std::fs::write(directory.path().join("tmp/old"), b"left behind").expect("write");
     assert_eq!(unfinished(&directory), 2);
-    assert_eq!(store.sweep_unfinished(1).expect("sweep"), 0);
+    assert_eq!(store.sweep_unfinished(1, false).expect("sweep"), 0);
+    assert_eq!(store.sweep_unfinished(u64::MAX, true).expect("sweep"), 2);
     // Everything is older than the end of time, so even the live one goes, and says so.
-    assert_eq!(store.sweep_unfinished(u64::MAX).expect("sweep"), 2);
+    assert_eq!(store.sweep_unfinished(u64::MAX, false).expect("sweep"), 2);
     let error = alive.finish().expect_err("swept");
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains("swept"), "{error}");
@@ -305,7 +306,7 @@ fn a_shared_store_gives_everything_the_modes_of_its_directory() {
     assert_eq!(std::fs::read_dir(path.join("tmp")).expect("a directory").count(), 0);
     // Directories that a crash left aside are swept as files are.
     std::fs::create_dir(path.join("tmp/left")).expect("make");
-    assert_eq!(store.sweep_unfinished(u64::MAX).expect("sweep"), 1);
+    assert_eq!(store.sweep_unfinished(u64::MAX, false).expect("sweep"), 1);
     let error = url::init_shared("memory:shared", StoreSharing::Group);
     assert_eq!(error.expect_err("no directory").kind(), Kind::Invalid);
 }
