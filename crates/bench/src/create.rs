@@ -34,21 +34,19 @@ pub const fn durability_name(durability: Durability) -> &'static str {
 pub fn create(
     store: &SharedStore,
     shape: Shape,
-    tree: TreeOptions,
+    options: SessionOptions,
     bases: usize,
 ) -> Result<Report> {
     shape.check()?;
     let counted = Arc::new(CountedStore::new(store.clone()));
     let repository = Repository::with(counted.clone(), CACHE_BYTES, Arc::new(SystemClock));
-    let tree = TreeOptions { flush_threads: shape.threads, ..tree };
-    let options = SessionOptions {
-        tree: tree.clone(),
-        properties: shape.properties(),
-        ..SessionOptions::default()
-    };
-    let bases: Vec<SetId> =
-        (0..bases).map(|number| base(&repository, number, &shape)).collect::<Result<_>>()?;
-    let session = repository.begin(&bases, options.private())?;
+    let tree = TreeOptions { flush_threads: shape.threads, ..options.tree };
+    let options = SessionOptions { tree: TreeOptions::default(), ..options }.private();
+    let bases: Vec<SetId> = (0..bases)
+        .map(|number| base(&repository, number, &shape, &options))
+        .collect::<Result<_>>()?;
+    let options = SessionOptions { tree: tree.clone(), properties: shape.properties(), ..options };
+    let session = repository.begin(&bases, options)?;
     let root = session.root().clone();
     let dirs: Vec<Dir> = (0..shape.directories as usize)
         .map(|number| session.mkdir(&root, &directory_name(number), 0o755))
@@ -82,8 +80,13 @@ pub fn create(
 }
 
 /// Publishes a base with a share of the files that `shape` has, in directories of its own.
-fn base(repository: &Repository, number: usize, shape: &Shape) -> Result<SetId> {
-    let session = repository.begin(&[], SessionOptions::default())?;
+fn base(
+    repository: &Repository,
+    number: usize,
+    shape: &Shape,
+    options: &SessionOptions,
+) -> Result<SetId> {
+    let session = repository.begin(&[], options.clone())?;
     for directory in 0..shape.directories {
         let name = format!("base-{number}-{directory}");
         let dir = session.mkdir(session.root(), name.as_bytes(), 0o755)?;

@@ -12,7 +12,6 @@ use esker_fs::list::DirCursor;
 use esker_fs::namespace::Namespace;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_table::tree::TreeOptions;
 
 use crate::create::durability_name;
 use crate::permutation::{Permutation, SEED_REMOVE, SEED_STAT, SEED_WARM};
@@ -167,11 +166,12 @@ fn list_dir(namespace: &Namespace, dir: &Dir) -> Result<u64> {
     Ok(count)
 }
 
-/// Removes every file in random order, in a session on top of what create left; ends with a flush.
-pub fn remove(store: &SharedStore, threads: usize, tree: TreeOptions) -> Result<Report> {
+/// Removes every file in random order, in a session on top of what create left; ends with a flush. The
+/// session is given up.
+pub fn remove(store: &SharedStore, threads: usize, options: SessionOptions) -> Result<Report> {
     let left = open(store, WARM_CACHE_BYTES)?;
     let base = left.namespace.layers().bases()[0].set;
-    let options = SessionOptions { tree: tree.clone(), ..SessionOptions::default() };
+    let tree = options.tree.clone();
     let session = left.repository.begin(&[base], options.private())?;
     let dirs = open_dirs(&session, &left.shape)?;
     let before = left.counted.counts();
@@ -189,6 +189,7 @@ pub fn remove(store: &SharedStore, threads: usize, tree: TreeOptions) -> Result<
     report.table_bytes_per_record =
         Some(statistics.table_bytes as f64 / statistics.table_rows.max(1) as f64);
     report.wal_bytes_per_record = Some(statistics.log_bytes as f64 / left.shape.files as f64);
+    left.repository.abandon(session.set())?;
     Ok(report)
 }
 

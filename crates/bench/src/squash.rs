@@ -10,6 +10,7 @@ use esker_fs::repository::{CACHE_BYTES, Repository};
 use esker_fs::session::SessionOptions;
 use esker_fs::squash::SquashOptions;
 use esker_table::manifest::SetId;
+use esker_table::tree::TreeOptions;
 
 use crate::report::{Meter, Report};
 use crate::shape::{Shape, directory_name};
@@ -19,19 +20,26 @@ pub const SQUASH_NAME: &str = "bench-squashed";
 
 /// Makes `sets` change sets of the files of `shape` each, numbered on from set to set in the same
 /// directories, and squashes them with the threads of `shape`. Timed: the squash alone.
-pub fn squash(store: &SharedStore, sets: u64, shape: Shape) -> Result<Report> {
+pub fn squash(
+    store: &SharedStore,
+    sets: u64,
+    shape: Shape,
+    options: SessionOptions,
+) -> Result<Report> {
     shape.check()?;
     if sets == 0 {
         return Err(Error::new(Kind::Invalid, "squashing takes at least one set"));
     }
     let counted = Arc::new(CountedStore::new(store.clone()));
     let repository = Repository::with(counted.clone(), CACHE_BYTES, Arc::new(SystemClock));
+    let session = SessionOptions { tree: TreeOptions::default(), ..options }.private();
     let bases = (0..sets)
-        .map(|number| make_set(&repository, number, &shape))
+        .map(|number| make_set(&repository, number, &shape, &session))
         .collect::<Result<Vec<SetId>>>()?;
     let before = counted.counts();
     let meter = Meter::start();
-    let options = SquashOptions { threads: shape.threads, ..SquashOptions::default() };
+    let writer = session.heartbeat.map(|heartbeat| heartbeat.writer);
+    let options = SquashOptions { threads: shape.threads, writer, ..SquashOptions::default() };
     let (set, squashed) = repository.squash(&bases, &options)?;
     let mut report = meter.stop("squash", sets * shape.files)?;
     let counts = counted.counts() - before;
@@ -43,8 +51,13 @@ pub fn squash(store: &SharedStore, sets: u64, shape: Shape) -> Result<Report> {
     Ok(report)
 }
 
-fn make_set(repository: &Repository, number: u64, shape: &Shape) -> Result<SetId> {
-    let session = repository.begin(&[], SessionOptions::default().private())?;
+fn make_set(
+    repository: &Repository,
+    number: u64,
+    shape: &Shape,
+    options: &SessionOptions,
+) -> Result<SetId> {
+    let session = repository.begin(&[], options.clone())?;
     let root = session.root().clone();
     let dirs: Vec<Dir> = (0..shape.directories as usize)
         .map(|number| session.mkdir(&root, &directory_name(number), 0o755))

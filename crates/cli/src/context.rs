@@ -16,7 +16,7 @@ use esker_fs::repository::Repository;
 use esker_table::manifest::SetId;
 
 use crate::Cli;
-use crate::interrupt::with_test_signal;
+use crate::interrupt::guarded;
 use crate::location::Stack;
 use crate::output::{Output, notice};
 
@@ -71,13 +71,13 @@ impl Context {
 
     /// Opens the store.
     pub fn store(&self) -> Result<SharedStore> {
-        url::open(self.store_url()).map(with_test_signal)
+        url::open(self.store_url()).map(guarded)
     }
 
     /// Opens the store; makes it if there is none.
     pub fn store_or_new(&self) -> Result<SharedStore> {
         match self.store() {
-            Err(error) if error.kind() == Kind::NotFound => url::init(self.store_url()),
+            Err(error) if error.kind() == Kind::NotFound => url::init(self.store_url()).map(guarded),
             store => store,
         }
     }

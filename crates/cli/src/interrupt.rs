@@ -1,33 +1,47 @@
 //! Interrupt: what a signal that ends a command leaves, and what it says.
 //!
-//! A thread waits for SIGINT and SIGTERM. At the first it gives up the sessions that this process has
+//! A thread waits for SIGINT, SIGTERM and SIGHUP. At the first it lets the command put nothing more
+//! into the store (`gate_store`), gives up the sessions that this process has
 //! begun for itself, by a connection of its own to the store, since the command's may be stuck; it
 //! says on one line what was kept and how to go on; then the signal ends the process as if nothing had
 //! caught it. A second signal ends it at once: what it began then goes with the next `esker gc`, as
 //! after a kill. Sessions that others had begun stay: their logs have what was done.
+//! From the first signal on the command itself neither reports nor exits: sessions that are given up
+//! make it fail, which is no news.
 
+mod gate_store;
 #[cfg(debug_assertions)]
 mod signal_store;
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use esker_base::store::{SharedStore, url};
 use esker_base::{Error, Result};
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
+use crate::change::SessionSettings;
+use crate::context::Context;
 use crate::output::notice;
+
+/// What stays and how to go on where no session was given up.
+static ADVICE: Mutex<String> = Mutex::new(String::new());
+
+/// Set by the first signal.
+static IS_ENDING: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// Lets signals end this command as said above; `advice` says what stays and how to go on where no
 /// session was given up.
-pub fn watch(store: Option<String>, options: SessionOptions, advice: &'static str) -> Result<()> {
+pub fn watch(store: Option<String>, options: SessionOptions, advice: &str) -> Result<()> {
     let failed = |error| Error::io(error, "wait for signals");
-    let caught: Vec<i32> = [SIGINT, SIGTERM].into_iter().filter(|it| !is_ignored(*it)).collect();
-    let is_second = Arc::new(AtomicBool::new(false));
+    let caught: Vec<i32> =
+        [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).collect();
+    advise(advice.to_owned());
+    let is_second = IS_ENDING.get_or_init(Arc::default);
     for signal in &caught {
         // In this order: the first signal finds the flag unset, and sets it.
         signal_hook::flag::register_conditional_default(*signal, is_second.clone())
@@ -37,12 +51,24 @@ pub fn watch(store: Option<String>, options: SessionOptions, advice: &'static st
     let mut signals = Signals::new(caught).map_err(failed)?;
     drop(std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
-            end(store.as_deref(), &options, advice);
+            end(store.as_deref(), &options);
             // Returns only for signals that end nothing.
             let _ = emulate_default_handler(signal);
         }
     }));
     Ok(())
+}
+
+/// Replaces the advice, now that the command knows more.
+pub fn advise(advice: String) {
+    *ADVICE.lock().unwrap_or_else(PoisonError::into_inner) = advice;
+}
+
+/// Returns unless a signal ends this process; else the process ends meanwhile.
+pub fn wait_if_ending() {
+    while IS_ENDING.get().is_some_and(|is_ending| is_ending.load(Ordering::Acquire)) {
+        std::thread::park();
+    }
 }
 
 /// Whether whoever started this process wants it not to be disturbed, as a shell does with what it
@@ -54,11 +80,29 @@ fn is_ignored(signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-fn end(store: Option<&str>, options: &SessionOptions, advice: &str) {
+/// Gives up what a command that failed had begun for itself. Of a store that cannot be opened nothing
+/// is said: that is why the command failed.
+pub fn give_up_after_failure(context: &Context) {
+    let options = SessionSettings::for_few().options(context);
+    let Some(Ok(store)) = context.given_store().map(url::open) else { return };
+    if let Err(error) = Repository::new(store).give_up_own(&options) {
+        notice(not_given_up(&error));
+    }
+}
+
+fn not_given_up(error: &Error) -> String {
+    format!("what was begun could not be given up ({error}); `esker gc` does it")
+}
+
+fn end(store: Option<&str>, options: &SessionOptions) {
+    gate_store::close();
     let given_up = store
         .map_or(Ok(Vec::new()), |store| Repository::new(url::open(store)?).give_up_own(options));
     match given_up {
-        Ok(sessions) if sessions.is_empty() => notice(format!("interrupted: {advice}")),
+        Ok(sessions) if sessions.is_empty() => {
+            let advice = ADVICE.lock().unwrap_or_else(PoisonError::into_inner);
+            notice(format!("interrupted: {advice}"));
+        }
         Ok(sessions) => {
             let sets: Vec<String> =
                 sessions.iter().map(|session| format!("@{}", session.node.set)).collect();
@@ -68,20 +112,15 @@ fn end(store: Option<&str>, options: &SessionOptions, advice: &str) {
                  `esker gc` frees its room"
             ));
         }
-        Err(error) => notice(format!(
-            "interrupted: what was begun could not be given up ({error}); `esker gc` does it"
-        )),
+        Err(error) => notice(format!("interrupted: {}", not_given_up(&error))),
     }
 }
 
-/// `store`; in builds for tests with a signal at the request that `ESKER_TEST_SIGNAL` names.
-#[cfg(debug_assertions)]
-pub fn with_test_signal(store: SharedStore) -> SharedStore {
-    signal_store::wrap(store)
-}
-
-/// `store`.
-#[cfg(not(debug_assertions))]
-pub fn with_test_signal(store: SharedStore) -> SharedStore {
+/// `store`, into which nothing more is put once a signal ends this process; in builds for tests with
+/// a signal at the request that `ESKER_TEST_SIGNAL` names.
+pub fn guarded(store: SharedStore) -> SharedStore {
+    let store = gate_store::wrap(store);
+    #[cfg(debug_assertions)]
+    let store = signal_store::wrap(store);
     store
 }

@@ -88,6 +88,7 @@ fn main() -> ExitCode {
     let watched = cli.command.watch_signals(&context);
     let done = watched.and_then(|()| cli.command.run(&context));
     let done = done.and_then(|code| context.out.flush().map(|()| code));
+    interrupt::wait_if_ending();
     match done {
         Ok(code) => code,
         // Whoever read the output has had enough.

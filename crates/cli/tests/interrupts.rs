@@ -16,6 +16,7 @@ use crate::esker::Esker;
 const KILL: i32 = 9;
 const INT: i32 = 2;
 const TERM: i32 = 15;
+const HUP: i32 = 1;
 
 /// Runs the command once for each of its requests, at which `signal` ends it, then `check`; at last
 /// it succeeds. Every `step`th request is enough where there are many.
@@ -162,6 +163,79 @@ fn what_keeps_a_store_in_order_can_be_interrupted_anywhere() {
         assert_eq!(esker.ok(["ls", "runs"]), "a\nd\nx\ny\n");
         sound();
     });
+}
+
+/// Symptom: Ctrl-C in a replay or a benchmark, a rank that was killed and an ordinary failure left
+/// sessions; the command said that it had been taken over, with exit code 10, and a second message.
+/// Cause: only some sessions said who had begun them, failures gave up none, `esker run` followed the
+/// signal that it handed on by another, and the command reported that its sessions were given up.
+/// Fix: every session of these commands is given up at a signal, at a failure, and by `esker run`, and
+/// after a signal the command says nothing more.
+#[test]
+fn ranks_and_benchmarks_leave_no_session() {
+    let replay = ["segment", "replay", "new:/x", "--ranks", "2", "--block", "64K"];
+    let squash = ["bench", "squash", "--files", "9", "--sets", "2"];
+    let commands: [&[&str]; 3] = [&replay, &squash, &["bench", "remove"]];
+    for (signal, step) in [(INT, 7), (HUP, 23)] {
+        for command in commands {
+            at_requests_of_new_stores(step, |request| {
+                let esker = Esker::new();
+                esker.ok(["bench", "create", "--files", "40", "--directories", "2"]);
+                let mut command = esker.command(command);
+                command.env("ESKER_TEST_SIGNAL", format!("{signal}:{request}"));
+                let Output { status, stderr, .. } = command.output().expect("the binary runs");
+                let said = String::from_utf8_lossy(&stderr);
+                assert_eq!(esker.ok(["session", "list"]), "", "{request}: {said}");
+                assert!(status.success() || status.signal() == Some(signal), "{status:?} {said}");
+                assert_eq!(said.lines().count(), usize::from(!status.success()), "{said}");
+                assert!(esker.ok(["verify"]).starts_with("sound"));
+                status.success()
+            });
+        }
+    }
+}
+
+/// Runs `work` for every `step`th request until it says that it was done before that. Each time in
+/// a store of its own: in one the number of requests would grow with what is left in it.
+fn at_requests_of_new_stores(step: usize, mut work: impl FnMut(usize) -> bool) {
+    let done = (3..).step_by(step).position(&mut work);
+    assert!(done.is_some_and(|runs| runs > 0));
+}
+
+#[test]
+fn failed_replays_and_benchmarks_leave_no_session() {
+    let esker = Esker::new();
+    let replay = ["segment", "replay", "new:/no/x", "--ranks", "2", "--block", "64K"];
+    esker.fails(3, replay);
+    assert_eq!(esker.ok(["session", "list"]), "");
+    let create = ["bench", "create", "--files", "40", "--directories", "2"];
+    esker.ok(create);
+    esker.fails(4, create);
+    assert_eq!(esker.ok(["session", "list"]), "");
+}
+
+#[test]
+fn ranks_of_a_job_that_ends_early_leave_no_session() {
+    let run = |esker: &Esker, signal: &str, target: &str| {
+        let ranks = ["run", "-n", "2", "--", "env", signal, env!("CARGO_BIN_EXE_esker")];
+        esker.run([&ranks[..], &["segment", "replay", target, "--block", "64K"]].concat())
+    };
+    let esker = Esker::new();
+    let failed = run(&esker, "NO_SIGNAL=", "new:/no/x");
+    assert_eq!(failed.status.code(), Some(3), "{failed:?}");
+    assert_eq!(esker.ok(["session", "list"]), "");
+    for signal in [INT, KILL] {
+        at_requests_of_new_stores(17, |request| {
+            let esker = Esker::new();
+            let signal = format!("ESKER_TEST_SIGNAL={signal}:{request}");
+            let Output { status, stderr, .. } = run(&esker, &signal, "new:/x");
+            let said = String::from_utf8_lossy(&stderr);
+            assert_eq!(esker.ok(["session", "list"]), "", "{request}: {said}");
+            let is_published = esker.run(["ls", "new"]).status.success();
+            assert!(is_published || !status.success(), "{said}");
+            status.success()
+        });
+    }
 }
 
 /// Two dumps of one record each, of steps 5 and 6: a header with the step, then key and value.

@@ -3,8 +3,9 @@
 //! Each rank is a process group of its own, so that what it started ends with it, and is told who it
 //! is by the variables of [`job`]. Output is passed through as it is; rank 0 reads our input, unless
 //! that is a terminal, the others nothing. Signals that end or inform a program are handed on to all.
-//! When a rank fails the others are asked to end (SIGTERM), and killed after [`GRACE`]; when this
-//! process dies the kernel kills the ranks.
+//! When a rank fails the others are asked to end (SIGTERM), and killed after [`GRACE`]. Ranks that
+//! were handed a signal that ends them have as long before they are asked, since a second signal cuts
+//! short what programs do at the first. When this process dies the kernel kills the ranks.
 
 use std::io::IsTerminal;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -88,6 +89,9 @@ pub fn run(launch: &Launch, clock: &dyn Clock) -> Result<Outcome> {
     let signals = signals.map_err(|error| Error::io(error, "listen for signals"))?;
     let mut ranks = Ranks { running: Vec::new(), ended: Vec::new(), signals, clock };
     let outcome = ranks.start(launch, &id, &place.url).and_then(|()| ranks.watch());
+    if matches!(outcome, Ok(Outcome::Interrupted(_))) {
+        ranks.await_all();
+    }
     ranks.end_all();
     place.clear(&id);
     outcome
@@ -249,16 +253,26 @@ impl Ranks<'_> {
             return;
         }
         self.signal(SIGTERM);
-        let end_ns = self.clock.monotonic_ns() + GRACE.as_nanos() as u64;
-        while self.clock.monotonic_ns() < end_ns {
-            if self.reap().is_err() || self.running.is_empty() {
-                return;
-            }
-            std::thread::sleep(LOOK);
+        if self.await_all() {
+            return;
         }
         self.signal(signal_hook::consts::SIGKILL);
         for (_, child) in &mut self.running {
             let _ = child.wait();
         }
+    }
+
+    /// Waits for [`GRACE`], and hands on what ends a program meanwhile; whether all have ended.
+    fn await_all(&mut self) -> bool {
+        let end_ns = self.clock.monotonic_ns() + GRACE.as_nanos() as u64;
+        while self.clock.monotonic_ns() < end_ns {
+            if self.reap().is_err() || self.running.is_empty() {
+                return true;
+            }
+            let received: Vec<i32> = self.signals.pending().collect();
+            received.into_iter().filter(|signal| *signal != SIGCHLD).for_each(|it| self.signal(it));
+            std::thread::sleep(LOOK);
+        }
+        false
     }
 }

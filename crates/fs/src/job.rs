@@ -22,6 +22,7 @@ use esker_table::manifest::{JobMembership, Manifest, SetId, SetState, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::{Key, KeyBuffer};
 use esker_table::segment::{Overlay, RUN, SEGMENT, Segment, SegmentTables};
+use esker_table::set_writer::SetWriter;
 use esker_table::tables::Tables;
 use hashbrown::HashSet;
 
@@ -36,7 +37,7 @@ use crate::inode::{DirId, INODE};
 use crate::layers::{Layers, dir_of, load_stack};
 use crate::marker::{self, Holder};
 use crate::names;
-use crate::repository::{Repository, best_effort};
+use crate::repository::{Repository, best_effort, complete_manifest};
 use crate::shape::Shape;
 
 /// Segments of a file are looked for in ranges of this size, so that memory does not grow with it.
@@ -135,6 +136,20 @@ impl Repository {
     /// # Errors
     /// `Exists` if the name is taken; `Invalid` if a part is not complete or builds on another.
     pub fn publish_job(&self, parts: &[SetId], name: &str) -> Result<JobReport> {
+        self.publish_job_as(None, parts, name)
+    }
+
+    /// As [`Repository::publish_job`], by a `writer`: if its process dies before the job's set has its
+    /// name, collections give that set up.
+    ///
+    /// # Errors
+    /// As [`Repository::publish_job`].
+    pub fn publish_job_as(
+        &self,
+        writer: Option<&SetWriter>,
+        parts: &[SetId],
+        name: &str,
+    ) -> Result<JobReport> {
         let store = &**self.store();
         names::check(name)?;
         if names::is_taken(store, name)? {
@@ -142,8 +157,9 @@ impl Repository {
         }
         let set = self.draw_set_id();
         marker::hold(store, set, &Holder::Session)?;
-        let published =
-            self.join_parts(set, parts).and_then(|report| self.publish(set, name).map(|()| report));
+        let published = self
+            .join_parts(set, parts, writer)
+            .and_then(|report| self.publish(set, name).map(|()| report));
         if published.is_err() {
             // Best effort: what stays behind is a set that can be abandoned.
             let _ = marker::release(store, set, &Holder::Session);
@@ -155,13 +171,21 @@ impl Repository {
         Ok(report)
     }
 
-    fn join_parts(&self, set: SetId, parts: &[SetId]) -> Result<JobReport> {
+    fn join_parts(
+        &self,
+        set: SetId,
+        parts: &[SetId],
+        writer: Option<&SetWriter>,
+    ) -> Result<JobReport> {
         let store = &**self.store();
         for part in parts {
             marker::hold(store, *part, &Holder::Set(set))?;
         }
         let manifests = self.load_parts(parts)?;
-        let mut manifest = Manifest::new(Vec::new(), self.clock().now_ns());
+        let now_ns = self.clock().now_ns();
+        let mut manifest = Manifest::new(Vec::new(), now_ns);
+        manifest.writer =
+            writer.map(|writer| SetWriter { is_private: true, ..writer.beginning(now_ns) });
         for part in &manifests {
             for base in &part.bases {
                 if !manifest.bases.contains(base) {
@@ -217,7 +241,7 @@ impl Repository {
             let all: Vec<&Tables> = std::iter::once(&joined).chain(below).collect();
             name_conflicts(&mut report, &Shape::of(&all, 1)?, &moved, parts);
         }
-        manifest.state = SetState::Published;
+        complete_manifest(&mut manifest);
         manifest.commit(store, set, self.clock().now_ns())?;
         Ok(report)
     }

@@ -17,6 +17,7 @@ use esker_fs::job::{JobId, JobPart, JobReport};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_table::manifest::SetId;
+use esker_table::set_writer::SetWriter;
 use esker_table::tree::Durability;
 
 use crate::gather;
@@ -73,6 +74,8 @@ pub struct SharedJob<T> {
     pub(crate) is_durable: bool,
     parts: Vec<(u32, SetId)>,
     repository: Repository,
+    /// Who joins the parts.
+    writer: Option<SetWriter>,
 }
 
 /// What a rank writes in a job: a part's rank and its session.
@@ -121,6 +124,7 @@ impl<T: Transport> SharedJob<T> {
             is_durable: options.session.tree.durability != Durability::None,
             parts: Vec::new(),
             repository: repository.clone(),
+            writer: options.session.heartbeat.as_ref().map(|heartbeat| heartbeat.writer.clone()),
         };
         job.tell_parts()?;
         if !left.is_empty() {
@@ -190,7 +194,8 @@ impl<T: Transport> SharedJob<T> {
         let mut report = None;
         let mut told = Ok(Vec::new());
         if self.segments.rank() == Rank(0) {
-            told = self.repository.publish_job(&sets, name).map(|joined| {
+            let joined = self.repository.publish_job_as(self.writer.as_ref(), &sets, name);
+            told = joined.map(|joined| {
                 let set = joined.set.0.to_le_bytes().to_vec();
                 report = Some(joined);
                 set

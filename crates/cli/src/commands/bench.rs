@@ -12,12 +12,12 @@ use esker_bench::{
     squash, stat,
 };
 use esker_imd::{Format, Options, Shape as ImdShape};
-use esker_table::tree::TreeOptions;
 use serde::Serialize;
 
 use super::bench_ranks;
 use crate::change::SessionSettings;
 use crate::context::Context;
+use crate::interrupt;
 use crate::location::Location;
 
 /// Measure creates, look-ups, listings, removals and squashes
@@ -169,6 +169,10 @@ impl Query {
 impl Bench {
     /// Measures.
     pub fn run(self, context: &Context) -> Result<()> {
+        self.measure(context).inspect_err(|_| interrupt::give_up_after_failure(context))
+    }
+
+    fn measure(self, context: &Context) -> Result<()> {
         let report = match self.workload {
             Workload::Routing(command) => return command.run(context),
             Workload::Collective(command) => return command.run(context),
@@ -176,13 +180,14 @@ impl Bench {
             Workload::Segment(segment) => return segment.run(context),
             Workload::Create { files, directories, threads, inline, bases, settings } => {
                 let store = context.store_or_new()?;
-                let tree = tree(context, &settings);
-                let tree = TreeOptions { background: tree.background && !inline, ..tree };
-                create(&store, Shape { files, directories, threads }, tree, bases)?
+                let mut options = settings.options(context);
+                options.tree.background &= !inline;
+                create(&store, Shape { files, directories, threads }, options, bases)?
             }
             Workload::Squash { sets, files, directories, threads } => {
                 let store = context.store_or_new()?;
-                squash(&store, sets, Shape { files, directories, threads })?
+                let options = SessionSettings::for_few().options(context);
+                squash(&store, sets, Shape { files, directories, threads }, options)?
             }
             Workload::Stat { operations, absent, query } => {
                 let (threads, cache_bytes) = (query.threads, query.cache_bytes());
@@ -212,16 +217,11 @@ impl Bench {
                 return show(context, &throttled);
             }
             Workload::Remove { threads, settings } => {
-                remove(&context.store()?, threads, tree(context, &settings))?
+                remove(&context.store()?, threads, settings.options(context))?
             }
         };
         show(context, &report)
     }
-}
-
-/// What a session of `settings` gives its tree; a benchmark has the default memory unless told.
-fn tree(context: &Context, settings: &SessionSettings) -> TreeOptions {
-    settings.options(context).tree
 }
 
 /// Gets keys of the directory at `target`, which has what `esker imd write` writes.

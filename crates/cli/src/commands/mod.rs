@@ -122,9 +122,10 @@ impl Command {
                 "what was exported stays, and a file of it may be cut off; remove it, and export again"
             }
             Self::Publish(_) => "nothing was published, and everything is kept; publish it again",
-            Self::Squash(_) | Self::Imd(_) | Self::Segment(_) | Self::Bench(_) => {
+            Self::Squash(_) | Self::Imd(_) | Self::Segment(_) => {
                 "nothing was begun, or all of it was done"
             }
+            Self::Bench(_) => "nothing is left but what `esker names` lists",
             Self::Compact(_) => {
                 "what it shows is as it was; the same command again compacts it, and `esker gc` \
                  frees what was begun"

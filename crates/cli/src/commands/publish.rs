@@ -139,7 +139,8 @@ fn publish_job(context: &Context, job: JobId, name: &str) -> Result<()> {
         return Err(Error::new(Kind::NotFound, what));
     }
     let sets: Vec<_> = parts.iter().map(|part| part.set).collect();
-    let report = repository.publish_job(&sets, name)?;
+    let writer = SessionSettings::for_few().options(context).heartbeat.map(|beat| beat.writer);
+    let report = repository.publish_job_as(writer.as_ref(), &sets, name)?;
     if context.out.is_json() {
         let conflicts: Vec<_> = report.conflicts.iter().map(conflict_object).collect();
         return context.out.json(json!({

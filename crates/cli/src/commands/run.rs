@@ -8,15 +8,17 @@ use esker_base::Result;
 use esker_base::clock::SystemClock;
 use esker_comm::launch::{self, Launch, Outcome};
 
+use crate::change::SessionSettings;
 use crate::context::Context;
-use crate::output;
+use crate::{output, text};
 
 /// Run a program as the ranks of a job, on this machine
 ///
 /// Every rank is told who it is by ESKER_RANK, ESKER_RANKS, ESKER_JOB and ESKER_NODE, and meets the
 /// others through the store; without --store they meet in a directory that is removed afterwards.
 /// Output is passed through; signals are handed on. When a rank fails the others are ended, and the
-/// exit code is that of the rank that failed first.
+/// exit code is that of the rank that failed first. Sessions that commands had begun for themselves as
+/// ranks, and left when they were killed, are given up.
 ///
 /// Programs that use Esker's ranks also run under srun and mpirun, with ESKER_STORE set to a store
 /// that all machines see.
@@ -43,6 +45,9 @@ impl Run {
         let Self { ranks, per_node, command } = self;
         let store = context.given_store().map(str::to_owned);
         let outcome = launch::run(&Launch { command, ranks, per_node, store }, &SystemClock)?;
+        if outcome != Outcome::Success && context.given_store().is_some() {
+            give_up_left(context);
+        }
         match outcome {
             Outcome::Success => {}
             Outcome::Exit(rank, code) => {
@@ -54,5 +59,22 @@ impl Run {
             Outcome::Interrupted(signal) => output::notice(format!("ended by signal {signal}")),
         }
         Ok(ExitCode::from(outcome.exit_code()))
+    }
+}
+
+/// Gives up sessions of ranks that were killed; a failure of the job matters more than one of this.
+fn give_up_left(context: &Context) {
+    let options = SessionSettings::for_few().options(context);
+    let given_up =
+        context.repository().and_then(|repository| repository.give_up_left(None, false, &options));
+    match given_up {
+        Ok(sessions) if sessions.is_empty() => {}
+        Ok(sessions) => {
+            let count = text::counted(sessions.len() as u64, "session");
+            output::notice(format!("gave up {count} whose commands were killed"));
+        }
+        Err(error) => output::notice(format!(
+            "sessions of ranks that were killed could not be given up ({error}); `esker gc` does it"
+        )),
     }
 }

@@ -15,7 +15,7 @@ use esker_shared::{Reads, SLICE_BYTES, SharedOptions};
 use crate::change::SessionSettings;
 use crate::context::{Context, bases_and_name};
 use crate::location::Location;
-use crate::quantity;
+use crate::{interrupt, quantity};
 
 /// Write and read files that all ranks of a job share
 #[derive(Args)]
@@ -33,7 +33,7 @@ impl Segment {
     /// Does it.
     pub fn run(self, context: &Context) -> Result<()> {
         let SegmentCommand::Replay(arguments) = self.command;
-        arguments.run(context)
+        arguments.run(context).inspect_err(|_| interrupt::give_up_after_failure(context))
     }
 }
 

@@ -1,0 +1,96 @@
+//! Gate store: a store whose puts stop when a signal ends the process.
+//!
+//! Sets begin and names change by a put. The thread that gives up what the command has begun closes the
+//! gate first: what is not begun by then never is, and what is can be listed. Other requests go on.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_base::store::{AppendLog, LogInPlace, ObjectInfo, ObjectWriter, SharedStore, Store};
+use esker_base::{Bytes, Result};
+use parking_lot::RwLock;
+
+/// How long the gate waits for puts that are under way: a store may never answer one.
+const PUT_WAIT: Duration = Duration::from_secs(5);
+
+/// Shared by each put while it is under way, exclusive from the signal on.
+static GATE: RwLock<()> = RwLock::new(());
+
+#[derive(Debug)]
+struct GateStore {
+    inner: SharedStore,
+}
+
+/// `store`, with the gate of this process.
+pub fn wrap(inner: SharedStore) -> SharedStore {
+    Arc::new(GateStore { inner })
+}
+
+/// Waits for puts that are under way, and lets no other begin.
+pub fn close() {
+    // It stays closed: the process ends.
+    std::mem::forget(GATE.try_write_for(PUT_WAIT));
+}
+
+impl Store for GateStore {
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let _open = GATE.read();
+        self.inner.put_if_absent(name, bytes)
+    }
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        self.inner.create(name)
+    }
+    fn size(&self, name: &str) -> Result<u64> {
+        self.inner.size(name)
+    }
+    fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
+        self.inner.get(name, bytes_max)
+    }
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.inner.get_range(name, range)
+    }
+    fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.inner.get_ranges(name, ranges)
+    }
+    fn file(&self, name: &str) -> Result<Option<File>> {
+        self.inner.file(name)
+    }
+    fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
+        self.inner.append_log(name)
+    }
+    fn log_in_place(&self, name: &str) -> Result<Option<LogInPlace>> {
+        self.inner.log_in_place(name)
+    }
+    fn open_logs_max(&self) -> usize {
+        self.inner.open_logs_max()
+    }
+    fn sync_log(&self, name: &str) -> Result<()> {
+        self.inner.sync_log(name)
+    }
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.inner.list(prefix)
+    }
+    fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
+        self.inner.list_names(prefix)
+    }
+    fn delete(&self, name: &str) -> Result<()> {
+        self.inner.delete(name)
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+    fn keep_reserve(&self) {
+        self.inner.keep_reserve();
+    }
+    fn release_reserve(&self) -> bool {
+        self.inner.release_reserve()
+    }
+    fn sweep_unfinished(&self, before_ns: u64, dry_run: bool) -> Result<u64> {
+        self.inner.sweep_unfinished(before_ns, dry_run)
+    }
+}
