@@ -343,7 +343,12 @@ fn export(namespace: &Namespace) -> u64 {
     std::fs::create_dir(around.path().join("middle")).expect("a directory");
     std::fs::write(around.path().join("middle/sentinel"), "as it was").expect("a file");
     let tally = Tally::default();
-    let _ = namespace.export(b"/", &target, &ExportOptions { threads: 1 }, &tally);
+    let _ = namespace.export(
+        b"/",
+        &target,
+        &ExportOptions { threads: 1, ..Default::default() },
+        &tally,
+    );
     assert_eq!(names_in(around.path()), ["middle"]);
     let middle = names_in(&around.path().join("middle"));
     assert!(middle.iter().all(|name| name == "sentinel" || name == "target"), "{middle:?}");

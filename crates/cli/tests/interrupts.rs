@@ -238,6 +238,51 @@ fn ranks_of_a_job_that_ends_early_leave_no_session() {
     }
 }
 
+/// Names beside the store that an export has left.
+fn partial_exports(esker: &Esker) -> Vec<String> {
+    let entries = std::fs::read_dir(esker.path("")).expect("a directory");
+    entries
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("out"))
+        .collect()
+}
+
+/// Symptom: an export that was interrupted left part of a tree, and a file cut off, under the name that
+/// was asked for; it could not go on, and was refused until somebody removed that.
+/// Cause: it wrote where the tree was to be in the end.
+/// Fix: it writes beside that, and renames what is complete; --resume goes on.
+#[test]
+fn an_export_is_complete_or_absent_and_goes_on() {
+    let esker = Esker::new();
+    let large = "x".repeat(300_000);
+    esker.publish("base", &[("a", "1"), ("d/b", &large), ("d/c", &large)]);
+    let mut were_partial = 0;
+    for signal in [INT, KILL, HUP] {
+        let export = ["export", "base", "out", "--threads", "1"];
+        at_every_request(&esker, signal, 1, &export, |said| {
+            let left = partial_exports(&esker);
+            assert!(left.iter().all(|name| name.starts_with("out.esker-partial-")), "{left:?}");
+            if let [name] = &left[..] {
+                were_partial += 1;
+                let advice = [name, "out is as it was", "--resume", "rm -r"];
+                let is_told = advice.iter().all(|words| said.contains(words));
+                assert_eq!(is_told, signal != KILL, "{said}");
+                assert!(esker.fails(4, export).contains("--resume"));
+            }
+            esker.ok([&export[..], &["--resume"]].concat());
+            assert_eq!(partial_exports(&esker), ["out"]);
+            for (path, content) in [("a", "1"), ("d/b", &large), ("d/c", &large)] {
+                let read = std::fs::read_to_string(esker.path("out").join(path));
+                assert_eq!(read.expect("exported"), content);
+            }
+            std::fs::remove_dir_all(esker.path("out")).expect("removed");
+        });
+        assert_eq!(partial_exports(&esker), ["out"]);
+        std::fs::remove_dir_all(esker.path("out")).expect("removed");
+    }
+    assert!(were_partial >= 3, "only {were_partial} times");
+}
+
 /// Two dumps of one record each, of steps 5 and 6: a header with the step, then key and value.
 fn dumps(esker: &Esker) {
     for step in [5_u64, 6] {

@@ -62,7 +62,7 @@ fn file(name: &[u8]) -> RowBuffer {
 
 fn export(namespace: &Namespace, target: &Path) -> Tally {
     let tally = Tally::default();
-    let options = ExportOptions { threads: 1 };
+    let options = ExportOptions { threads: 1, ..Default::default() };
     namespace.export(b"/", target, &options, &tally).expect("a target that is free");
     tally
 }
@@ -191,7 +191,9 @@ fn check_export_beside_planting(rights: u32) {
         fs::create_dir(outside.join("below")).expect("mkdir");
         fs::set_permissions(&outside, Permissions::from_mode(rights)).expect("chmod");
         let before = fs::metadata(&outside).expect("stat");
-        let (to, from) = (outside.clone(), target.clone());
+        let to = outside.clone();
+        let shown = Repository::new(inner.clone()).open(&[set], Identity::of_process());
+        let from = shown.expect("open").export_partial_path(b"/", &target);
         let planting = Box::new(move || {
             if from.exists() {
                 plant(&from, &to);
@@ -201,7 +203,8 @@ fn check_export_beside_planting(rights: u32) {
         let repository =
             Repository::with(store.clone(), 0, Arc::new(esker_base::clock::SystemClock));
         let namespace = repository.open(&[set], Identity::of_process()).expect("open");
-        let _ = namespace.export(b"/", &target, &ExportOptions { threads: 1 }, &Tally::default());
+        let options = ExportOptions { threads: 1, ..Default::default() };
+        let _ = namespace.export(b"/", &target, &options, &Tally::default());
         assert_eq!(names_in(&outside), ["below"], "at request {requests}");
         assert!(names_in(&outside.join("below")).is_empty(), "at request {requests}");
         let after = fs::metadata(&outside).expect("stat");

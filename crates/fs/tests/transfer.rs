@@ -43,7 +43,8 @@ fn threads_import_and_export_the_same() {
         assert_eq!((counts.bytes, counts.problems), (40 * 19_000, 0));
         let out = real.path().join(format!("out-{threads}"));
         let tally = Tally::default();
-        session.export(b"/", &out, &ExportOptions { threads }, &tally).expect("export");
+        let options = ExportOptions { threads, ..Default::default() };
+        session.export(b"/", &out, &options, &tally).expect("export");
         assert_eq!(tally.counts(), counts);
         let seven = fs::metadata(out.join("3/seven")).expect("there");
         assert_eq!(seven.ino(), fs::metadata(out.join("3/below/7")).expect("there").ino());
@@ -117,4 +118,105 @@ fn an_export_needs_a_free_place() {
     fs::create_dir(real.path().join("empty")).expect("mkdir");
     export(b"/", "empty").expect("an empty directory will do");
     assert!(real.path().join("empty/f").exists());
+}
+
+/// A session with three directories of files, of which one is a file with two names, and one closed
+/// directory.
+fn session_to_export() -> Session {
+    let session = begin(Identity::of_process());
+    let root = session.root().clone();
+    for number in 0..3_u8 {
+        session.mkdir(&root, &[b'a' + number], 0o755).expect("mkdir");
+        let dir = session.dir([b'/', b'a' + number]).expect("dir");
+        for file in 0..4_u8 {
+            session.create(&dir, &[b'0' + file], 0o640).expect("create");
+        }
+    }
+    session
+}
+
+/// Names in `path`, in order.
+fn names_in(path: &std::path::Path) -> Vec<String> {
+    let entries = fs::read_dir(path).expect("a directory");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Symptom: an export into a directory that had files was refused without a way to replace them, and
+/// one that was interrupted left part of a tree under its final name.
+/// Cause: files were written where they were to be in the end.
+/// Fix: they are written beside that, and renamed.
+#[test]
+fn an_export_replaces_what_is_there_in_one_step() {
+    let real = tempfile::tempdir().expect("a directory");
+    let session = session_to_export();
+    let target = real.path().join("out");
+    fs::create_dir(&target).expect("mkdir");
+    fs::write(target.join("old"), "old").expect("a file");
+    // Who has the old tree open goes on with it.
+    let old = fs::File::open(&target).expect("open");
+    let export = |start: &[u8], overwrite| {
+        let options = ExportOptions { overwrite, ..Default::default() };
+        session.export(start, &target, &options, &Tally::default())
+    };
+    let refused = export(b"/", false).expect_err("not empty");
+    assert_eq!(refused.kind(), Kind::NotEmpty);
+    assert!(refused.to_string().contains("--overwrite"), "{refused}");
+    export(b"/", true).expect("replaced");
+    assert_eq!(names_in(&target), ["a", "b", "c"]);
+    assert_eq!(names_in(real.path()), ["out"]);
+    assert_ne!(old.metadata().expect("stat").ino(), fs::metadata(&target).expect("stat").ino());
+    // A file takes no directory's place, nor the other way round.
+    assert_eq!(export(b"/a/0", true).expect_err("a directory").kind(), Kind::Exists);
+    fs::remove_dir_all(&target).expect("removed");
+    fs::write(&target, "old").expect("a file");
+    assert_eq!(export(b"/", true).expect_err("a file").kind(), Kind::Exists);
+    assert_eq!(export(b"/a/0", false).expect_err("a file").kind(), Kind::Exists);
+    export(b"/a/0", true).expect("replaced");
+    assert_eq!(fs::read(&target).expect("readable"), b"");
+    assert_eq!(names_in(real.path()), ["out"]);
+}
+
+/// What an interrupted export has written to its end is not written again, whatever attributes it has
+/// by now; the rest is written anew.
+#[test]
+fn an_export_goes_on_where_it_was_interrupted() {
+    let real = tempfile::tempdir().expect("a directory");
+    let session = session_to_export();
+    let target = real.path().join("out");
+    let partial = session.export_partial_path(b"/", &target);
+    assert_ne!(partial, session.export_partial_path(b"/a", &target));
+    let export = |resume| {
+        let options = ExportOptions { resume, ..Default::default() };
+        session.export(b"/", &target, &options, &Tally::default())
+    };
+    export(false).expect("export");
+    // As if it had ended early: a closed directory, a file cut off, one missing.
+    fs::rename(&target, &partial).expect("rename");
+    let cut = fs::File::create(partial.join("a/1")).expect("a file");
+    drop(cut);
+    fs::remove_file(partial.join("b/2")).expect("removed");
+    let kept = fs::metadata(partial.join("a/0")).expect("stat");
+    fs::set_permissions(partial.join("a"), Permissions::from_mode(0)).expect("mode");
+    let refused = export(false).expect_err("interrupted before");
+    assert_eq!(refused.kind(), Kind::Exists);
+    assert!(refused.to_string().contains("--resume"), "{refused}");
+    // While another process is at it.
+    let other = fs::File::open(&partial).expect("open");
+    rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).expect("lock");
+    assert_eq!(export(true).expect_err("locked").kind(), Kind::Conflict);
+    drop(other);
+    export(true).expect("export");
+    assert_eq!(names_in(real.path()), ["out"]);
+    assert_eq!(names_in(&target.join("b")), ["0", "1", "2", "3"]);
+    let mode = |name: &str| fs::metadata(target.join(name)).expect("stat").mode() & 0o7777;
+    assert_eq!((mode("a"), mode("a/1")), (0o755, 0o640));
+    let (is, was) = (fs::metadata(target.join("a/0")).expect("stat"), kept);
+    assert_eq!((is.ino(), is.mtime_nsec()), (was.ino(), was.mtime_nsec()));
+    let of_session = session.stat("/a/1", Follow::No).expect("stat").mtime_ns;
+    let of_copy = fs::metadata(target.join("a/1")).expect("stat");
+    assert_eq!(of_copy.mtime() as u64 * 1_000_000_000 + of_copy.mtime_nsec() as u64, of_session);
 }

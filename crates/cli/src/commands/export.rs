@@ -1,16 +1,17 @@
 //! `esker export`: a tree becomes real files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use esker_base::Result;
+use esker_base::{Error, Kind, Result};
 use esker_fs::export::ExportOptions;
 use esker_fs::tally::Tally;
 
 use crate::commands::transfer;
 use crate::context::Context;
+use crate::interrupt;
 use crate::location::Location;
 use crate::progress;
 
@@ -18,19 +19,29 @@ use crate::progress;
 ///
 /// The opposite of import: everything that was imported comes back, hard links and times too.
 /// Owners are kept for the superuser only. The content of each file is checked against its
-/// checksum. A single file is written to DIR itself.
+/// checksum. A single file is written to DEST itself.
+///
+/// All is written to DEST.esker-partial-DIGEST beside DEST, which becomes DEST once it is complete.
+/// What an interrupted export has written stays there: the same command with --resume goes on with it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker export headers:/ /tmp/headers
+  esker export --resume headers:/ /tmp/headers
   esker export climate-7:/runs/7/out.nc ./out.nc")]
 pub struct Export {
     /// What to export
     #[arg(value_name = "NAME[:/path]", value_parser = Location::parser())]
     source: Location,
-    /// Where to; must be new or an empty directory
-    #[arg(value_name = "DIR")]
+    /// Where to; must be new or an empty directory, unless --overwrite is given
+    #[arg(value_name = "DEST")]
     target: PathBuf,
+    /// Replace DEST once the export is complete: a directory with all that is in it, or a file
+    #[arg(long)]
+    overwrite: bool,
+    /// Go on with an interrupted export of the same to DEST, if there is one
+    #[arg(long)]
+    resume: bool,
     /// Threads that write files
     #[arg(long, default_value_t = 4, value_name = "N")]
     threads: usize,
@@ -42,13 +53,33 @@ impl Export {
         let repository = context.repository()?;
         let view = context.view(&repository, &self.source.stack)?;
         let tally = Arc::new(Tally::default());
-        let options = ExportOptions { threads: self.threads };
+        let Self { threads, overwrite, resume, .. } = self;
+        let options = ExportOptions { threads, overwrite, resume };
+        let partial = view.export_partial_path(&self.source.path, &self.target);
+        interrupt::advise(self.advice(&partial));
         let (done, seconds) = context.timed(|| {
             progress::watch("export:", &tally, || {
                 view.export(&self.source.path, &self.target, &options, &tally)
             })
         });
-        done?;
+        let is_refused = |error: &Error| {
+            matches!(error.kind(), Kind::Exists | Kind::NotEmpty | Kind::Conflict | Kind::Invalid)
+        };
+        done.map_err(|error| {
+            if is_refused(&error) || std::fs::symlink_metadata(&partial).is_err() {
+                return error;
+            }
+            error.within(self.advice(&partial))
+        })?;
         transfer::report(context, "exported", &tally, seconds)
+    }
+
+    /// What an export that ends early leaves, and how to go on.
+    fn advice(&self, partial: &Path) -> String {
+        let (target, partial) = (self.target.display(), partial.display());
+        format!(
+            "{target} is as it was, and {partial} has what was exported so far: `esker export \
+             --resume` with the same arguments goes on with it, `rm -r {partial}` removes it"
+        )
     }
 }

@@ -118,9 +118,7 @@ impl Command {
                 "a session keeps what was done in it, and with --as nothing was published; the same \
                  command again does the rest"
             }
-            Self::Export(_) => {
-                "what was exported stays, and a file of it may be cut off; remove it, and export again"
-            }
+            Self::Export(_) => "nothing was exported yet; export it again",
             Self::Publish(_) => "nothing was published, and everything is kept; publish it again",
             Self::Squash(_) | Self::Imd(_) | Self::Segment(_) => {
                 "nothing was begun, or all of it was done"

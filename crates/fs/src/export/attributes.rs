@@ -102,6 +102,15 @@ pub(super) fn give(handle: FileHandle, inode: &Inode, identity: &Identity) -> Re
     xattrs.map(|attributes| Dropped { owner: !is_owner_kept, attributes })
 }
 
+/// Makes a directory that may have its final attributes one of the user of the process alone.
+pub(super) fn take_back(handle: FileHandle) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        let done = handle.set_owner(Some(Uid::ROOT), None);
+        done.map_err(|error| failure(error, "set its owner"))?;
+    }
+    handle.set_mode(Mode::RWXU).map_err(|error| failure(error, "set its mode"))
+}
+
 /// Whether the file has the owner and group of `inode`.
 fn give_owner(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result<bool> {
     let (uid, gid) = (Uid::from_raw(inode.uid), Gid::from_raw(inode.gid));
@@ -132,7 +141,7 @@ fn give_xattrs(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result
     Ok(dropped)
 }
 
-fn timespec(ns: u64) -> Timespec {
+pub(super) fn timespec(ns: u64) -> Timespec {
     let seconds = i64::try_from(ns / NS_PER_SECOND).expect("a part of 64 bits fits 63");
     Timespec { tv_sec: seconds, tv_nsec: (ns % NS_PER_SECOND).cast_signed() }
 }

@@ -7,17 +7,18 @@
 //! and must be the one that was made.
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::attributes::failure;
-use crate::inode::Inode;
+use super::attributes::{self, FileHandle, failure};
+use super::partial;
+use crate::inode::{FileKind, Inode};
 
 /// Opens what has a name itself, whoever has put it there.
 const NO_FOLLOW: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
@@ -43,49 +44,33 @@ pub(super) struct Destination {
     top: DirHandle,
     target: PathBuf,
     target_name: Vec<u8>,
+    is_resumed: bool,
     made: Vec<MadeDirectory>,
     /// The directories that the walk is in, outermost first.
     entered: Vec<usize>,
     /// The directory that was used last.
     current: (MadeIndex, DirHandle),
+    /// The outermost directory, which is locked while this process exports to it.
+    lock: Option<DirHandle>,
 }
 
 impl Destination {
-    /// The destination of an export to `target`, whose parent exists.
-    pub(super) fn new(target: &Path) -> Result<Self> {
-        // What has no name, such as `.`, is an existing directory.
-        let (parent, name) = match target.file_name() {
-            Some(name) => (target.parent().unwrap_or(Path::new("")), name),
-            None => (target, OsStr::new(".")),
-        };
-        let parent = if parent == Path::new("") { Path::new(".") } else { parent };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let top = rustix::fs::open(parent, flags, Mode::empty())
-            .map_err(|error| Error::io(error.into(), format!("open {}", parent.display())))?;
-        let top = Arc::new(top);
-        Ok(Self {
+    /// The destination of an export to `target`, which is written as `name` in `top` first. With
+    /// `is_resumed` what is there already is gone on with.
+    pub(super) fn new(top: DirHandle, target: &Path, name: &[u8], is_resumed: bool) -> Self {
+        Self {
             current: (None, top.clone()),
             top,
             target: target.to_owned(),
-            target_name: name.as_bytes().to_vec(),
+            target_name: name.to_vec(),
+            is_resumed,
             made: Vec::new(),
             entered: Vec::new(),
-        })
-    }
-
-    /// Fails unless the target is free to become the export of a directory, or of a file.
-    pub(super) fn check_free(&self, is_directory: bool) -> Result<()> {
-        let shown = self.target.display();
-        let stat = rustix::fs::statat(&self.top, &*self.target_name, AtFlags::SYMLINK_NOFOLLOW);
-        match stat {
-            Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(Error::io(error.into(), shown.to_string())),
-            Ok(stat) if type_of(&stat) == FileType::Directory && is_directory => Ok(()),
-            Ok(_) => Err(Error::new(Kind::Exists, format!("{shown} exists; give a new name"))),
+            lock: None,
         }
     }
 
-    /// The name of an entry at `depth` below the target; that of the target itself was given.
+    /// The name of an entry at `depth` below the target, as it is written.
     pub(super) fn name_of<'a>(&'a self, depth: usize, name: &'a [u8]) -> &'a [u8] {
         if depth == 0 { &self.target_name } else { name }
     }
@@ -103,28 +88,32 @@ impl Destination {
         Ok(self.current.1.clone())
     }
 
-    /// Makes the directory `name` in that which the walk is in, and enters it. The target may be
-    /// there already, if it is empty.
+    /// Makes the directory `name` in that which the walk is in, and enters it. A resumed export takes
+    /// the one that is there.
     pub(super) fn make(&mut self, name: &[u8], inode: &Inode) -> Result<()> {
         let parent = self.innermost();
         let parent_handle = self.handle(parent)?;
-        let made = rustix::fs::mkdirat(&parent_handle, name, Mode::RWXU);
-        let is_target = self.made.is_empty();
-        if made != Err(Errno::EXIST) || !is_target {
-            made.map_err(|error| failure(error, "make directory"))?;
-        }
-        let handle = open_directory(&parent_handle, name)?;
+        let handle = match rustix::fs::mkdirat(&parent_handle, name, Mode::RWXU) {
+            Err(Errno::EXIST) if self.is_resumed => retake_directory(&parent_handle, name)?,
+            made => {
+                made.map_err(|error| failure(error, "make directory"))?;
+                open_directory(&parent_handle, name)?
+            }
+        };
         let stat = rustix::fs::fstat(&handle).map_err(|error| failure(error, "stat"))?;
-        if made.is_err() {
-            check_empty(&handle)?;
-        } else if stat.st_mode & 0o077 != 0 {
+        if stat.st_mode & 0o077 != 0 {
             return Err(replaced());
         }
         let file = (stat.st_dev, stat.st_ino);
         self.made.push(MadeDirectory { parent, name: name.to_vec(), file, inode: inode.clone() });
         let index = self.made.len() - 1;
         self.entered.push(index);
-        self.current = (Some(index), Arc::new(handle));
+        let handle = Arc::new(handle);
+        if self.lock.is_none() {
+            partial::lock(&handle)?;
+            self.lock = Some(handle.clone());
+        }
+        self.current = (Some(index), handle);
         Ok(())
     }
 
@@ -182,24 +171,46 @@ impl Destination {
     }
 }
 
-fn check_empty(handle: &OwnedFd) -> Result<()> {
-    let failed = |error| failure(error, "list");
-    for entry in Dir::read_from(handle).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name().to_bytes().to_vec();
-        if name != b"." && name != b".." {
-            let what = "not empty; export to a new or empty directory";
-            return Err(Error::new(Kind::NotEmpty, what));
-        }
-    }
-    Ok(())
-}
-
 fn open_directory(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | NO_FOLLOW;
     match rustix::fs::openat(parent, name, flags, Mode::empty()) {
         Err(Errno::LOOP | Errno::NOTDIR | Errno::NOENT) => Err(replaced()),
         opened => opened.map_err(|error| failure(error, "open")),
     }
+}
+
+/// Opens a directory of an interrupted export, which may have its final attributes already, and
+/// makes it one that only this process's user can change.
+fn retake_directory(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | NO_FOLLOW;
+    let handle = match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+        Err(Errno::LOOP | Errno::NOTDIR | Errno::NOENT) => return Err(replaced()),
+        opened => opened.map_err(|error| failure(error, "open"))?,
+    };
+    attributes::take_back(FileHandle::Path(handle.as_fd()))?;
+    open_directory(&handle, b".")
+}
+
+/// Whether `name` in `dir` is a regular file that an interrupted export wrote to its end: files get
+/// their times last. Then its handle (`O_PATH`); anything else but a directory is removed.
+pub(super) fn complete_file(dir: &OwnedFd, name: &[u8], inode: &Inode) -> Result<Option<OwnedFd>> {
+    let handle = match rustix::fs::openat(dir, name, OFlags::PATH | NO_FOLLOW, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        opened => opened.map_err(|error| failure(error, "open"))?,
+    };
+    let stat = rustix::fs::fstat(&handle).map_err(|error| failure(error, "stat"))?;
+    let mtime = attributes::timespec(inode.mtime_ns);
+    let is_complete = inode.kind() == Some(FileKind::File)
+        && type_of(&stat) == FileType::RegularFile
+        && u64::try_from(stat.st_size) == Ok(inode.size)
+        && (stat.st_mtime, i64::try_from(stat.st_mtime_nsec)) == (mtime.tv_sec, Ok(mtime.tv_nsec))
+        // A further name would be of a file that was there before.
+        && u64::from(inode.nlink) >= stat.st_nlink;
+    if is_complete {
+        return Ok(Some(handle));
+    }
+    rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(|error| failure(error, "remove"))?;
+    Ok(None)
 }
 
 /// Makes the regular file `name` in `dir`, open for writing.
@@ -222,7 +233,7 @@ pub(super) fn handle_of(dir: &OwnedFd, name: &[u8], kind: FileType) -> Result<Ow
     Ok(handle)
 }
 
-fn type_of(stat: &Stat) -> FileType {
+pub(super) fn type_of(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 

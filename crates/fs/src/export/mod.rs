@@ -5,27 +5,34 @@
 //! surely there; directories get their mode and times at the very end, since entries need and
 //! change them. The content of every file is checked against its checksum. What cannot be written
 //! is left out and becomes a problem of the tally; a full disk or a store that fails ends all.
+//! All is written under a name of its own beside the target (`partial`), which a rename makes the
+//! target at the end. If the export ends before, the same export goes on with what is there.
 //! Invariant: nothing is written outside the target, whatever the store says and whoever else can
 //! write to the target: listings refuse names that no file can have, and `destination` works by
 //! handles.
 
 mod attributes;
 mod destination;
+mod partial;
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use esker_base::{Error, Kind, Result};
+use esker_table::tree::Tree;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode};
+use xxhash_rust::xxh3::Xxh3Default;
 
 use self::attributes::{FileHandle, failure};
 use self::destination::{Destination, DirHandle, MadeIndex};
+use self::partial::Partial;
 use crate::inode::{FileKind, Inode};
 use crate::namespace::{Follow, Namespace};
 use crate::tally::Tally;
@@ -42,11 +49,17 @@ const HOLE_BYTES: usize = 64 << 10;
 pub struct ExportOptions {
     /// Threads that write files.
     pub threads: usize,
+    /// Whether what is at the target is replaced: a directory by a directory, anything else by
+    /// anything else.
+    pub overwrite: bool,
+    /// Whether the export goes on with what it had written when it was interrupted, if it was. Files
+    /// whose size and time are right are not written again.
+    pub resume: bool,
 }
 
 impl Default for ExportOptions {
     fn default() -> Self {
-        Self { threads: 4 }
+        Self { threads: 4, overwrite: false, resume: false }
     }
 }
 
@@ -61,6 +74,9 @@ struct Job {
 struct Export<'a> {
     namespace: &'a Namespace,
     tally: &'a Tally,
+    is_resumed: bool,
+    /// Files and directories that the store did not give.
+    unavailable: AtomicU64,
     /// Guards the error that ends the export.
     failure: Mutex<Option<Error>>,
 }
@@ -76,16 +92,20 @@ struct LinkedNames {
 }
 
 impl Namespace {
-    /// Writes what is at `start`, with all that is in it, to `target`, which does not exist or is
-    /// an empty directory. What could not be exported is in `tally`.
+    /// Writes what is at `start`, with all that is in it, beside `target`, at
+    /// [`Namespace::export_partial_path`], and renames it to `target` once it is complete but for the
+    /// problems in `tally`. Unless `options` say otherwise `target` does not exist or is an empty
+    /// directory. An export that fails keeps what it has written.
     ///
     /// Owners are kept for the superuser only, and set-id bits only with their owner; `tally` counts
     /// the files of others. Holes become holes. Nothing is synced.
     /// Cost: a listing of each directory, and the reads of every file that is not in its inode.
     ///
     /// # Errors
-    /// As [`Namespace::find`] for `start`; `NotEmpty` or `Exists` for `target`; `NoSpace`,
-    /// `ReadOnly`, `Unavailable` when either side fails for good.
+    /// As [`Namespace::find`] for `start`; `NotEmpty`, `Exists` or `Invalid` for `target`; `Exists` if
+    /// an earlier export was interrupted and `options` do not say what becomes of it; `Conflict` if
+    /// another process exports the same to `target`; `NoSpace`, `ReadOnly`, `Unavailable` when
+    /// either side fails for good.
     pub fn export(
         &self,
         start: &[u8],
@@ -94,30 +114,88 @@ impl Namespace {
         tally: &Tally,
     ) -> Result<()> {
         let found = self.find(start, Follow::Yes)?;
-        let mut destination = Destination::new(target)?;
-        destination.check_free(found.inode.is_directory())?;
-        let export = Export { namespace: self, tally, failure: Mutex::default() };
-        let (sender, receiver) = sync_channel(JOBS_MAX);
-        let receiver = Mutex::new(receiver);
-        let mut linked = LinkedNames::default();
-        let walked = std::thread::scope(|scope| {
-            for _ in 0..options.threads.max(1) {
-                scope.spawn(|| export.work(&receiver));
-            }
-            // The threads end when the sender is gone.
-            let sender = sender;
-            export.walk(start, &mut destination, &sender, &mut linked)
-        });
-        if let Some(error) = export.failure.lock().take() {
-            return Err(error);
+        let &ExportOptions { overwrite, resume, .. } = options;
+        let digest = self.export_digest(start);
+        let is_directory = found.inode.is_directory();
+        let partial = Partial::new(target, digest, is_directory, overwrite, resume)?;
+        let mut destination =
+            Destination::new(partial.top.clone(), target, partial.partial_name(), resume);
+        let export = Export {
+            namespace: self,
+            tally,
+            is_resumed: resume,
+            unavailable: AtomicU64::new(0),
+            failure: Mutex::default(),
+        };
+        export.write_all(start, &mut destination, options.threads)?;
+        export.check_available()?;
+        if let Err(error) = partial.install()? {
+            tally.problem(target.as_os_str().as_bytes(), error);
         }
-        walked?;
-        export.link(&mut destination, linked)?;
-        export.finish_directories(&mut destination)
+        Ok(())
+    }
+
+    /// Where an export of `start` to `target` is written until it is complete.
+    #[must_use]
+    pub fn export_partial_path(&self, start: &[u8], target: &Path) -> PathBuf {
+        partial::path(target, self.export_digest(start))
+    }
+
+    /// Tells exports of different snapshots and paths apart.
+    fn export_digest(&self, start: &[u8]) -> u32 {
+        let mut hasher = Xxh3Default::new();
+        let sets = self.layers().writer().map(Tree::set).into_iter();
+        for set in sets.chain(self.layers().bases().iter().map(|base| base.set)) {
+            hasher.update(&set.0.to_le_bytes());
+        }
+        for component in start.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+            hasher.update(b"/");
+            hasher.update(component);
+        }
+        hasher.digest() as u32
     }
 }
 
 impl Export<'_> {
+    fn write_all(&self, start: &[u8], destination: &mut Destination, threads: usize) -> Result<()> {
+        let (sender, receiver) = sync_channel(JOBS_MAX);
+        let receiver = Mutex::new(receiver);
+        let mut linked = LinkedNames::default();
+        let walked = std::thread::scope(|scope| {
+            for _ in 0..threads.max(1) {
+                scope.spawn(|| self.work(&receiver));
+            }
+            // The threads end when the sender is gone.
+            let sender = sender;
+            self.walk(start, destination, &sender, &mut linked)
+        });
+        if let Some(error) = self.failure.lock().take() {
+            return Err(error);
+        }
+        walked?;
+        self.link(destination, linked)?;
+        self.finish_directories(destination)
+    }
+
+    /// Fails if there is something that another try may export.
+    fn check_available(&self) -> Result<()> {
+        match self.unavailable.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            count => {
+                let what = format!(
+                    "the store did not give all of the tree ({count} of its files or directories)"
+                );
+                Err(Error::new(Kind::Unavailable, what))
+            }
+        }
+    }
+
+    fn count_unavailable(&self, error: &Error) {
+        if error.kind() == Kind::Unavailable {
+            self.unavailable.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn walk(
         &self,
         start: &[u8],
@@ -139,6 +217,7 @@ impl Export<'_> {
                     Ok(Next::Into)
                 }
                 Step::Unreadable(visit, error) => {
+                    self.count_unavailable(&error);
                     self.tally.problem(visit.path, error);
                     Ok(Next::Into)
                 }
@@ -229,6 +308,10 @@ impl Export<'_> {
     fn file(&self, job: &Job) -> Result<()> {
         let kind = match job.inode.kind().expect("a walk shows what names stand for") {
             FileKind::File => {
+                if let Some(file) = self.earlier(job)? {
+                    self.tally.file();
+                    return self.give(FileHandle::Path(file.as_fd()), &job.inode);
+                }
                 let file = self.content(job)?;
                 self.tally.file();
                 return self.give(FileHandle::Open(file.as_fd()), &job.inode);
@@ -244,6 +327,7 @@ impl Export<'_> {
             }
             FileKind::Directory => unreachable!("the walk makes directories"),
         };
+        self.earlier(job)?;
         let (dir, name) = (&*job.dir, &*job.name);
         if kind == FileType::Symlink {
             rustix::fs::symlinkat(&*job.inode.content, dir, name)
@@ -261,6 +345,14 @@ impl Export<'_> {
         self.give(FileHandle::Path(handle.as_fd()), &job.inode)
     }
 
+    /// The file, if the export that this one goes on with has written all of it.
+    fn earlier(&self, job: &Job) -> Result<Option<OwnedFd>> {
+        if !self.is_resumed {
+            return Ok(None);
+        }
+        destination::complete_file(&job.dir, &job.name, &job.inode)
+    }
+
     /// Makes a regular file with its content.
     fn content(&self, job: &Job) -> Result<OwnedFd> {
         let file = File::from(destination::create(&job.dir, &job.name)?);
@@ -272,8 +364,8 @@ impl Export<'_> {
     }
 
     fn write(&self, file: &File, inode: &Inode) -> Result<()> {
-        let mut written_end = 0;
-        self.namespace.read_stored(inode, &mut |offset, bytes| {
+        let (mut written_end, mut is_local) = (0, false);
+        let read = self.namespace.read_stored(inode, &mut |offset, bytes| {
             self.tally.bytes(bytes.len());
             let (mut at, mut rest) = (offset, bytes);
             while !rest.is_empty() {
@@ -281,14 +373,23 @@ impl Export<'_> {
                 let (piece, tail) = rest.split_at(rest.len().min(to_boundary));
                 let is_hole = piece.len() == HOLE_BYTES && piece.iter().all(|&byte| byte == 0);
                 if !is_hole {
-                    file.write_all_at(piece, at).map_err(|error| failure(error, "write"))?;
+                    file.write_all_at(piece, at).map_err(|error| {
+                        is_local = true;
+                        failure(error, "write")
+                    })?;
                     written_end = at + piece.len() as u64;
                 }
                 at += piece.len() as u64;
                 rest = tail;
             }
             Ok(())
-        })?;
+        });
+        if let Err(error) = read {
+            if !is_local {
+                self.count_unavailable(&error);
+            }
+            return Err(error);
+        }
         if written_end < inode.size {
             file.set_len(inode.size).map_err(|error| failure(error, "set its size"))?;
         }
@@ -311,6 +412,9 @@ impl Export<'_> {
             let mut link = || -> Result<()> {
                 let first = destination.handle(*first_parent)?;
                 let dir = destination.handle(parent)?;
+                if self.is_resumed {
+                    let _ = rustix::fs::unlinkat(&dir, &*name, AtFlags::empty());
+                }
                 // Without `SYMLINK_FOLLOW` a symbolic link is linked itself.
                 rustix::fs::linkat(&first, &**first_name, &dir, &*name, AtFlags::empty())
                     .map_err(|error| failure(error, "link"))

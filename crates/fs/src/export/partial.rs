@@ -1,0 +1,303 @@
+//! Partial: the name beside its destination under which an export is written until it is complete.
+//!
+//! The name says which destination it belongs to, and has a digest of what is exported: a resumed
+//! export finds only what was begun from the same snapshot and path, whose files are the same where
+//! size and time are. One rename makes a complete export the destination. What it replaces gets
+//! a third name before it is removed, so a process that is killed at any moment leaves a
+//! destination that is whole, and names that say what they are: `NAME.esker-partial-DIGEST` is to be
+//! resumed or removed, `NAME.esker-replaced-DIGEST` to be removed.
+//! All three names are in one directory, which is reached by its handle.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_base::{Error, Kind, Result};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+
+use super::attributes::failure;
+use super::destination::{DirHandle, type_of};
+
+/// The longest name of a file.
+const NAME_BYTES_MAX: usize = 255;
+const PARTIAL: &str = "partial";
+const REPLACED: &str = "replaced";
+
+/// What has the name of the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Present {
+    /// Nothing.
+    Nothing,
+    /// An empty directory, which a directory takes the place of.
+    EmptyDirectory,
+    /// What the export replaces, which is a directory or not as the export is.
+    Replaceable,
+}
+
+/// Where an export is written, and where it goes.
+pub(super) struct Partial {
+    /// The directory of all names.
+    pub(super) top: DirHandle,
+    target: PathBuf,
+    name: Vec<u8>,
+    partial_name: Vec<u8>,
+    replaced_name: Vec<u8>,
+    present: Present,
+    is_directory: bool,
+}
+
+/// The path at which an export to `target` is written until it is complete.
+pub(super) fn path(target: &Path, digest: u32) -> PathBuf {
+    let name = target.file_name().unwrap_or_default();
+    target.with_file_name(OsStr::from_bytes(&side_name(name.as_bytes(), PARTIAL, digest)))
+}
+
+/// `name`, cut off if need be, with a suffix that says what it is.
+fn side_name(name: &[u8], what: &str, digest: u32) -> Vec<u8> {
+    let suffix = format!(".esker-{what}-{digest:08x}");
+    let kept = name.len().min(NAME_BYTES_MAX - suffix.len());
+    [&name[..kept], suffix.as_bytes()].concat()
+}
+
+impl Partial {
+    /// The names of an export to `target`, whose parent exists.
+    ///
+    /// # Errors
+    /// `Exists`, `NotEmpty` if the target is not free and `overwrites` is not given, or what was
+    /// exported before is there and `resumes` is not given; `Exists` if a directory would replace
+    /// something else, or the other way round; `Invalid` for a target that has no name or is
+    /// a mount point.
+    pub(super) fn new(
+        target: &Path,
+        digest: u32,
+        is_directory: bool,
+        overwrites: bool,
+        resumes: bool,
+    ) -> Result<Self> {
+        let Some(name) = target.file_name() else {
+            let what = format!(
+                "{}: an export is written beside its destination and then renamed; give a new name \
+                 in this directory, as in ./NAME",
+                target.display()
+            );
+            return Err(Error::new(Kind::Invalid, what));
+        };
+        let name = name.as_bytes();
+        let parent = target.parent().filter(|parent| *parent != Path::new(""));
+        let parent = parent.unwrap_or(Path::new("."));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = rustix::fs::open(parent, flags, Mode::empty())
+            .map_err(|error| Error::io(error.into(), format!("open {}", parent.display())))?;
+        let mut partial = Self {
+            top: Arc::new(top),
+            target: target.to_owned(),
+            name: name.to_vec(),
+            partial_name: side_name(name, PARTIAL, digest),
+            replaced_name: side_name(name, REPLACED, digest),
+            present: Present::Nothing,
+            is_directory,
+        };
+        partial.present = partial.look_at_target(overwrites)?;
+        if !resumes && partial.type_at(&partial.partial_name)?.is_some() {
+            let path = path(target, digest);
+            let shown = path.display();
+            let what = format!(
+                "{shown} is what an earlier export of the same to this place has done: go on with it \
+                 by --resume, or remove it by `rm -r {shown}`"
+            );
+            return Err(Error::new(Kind::Exists, what));
+        }
+        Ok(partial)
+    }
+
+    /// The name under which the export is written.
+    pub(super) fn partial_name(&self) -> &[u8] {
+        &self.partial_name
+    }
+
+    fn type_at(&self, name: &[u8]) -> Result<Option<FileType>> {
+        match rustix::fs::statat(&self.top, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(Error::io(error.into(), self.target.display().to_string())),
+            Ok(stat) => Ok(Some(type_of(&stat))),
+        }
+    }
+
+    fn look_at_target(&self, overwrites: bool) -> Result<Present> {
+        let shown = self.target.display();
+        let Some(kind) = self.type_at(&self.name)? else { return Ok(Present::Nothing) };
+        if (kind == FileType::Directory) != self.is_directory {
+            let (new, old) = match self.is_directory {
+                true => ("directory", "is none"),
+                false => ("file", "is a directory"),
+            };
+            let what =
+                format!("{shown} exists and {old}, so no {new} takes its place; give a new name");
+            return Err(Error::new(Kind::Exists, what));
+        }
+        if kind == FileType::Directory {
+            self.check_is_no_mount_point()?;
+            if self.is_empty()? {
+                return Ok(Present::EmptyDirectory);
+            }
+        }
+        match (overwrites, self.is_directory) {
+            (true, _) => Ok(Present::Replaceable),
+            (false, true) => {
+                let what = format!(
+                    "{shown} is not empty; export to a new name, or replace it by --overwrite"
+                );
+                Err(Error::new(Kind::NotEmpty, what))
+            }
+            (false, false) => {
+                let what = format!("{shown} exists; give a new name, or replace it by --overwrite");
+                Err(Error::new(Kind::Exists, what))
+            }
+        }
+    }
+
+    fn check_is_no_mount_point(&self) -> Result<()> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let found = rustix::fs::statx(&self.top, &*self.name, flags, StatxFlags::TYPE);
+        // Before Linux 5.8 nothing says so; the rename fails then.
+        let is_mount = found.is_ok_and(|found| {
+            let attributes = StatxAttributes::MOUNT_ROOT;
+            found.stx_attributes_mask.contains(attributes)
+                && found.stx_attributes.contains(attributes)
+        });
+        if !is_mount {
+            return Ok(());
+        }
+        let shown = self.target.display();
+        let what = format!(
+            "{shown} is a mount point, which no directory takes the place of; export to a new name \
+             in it"
+        );
+        Err(Error::new(Kind::Invalid, what))
+    }
+
+    fn is_empty(&self) -> Result<bool> {
+        let shown = self.target.display();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let listed = rustix::fs::openat(&self.top, &*self.name, flags, Mode::empty())
+            .and_then(|handle| has_entries(&handle));
+        listed
+            .map(|has_entries| !has_entries)
+            .map_err(|error| Error::io(error.into(), format!("list {shown}")))
+    }
+
+    /// Makes what was written the destination. If there is nothing, because what was to be exported
+    /// could not be, the destination stays as it is. What was replaced is removed; if that fails
+    /// it stays under its third name, and the error is returned.
+    ///
+    /// # Errors
+    /// `Exists` or `NotEmpty` if the destination was made meanwhile; what the file system reports.
+    pub(super) fn install(&self) -> Result<Result<()>> {
+        if self.type_at(&self.partial_name)?.is_none() {
+            return Ok(Ok(()));
+        }
+        let (from, to) = (&*self.partial_name, &*self.name);
+        if !self.is_directory && self.present == Present::Nothing {
+            return self.move_to_free_name().map(Ok);
+        }
+        if self.is_directory && self.present == Present::Replaceable {
+            self.replace_directory()?;
+            return Ok(self.remove_replaced());
+        }
+        rustix::fs::renameat(&self.top, from, &self.top, to)
+            .map_err(|error| self.rename_failure(error))?;
+        Ok(Ok(()))
+    }
+
+    fn rename_failure(&self, error: Errno) -> Error {
+        let shown = self.target.display();
+        Error::io(error.into(), format!("rename what is complete to {shown}"))
+    }
+
+    /// Never replaces what somebody else made at the name meanwhile.
+    fn move_to_free_name(&self) -> Result<()> {
+        let (top, from, to) = (&self.top, &*self.partial_name, &*self.name);
+        match rustix::fs::renameat_with(top, from, top, to, RenameFlags::NOREPLACE) {
+            // Not every file system can do that by one call.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                rustix::fs::linkat(top, from, top, to, AtFlags::empty())
+                    .and_then(|()| rustix::fs::unlinkat(top, from, AtFlags::empty()))
+            }
+            renamed => renamed,
+        }
+        .map_err(|error| self.rename_failure(error))
+    }
+
+    /// Exchanges the directories, in one step where the file system can do that.
+    fn replace_directory(&self) -> Result<()> {
+        // Of an earlier export that was killed here.
+        self.remove_replaced()?;
+        let (top, to) = (&self.top, &*self.name);
+        let (new, old) = (&*self.partial_name, &*self.replaced_name);
+        let rename = |from: &[u8], to: &[u8]| rustix::fs::renameat(top, from, top, to);
+        // A partial name never has what was replaced: a resumed export would add to it.
+        rename(new, old).map_err(|error| self.rename_failure(error))?;
+        let exchanged = rustix::fs::renameat_with(top, old, top, to, RenameFlags::EXCHANGE);
+        let Err(error) = exchanged else { return Ok(()) };
+        rename(old, new).map_err(|error| self.rename_failure(error))?;
+        match error {
+            Errno::INVAL | Errno::NOSYS => rename(to, old).and_then(|()| {
+                rename(new, to).inspect_err(|_| {
+                    let _ = rename(old, to);
+                })
+            }),
+            Errno::NOENT => rename(new, to),
+            error => Err(error),
+        }
+        .map_err(|error| self.rename_failure(error))
+    }
+
+    fn remove_replaced(&self) -> Result<()> {
+        let name = OsStr::from_bytes(&self.replaced_name);
+        // The directory by its handle; below it the standard library follows no symbolic link.
+        let path = PathBuf::from(format!("/proc/self/fd/{}", self.top.as_raw_fd())).join(name);
+        match std::fs::remove_dir_all(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let shown = self.target.with_file_name(name);
+                Err(Error::io(error, format!("remove {}, which was replaced", shown.display())))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn has_entries(handle: &OwnedFd) -> rustix::io::Result<bool> {
+    for entry in rustix::fs::Dir::read_from(handle)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Waits for nobody: fails if another process exports to the directory of `handle`.
+pub(super) fn lock(handle: &OwnedFd) -> Result<()> {
+    match rustix::fs::flock(handle, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => {
+            let what = "another process is exporting the same to this place: let it end first";
+            Err(Error::new(Kind::Conflict, what))
+        }
+        // Some network file systems have no locks.
+        Err(Errno::NOTSUP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => Ok(()),
+        locked => locked.map_err(|error| failure(error, "lock")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn side_names_fit_into_a_name() {
+        assert_eq!(side_name(b"out", PARTIAL, 0xabc), b"out.esker-partial-00000abc");
+        assert_eq!(side_name(&[b'n'; 255], REPLACED, 1).len(), NAME_BYTES_MAX);
+    }
+}
