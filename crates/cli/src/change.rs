@@ -14,7 +14,7 @@ use esker_table::set_writer::SetWriter;
 use esker_table::tree::{Durability, Heartbeat, TreeOptions};
 use serde_json::json;
 
-use crate::context::{Context, set_of};
+use crate::context::Context;
 use crate::location::Stack;
 use crate::output::notice;
 use crate::users::Users;
@@ -121,7 +121,7 @@ impl Change {
         }
         let (session, is_ours) = match (stack, &new_name) {
             (Stack::Name(name), None) => {
-                repository.resolve(name)?;
+                context.resolve(&repository, name)?;
                 let context = format!(
                     "{name} is published and never changes: add `--as NEWNAME` to publish the \
                      result as another name, or work in a session: `esker session begin --base {name}`"
@@ -129,10 +129,10 @@ impl Change {
                 return Err(Error::new(Kind::Invalid, context));
             }
             (Stack::Name(name), Some(_)) => {
-                let base = repository.resolve(name)?.set;
+                let base = context.resolve(&repository, name)?;
                 (repository.begin(&[base], options.private())?, true)
             }
-            (Stack::Set(_), _) => (repository.resume(set_of(&repository, stack)?, options)?, false),
+            (Stack::Set(_), _) => (repository.resume(context.set_of(&repository, stack)?, options)?, false),
         };
         let base = is_ours.then(|| stack.to_string());
         Ok(Self { session, repository, new_name, base, is_ours })

@@ -1,6 +1,8 @@
 //! Context: what every command is given: the store, who acts, and where results go.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use clap::CommandFactory;
@@ -17,7 +19,7 @@ use esker_table::manifest::SetId;
 
 use crate::Cli;
 use crate::interrupt::guarded;
-use crate::location::Stack;
+use crate::location::{Location, Stack};
 use crate::output::{Output, notice};
 
 /// How often, and how long after, processes look for the store that another makes.
@@ -33,6 +35,10 @@ pub struct Context {
     store: Option<String>,
     /// Keep what the command reads, should that take long.
     leases: RefCell<Vec<ReadLease>>,
+    /// What names stood for when the command looked them up first.
+    resolved: RefCell<HashMap<String, SetId>>,
+    /// What the command has opened.
+    views: RefCell<Vec<(Stack, Rc<Namespace>)>>,
 }
 
 impl Context {
@@ -46,6 +52,8 @@ impl Context {
             umask: umask.as_raw_mode(),
             store,
             leases: RefCell::default(),
+            resolved: RefCell::default(),
+            views: RefCell::default(),
         }
     }
 
@@ -128,60 +136,96 @@ impl Context {
         Ok(())
     }
 
-    /// Opens what `stack` shows; of an unpublished change set, what it held at its last flush.
-    pub fn view(&self, repository: &Repository, stack: &Stack) -> Result<Namespace> {
+    /// What `name` stands for. A command looks a name up once: whatever others publish meanwhile, all
+    /// its locations with one name are in one snapshot.
+    pub fn resolve(&self, repository: &Repository, name: &str) -> Result<SetId> {
+        if let Some(set) = self.resolved.borrow().get(name) {
+            return Ok(*set);
+        }
+        let set = repository.resolve(name)?.set;
+        self.resolved.borrow_mut().insert(name.to_owned(), set);
+        Ok(set)
+    }
+
+    /// The change set that `stack` names.
+    pub fn set_of(&self, repository: &Repository, stack: &Stack) -> Result<SetId> {
         match stack {
-            Stack::Name(name) => {
-                let set = repository.resolve(name)?.set;
-                let namespace = repository.open(&[set], self.identity())?;
-                self.keep(repository, set)?;
-                Ok(namespace)
-            }
-            Stack::Set(_) => {
-                let set = set_of(repository, stack)?;
-                let namespace = repository.glimpse(set, self.identity())?;
-                self.keep(repository, set)?;
-                let bytes = repository.unflushed_bytes(set)?;
-                if bytes > 0 {
-                    notice(format!(
-                        "@{set}: {bytes} bytes of its log are not shown; they show once its writer \
-                         flushes, or, if that died, after `esker compact @{set}`"
-                    ));
-                }
-                Ok(namespace)
-            }
+            Stack::Name(name) => self.resolve(repository, name),
+            Stack::Set(digits) => set_of_digits(repository, digits),
+        }
+    }
+
+    /// The change sets of `bases`, in their order.
+    pub fn sets_of(&self, repository: &Repository, bases: &[Stack]) -> Result<Vec<SetId>> {
+        bases.iter().map(|base| self.set_of(repository, base)).collect()
+    }
+
+    /// Opens what all of `locations` are in, before anything is shown of the first.
+    pub fn views<'a>(
+        &self,
+        repository: &Repository,
+        locations: &'a [Location],
+    ) -> Result<Vec<(&'a Location, Rc<Namespace>)>> {
+        let view = |location: &'a Location| Ok((location, self.view(repository, &location.stack)?));
+        locations.iter().map(view).collect()
+    }
+
+    /// What `stack` shows, opened once for the whole command; of an unpublished change set, what it held
+    /// at its last flush.
+    pub fn view(&self, repository: &Repository, stack: &Stack) -> Result<Rc<Namespace>> {
+        if let Some((_, view)) = self.views.borrow().iter().find(|(opened, _)| opened == stack) {
+            return Ok(view.clone());
+        }
+        let view = Rc::new(self.open(repository, stack)?);
+        self.views.borrow_mut().push((stack.clone(), view.clone()));
+        Ok(view)
+    }
+
+    fn open(&self, repository: &Repository, stack: &Stack) -> Result<Namespace> {
+        let set = self.set_of(repository, stack)?;
+        if let Stack::Name(_) = stack {
+            let namespace = repository.open(&[set], self.identity())?;
+            self.keep(repository, set)?;
+            return Ok(namespace);
+        }
+        let namespace = repository.glimpse(set, self.identity())?;
+        self.keep(repository, set)?;
+        let bytes = repository.unflushed_bytes(set)?;
+        if bytes > 0 {
+            notice(format!(
+                "@{set}: {bytes} bytes of its log are not shown; they show once its writer \
+                 flushes, or, if that died, after `esker compact @{set}`"
+            ));
+        }
+        Ok(namespace)
+    }
+
+    /// What something new at `stack` is published on and as: by that name alone, or by `new_name` on
+    /// top of it.
+    pub fn bases_and_name<'a>(
+        &self,
+        repository: &Repository,
+        stack: &'a Stack,
+        new_name: Option<&'a str>,
+    ) -> Result<(Vec<SetId>, &'a str)> {
+        let Stack::Name(name) = stack else {
+            let what = "an open session: publish it first, and give --as with its name";
+            return Err(Error::new(Kind::Invalid, what));
+        };
+        match new_name {
+            Some(new_name) => Ok((vec![self.resolve(repository, name)?], new_name)),
+            None => Ok((Vec::new(), name)),
         }
     }
 }
 
-/// What something new at `stack` is published on and as: by that name alone, or by `new_name` on top
-/// of it.
-pub fn bases_and_name<'a>(
-    repository: &Repository,
-    stack: &'a Stack,
-    new_name: Option<&'a str>,
-) -> Result<(Vec<SetId>, &'a str)> {
-    let Stack::Name(name) = stack else {
-        let what = "an open session: publish it first, and give --as with its name";
-        return Err(Error::new(Kind::Invalid, what));
-    };
-    match new_name {
-        Some(new_name) => Ok((vec![repository.resolve(name)?.set], new_name)),
-        None => Ok((Vec::new(), name)),
-    }
-}
-
-/// The change set that `stack` names.
-pub fn set_of(repository: &Repository, stack: &Stack) -> Result<SetId> {
-    let digits = match stack {
-        Stack::Name(name) => return repository.resolve(name).map(|name| name.set),
-        Stack::Set(digits) => digits,
-    };
+/// The change set whose id begins with `digits`.
+fn set_of_digits(repository: &Repository, digits: &str) -> Result<SetId> {
     if let Ok(set) = digits.parse() {
         return Ok(set);
     }
     let names = repository.store().list_names("set/")?;
-    let mut fitting = names.iter().filter(|name| name.starts_with(digits.as_str()));
+    let mut fitting = names.iter().filter(|name| name.starts_with(digits));
     match (fitting.next(), fitting.next()) {
         (Some(name), None) => name.parse(),
         (None, _) => {
@@ -194,9 +238,4 @@ pub fn set_of(repository: &Repository, stack: &Stack) -> Result<SetId> {
             Err(Error::new(Kind::Invalid, context))
         }
     }
-}
-
-/// The change sets of `bases`, in their order.
-pub fn sets_of(repository: &Repository, bases: &[Stack]) -> Result<Vec<SetId>> {
-    bases.iter().map(|base| set_of(repository, base)).collect()
 }

@@ -1,5 +1,8 @@
 //! Stacks of snapshots: composing, comparing, drawing, squashing, collecting.
 
+use std::io::Read;
+use std::process::Stdio;
+
 use crate::esker::Esker;
 
 /// Two snapshots that share a path, and both composed.
@@ -145,6 +148,28 @@ fn a_deletion_that_fails_says_what_was_deleted() {
     assert!(esker.fails(13, ["delete", "b", "w*"]).contains("`esker names` lists"));
     assert!(esker.fails(13, ["delete", "b:/x"]).contains("esker rm"));
     assert_eq!(esker.json(["names"]).len(), 2, "nothing was deleted where an argument is wrong");
+}
+
+/// Symptom: `cat n:/1 n:/2` beside `publish --replace` showed the first of one snapshot and the second
+/// of the next.
+/// Cause: each location looked its name up when its turn came.
+/// Fix: a command looks all names up first, each once.
+#[test]
+fn all_locations_of_a_command_are_in_one_snapshot() {
+    let esker = Esker::new();
+    // More than a pipe takes: the command waits for its reader before it comes to the next location.
+    let large = "x".repeat(1 << 20);
+    esker.publish("n", &[("1", &large), ("2", "old")]);
+    esker.publish("next", &[("1", "new"), ("2", "new")]);
+    let mut command = esker.command(["cat", "n:/1", "n:/2"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("the binary runs");
+    let mut output = child.stdout.take().expect("piped");
+    let mut shown = vec![0];
+    output.read_exact(&mut shown).expect("a byte");
+    esker.ok(["publish", "--replace", "next", "n"]);
+    output.read_to_end(&mut shown).expect("the rest");
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(String::from_utf8(shown).expect("UTF-8"), large + "old");
 }
 
 /// Symptom: `gc --dry-run` left out sessions that `gc` drops before it collects, what they held,

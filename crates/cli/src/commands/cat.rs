@@ -37,8 +37,7 @@ impl Cat {
     /// Prints.
     pub fn run(self, context: &Context) -> Result<()> {
         let repository = context.repository()?;
-        for location in &self.locations {
-            let view = context.view(&repository, &location.stack)?;
+        for (location, view) in context.views(&repository, &self.locations)? {
             let in_file = |error: esker_base::Error| error.within(location);
             if let Some(entry) = entry::find(&view, &location.path)?.filter(|e| !e.rest.is_empty())
             {

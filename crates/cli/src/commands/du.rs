@@ -49,8 +49,7 @@ impl Du {
         let repository = context.repository()?;
         let depth_max = if self.summarize { Some(0) } else { self.max_depth };
         let mut worst = 0;
-        for location in &self.locations {
-            let view = context.view(&repository, &location.stack)?;
+        for (location, view) in context.views(&repository, &self.locations)? {
             view.usage(
                 &location.path,
                 &mut |visit, usage| {

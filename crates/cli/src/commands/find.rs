@@ -137,8 +137,7 @@ impl Find {
         let repository = context.repository()?;
         let order = if self.sorted { Order::Name } else { Order::Stored };
         let mut worst = 0;
-        for location in &self.locations {
-            let view = context.view(&repository, &location.stack)?;
+        for (location, view) in context.views(&repository, &self.locations)? {
             view.traverse(&location.path, Follow::No, order, &mut |step| match step {
                 Step::Entry(visit) => {
                     let deep_enough = visit.depth >= self.mindepth;

@@ -14,7 +14,7 @@ use esker_fs::tally::Tally;
 use crate::change::{Change, ChangeArguments, SessionSettings, TakeOver};
 use crate::commands::mkdir::make_dirs;
 use crate::commands::transfer;
-use crate::context::{Context, sets_of};
+use crate::context::Context;
 use crate::location::{Location, Stack};
 use crate::progress;
 
@@ -59,7 +59,7 @@ impl Import {
     pub fn run(self, context: &Context) -> Result<ExitCode> {
         let change = match &self.target.stack {
             Stack::Name(name) => {
-                let bases = sets_of(&context.repository()?, &self.bases)?;
+                let bases = context.sets_of(&context.repository()?, &self.bases)?;
                 Change::begin(context, &bases, name, &self.settings)?
             }
             Stack::Set(_) if !self.bases.is_empty() => {

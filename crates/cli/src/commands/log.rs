@@ -8,7 +8,7 @@ use esker_fs::marker::Holder;
 use esker_table::manifest::{Manifest, SetState};
 use serde_json::json;
 
-use crate::context::{Context, sets_of};
+use crate::context::Context;
 use crate::graph_lines::{ASCII, BOXES, GraphLines};
 use crate::location::Stack;
 use crate::{text, writers};
@@ -45,7 +45,7 @@ impl Log {
         let mut nodes = if self.stacks.is_empty() {
             repository.graph_of_all()?
         } else {
-            repository.graph(&sets_of(&repository, &self.stacks)?)?
+            repository.graph(&context.sets_of(&repository, &self.stacks)?)?
         };
         // Their last manifests stay for a while after everything else of them is gone.
         nodes.retain(|node| !node.state().is_some_and(SetState::is_condemned));

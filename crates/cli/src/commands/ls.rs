@@ -114,8 +114,8 @@ impl Ls {
         let users = if self.long && !self.numeric { Users::of_machine() } else { Users::none() };
         let several = self.locations.len() > 1 && !self.directory && !context.out.is_json();
         let listing = Listing { ls: &self, context, users };
-        for (index, location) in self.locations.iter().enumerate() {
-            let view = context.view(&repository, &location.stack)?;
+        let views = context.views(&repository, &self.locations)?;
+        for (index, (location, view)) in views.into_iter().enumerate() {
             if several {
                 let gap = if index > 0 { "\n" } else { "" };
                 context

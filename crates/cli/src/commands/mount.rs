@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::change::{SessionSettings, TakeOver, announce, check_free};
 use crate::commands::mount_log::MountLog;
-use crate::context::{Context, set_of, sets_of};
+use crate::context::Context;
 use crate::location::Stack;
 use crate::output::notice;
 
@@ -184,7 +184,7 @@ impl Mount {
         let Some(name) = &self.write else {
             let stack = Stack::parse(self.what[0].as_bytes())
                 .map_err(|error| Error::new(Kind::Invalid, error))?;
-            let set = set_of(&repository, &stack)?;
+            let set = context.set_of(&repository, &stack)?;
             let (namespace, markers) = repository.open_held(&[set], Identity::root())?;
             return Ok(Subject {
                 view: View::Snapshot(namespace),
@@ -201,7 +201,7 @@ impl Mount {
         options.new_root.owner = Some((options.identity.uid, options.identity.gid));
         options.identity = Identity::root();
         options.properties.insert(PROPERTY.to_owned(), name.clone());
-        let (session, markers) = self.session(&repository, name, options)?;
+        let (session, markers) = self.session(context, &repository, name, options)?;
         let session = Arc::new(session);
         Ok(Subject {
             view: View::Session(session.clone()),
@@ -214,6 +214,7 @@ impl Mount {
     /// The session, and markers on what it is built on, which are there before that is read.
     fn session(
         &self,
+        context: &Context,
         repository: &Repository,
         name: &str,
         options: SessionOptions,
@@ -221,7 +222,7 @@ impl Mount {
         let left = left_by_mounts(repository, name)?;
         match (self.resume, left.as_slice()) {
             (false, []) => {
-                let bases = sets_of(repository, &self.bases)?;
+                let bases = context.sets_of(repository, &self.bases)?;
                 let markers = repository.hold_for_reading(&bases)?;
                 Ok((repository.begin(&bases, options)?, markers))
             }

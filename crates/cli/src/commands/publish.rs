@@ -8,7 +8,7 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 
 use crate::change::{Change, SessionSettings, TakeOver, announce, check_free};
-use crate::context::{Context, set_of, sets_of};
+use crate::context::Context;
 use crate::location::Stack;
 use crate::output::notice;
 use crate::text;
@@ -56,7 +56,7 @@ impl Publish {
         }
         match (&self.arguments[..], &self.bases[..]) {
             ([name], bases @ [_, ..]) => {
-                let bases = sets_of(&context.repository()?, bases)?;
+                let bases = context.sets_of(&context.repository()?, bases)?;
                 if self.replace {
                     return self.compose_replacing(context, &bases, name);
                 }
@@ -79,7 +79,7 @@ impl Publish {
         let repository = context.repository()?;
         let source =
             Stack::parse(source.as_bytes()).map_err(|what| Error::new(Kind::Invalid, what))?;
-        let set = set_of(&repository, &source)?;
+        let set = context.set_of(&repository, &source)?;
         names::check(name)?;
         if !self.replace {
             // Published already, it may be that the answer to an earlier attempt was lost.

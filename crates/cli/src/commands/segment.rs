@@ -13,7 +13,7 @@ use esker_fs::repository::Repository;
 use esker_shared::{Reads, SLICE_BYTES, SharedOptions};
 
 use crate::change::SessionSettings;
-use crate::context::{Context, bases_and_name};
+use crate::context::Context;
 use crate::location::Location;
 use crate::{interrupt, quantity};
 
@@ -128,7 +128,7 @@ impl ReplayArguments {
         let store = context.store_of_rank(rank)?;
         let repository = Repository::new(store.clone());
         let new_name = self.new_name.as_deref();
-        let (bases, published) = bases_and_name(&repository, &self.target.stack, new_name)?;
+        let (bases, published) = context.bases_and_name(&repository, &self.target.stack, new_name)?;
         names::check(published)?;
         let work = self.work()?;
         let ranks = self.ranks.max(work.ranks_min());

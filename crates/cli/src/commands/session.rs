@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::change::{SessionSettings, TakeOver};
 use crate::commands::{log, show};
-use crate::context::{Context, set_of, sets_of};
+use crate::context::Context;
 use crate::location::Stack;
 use crate::output::notice;
 use crate::{text, writers};
@@ -114,7 +114,7 @@ impl SessionCommand {
             Action::Complete { stacks, settings, take_over } => {
                 let repository = context.repository()?;
                 stacks.iter().try_for_each(|stack| {
-                    let set = set_of(&repository, stack)?;
+                    let set = context.set_of(&repository, stack)?;
                     let options = settings.options_to_resume(context, take_over);
                     repository.resume(set, options)?.complete().map(drop)
                 })
@@ -132,7 +132,7 @@ fn give_up(context: &Context, stack: &Stack, take_over: TakeOver) -> Result<()> 
         let what = format!("{name} is a name, and no session: `esker delete {name}` takes it back");
         return Err(Error::new(Kind::Invalid, what));
     }
-    let set = set_of(&repository, stack)?;
+    let set = context.set_of(&repository, stack)?;
     match Manifest::load(&**repository.store(), set) {
         Err(error) if error.kind() == Kind::Corrupt => notice(format!(
             "{error}; what @{set} changed cannot be read and is lost; what it builds on is not"
@@ -174,7 +174,7 @@ fn begin(
     settings: &SessionSettings,
 ) -> Result<()> {
     let repository = context.repository()?;
-    let bases = sets_of(&repository, bases)?;
+    let bases = context.sets_of(&repository, bases)?;
     let options = settings.options(context);
     let session = match part {
         Some((job, rank)) => repository.begin_part(job, rank, &bases, options)?,

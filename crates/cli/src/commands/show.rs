@@ -10,7 +10,7 @@ use esker_table::manifest::{Manifest, SetState, TableRef};
 use serde_json::json;
 
 use crate::commands::log;
-use crate::context::{Context, set_of};
+use crate::context::Context;
 use crate::location::Stack;
 use crate::{text, writers};
 
@@ -41,7 +41,7 @@ impl Show {
     /// Shows.
     pub fn run(self, context: &Context) -> Result<()> {
         let repository = context.repository()?;
-        let set = set_of(&repository, &self.stack)?;
+        let set = context.set_of(&repository, &self.stack)?;
         let manifest = Manifest::load(&**repository.store(), set)?;
         let nodes = repository.graph(&[set])?;
         let node = nodes.iter().find(|node| node.set == set).expect("a graph has its roots");

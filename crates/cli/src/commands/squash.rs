@@ -8,7 +8,7 @@ use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use serde_json::json;
 
 use crate::change::{SessionSettings, TakeOver, announce, check_free};
-use crate::context::{Context, set_of, sets_of};
+use crate::context::Context;
 use crate::location::Stack;
 use crate::{progress, text};
 
@@ -39,7 +39,7 @@ impl Squash {
     pub fn run(self, context: &Context) -> Result<()> {
         let repository = context.repository()?;
         check_free(&repository, &self.new_name)?;
-        let bases = sets_of(&repository, &self.stacks)?;
+        let bases = context.sets_of(&repository, &self.stacks)?;
         let defaults = SquashOptions::default();
         let threads = self.threads.unwrap_or(defaults.threads);
         let session = SessionSettings::for_few().options(context).private();
@@ -85,7 +85,7 @@ impl Compact {
     /// Merges.
     pub fn run(self, context: &Context) -> Result<()> {
         let repository = context.repository()?;
-        let set = set_of(&repository, &self.stack)?;
+        let set = context.set_of(&repository, &self.stack)?;
         match Manifest::load(&**repository.store(), set)?.state {
             SetState::Published => {
                 let compacted = progress::watch_store(context, "compact:", |repository| {

@@ -36,8 +36,7 @@ impl Stat {
         let repository = context.repository()?;
         let users = Users::of_machine();
         let follow = if self.dereference { Follow::Yes } else { Follow::No };
-        for location in &self.locations {
-            let view = context.view(&repository, &location.stack)?;
+        for (location, view) in context.views(&repository, &self.locations)? {
             let inode = view.stat(&location.path, follow)?;
             let path = normalized(&location.path);
             if context.out.is_json() {

@@ -10,7 +10,7 @@ use esker_fs::verify::{Finding, Severity, Targets, VerifyOptions, VerifyReport};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use crate::context::{Context, sets_of};
+use crate::context::Context;
 use crate::location::Stack;
 use crate::text;
 
@@ -44,7 +44,7 @@ impl Verify {
         let repository = context.repository()?;
         let targets = match self.stacks.is_empty() {
             true => Targets::All,
-            false => Targets::Sets(sets_of(&repository, &self.stacks)?),
+            false => Targets::Sets(context.sets_of(&repository, &self.stacks)?),
         };
         let line = progress_line();
         let shown = line.clone();

@@ -16,7 +16,7 @@ use esker_imd::entry::{self, IndexedEntry};
 use esker_table::manifest::Manifest;
 
 use self::target::TARGET;
-use crate::context::{Context, set_of};
+use crate::context::Context;
 use crate::location::{Location, Stack};
 use crate::output::notice;
 use crate::text;
@@ -70,7 +70,7 @@ pub fn open(
     let view = context.view(&repository, &target.stack)?;
     let found = entry::find(&view, &target.path)?;
     if found.is_none()
-        && let Some(left) = open_left(&repository, target, cache_bytes)?
+        && let Some(left) = open_left(context, &repository, target, cache_bytes)?
     {
         return Ok(left);
     }
@@ -89,12 +89,13 @@ pub fn open(
 
 /// The directory that a command was writing for `target` when it died, which has no entry yet.
 fn open_left(
+    context: &Context,
     repository: &Repository,
     target: &Location,
     cache_bytes: u64,
 ) -> Result<Option<(IndexedEntry, Reader)>> {
     let Stack::Set(_) = &target.stack else { return Ok(None) };
-    let (store, set) = (repository.store(), set_of(repository, &target.stack)?);
+    let (store, set) = (repository.store(), context.set_of(repository, &target.stack)?);
     let manifest = Manifest::load(&**store, set)?;
     if manifest.properties.get(TARGET).map(String::as_bytes) != Some(&target.path[..]) {
         return Ok(None);

@@ -8,7 +8,7 @@ use esker_fs::session::Session;
 use esker_imd::directory::PartitionTotals;
 
 use crate::change::{Change, SessionSettings};
-use crate::context::{Context, bases_and_name};
+use crate::context::Context;
 use crate::location::Location;
 
 /// The property of a change set that says where the directory will be that is written in it.
@@ -43,7 +43,7 @@ impl Target {
     ) -> Result<(T, Published)> {
         let repository = Repository::new(context.store_or_new()?);
         let new_name = self.new_name.as_deref();
-        let (bases, published) = bases_and_name(&repository, &self.target.stack, new_name)?;
+        let (bases, published) = context.bases_and_name(&repository, &self.target.stack, new_name)?;
         let mut options = SessionSettings::for_few().options(context);
         let path = String::from_utf8_lossy(&self.target.path).into_owned();
         options.properties.insert(TARGET.to_owned(), path);
