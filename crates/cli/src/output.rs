@@ -5,11 +5,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::process::ExitCode;
 
 use esker_base::{Error, Result};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::context::Context;
+use crate::location::{Location, Stack};
 use crate::text;
 
 /// Standard output.
@@ -87,6 +90,51 @@ impl Output {
 /// A report as JSON.
 pub fn value_of(report: &impl Serialize) -> Value {
     serde_json::to_value(report).expect("reports are numbers and words")
+}
+
+/// What a command could not do while it did the rest: each problem is a line on standard error, and
+/// the first decides the exit code.
+#[derive(Default)]
+pub struct Problems {
+    code: Cell<Option<u8>>,
+}
+
+impl Problems {
+    /// Reports what went wrong at `path` in `stack`.
+    pub fn report(&self, stack: &Stack, path: &[u8], error: &Error) {
+        let (path, error_text) = (text::printable(path), error.to_string());
+        let shown = match error_text.starts_with(&path) {
+            true => format!("{stack}:{error_text}"),
+            false => format!("{stack}:{path}: {error_text}"),
+        };
+        self.add(error, &shown);
+    }
+
+    /// Reports an error that says itself what it is of.
+    pub fn report_plain(&self, error: &Error) {
+        self.add(error, &error.to_string());
+    }
+
+    fn add(&self, error: &Error, shown: &str) {
+        notice(shown);
+        self.code.set(self.code.get().or(Some(error.kind().exit_code())));
+    }
+
+    /// Reports an error of `done`, unless nobody reads standard output any more: then it is returned.
+    pub fn pass(&self, context: &Context, location: &Location, done: Result<()>) -> Result<()> {
+        match done {
+            Err(error) if !context.out.reader_left() => {
+                self.report(&location.stack, &location.path, &error);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// The exit code of the command.
+    pub fn exit_code(&self) -> ExitCode {
+        self.code.get().map_or(ExitCode::SUCCESS, ExitCode::from)
+    }
 }
 
 /// Says on standard error what the user should know, in one line.

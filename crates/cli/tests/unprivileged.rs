@@ -125,3 +125,38 @@ fn a_user_mounts_and_works() {
     user.assert_owned("work:/a", "0750");
     user.assert_owned("work:/t", "0600");
 }
+
+/// Symptom: `ls -R` and `tree` reported a directory that could not be read, without its path, and
+/// exited with 0; `du` and `find` left out the snapshot; the first location that failed ended all.
+/// Cause: each command treated such directories in its own way.
+/// Fix: all report the path, go on, and exit with the code of the first problem, as GNU's do.
+#[test]
+fn walks_go_on_past_what_cannot_be_read_and_say_so() {
+    let user = user();
+    user.does("mkdir -p tree/a tree/closed/below tree/z; echo 1 >tree/a/f; echo 2 >tree/z/f");
+    let id = user.ok(["session", "begin"]).trim().to_owned();
+    user.ok(["import", "tree", &format!("{id}:/")]);
+    user.ok(["chmod", "0", &format!("{id}:/closed")]);
+    user.ok(["publish", &id, "n"]);
+    if user.uid == 0 {
+        // The superuser reads everything.
+        return;
+    }
+    for command in [&["ls", "-R"][..], &["tree"], &["du"], &["find", "--sorted"]] {
+        let output = user.run([command, &["n:/"]].concat());
+        let (printed, said) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(8), "{command:?}: {said}");
+        assert!(said.contains("n:/closed: ") && said.lines().count() == 1, "{command:?}: {said}");
+        // What comes after it is there.
+        assert!(printed.contains('z'), "{command:?}: {printed}");
+    }
+    for command in [&["ls"][..], &["du"], &["find"]] {
+        let output = user.run([command, &["n:/closed", "n:/missing", "n:/z"]].concat());
+        let (printed, said) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(8), "{command:?}: {said}");
+        assert!(said.contains("n:/closed: ") && said.contains("n:/missing: "), "{said}");
+        assert!(printed.contains('z'), "{command:?}: {printed}");
+    }
+}

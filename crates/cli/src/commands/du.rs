@@ -7,7 +7,7 @@ use esker_base::Result;
 
 use crate::context::Context;
 use crate::location::Location;
-use crate::output::notice;
+use crate::output::Problems;
 use crate::text;
 
 /// Sum up sizes below directories
@@ -48,9 +48,9 @@ impl Du {
     pub fn run(self, context: &Context) -> Result<ExitCode> {
         let repository = context.repository()?;
         let depth_max = if self.summarize { Some(0) } else { self.max_depth };
-        let mut worst = 0;
+        let problems = Problems::default();
         for (location, view) in context.views(&repository, &self.locations)? {
-            view.usage(
+            let summed = view.usage(
                 &location.path,
                 &mut |visit, usage| {
                     let is_file = !visit.inode.is_directory();
@@ -75,12 +75,10 @@ impl Du {
                     out.name(visit.path)?;
                     out.raw(b"\n")
                 },
-                &mut |visit, error| {
-                    notice(format!("{}: {error}", text::printable(visit.path)));
-                    worst = error.kind().exit_code();
-                },
-            )?;
+                &mut |visit, error| problems.report(&location.stack, visit.path, &error),
+            );
+            problems.pass(context, location, summed)?;
         }
-        Ok(ExitCode::from(worst))
+        Ok(problems.exit_code())
     }
 }

@@ -14,7 +14,7 @@ use esker_fs::walk::{Next, Order, Step, Visit};
 
 use crate::context::Context;
 use crate::location::Location;
-use crate::output::notice;
+use crate::output::Problems;
 use crate::quantity::{self, Comparison};
 use crate::text;
 
@@ -136,9 +136,9 @@ impl Find {
         let predicates = self.predicates(context.now_ns())?;
         let repository = context.repository()?;
         let order = if self.sorted { Order::Name } else { Order::Stored };
-        let mut worst = 0;
+        let problems = Problems::default();
         for (location, view) in context.views(&repository, &self.locations)? {
-            view.traverse(&location.path, Follow::No, order, &mut |step| match step {
+            let walked = view.traverse(&location.path, Follow::No, order, &mut |step| match step {
                 Step::Entry(visit) => {
                     let deep_enough = visit.depth >= self.mindepth;
                     if deep_enough && predicates.iter().all(|predicate| predicate.holds(visit)) {
@@ -149,13 +149,13 @@ impl Find {
                 }
                 Step::Left(_) => Ok(Next::Into),
                 Step::Unreadable(visit, error) => {
-                    notice(format!("{}: {error}", text::printable(visit.path)));
-                    worst = error.kind().exit_code();
+                    problems.report(&location.stack, visit.path, &error);
                     Ok(Next::Into)
                 }
-            })?;
+            });
+            problems.pass(context, location, walked)?;
         }
-        Ok(ExitCode::from(worst))
+        Ok(problems.exit_code())
     }
 
     fn show(&self, context: &Context, visit: &Visit) -> Result<()> {

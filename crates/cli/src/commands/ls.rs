@@ -1,5 +1,7 @@
 //! `esker ls`: lists directories.
 
+use std::process::ExitCode;
+
 use clap::{ArgAction, Args, ValueEnum};
 use esker_base::Result;
 use esker_fs::identity::READ;
@@ -13,7 +15,7 @@ use esker_imd::entry::name_of_key;
 
 use crate::context::Context;
 use crate::location::Location;
-use crate::output::notice;
+use crate::output::Problems;
 use crate::text;
 use crate::users::Users;
 
@@ -95,16 +97,17 @@ pub struct Ls {
     one: bool,
 }
 
-/// What listing one place needs.
+/// What listing a location needs.
 struct Listing<'a> {
     ls: &'a Ls,
     context: &'a Context,
     users: Users,
+    problems: Problems,
 }
 
 impl Ls {
     /// Lists.
-    pub fn run(mut self, context: &Context) -> Result<()> {
+    pub fn run(mut self, context: &Context) -> Result<ExitCode> {
         if self.by_time {
             self.sort = Sort::Time;
         } else if self.by_size {
@@ -113,7 +116,7 @@ impl Ls {
         let repository = context.repository()?;
         let users = if self.long && !self.numeric { Users::of_machine() } else { Users::none() };
         let several = self.locations.len() > 1 && !self.directory && !context.out.is_json();
-        let listing = Listing { ls: &self, context, users };
+        let listing = Listing { ls: &self, context, users, problems: Problems::default() };
         let views = context.views(&repository, &self.locations)?;
         for (index, (location, view)) in views.into_iter().enumerate() {
             if several {
@@ -122,17 +125,17 @@ impl Ls {
                     .out
                     .line(format!("{gap}{}:", text::printable(location.to_string().as_bytes())))?;
             }
-            listing.place(&view, location)?;
+            listing.problems.pass(context, location, listing.location(&view, location))?;
         }
-        Ok(())
+        Ok(listing.problems.exit_code())
     }
 }
 
 impl Listing<'_> {
-    fn place(&self, view: &Namespace, location: &Location) -> Result<()> {
+    fn location(&self, view: &Namespace, location: &Location) -> Result<()> {
         let path = normalized(&location.path);
         if self.ls.recursive {
-            return self.tree(view, &path);
+            return self.tree(view, location, &path);
         }
         let follow = if self.ls.directory || self.ls.long { Follow::No } else { Follow::Yes };
         let found = view.find(&location.path, follow)?;
@@ -152,7 +155,7 @@ impl Listing<'_> {
         let page_entries = if self.ls.sort == Sort::None { 1024 } else { usize::MAX };
         loop {
             let entries = view.read_dir(&dir, &cursor, page_entries);
-            let mut entries = entries.map_err(|error| error.within(location))?;
+            let mut entries = entries?;
             let is_last = entries.len() < page_entries;
             if let Some(last) = entries.last() {
                 cursor = DirCursor::after(&last.name);
@@ -204,7 +207,7 @@ impl Listing<'_> {
         }
     }
 
-    fn tree(&self, view: &Namespace, path: &[u8]) -> Result<()> {
+    fn tree(&self, view: &Namespace, location: &Location, path: &[u8]) -> Result<()> {
         let order = if self.ls.sort == Sort::None { Order::Stored } else { Order::Name };
         view.traverse(path, Follow::Yes, order, &mut |step| match step {
             Step::Entry(visit) => {
@@ -218,7 +221,7 @@ impl Listing<'_> {
             }
             Step::Left(_) => Ok(Next::Into),
             Step::Unreadable(visit, error) => {
-                notice(format!("{}: {error}", text::printable(visit.path)));
+                self.problems.report(&location.stack, visit.path, &error);
                 Ok(Next::Into)
             }
         })

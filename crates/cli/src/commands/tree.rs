@@ -1,5 +1,7 @@
 //! `esker tree`: a tree as a drawing.
 
+use std::process::ExitCode;
+
 use clap::Args;
 use esker_base::Result;
 use esker_fs::inode::{FileKind, Inode};
@@ -10,7 +12,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::location::Location;
-use crate::output::notice;
+use crate::output::Problems;
 use crate::text;
 
 /// Draw a tree
@@ -49,13 +51,14 @@ struct Frame {
 
 impl Tree {
     /// Draws.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &Context) -> Result<ExitCode> {
         let repository = context.repository()?;
         let view = context.view(&repository, &self.location.stack)?;
         let path = normalized(&self.location.path);
         let inode = view.stat(&path, Follow::Yes)?;
         self.show(context, &path, &[], &path, &inode)?;
         let (mut directories, mut files) = (0u64, 0u64);
+        let problems = Problems::default();
         let mut indent = String::new();
         let mut frames = Vec::new();
         if inode.is_directory() && self.level > 0 {
@@ -81,17 +84,19 @@ impl Tree {
             if frames.len() < self.level {
                 indent.push_str(below);
                 let indent_bytes = indent.len();
-                match self.frame(&view, path, indent_bytes) {
+                match self.frame(&view, path.clone(), indent_bytes) {
                     Ok(frame) => frames.push(frame),
-                    Err(error) => notice(error.to_string()),
+                    Err(error) => problems.report(&self.location.stack, &path, &error),
                 }
             }
         }
         if context.out.is_json() {
-            return context.out.json(json!({"directories": directories, "files": files}));
+            context.out.json(json!({"directories": directories, "files": files}))?;
+        } else {
+            let directories = text::counted(directories, "directory");
+            context.out.line(format!("\n{directories}, {}", text::counted(files, "file")))?;
         }
-        let directories = text::counted(directories, "directory");
-        context.out.line(format!("\n{directories}, {}", text::counted(files, "file")))
+        Ok(problems.exit_code())
     }
 
     fn lines(&self, is_last: bool) -> (&'static str, &'static str) {
