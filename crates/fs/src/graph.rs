@@ -96,9 +96,7 @@ impl Repository {
     pub(crate) fn node(&self, set: SetId, names: Vec<String>) -> Result<GraphNode> {
         let store = &**self.store();
         let manifest = match Manifest::load(store, set) {
-            Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Corrupt) => {
-                Err(error.to_string())
-            }
+            Err(error) if is_of_manifest(error.kind()) => Err(error.to_string()),
             loaded => Ok(loaded?),
         };
         let mut node = GraphNode {
@@ -125,6 +123,11 @@ impl Repository {
         }
         Ok(node)
     }
+}
+
+/// Whether an error says something of the manifest that was to be read, and not of the store.
+pub(crate) const fn is_of_manifest(kind: Kind) -> bool {
+    matches!(kind, Kind::NotFound | Kind::Corrupt | Kind::TooLarge | Kind::Invalid)
 }
 
 /// `nodes` so that each comes before those it needs: depth first, in the order of `roots`.

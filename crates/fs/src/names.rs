@@ -234,6 +234,17 @@ impl NameSurvey {
     }
 }
 
+/// All published names that can be read, sorted, and what is wrong with parts of the table that cannot.
+/// Cost: as [`all`].
+///
+/// # Errors
+/// What the store reports, damage apart.
+pub fn readable(store: &dyn Store) -> Result<(Vec<PublishedName>, Vec<Error>)> {
+    let surveyed = survey(store)?;
+    let damaged = surveyed.damaged.into_iter().map(|(_, error)| error).collect();
+    Ok((surveyed.names, damaged))
+}
+
 /// All published names, and what is wrong with the table. A listing, and a request for each part.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use esker_base::{Kind, Result};
-use esker_table::manifest::{SetId, SetState};
+use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::graph::GraphNode;
 use crate::hold::{Hold, HolderState};
@@ -30,6 +30,12 @@ impl OpenSession {
         self.hold.as_ref().is_none_or(|hold| hold.state != HolderState::Alive)
     }
 
+    /// What is wrong with its manifest, if that cannot be read: what the session changed is lost then.
+    #[must_use]
+    pub fn damage(&self) -> Option<&str> {
+        self.node.manifest.as_ref().err().map(String::as_str)
+    }
+
     /// Whether a command began it for itself and died, so that nobody goes on with it.
     fn is_useless(&self) -> bool {
         self.hold
@@ -52,8 +58,8 @@ impl OpenSession {
 }
 
 impl Repository {
-    /// All sessions that have no name yet, the latest begun first. Cost: a listing, and some requests
-    /// for each session.
+    /// All sessions that have no name yet, the latest begun first, those whose manifest cannot be read
+    /// at the end. Cost: a listing, and some requests for each session.
     ///
     /// # Errors
     /// What the store reports.
@@ -76,7 +82,14 @@ impl Repository {
 
     fn open_session(&self, set: SetId) -> Result<Option<OpenSession>> {
         let node = self.node(set, Vec::new())?;
-        let Ok(manifest) = &node.manifest else { return Ok(None) };
+        let manifest = match &node.manifest {
+            Ok(manifest) => manifest,
+            Err(_) => {
+                // Without a manifest it is about to begin, or never did.
+                let is_there = !self.store().list_names(&Manifest::folder(set))?.is_empty();
+                return Ok(is_there.then_some(OpenSession { node, hold: None, log_bytes: 0 }));
+            }
+        };
         // Whoever published it may have died before it took the session's marker away.
         let is_named = |holder: &Holder| match holder {
             Holder::Name(name) => names::stands_for(&**self.store(), name, set),
@@ -114,7 +127,10 @@ impl Repository {
         let now_ns = self.clock().now_ns();
         let is_old = |session: &OpenSession| {
             let age_ns = u128::from(now_ns.saturating_sub(session.seen_ns()));
-            session.is_left() && age.is_some_and(|age| age_ns >= age.as_nanos())
+            // Of one that cannot be read nobody knows how old it is.
+            session.damage().is_none()
+                && session.is_left()
+                && age.is_some_and(|age| age_ns >= age.as_nanos())
         };
         let mut sessions = self.open_sessions()?;
         sessions.retain(|session| session.is_useless() || is_old(session));

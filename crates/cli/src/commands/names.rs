@@ -1,17 +1,19 @@
 //! `esker names`: what is published.
 
 use std::collections::{HashMap, HashSet};
+use std::process::ExitCode;
 
 use clap::Args;
-use esker_base::Result;
+use esker_base::{Error, Kind, Result};
 use esker_fs::graph::GraphNode;
-use esker_fs::names::PublishedName;
+use esker_fs::names::{self, PublishedName};
 use esker_fs::namespace::Follow;
 use esker_fs::repository::Repository;
 use esker_table::manifest::SetId;
 use serde_json::json;
 
 use crate::context::Context;
+use crate::output::Problems;
 use crate::text;
 use crate::users::Users;
 
@@ -41,43 +43,63 @@ struct Details {
 
 impl Names {
     /// Lists them.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &Context) -> Result<ExitCode> {
         if self.deleted {
-            return list_former(context);
+            return list_former(context).map(|()| ExitCode::SUCCESS);
         }
         let repository = context.repository()?;
-        let names = repository.names()?;
-        if self.long {
-            return show_long(context, &repository, &names);
+        let (names, damaged) = names::readable(&**repository.store())?;
+        let problems = Problems::default();
+        damaged.iter().for_each(|error| problems.report_plain(error));
+        match self.long {
+            true => show_long(context, &repository, &names, &problems)?,
+            false => show_short(context, &names)?,
         }
-        if context.out.is_json() {
-            return names.iter().try_for_each(|name| {
-                context.out.json(json!({
-                    "name": name.name,
-                    "set": name.set.to_string(),
-                    "published_ns": name.published_ns,
-                }))
-            });
-        }
-        if names.is_empty() && context.out.is_terminal() {
-            return context.out.line("nothing is published yet: esker import DIR NAME");
-        }
-        let width = names.iter().map(|name| name.name.chars().count()).max().unwrap_or(0);
-        names.iter().try_for_each(|name| {
-            let (published, set) = (text::minute(name.published_ns), name.set);
-            context.out.line(format!("{:width$}  {published}  @{set}", name.name))
-        })
+        Ok(problems.exit_code())
     }
 }
 
-fn show_long(context: &Context, repository: &Repository, names: &[PublishedName]) -> Result<()> {
+fn show_short(context: &Context, names: &[PublishedName]) -> Result<()> {
+    if context.out.is_json() {
+        return names.iter().try_for_each(|name| {
+            context.out.json(json!({
+                "name": name.name,
+                "set": name.set.to_string(),
+                "published_ns": name.published_ns,
+            }))
+        });
+    }
+    if names.is_empty() && context.out.is_terminal() {
+        return context.out.line("nothing is published yet: esker import DIR NAME");
+    }
+    let width = names.iter().map(|name| name.name.chars().count()).max().unwrap_or(0);
+    names.iter().try_for_each(|name| {
+        let (published, set) = (text::minute(name.published_ns), name.set);
+        context.out.line(format!("{:width$}  {published}  @{set}", name.name))
+    })
+}
+
+fn show_long(
+    context: &Context,
+    repository: &Repository,
+    names: &[PublishedName],
+    problems: &Problems,
+) -> Result<()> {
     let sets: Vec<_> = names.iter().map(|name| name.set).collect();
     let graph = repository.graph(&sets)?;
     let nodes: HashMap<_, _> = graph.iter().map(|node| (node.set, node)).collect();
     let users = Users::of_machine();
     let width = names.iter().map(|name| name.name.chars().count()).max().unwrap_or(0);
     for name in names {
-        let Details { uid, records, bytes } = details(context, repository, &nodes, name.set)?;
+        let details = match details(context, repository, &nodes, name.set) {
+            Err(error) if is_damage(&error) => {
+                show_damaged(context, name, &error, width)?;
+                problems.report_plain(&error.within(&name.name));
+                continue;
+            }
+            details => details?,
+        };
+        let Details { uid, records, bytes } = details;
         if context.out.is_json() {
             context.out.json(json!({
                 "name": name.name,
@@ -98,6 +120,32 @@ fn show_long(context: &Context, repository: &Repository, names: &[PublishedName]
         ))?;
     }
     Ok(())
+}
+
+/// Whether an error concerns one snapshot, and not the store.
+fn is_damage(error: &Error) -> bool {
+    use Kind::{Corrupt, Invalid, NotFound, TooLarge};
+    [Corrupt, Invalid, NotFound, TooLarge].contains(&error.kind())
+}
+
+/// The line of a name whose snapshot cannot be read.
+fn show_damaged(
+    context: &Context,
+    name: &PublishedName,
+    error: &Error,
+    width: usize,
+) -> Result<()> {
+    if context.out.is_json() {
+        return context.out.json(json!({
+            "name": name.name,
+            "set": name.set.to_string(),
+            "published_ns": name.published_ns,
+            "error": error.to_string(),
+        }));
+    }
+    context
+        .out
+        .line(format!("{:width$}  damaged: `esker verify` says more  @{}", name.name, name.set))
 }
 
 /// Sums over all that `set` builds on, each once. Records that newer ones hide count too.

@@ -1,5 +1,7 @@
 //! `esker session`: change sets that take changes over several commands.
 
+use std::process::ExitCode;
+
 use clap::{Args, Subcommand};
 use esker_base::{Error, Kind, Result};
 use esker_fs::job::JobId;
@@ -99,7 +101,7 @@ Example:
 
 impl SessionCommand {
     /// Runs the action.
-    pub fn run(self, context: &Context) -> Result<()> {
+    pub fn run(self, context: &Context) -> Result<ExitCode> {
         match self.action {
             Action::Begin { bases, job, rank, settings } => {
                 begin(context, &bases, job.zip(rank), &settings)
@@ -119,10 +121,11 @@ impl SessionCommand {
                     repository.resume(set, options)?.complete().map(drop)
                 })
             }
-            Action::List => list(context),
+            Action::List => return list(context),
             Action::Show { stack } => show::Show::of(stack).run(context),
             Action::Drop { stack, take_over } => give_up(context, &stack, take_over),
-        }
+        }?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -189,15 +192,21 @@ fn begin(
     context.out.line(format!("@{set}"))
 }
 
-fn list(context: &Context) -> Result<()> {
+fn list(context: &Context) -> Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
     for session in context.repository()?.open_sessions()? {
+        if let Some(damage) = session.damage() {
+            let set = session.node.set;
+            notice(format!("@{set}: {damage}; `esker session drop @{set}` gives it up"));
+            code = ExitCode::from(Kind::Corrupt.exit_code());
+        }
         if context.out.is_json() {
             context.out.json(object(&session))?;
         } else {
             context.out.line(line(&session, context.now_ns()))?;
         }
     }
-    Ok(())
+    Ok(code)
 }
 
 /// A session as JSON; docs/guide/command.md describes it.
@@ -211,7 +220,8 @@ pub fn object(session: &OpenSession) -> serde_json::Value {
 /// A session on one line.
 pub fn line(session: &OpenSession, now_ns: u64) -> String {
     let node = &session.node;
-    let begun = node.manifest.as_ref().map_or(0, |manifest| manifest.created_ns);
+    let Ok(manifest) = &node.manifest else { return format!("@{}  damaged", node.set) };
+    let begun = manifest.created_ns;
     let mut line = format!(
         "@{}  {}  {}, {} of data",
         node.set,
