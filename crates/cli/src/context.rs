@@ -20,6 +20,7 @@ use esker_table::manifest::SetId;
 use crate::Cli;
 use crate::interrupt::guarded;
 use crate::location::{Location, Stack};
+use crate::mount_overlap;
 use crate::output::{Output, notice};
 
 /// How often, and how long after, processes look for the store that another makes.
@@ -85,7 +86,10 @@ impl Context {
     /// Opens the store; makes it if there is none.
     pub fn store_or_new(&self) -> Result<SharedStore> {
         match self.store() {
-            Err(error) if error.kind() == Kind::NotFound => url::init(self.store_url()).map(guarded),
+            Err(error) if error.kind() == Kind::NotFound => {
+                mount_overlap::check_new_store(self.store_url())?;
+                url::init(self.store_url()).map(guarded)
+            }
             store => store,
         }
     }

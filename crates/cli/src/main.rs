@@ -10,6 +10,7 @@ mod graph_lines;
 mod interrupt;
 mod location;
 mod mode_change;
+mod mount_overlap;
 mod output;
 mod progress;
 mod quantity;

@@ -422,3 +422,25 @@ fn what_is_mounted_is_not_collected() {
     mounted.esker.ok(["verify"]);
     assert_eq!(mounted.log(), "");
 }
+
+/// Symptom: a mount over the directory that has its store hid the store from itself; `init` in a mount
+/// made a store that needs the mount to be read.
+/// Fix: both are refused with a sentence.
+#[test]
+fn a_mount_and_a_store_are_not_made_in_each_other() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::writing("work", &[]);
+    let esker = &mounted.esker;
+    esker.publish("base", &[("f", "")]);
+    let said = esker.fails(13, ["mount", "base", "."]);
+    assert!(said.contains("has its own store in it"), "{said}");
+    assert!(esker.fails(13, ["mount", "base", "store/set"]).contains("is in the store"));
+    let inside = mounted.root().join("new/store");
+    let inside = inside.to_str().expect("UTF-8");
+    let said = esker.fails(13, ["init", "--store", inside]);
+    assert!(said.contains("in the mount of Esker"), "{said}");
+    esker.fails(13, ["bench", "create", "--files", "1", "--store", inside]);
+    assert!(!mounted.root().join("new").exists());
+}

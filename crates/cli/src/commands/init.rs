@@ -6,6 +6,7 @@ use esker_base::store::{StoreSharing, identity, url};
 use serde_json::json;
 
 use crate::context::Context;
+use crate::mount_overlap;
 
 /// Make a store
 ///
@@ -57,6 +58,7 @@ impl Init {
     /// Makes the store.
     pub fn run(self, context: &Context) -> Result<()> {
         let url = context.store_url();
+        mount_overlap::check_new_store(url)?;
         let store = match self.shared {
             None => url::init(url)?,
             Some(shared) => url::init_shared(url, shared.into())?,

@@ -24,6 +24,7 @@ use crate::change::{SessionSettings, TakeOver, announce, check_free};
 use crate::commands::mount_log::MountLog;
 use crate::context::Context;
 use crate::location::Stack;
+use crate::mount_overlap;
 use crate::output::notice;
 
 /// The property of a change set that says as which name its mount will publish it.
@@ -135,6 +136,7 @@ impl Mount {
         let given =
             self.log.as_deref().filter(|_| is_background).map(MountLog::open).transpose()?;
         make_usable(&mountpoint)?;
+        mount_overlap::check_mountpoint(context.store_url(), &mountpoint)?;
         let subject = self.subject(context)?;
         let mounted =
             Mounted::new(subject.view.clone(), &mountpoint, self.options(context, &subject))

@@ -1,0 +1,58 @@
+//! Mount overlap: stores and mount points that must not lie in each other.
+//!
+//! A mount over its own store hides that from the mount and from every other command. A store in a
+//! mount needs the mount to read and write itself, and is gone when the mount ends.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use esker_base::{Error, Kind, Result};
+use esker_fuse::mountpoints;
+
+/// The directory that is, or will be, the store `url`; none of other kinds of stores.
+fn directory_of(url: &str) -> Option<&Path> {
+    let path = url.strip_prefix("file://").unwrap_or(url);
+    let is_other = path.contains("://") || path.starts_with("memory:");
+    (!is_other).then_some(Path::new(path))
+}
+
+/// Fails if `mountpoint` is in the store at `url`, or the store in it.
+pub fn check_mountpoint(url: &str, mountpoint: &Path) -> Result<()> {
+    let store = directory_of(url).and_then(|path| path.canonicalize().ok());
+    let (Some(store), Ok(at)) = (store, mountpoint.canonicalize()) else { return Ok(()) };
+    let what = if store.starts_with(&at) {
+        "has its own store in it, which the mount would hide: mount at another directory"
+    } else if at.starts_with(&store) {
+        "is in the store itself: mount at another directory"
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(Kind::Invalid, format!("{} {what}", at.display())))
+}
+
+/// Fails if a store at `url` would be in a mount of Esker.
+pub fn check_new_store(url: &str) -> Result<()> {
+    let Some(path) = directory_of(url) else { return Ok(()) };
+    let Some(existing) = nearest_existing(path) else { return Ok(()) };
+    let Ok(device) = existing.metadata().map(|metadata| metadata.dev()) else { return Ok(()) };
+    // Where the kernel's list cannot be read there is nothing to go by.
+    for mountpoint in mountpoints().unwrap_or_default() {
+        let is_in_it = existing.starts_with(&mountpoint)
+            && mountpoint.metadata().is_ok_and(|metadata| metadata.dev() == device);
+        if is_in_it {
+            let what = format!(
+                "{} is in the mount of Esker at {}: make the store in another file system",
+                path.display(),
+                mountpoint.display()
+            );
+            return Err(Error::new(Kind::Invalid, what));
+        }
+    }
+    Ok(())
+}
+
+/// The longest beginning of `path` that is there, without symbolic links.
+fn nearest_existing(path: &Path) -> Option<PathBuf> {
+    let absolute = std::path::absolute(path).ok()?;
+    absolute.ancestors().find_map(|ancestor| ancestor.canonicalize().ok())
+}
