@@ -57,7 +57,8 @@ pub enum Targets {
     Sets(Vec<SetId>),
 }
 
-/// Is told how many bytes are verified of how many; called from several threads.
+/// Is told how many bytes are verified of how many, those of tables first; their records say how many
+/// bytes of data follow. Called from several threads.
 pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// Reads all of the indexed directory below a prefix of a store and tells each damage; returns how

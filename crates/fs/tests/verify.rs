@@ -15,6 +15,8 @@ use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::Key;
 
+use parking_lot::Mutex;
+
 use crate::gc::{eager, options, repository, write};
 use crate::squash::stack;
 
@@ -27,6 +29,29 @@ fn verify(repository: &Repository) -> VerifyReport {
 pub fn assert_sound(repository: &Repository) {
     let report = verify(repository);
     assert!(report.is_sound(), "{:#?}", report.findings);
+}
+
+/// Symptom: the bar of a verification was full before the first byte of data was read.
+/// Cause: only tables counted. Fix: so do the data that their records refer to, once they are read.
+#[test]
+fn progress_counts_bytes_of_data() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let session = repository.begin(&[], options()).expect("begin");
+    for number in 0..3 {
+        write(&session, &format!("/{number}"), &[number; 100_000]).expect("write");
+    }
+    session.publish("name").expect("publish");
+    let told: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
+    let tell = told.clone();
+    let progress = move |done, total| tell.lock().push((done, total));
+    let options = VerifyOptions { progress: Some(Arc::new(progress)), ..VerifyOptions::default() };
+    let report = repository.verify(&options).expect("verify");
+    let told = told.lock();
+    let all = report.table_bytes + report.data_bytes;
+    assert!(report.data_bytes >= 300_000);
+    assert_eq!(told.last(), Some(&(all, all)));
+    assert!(told.is_sorted() && told.iter().all(|(done, total)| done <= total), "{told:?}");
 }
 
 /// A copy of `store` in which the object `name` has other bytes, or is missing.

@@ -161,7 +161,10 @@ impl Verification<'_> {
         all.append(&mut extents.segments);
         all.sort_unstable_by_key(|extent| (place(extent), extent.checksum));
         all.dedup_by_key(|extent| (place(extent), extent.checksum));
-        let mut at = 0;
+        // What the tables have is only known once they are read: the total grows by it.
+        let tables = self.report.table_bytes;
+        let total = all.iter().fold(tables, |sum, extent| sum.saturating_add(extent.written));
+        let (mut at, mut done) = (0, tables);
         while at < all.len() {
             let log = (all[at].set, all[at].log);
             let (mut end, mut bytes) = (at, 0);
@@ -170,6 +173,10 @@ impl Verification<'_> {
                 end += 1;
             }
             self.check_batch(&all[at..end], short.contains(&log))?;
+            done = done.saturating_add(bytes);
+            if let Some(progress) = &self.options.progress {
+                progress(done, total);
+            }
             at = end;
         }
         Ok(())
