@@ -179,3 +179,16 @@ fn the_log_names_authors() {
     let author = format!("@{}: ", host.trim());
     assert!(drawn.contains(&author) && drawn.contains(" s, by "), "{drawn}");
 }
+
+/// Symptom: `rm -r base:/` said that `""` cannot be a file's name.
+#[test]
+fn the_root_is_called_the_root() {
+    let esker = example();
+    for arguments in
+        [&["rm", "-r", "base:/", "--as", "new"][..], &["mv", "base:/", "base:/x", "--as", "new"]]
+    {
+        let said = esker.run(arguments).stderr;
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains("root directory") && !said.contains("\"\""), "{said}");
+    }
+}

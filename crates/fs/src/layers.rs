@@ -154,7 +154,8 @@ pub(crate) fn load_stack(source: &TableSource, roots: &[SetId]) -> Result<Vec<Ar
 fn load_base(source: &TableSource, set: SetId) -> Result<Arc<BaseSet>> {
     let manifest = condemn::load_live(&*source.store, set)?;
     if manifest.state != SetState::Published {
-        let context = format!("change set {set} is not published; resume or abandon it");
+        let context =
+            format!("@{set} is an open session; publish it first by `esker publish @{set} NAME`");
         return Err(Error::new(Kind::Invalid, context));
     }
     let tables = Tables::new(&manifest.tables, &INODE, source);

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::location::Location;
 use crate::output::notice;
 use crate::quantity;
-use crate::text::hex;
+use crate::text::{self, hex};
 
 /// Get the values of keys
 ///
@@ -154,15 +154,14 @@ fn epochs(text: &str) -> Result<Range<u32>, String> {
 /// What finding values cost, in words.
 pub fn cost(counts: &Counts) -> String {
     format!(
-        "{} store reads, {} bytes: {} of index logs, {} of auxiliary tables, {} of data; {} tables \
-         and {} partitions asked",
-        counts.reads(),
-        counts.bytes(),
+        "{}, {}: {} of index logs, {} of auxiliary tables, {} of data; {} and {} asked",
+        text::counted(counts.reads(), "store read"),
+        text::counted(counts.bytes(), "byte"),
         counts.index_reads,
         counts.auxiliary_reads,
         counts.data_reads,
-        counts.tables,
-        counts.partitions,
+        text::counted(counts.tables, "table"),
+        text::counted(counts.partitions, "partition"),
     )
 }
 

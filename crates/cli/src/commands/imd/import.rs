@@ -14,7 +14,7 @@ use serde_json::json;
 use super::target::{Target, place_of};
 use super::write::FormatName;
 use crate::context::Context;
-use crate::quantity;
+use crate::{quantity, text};
 
 /// Layouts that have a name.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -102,9 +102,9 @@ impl Import {
         for (epoch, step) in steps.iter().enumerate() {
             let records: u64 = step.dumps.iter().map(|dump| dump.records).sum();
             let (number, files) = (step.number, step.dumps.len());
-            context.out.line(format!(
-                "epoch {epoch}: step {number}, {records} records of {files} files"
-            ))?;
+            let records = text::counted(records, "record");
+            let files = text::counted(files as u64, "file");
+            context.out.line(format!("epoch {epoch}: step {number}, {records} of {files}"))?;
         }
         context.out.line(format!("published {} @{}", published.name, published.set))
     }

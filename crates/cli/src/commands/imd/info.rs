@@ -49,7 +49,8 @@ impl Info {
         }
         let histogram = self.histogram(&reader)?;
         if let Some(path) = &self.plot {
-            let title = format!("Tables asked for a key in {epochs} epochs");
+            let title =
+                format!("Tables asked for a key in {}", text::counted(u64::from(epochs), "epoch"));
             let svg = plot::histogram(&title, "tables", "queries", &histogram)?;
             std::fs::write(path, svg)
                 .map_err(|error| Error::io(error, format!("write {}", path.display())))?;
@@ -102,9 +103,9 @@ impl Info {
         if totals.auxiliary_bytes > 0 {
             line("auxiliary", text::bytes(totals.auxiliary_bytes))?;
         }
-        line("queries", format!("{queries} tried, {each:.4} tables each"))?;
+        line("queries", format!("{} tried, {each:.4} tables each", text::count(queries)))?;
         for (tables, count) in histogram.iter().enumerate().filter(|(_, count)| **count > 0) {
-            line("", format!("{tables} tables: {count}"))?;
+            line("", format!("{}: {count}", text::counted(tables as u64, "table")))?;
         }
         line("objects", entry.prefix)
     }

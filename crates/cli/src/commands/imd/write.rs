@@ -19,7 +19,7 @@ use serde_json::json;
 use super::target::{Published, Target, place_of};
 use crate::context::Context;
 use crate::output::{notice, value_of};
-use crate::quantity;
+use crate::{quantity, text};
 
 /// Where rank 0 tells the others to write.
 const PLACE: Channel = Channel(0x20);
@@ -252,7 +252,8 @@ fn show(
     let Published { name, set } = published;
     if !context.out.is_json() {
         context.out.line(report.to_string())?;
-        return context.out.line(format!("published {name} @{set}, {} epochs", summary.epochs));
+        let epochs = text::counted(summary.epochs, "epoch");
+        return context.out.line(format!("published {name} @{set}, {epochs}"));
     }
     let mut value = value_of(report);
     if let Some(object) = value.as_object_mut() {
