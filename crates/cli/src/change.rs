@@ -17,6 +17,7 @@ use serde_json::json;
 use crate::context::Context;
 use crate::location::Stack;
 use crate::output::notice;
+use crate::usage;
 use crate::users::Users;
 
 /// What a session survives.
@@ -230,9 +231,9 @@ fn over_others(base: &str, error: &Error) -> Error {
     Error::new(error.kind(), format!("{error}: {advice}"))
 }
 
-/// Fails if `name` is taken or no name.
+/// Fails if `name` is taken; ends the command if it is no name.
 pub fn check_free(repository: &Repository, name: &str) -> Result<()> {
-    names::check(name)?;
+    usage::check_name(name);
     if names::is_taken(&**repository.store(), name)? {
         return Err(names::taken(name));
     }

@@ -15,6 +15,7 @@ mod output;
 mod progress;
 mod quantity;
 mod text;
+mod usage;
 mod users;
 mod writers;
 

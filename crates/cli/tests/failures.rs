@@ -31,7 +31,16 @@ fn each_kind_of_error_has_its_exit_code() {
         (7, &["export", "base:/", "tree-base"]),
         (13, &["rm", "base:/g"]),
         (13, &["names", "--store", "gopher://x"]),
-        (13, &["publish", "base", "../x"]),
+        (2, &["publish", "base", "../x"]),
+        (2, &["publish", "a/b", "x"]),
+        (2, &["publish", "x"]),
+        (2, &["mount", "a/b", "tree-base"]),
+        (2, &["mount", "base"]),
+        (2, &["find", "base", "--size", "much"]),
+        (2, &["find", "base", "--mtime", "x"]),
+        (2, &["touch", "base:/x", "-d", "never", "--as", "new"]),
+        (2, &["rename", "base", "-x"]),
+        (2, &["import", "tree-base", "a b"]),
         (14, &["stat", &long]),
     ] {
         let said = esker.fails(code, arguments);

@@ -36,7 +36,7 @@ pub struct Chmod {
 impl Chmod {
     /// Changes them.
     pub fn run(self, context: &Context) -> Result<()> {
-        let stack = one_stack(&self.locations)?;
+        let stack = one_stack(&self.locations);
         Change::open(context, stack, &self.change)?.run(context, |session| {
             self.locations.iter().try_for_each(|location| {
                 attributes::change_tree(session, location, self.recursive, |inode| {

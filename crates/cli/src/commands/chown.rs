@@ -81,7 +81,7 @@ impl Chgrp {
 
 impl OwnerArguments {
     fn run(&self, context: &Context, changes: &Changes) -> Result<()> {
-        let stack = one_stack(&self.locations)?;
+        let stack = one_stack(&self.locations);
         Change::open(context, stack, &self.change)?.run(context, |session| {
             self.locations.iter().try_for_each(|location| {
                 attributes::change_tree(session, location, self.recursive, |_| *changes)

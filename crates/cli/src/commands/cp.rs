@@ -42,7 +42,7 @@ pub struct Cp {
 impl Cp {
     /// Copies them.
     pub fn run(self, context: &Context) -> Result<()> {
-        let stack = one_stack(&self.locations)?;
+        let stack = one_stack(&self.locations);
         let (target, sources) = self.locations.split_last().expect("clap asks for two");
         Change::open(context, stack, &self.change)?.run(context, |session| {
             let into = session.stat(&target.path, Follow::Yes);

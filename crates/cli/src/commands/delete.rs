@@ -2,12 +2,12 @@
 //! them.
 
 use clap::Args;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Error, Result};
 use serde_json::json;
 
 use crate::change::announce;
 use crate::context::Context;
-use crate::progress;
+use crate::{progress, usage};
 
 /// Take published names back
 ///
@@ -28,7 +28,7 @@ pub struct Delete {
 impl Delete {
     /// Deletes them.
     pub fn run(self, context: &Context) -> Result<()> {
-        self.names.iter().try_for_each(|name| check_is_name(name))?;
+        self.names.iter().for_each(|name| check_is_name(name));
         progress::watch_store(context, "delete:", |repository| {
             for (at, name) in self.names.iter().enumerate() {
                 repository.delete(name).map_err(|error| {
@@ -46,8 +46,8 @@ impl Delete {
     }
 }
 
-/// Fails if `name` is meant as something else than a published name.
-fn check_is_name(name: &str) -> Result<()> {
+/// Ends the command if `name` is meant as something else than a published name.
+fn check_is_name(name: &str) {
     let what = if name.starts_with('@') {
         format!(
             "{name} is a change set, not a name: give up a session by `esker session drop {name}`"
@@ -57,9 +57,9 @@ fn check_is_name(name: &str) -> Result<()> {
     } else if let Some((name, _)) = name.split_once(':') {
         format!("a whole name is deleted: `esker delete {name}`; paths are removed by `esker rm`")
     } else {
-        return Ok(());
+        return;
     };
-    Err(Error::new(Kind::Invalid, what))
+    usage::exit(what)
 }
 
 /// Give a deleted name back to the snapshot that lost it last
@@ -105,6 +105,7 @@ pub struct Rename {
 impl Rename {
     /// Renames it.
     pub fn run(self, context: &Context) -> Result<()> {
+        [&self.old, &self.new].into_iter().for_each(|name| usage::check_name(name));
         let set = context.repository()?.rename(&self.old, &self.new, self.replace)?;
         if context.out.is_json() {
             let (from, to) = (&self.old, &self.new);

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::process::ExitCode;
 
 use clap::Args;
-use esker_base::{Error, Kind, Result};
+use esker_base::Result;
 use esker_fs::glob::Glob;
 use esker_fs::inode::FileKind;
 use esker_fs::namespace::Follow;
@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::location::Location;
 use crate::output::Problems;
 use crate::quantity::{self, Comparison};
-use crate::text;
+use crate::{text, usage};
 
 const DAY_NS: u64 = 86_400_000_000_000;
 
@@ -133,7 +133,7 @@ pub fn long_flags(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
 impl Find {
     /// Searches.
     pub fn run(self, context: &Context) -> Result<ExitCode> {
-        let predicates = self.predicates(context.now_ns())?;
+        let predicates = self.predicates(context.now_ns());
         let repository = context.repository()?;
         let order = if self.sorted { Order::Name } else { Order::Stored };
         let problems = Problems::default();
@@ -171,8 +171,7 @@ impl Find {
         out.raw(b"\n")
     }
 
-    fn predicates(&self, now_ns: u64) -> Result<Vec<Predicate>> {
-        let invalid = |what: String| Error::new(Kind::Invalid, what);
+    fn predicates(&self, now_ns: u64) -> Vec<Predicate> {
         let glob = |pattern: &Option<OsString>, ignore_case| {
             pattern.as_deref().map(|glob: &OsStr| Glob::new(glob.as_bytes(), ignore_case))
         };
@@ -183,21 +182,18 @@ impl Find {
         all.extend(self.kinds.as_ref().map(|kinds| Predicate::Kind(kinds.0.clone())));
         if let Some(size) = &self.size {
             let (comparison, number) = quantity::comparison(size);
-            let bytes = quantity::bytes(number).map_err(invalid)?;
+            let bytes = usage::value_of(quantity::bytes(number));
             all.push(Predicate::Size(match comparison {
                 Comparison::More => bytes.saturating_add(1)..=u64::MAX,
-                Comparison::Less if bytes == 0 => {
-                    return Err(invalid("nothing has less than no bytes".to_owned()));
-                }
+                Comparison::Less if bytes == 0 => usage::exit("nothing has less than no bytes"),
                 Comparison::Less => 0..=bytes - 1,
                 Comparison::Equal => bytes..=bytes,
             }));
         }
         if let Some(days) = &self.mtime {
             let (comparison, number) = quantity::comparison(days);
-            let days: u64 = number
-                .parse()
-                .map_err(|_| invalid(format!("{days:?}: expected days, as 7, +7 or -7")))?;
+            let expected = |_| format!("{days:?}: expected days, as 7, +7 or -7");
+            let days: u64 = usage::value_of(number.parse().map_err(expected));
             let ago = |days: u64| now_ns.saturating_sub(days.saturating_mul(DAY_NS));
             all.push(Predicate::Modified(match comparison {
                 Comparison::More => 0..=ago(days.saturating_add(1)),
@@ -206,15 +202,15 @@ impl Find {
             }));
         }
         if let Some(time) = &self.newer {
-            let moment = quantity::moment(time, now_ns).map_err(invalid)?;
+            let moment = usage::value_of(quantity::moment(time, now_ns));
             all.push(Predicate::Modified(moment.saturating_add(1)..=u64::MAX));
         }
         if let Some(time) = &self.older {
-            let moment = quantity::moment(time, now_ns).map_err(invalid)?;
+            let moment = usage::value_of(quantity::moment(time, now_ns));
             all.push(Predicate::Modified(0..=moment.saturating_sub(1)));
         }
         all.extend(self.uid.map(Predicate::Owner));
         all.extend(self.gid.map(Predicate::Group));
-        Ok(all)
+        all
     }
 }

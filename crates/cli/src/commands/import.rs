@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use esker_base::{Error, Kind, Result};
+use esker_base::Result;
 use esker_fs::import::ImportOptions;
 use esker_fs::session::Session;
 use esker_fs::tally::Tally;
@@ -16,7 +16,7 @@ use crate::commands::mkdir::make_dirs;
 use crate::commands::transfer;
 use crate::context::Context;
 use crate::location::{Location, Stack};
-use crate::progress;
+use crate::{progress, usage};
 
 /// Import a directory tree and publish it
 ///
@@ -63,8 +63,7 @@ impl Import {
                 Change::begin(context, &bases, name, &self.settings)?
             }
             Stack::Set(_) if !self.bases.is_empty() => {
-                let what = "a session has its bases from when it was begun: leave out --base";
-                return Err(Error::new(Kind::Invalid, what));
+                usage::exit("a session has its bases from when it was begun: leave out --base")
             }
             stack => {
                 let (settings, take_over) = (self.settings.clone(), self.take_over);

@@ -49,7 +49,7 @@ impl Ln {
             ),
         };
         if let Some(target) = &target {
-            one_stack(&[self.link.clone(), target.clone()])?;
+            one_stack(&[self.link.clone(), target.clone()]);
         }
         Change::open(context, &self.link.stack, &self.change)?
             .run(context, |session| self.link(session, target.as_ref()))

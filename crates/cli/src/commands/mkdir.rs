@@ -36,7 +36,7 @@ pub struct Mkdir {
 impl Mkdir {
     /// Makes them.
     pub fn run(self, context: &Context) -> Result<()> {
-        let stack = one_stack(&self.locations)?;
+        let stack = one_stack(&self.locations);
         let masked = 0o777 & !context.umask;
         let mode = self.mode.unwrap_or(masked);
         Change::open(context, stack, &self.change)?.run(context, |session| {

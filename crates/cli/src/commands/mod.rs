@@ -46,12 +46,13 @@ mod verify;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use esker_base::{Error, Kind, Result};
+use esker_base::Result;
 
 use crate::change::SessionSettings;
 use crate::context::Context;
 use crate::interrupt;
 use crate::location::{Location, Stack};
+use crate::usage;
 
 /// What to do.
 #[derive(Subcommand)]
@@ -187,14 +188,13 @@ impl Command {
 }
 
 /// The one stack that all of `locations` are in.
-fn one_stack(locations: &[Location]) -> Result<&Stack> {
+fn one_stack(locations: &[Location]) -> &Stack {
     let first = &locations.first().expect("clap asks for one").stack;
     match locations.iter().find(|location| location.stack != *first) {
-        None => Ok(first),
+        None => first,
         Some(other) => {
-            let what =
-                format!("{other} is not in {first}: one command changes one name or session");
-            Err(Error::new(Kind::Invalid, what))
+            let what = "one command changes one name or session";
+            usage::exit(format!("{other} is not in {first}: {what}"))
         }
     }
 }

@@ -26,6 +26,7 @@ use crate::context::Context;
 use crate::location::Stack;
 use crate::mount_overlap;
 use crate::output::notice;
+use crate::usage;
 
 /// The property of a change set that says as which name its mount will publish it.
 const PROPERTY: &str = "mount";
@@ -127,7 +128,7 @@ struct Subject {
 impl Mount {
     /// Mounts, and serves the mount or leaves that to the background.
     pub fn run(self, context: &Context) -> Result<()> {
-        let mountpoint = self.mountpoint()?;
+        let mountpoint = self.mountpoint();
         let is_background = std::env::var_os(READY).is_some();
         if !self.foreground && !is_background {
             return in_background(context);
@@ -165,17 +166,13 @@ impl Mount {
         Ok(())
     }
 
-    fn mountpoint(&self) -> Result<PathBuf> {
+    fn mountpoint(&self) -> PathBuf {
         match (&self.write, self.what.as_slice()) {
-            (Some(_), [mountpoint]) | (None, [_, mountpoint]) => Ok(mountpoint.into()),
-            (Some(_), _) => Err(Error::new(
-                Kind::Invalid,
+            (Some(_), [mountpoint]) | (None, [_, mountpoint]) => mountpoint.into(),
+            (Some(_), _) => usage::exit(
                 "with --write NEWNAME only the directory follows; bases are given by --base",
-            )),
-            (None, _) => Err(Error::new(
-                Kind::Invalid,
-                "what is to be mounted where? `esker mount NAME DIRECTORY`",
-            )),
+            ),
+            (None, _) => usage::exit("what is to be mounted where? `esker mount NAME DIRECTORY`"),
         }
     }
 
@@ -184,8 +181,7 @@ impl Mount {
     fn subject(&self, context: &Context) -> Result<Subject> {
         let repository = context.repository()?;
         let Some(name) = &self.write else {
-            let stack = Stack::parse(self.what[0].as_bytes())
-                .map_err(|error| Error::new(Kind::Invalid, error))?;
+            let stack = usage::stack(&self.what[0]);
             let set = context.set_of(&repository, &stack)?;
             let (namespace, markers) = repository.open_held(&[set], Identity::root())?;
             return Ok(Subject {

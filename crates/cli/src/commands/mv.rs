@@ -38,7 +38,7 @@ pub struct Mv {
 impl Mv {
     /// Renames them.
     pub fn run(self, context: &Context) -> Result<()> {
-        let stack = one_stack(&self.locations)?;
+        let stack = one_stack(&self.locations);
         let (target, sources) = self.locations.split_last().expect("clap asks for two");
         let flags = match (self.no_replace, self.exchange) {
             (true, _) => RenameFlags::NoReplace,

@@ -11,7 +11,7 @@ use crate::change::{Change, SessionSettings, TakeOver, announce, check_free};
 use crate::context::Context;
 use crate::location::Stack;
 use crate::output::notice;
-use crate::text;
+use crate::{text, usage};
 
 /// Publish a session, or compose snapshots
 ///
@@ -65,22 +65,19 @@ impl Publish {
             }
             ([source, name], []) => self.publish(context, source, name),
             ([_], []) => {
-                let what = "publish what? `esker publish @SETID NAME`, or with --base";
-                Err(Error::new(Kind::Invalid, what))
+                usage::exit("publish what? `esker publish @SETID NAME`, or with --base")
             }
             _ => {
-                let what = "a source and --base exclude each other; begin a session with --base";
-                Err(Error::new(Kind::Invalid, what))
+                usage::exit("a source and --base exclude each other; begin a session with --base")
             }
         }
     }
 
     fn publish(&self, context: &Context, source: &str, name: &str) -> Result<()> {
         let repository = context.repository()?;
-        let source =
-            Stack::parse(source.as_bytes()).map_err(|what| Error::new(Kind::Invalid, what))?;
+        let source = usage::stack(source);
+        usage::check_name(name);
         let set = context.set_of(&repository, &source)?;
-        names::check(name)?;
         if !self.replace {
             // Published already, it may be that the answer to an earlier attempt was lost.
             names::check_free_for(&**repository.store(), name, set)?;
@@ -110,7 +107,7 @@ impl Publish {
 
     fn compose_replacing(&self, context: &Context, bases: &[SetId], name: &str) -> Result<()> {
         let repository = context.repository()?;
-        names::check(name)?;
+        usage::check_name(name);
         let session = repository.begin(bases, self.settings.options(context).private())?;
         let set = session.set();
         session.complete().inspect_err(|_| {

@@ -36,7 +36,7 @@ pub struct Rm {
 impl Rm {
     /// Removes them.
     pub fn run(self, context: &Context) -> Result<()> {
-        let stack = one_stack(&self.locations)?;
+        let stack = one_stack(&self.locations);
         Change::open(context, stack, &self.change)?.run(context, |session| {
             for location in &self.locations {
                 match self.remove(session, location) {

@@ -8,14 +8,13 @@ use esker_base::{Error, Result};
 use esker_bench::replay::{Replay, ReplayReport, Work, replay};
 use esker_comm::job::Job;
 use esker_comm::{Rank, tcp, threads};
-use esker_fs::names;
 use esker_fs::repository::Repository;
 use esker_shared::{Reads, SLICE_BYTES, SharedOptions};
 
 use crate::change::SessionSettings;
 use crate::context::Context;
 use crate::location::Location;
-use crate::{interrupt, quantity};
+use crate::{interrupt, quantity, usage};
 
 /// Write and read files that all ranks of a job share
 #[derive(Args)]
@@ -128,8 +127,9 @@ impl ReplayArguments {
         let store = context.store_of_rank(rank)?;
         let repository = Repository::new(store.clone());
         let new_name = self.new_name.as_deref();
-        let (bases, published) = context.bases_and_name(&repository, &self.target.stack, new_name)?;
-        names::check(published)?;
+        let (bases, published) =
+            context.bases_and_name(&repository, &self.target.stack, new_name)?;
+        usage::check_name(published);
         let work = self.work()?;
         let ranks = self.ranks.max(work.ranks_min());
         let replayed = Replay {

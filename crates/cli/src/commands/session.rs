@@ -16,7 +16,7 @@ use crate::commands::{log, show};
 use crate::context::Context;
 use crate::location::Stack;
 use crate::output::notice;
-use crate::{text, writers};
+use crate::{text, usage, writers};
 
 /// Begin, list, complete and drop sessions
 ///
@@ -133,7 +133,7 @@ fn give_up(context: &Context, stack: &Stack, take_over: TakeOver) -> Result<()> 
     let repository = context.repository()?;
     if let Stack::Name(name) = stack {
         let what = format!("{name} is a name, and no session: `esker delete {name}` takes it back");
-        return Err(Error::new(Kind::Invalid, what));
+        usage::exit(what);
     }
     let set = context.set_of(&repository, stack)?;
     match Manifest::load(&**repository.store(), set) {

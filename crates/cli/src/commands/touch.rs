@@ -1,7 +1,7 @@
 //! `esker touch`: sets times, and makes empty files.
 
 use clap::Args;
-use esker_base::{Error, Kind, Result};
+use esker_base::{Kind, Result};
 use esker_fs::namespace::Follow;
 use esker_fs::ops::Changes;
 use esker_fs::session::Session;
@@ -10,7 +10,7 @@ use crate::change::{Change, ChangeArguments};
 use crate::commands::{attributes, one_stack};
 use crate::context::Context;
 use crate::location::Location;
-use crate::quantity;
+use crate::{quantity, usage};
 
 /// Set times of files; make those that are not there
 ///
@@ -48,7 +48,7 @@ pub struct Touch {
 impl Touch {
     /// Touches them.
     pub fn run(self, context: &Context) -> Result<()> {
-        let stack = one_stack(&self.locations)?;
+        let stack = one_stack(&self.locations);
         let (atime_ns, mtime_ns) = self.times(context)?;
         let changes = Changes {
             atime_ns: (!self.modification).then_some(atime_ns),
@@ -71,9 +71,7 @@ impl Touch {
         }
         let now_ns = context.now_ns();
         let time_ns = match &self.date {
-            Some(date) => {
-                quantity::moment(date, now_ns).map_err(|error| Error::new(Kind::Invalid, error))?
-            }
+            Some(date) => usage::value_of(quantity::moment(date, now_ns)),
             None => now_ns,
         };
         Ok((time_ns, time_ns))

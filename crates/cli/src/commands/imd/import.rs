@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use esker_base::store::SharedStore;
-use esker_base::{Error, Kind, Result};
+use esker_base::Result;
 use esker_comm::threads;
 use esker_imd::directory::PartitionTotals;
 use esker_imd::import::{Field, Layout, Step, append_all, survey};
@@ -14,7 +14,7 @@ use serde_json::json;
 use super::target::{Target, place_of};
 use super::write::FormatName;
 use crate::context::Context;
-use crate::{quantity, text};
+use crate::{quantity, text, usage};
 
 /// Layouts that have a name.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -116,7 +116,7 @@ impl Import {
                 let Self { header_bytes, step, count, .. } = *self;
                 Layout { header_bytes, record_bytes, key, step, count }
             }
-            _ => return Err(Error::new(Kind::Invalid, "give --record-bytes and --key")),
+            _ => usage::exit("give --record-bytes and --key"),
         };
         layout.check().map(|()| layout)
     }
