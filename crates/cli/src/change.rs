@@ -4,9 +4,10 @@
 //! snapshot on top of NAME; `@SETID:/path` works in an open session and leaves it open, flushed,
 //! so that the next command finds everything in tables.
 
+use clap::builder::{StringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
-use esker_fs::names;
+use esker_fs::names::{self, IfTaken};
 use esker_fs::repository::Repository;
 use esker_fs::session::{NewRoot, Session, SessionOptions};
 use esker_table::manifest::SetId;
@@ -81,6 +82,51 @@ pub struct TakeOver {
     take_over: bool,
 }
 
+/// The property of a change set that has the message of whoever published it.
+pub const MESSAGE: &str = "message";
+
+/// A message takes at most so many bytes.
+const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Reads a message that a manifest can have.
+pub fn message_parser() -> impl TypedValueParser<Value = String> {
+    StringValueParser::new().try_map(|message: String| match message.len() {
+        ..=MESSAGE_BYTES_MAX => Ok(message),
+        bytes => Err(format!("{bytes} bytes; at most {MESSAGE_BYTES_MAX} are possible")),
+    })
+}
+
+/// What becomes of a name that stands for another snapshot.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Replacing {
+    /// The new name may stand for another snapshot: readers find that one or the new one, never none.
+    /// Fails if somebody has published under the name since this began from what it stood for
+    #[arg(long)]
+    pub replace: bool,
+    /// Replace what was published under the name since, too, and so hide what that changed
+    #[arg(long, requires = "replace")]
+    hide_newer: bool,
+}
+
+impl Replacing {
+    /// As publications are told.
+    pub fn if_taken(self) -> IfTaken {
+        match (self.replace, self.hide_newer) {
+            (false, _) => IfTaken::Refuse,
+            (true, false) => IfTaken::ReplaceUnlessMoved,
+            (true, true) => IfTaken::Replace,
+        }
+    }
+
+    /// Names the option if a name is taken.
+    pub fn advise(error: Error) -> Error {
+        if error.kind() != Kind::Exists {
+            return error;
+        }
+        Error::new(Kind::Exists, format!("{}; --replace replaces it", error.context()))
+    }
+}
+
 /// What made a change set, for `esker show`.
 fn program() -> String {
     concat!("esker ", env!("CARGO_PKG_VERSION")).to_owned()
@@ -133,7 +179,9 @@ impl Change {
                 let base = context.resolve(&repository, name)?;
                 (repository.begin(&[base], options.private())?, true)
             }
-            (Stack::Set(_), _) => (repository.resume(context.set_of(&repository, stack)?, options)?, false),
+            (Stack::Set(_), _) => {
+                (repository.resume(context.set_of(&repository, stack)?, options)?, false)
+            }
         };
         let base = is_ours.then(|| stack.to_string());
         Ok(Self { session, repository, new_name, base, is_ours })
@@ -141,16 +189,6 @@ impl Change {
 
     /// Begins a session on top of `bases` to be published as `new_name`.
     pub fn begin(
-        context: &Context,
-        bases: &[SetId],
-        new_name: &str,
-        settings: &SessionSettings,
-    ) -> Result<Self> {
-        Self::begin_with(context, bases, new_name, settings.options(context))
-    }
-
-    /// As [`Change::begin`], with the session's options.
-    pub fn begin_with(
         context: &Context,
         bases: &[SetId],
         new_name: &str,

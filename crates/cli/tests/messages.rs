@@ -180,6 +180,22 @@ fn the_log_names_authors() {
     assert!(drawn.contains(&author) && drawn.contains(" s, by "), "{drawn}");
 }
 
+#[test]
+fn what_is_published_keeps_a_message() {
+    let esker = example();
+    let id = esker.ok(["session", "begin", "--base", "base"]).trim().to_owned();
+    esker.ok(["publish", &id, "next", "-m", "with\nclouds"]);
+    esker.ok(["publish", "--base", "next", "composed", "--message", "as one"]);
+    esker.ok(["import", "tree-base", "again", "-m", "twice"]);
+    for (name, message) in [("next", "with\\nclouds"), ("composed", "as one"), ("again", "twice")] {
+        let drawn = esker.ok(["log", name]);
+        assert!(drawn.lines().next().expect("a title").contains(message), "{drawn}");
+    }
+    assert_eq!(esker.json(["log", "next"])[0]["properties"]["message"], "with\nclouds");
+    esker.fails(13, ["publish", "next", "more", "-m", "too late"]);
+    assert!(esker.ok(["verify"]).starts_with("sound"));
+}
+
 /// Symptom: `rm -r base:/` said that `""` cannot be a file's name.
 #[test]
 fn the_root_is_called_the_root() {
@@ -191,4 +207,17 @@ fn the_root_is_called_the_root() {
         let said = String::from_utf8_lossy(&said);
         assert!(said.contains("root directory") && !said.contains("\"\""), "{said}");
     }
+}
+
+/// Symptom: an import under a taken name was told of `publish --replace`, which it does not have, and an
+/// open session as a base was to be resumed or abandoned, for which there is no command.
+#[test]
+fn next_steps_fit_the_command() {
+    let esker = example();
+    let said = esker.fails(4, ["import", "tree-base", "base"]);
+    assert!(!said.contains("--replace") && said.contains("esker delete base"), "{said}");
+    assert!(esker.fails(4, ["publish", "--base", "base", "base"]).contains("--replace"));
+    let id = esker.ok(["session", "begin"]).trim().to_owned();
+    let said = esker.fails(13, ["session", "begin", "--base", &id]);
+    assert!(said.contains(&format!("esker publish {id} NAME")), "{said}");
 }

@@ -172,6 +172,51 @@ fn all_locations_of_a_command_are_in_one_snapshot() {
     assert_eq!(String::from_utf8(shown).expect("UTF-8"), large + "old");
 }
 
+/// Symptom: of two sessions that began from one snapshot and were published by `--replace` under its
+/// name, the second hid what the first had changed, and nobody was told.
+/// Cause: a name was replaced whatever it stood for by then.
+/// Fix: what is published builds on what the name stands for, or shares nothing with it; else it is
+/// refused unless `--hide-newer` is given.
+#[test]
+fn a_name_that_moved_meanwhile_is_not_replaced_silently() {
+    let esker = Esker::new();
+    esker.publish("name", &[("f", "base")]);
+    let begin = || esker.ok(["session", "begin", "--base", "name"]).trim().to_owned();
+    let put = |session: &str, path: &str| {
+        esker.pipe(["put", "-", &format!("{session}:{path}")], b"changed");
+    };
+    let (first, second) = (begin(), begin());
+    put(&first, "/first");
+    put(&second, "/second");
+    esker.ok(["publish", "--replace", &first, "name"]);
+    let said = esker.fails(9, ["publish", "--replace", &second, "name"]);
+    assert!(said.contains("name has moved") && said.contains("--hide-newer"), "{said}");
+    // The session goes on, and may be published otherwise.
+    put(&second, "/more");
+    esker.ok(["publish", &second, "other"]);
+    for replacing in [
+        &["publish", "--replace", "other", "name"][..],
+        &["rename", "other", "name", "--replace"],
+        &["publish", "--replace", "--base", "other", "name"],
+    ] {
+        esker.fails(9, replacing);
+    }
+    assert_eq!(esker.ok(["session", "list"]), "");
+    assert_eq!(esker.ok(["ls", "name"]), "f\nfirst\n");
+    esker.ok(["publish", "--replace", "--base", "other", "--base", "name", "name"]);
+    assert_eq!(esker.ok(["ls", "name"]), "f\nfirst\nmore\nsecond\n");
+    // Back to where both began from, which hides all of that.
+    esker.fails(2, ["publish", "--hide-newer", "other", "name"]);
+    esker.fails(9, ["publish", "--replace", "other", "name"]);
+    esker.ok(["publish", "--replace", "--hide-newer", "other", "name"]);
+    assert_eq!(esker.ok(["ls", "name"]), "f\nmore\nsecond\n");
+    // What has nothing in common with it replaces it as ever.
+    esker.publish("unrelated", &[("g", "")]);
+    esker.ok(["publish", "--replace", "unrelated", "name"]);
+    assert_eq!(esker.ok(["ls", "name"]), "g\n");
+    esker.ok(["verify"]);
+}
+
 /// Symptom: `gc --dry-run` left out sessions that `gc` drops before it collects, what they held,
 /// unfinished uploads and leftovers of compactions.
 /// Cause: a dry run stopped short where a step depends on what the step before it wrote.

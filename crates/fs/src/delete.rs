@@ -104,6 +104,22 @@ impl Repository {
         manifest.claim(&**self.store(), set, self.clock().now_ns())
     }
 
+    /// Gives a complete set a property. Cost: a commit.
+    ///
+    /// # Errors
+    /// `Invalid` if the set is not complete; `Conflict` if somebody else commits to it; what the store
+    /// reports.
+    pub fn set_property(&self, set: SetId, property: String, value: String) -> Result<()> {
+        let mut manifest = Manifest::load(&**self.store(), set)?;
+        if manifest.state != SetState::Published {
+            let what = format!("@{set} is not complete: complete it first");
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        manifest.epoch += 1;
+        manifest.properties.insert(property, value);
+        manifest.claim(&**self.store(), set, self.clock().now_ns())
+    }
+
     /// Stops the writer of an open set by a commit of a higher epoch, which it returns; none if the
     /// set is not open.
     fn fence(&self, set: SetId, options: &SessionOptions) -> Result<Option<u64>> {

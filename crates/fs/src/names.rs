@@ -60,9 +60,12 @@ pub fn check(name: &str) -> Result<()> {
 
 /// What a publication does with a name that stands for another set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IfTaken {
+pub enum IfTaken {
     /// It fails.
     Refuse,
+    /// The name stands for the new set from then on, unless the name has moved since the new set began:
+    /// both sets build on a set in common, and the new one does not build on the other. Then it fails.
+    ReplaceUnlessMoved,
     /// The name stands for the new set from then on.
     Replace,
 }
@@ -168,8 +171,7 @@ pub fn check_free_for(store: &dyn Store, name: &str, set: SetId) -> Result<()> {
 /// The error that a name is taken.
 pub fn taken(name: &str) -> Error {
     let context = format!(
-        "the name {name:?} is taken; choose another, or `esker delete {name}` first, or replace it \
-         by `esker publish --replace`"
+        "the name {name:?} is taken; choose another, or take it back first by `esker delete {name}`"
     );
     Error::new(Kind::Exists, context)
 }

@@ -6,12 +6,16 @@
 //! gives way. The marker stays when the publication fails: somebody else may rely on it, and a
 //! collection removes it. Source: docs/design/0007-names.md.
 
+use std::collections::VecDeque;
+
 use esker_base::store::Store;
 use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
+use hashbrown::HashSet;
 
 use crate::condemn;
 use crate::delete::hold_former;
+use crate::graph::is_of_manifest;
 use crate::marker::{self, Holder};
 use crate::name_table::NameEntry;
 use crate::names::{self, IfTaken};
@@ -28,33 +32,54 @@ impl Repository {
         self.publish_as(set, name, IfTaken::Refuse).map(drop)
     }
 
-    /// As [`Repository::publish`], but a name that stands for another set stands for `set` then: in
-    /// one step, so that readers find the one or the other. Returns the set that lost the name,
-    /// which stays for the grace of collections.
+    /// As [`Repository::publish`], but a name that stands for another set stands for `set` then, if
+    /// `if_taken` lets it: in one step, so that readers find the one or the other. Returns the set
+    /// that lost the name, which stays for the grace of collections. Cost: with
+    /// [`IfTaken::ReplaceUnlessMoved`] a read of the manifests that `set` builds on, until one is that of
+    /// the name, and if none is, those of what the name stands for.
     ///
     /// # Errors
-    /// `Invalid` if the set is not complete.
-    pub fn publish_replacing(&self, set: SetId, name: &str) -> Result<Option<SetId>> {
+    /// `Invalid` if the set is not complete; `Exists` or `Conflict` if the name must not be replaced.
+    pub fn publish_replacing(
+        &self,
+        set: SetId,
+        name: &str,
+        if_taken: IfTaken,
+    ) -> Result<Option<SetId>> {
         names::check(name)?;
-        self.publish_as(set, name, IfTaken::Replace)
+        self.publish_as(set, name, if_taken)
+    }
+
+    /// Fails if `name` has moved since what builds on `bases` began, as
+    /// [`IfTaken::ReplaceUnlessMoved`] has it: what is published then, which may be later, finds that
+    /// out again.
+    ///
+    /// # Errors
+    /// `Conflict`; what the store reports.
+    pub fn check_not_moved(&self, bases: &[SetId], name: &str) -> Result<()> {
+        match names::resolve(&**self.store(), name) {
+            Err(error) if error.kind() == Kind::NotFound => Ok(()),
+            named => check_not_moved(&**self.store(), bases, named?.set, name),
+        }
     }
 
     /// Gives what is published as `old` the name `new` instead: first that, then `old` goes, so that
-    /// readers find at least one. With `replaces`, `new` may stand for another set before. If this is
+    /// readers find at least one. `if_taken` says whether `new` may stand for another set before. If this is
     /// cut short both names may be there; then it may be repeated. Returns what was renamed.
     ///
     /// # Errors
-    /// `NotFound` if there is no `old`; `Exists` if `new` is taken; `Conflict` if `old` was given to
-    /// another set meanwhile: then it stays, and `new` is there too.
-    pub fn rename(&self, old: &str, new: &str, replaces: bool) -> Result<SetId> {
+    /// `NotFound` if there is no `old`; `Exists` or `Conflict` if `new` is taken and must not be
+    /// replaced; `Conflict` if `old` was given to another set meanwhile: then it stays, and `new` is
+    /// there too.
+    pub fn rename(&self, old: &str, new: &str, if_taken: IfTaken) -> Result<SetId> {
         let (store, clock) = (&**self.store(), &**self.clock());
         let set = names::resolve(store, old)?.set;
         if old == new {
             return Ok(set);
         }
-        match replaces {
-            true => drop(self.publish_replacing(set, new)?),
-            false => self.publish(set, new)?,
+        match if_taken {
+            IfTaken::Refuse => self.publish(set, new)?,
+            _ => drop(self.publish_replacing(set, new, if_taken)?),
         }
         names::take_back(store, clock, old, set, None)?;
         if names::is_taken(store, old)? {
@@ -96,7 +121,12 @@ pub(crate) fn publish_held(
     if_taken: IfTaken,
 ) -> Result<Option<SetId>> {
     let entry = NameEntry { set, published_ns: clock.now_ns() };
-    let keep = &mut |former| hold_former(store, clock, former, name);
+    let keep = &mut |former| {
+        if if_taken == IfTaken::ReplaceUnlessMoved {
+            check_not_moved(store, &[set], former, name)?;
+        }
+        hold_former(store, clock, former, name)
+    };
     let replaced = names::publish(store, clock, name, entry, if_taken, keep)?;
     let refused = match condemn::load_live(store, set) {
         Err(error) if error.kind() == Kind::NotFound => error,
@@ -115,6 +145,44 @@ pub(crate) fn publish_held(
     };
     take_back(store, clock, name, set, replaced)?;
     Err(refused)
+}
+
+/// Fails if what builds on `bases`, or is one of them, would hide what was published as `name` since it
+/// began: `current`, which is none of its sets, though it shares some with them. Unrelated snapshots
+/// replace each other, as under a name that stands for the latest.
+fn check_not_moved(store: &dyn Store, bases: &[SetId], current: SetId, name: &str) -> Result<()> {
+    let own = closure(store, bases, Some(current))?;
+    if own.contains(&current) {
+        return Ok(());
+    }
+    let others = closure(store, &[current], None)?;
+    if own.is_disjoint(&others) {
+        return Ok(());
+    }
+    let what = format!(
+        "{name} has moved: it stands for @{current} by now, which was published since this began \
+         from the same base, and would be hidden; begin again from {name}, lay this over it by \
+         `esker publish --replace --base THIS --base {name} {name}`, or hide it by --hide-newer"
+    );
+    Err(Error::new(Kind::Conflict, what))
+}
+
+/// The sets of `roots` and all that they build on; fewer, if `wanted` is among them. What cannot be
+/// read is taken for one that builds on nothing.
+fn closure(store: &dyn Store, roots: &[SetId], wanted: Option<SetId>) -> Result<HashSet<SetId>> {
+    let mut found: HashSet<SetId> = roots.iter().copied().collect();
+    let mut waiting: VecDeque<SetId> = found.iter().copied().collect();
+    while let Some(set) = waiting.pop_front() {
+        if wanted.is_some_and(|wanted| found.contains(&wanted)) {
+            break;
+        }
+        let bases = match Manifest::load(store, set) {
+            Err(error) if is_of_manifest(error.kind()) => continue,
+            manifest => manifest?.bases,
+        };
+        waiting.extend(bases.into_iter().filter(|base| found.insert(*base)));
+    }
+    Ok(found)
 }
 
 /// Takes `name` back from `set` and gives it to `previous`, unless that has been collected too.

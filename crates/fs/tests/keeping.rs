@@ -15,6 +15,7 @@ use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
+use esker_fs::names::IfTaken;
 use esker_fs::namespace::{Follow, Namespace};
 use esker_fs::read_lease::{LEASE, RENEWAL};
 use esker_fs::repository::Repository;
@@ -85,13 +86,13 @@ fn a_name_that_was_replaced_can_be_rolled_back() {
     let (store, a, b) = prepared();
     let plain = repository(&store);
     assert_eq!(plain.publish(b, "a").expect_err("taken").kind(), Kind::Exists);
-    assert_eq!(plain.publish_replacing(b, "a").expect("replace"), Some(a));
-    assert_eq!(plain.publish_replacing(b, "a").expect("again"), None);
+    assert_eq!(plain.publish_replacing(b, "a", IfTaken::Replace).expect("replace"), Some(a));
+    assert_eq!(plain.publish_replacing(b, "a", IfTaken::Replace).expect("again"), None);
     plain.gc(&GcOptions::default()).expect("gc");
     assert_eq!(plain.undelete("a").expect_err("taken").kind(), Kind::Exists);
     after(&store, Duration::from_secs(1)).delete("a").expect("delete");
     assert_eq!(plain.undelete("a").expect("undelete").set, b);
-    assert_eq!(plain.publish_replacing(a, "a").expect("roll back"), Some(b));
+    assert_eq!(plain.publish_replacing(a, "a", IfTaken::Replace).expect("roll back"), Some(b));
     assert_eq!(plain.resolve("a").expect("resolve").set, a);
 }
 
@@ -99,11 +100,14 @@ fn a_name_that_was_replaced_can_be_rolled_back() {
 fn a_name_is_moved() {
     let (store, a, b) = prepared();
     let plain = repository(&store);
-    assert_eq!(plain.rename("a", "b", false).expect_err("taken").kind(), Kind::Exists);
-    assert_eq!(plain.rename("c", "d", false).expect_err("not there").kind(), Kind::NotFound);
-    assert_eq!(plain.rename("a", "-", false).expect_err("no name").kind(), Kind::Invalid);
-    assert_eq!(plain.rename("a", "c", false).expect("rename"), a);
-    assert_eq!(plain.rename("b", "c", true).expect("rename"), b);
+    assert_eq!(plain.rename("a", "b", IfTaken::Refuse).expect_err("taken").kind(), Kind::Exists);
+    assert_eq!(
+        plain.rename("c", "d", IfTaken::Refuse).expect_err("not there").kind(),
+        Kind::NotFound
+    );
+    assert_eq!(plain.rename("a", "-", IfTaken::Refuse).expect_err("no name").kind(), Kind::Invalid);
+    assert_eq!(plain.rename("a", "c", IfTaken::Refuse).expect("rename"), a);
+    assert_eq!(plain.rename("b", "c", IfTaken::Replace).expect("rename"), b);
     let names = plain.names().expect("names");
     let names: Vec<_> = names.iter().map(|named| (&*named.name, named.set)).collect();
     assert_eq!(names, [("c", b)]);
@@ -117,9 +121,11 @@ type Work = fn(&Repository, SetId, SetId) -> Result<()>;
 const WORKS: [(&str, Work); 8] = [
     ("delete", |repository, _, _| repository.delete("a")),
     ("undelete", |repository, _, _| repository.undelete("a").map(drop)),
-    ("replace", |repository, _, b| repository.publish_replacing(b, "a").map(drop)),
-    ("move", |repository, _, _| repository.rename("a", "c", false).map(drop)),
-    ("move over", |repository, _, _| repository.rename("b", "a", true).map(drop)),
+    ("replace", |repository, _, b| {
+        repository.publish_replacing(b, "a", IfTaken::Replace).map(drop)
+    }),
+    ("move", |repository, _, _| repository.rename("a", "c", IfTaken::Refuse).map(drop)),
+    ("move over", |repository, _, _| repository.rename("b", "a", IfTaken::Replace).map(drop)),
     ("publish", |repository, a, _| repository.publish(a, "a")),
     ("read", |repository, a, _| {
         let (namespace, _markers) = repository.open_held(&[a], Identity::root())?;
@@ -287,8 +293,9 @@ fn readers_that_renew_hold_and_readers_that_died_do_not() {
 /// one that looks for the old name and then for the new one while it is moved finds one of them.
 #[test]
 fn names_are_never_missing_while_they_move() {
-    let replace: Work = |repository, _, b| repository.publish_replacing(b, "a").map(drop);
-    let rename: Work = |repository, _, _| repository.rename("a", "c", false).map(drop);
+    let replace: Work =
+        |repository, _, b| repository.publish_replacing(b, "a", IfTaken::Replace).map(drop);
+    let rename: Work = |repository, _, _| repository.rename("a", "c", IfTaken::Refuse).map(drop);
     for (work, others) in [(replace, ["a", "a"]), (rename, ["a", "c"])] {
         for at in 0.. {
             let (store, a, b) = prepared();
@@ -383,8 +390,8 @@ fn a_part_is_rebuilt_from_the_version_before() {
     let store: SharedStore = Arc::new(hooked.clone());
     let plain = repository(&store);
     let (part, [first, second]) = pair_of_one_part(&store, a);
-    assert_eq!(plain.publish_replacing(b, &second).expect("replace"), Some(a));
-    assert_eq!(plain.publish_replacing(a, &second).expect("roll back"), Some(b));
+    assert_eq!(plain.publish_replacing(b, &second, IfTaken::Replace).expect("replace"), Some(a));
+    assert_eq!(plain.publish_replacing(a, &second, IfTaken::Replace).expect("roll back"), Some(b));
     plain.delete(&first).expect("delete");
     plain.publish(a, &first).expect("publish");
     damage(&store, &part);

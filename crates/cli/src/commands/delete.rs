@@ -5,7 +5,7 @@ use clap::Args;
 use esker_base::{Error, Result};
 use serde_json::json;
 
-use crate::change::announce;
+use crate::change::{Replacing, announce};
 use crate::context::Context;
 use crate::{progress, usage};
 
@@ -97,16 +97,16 @@ pub struct Rename {
     /// What it will be
     #[arg(value_name = "NEW")]
     new: String,
-    /// NEW may stand for another snapshot, whose name it is no more
-    #[arg(long)]
-    replace: bool,
+    #[command(flatten)]
+    replacing: Replacing,
 }
 
 impl Rename {
     /// Renames it.
     pub fn run(self, context: &Context) -> Result<()> {
         [&self.old, &self.new].into_iter().for_each(|name| usage::check_name(name));
-        let set = context.repository()?.rename(&self.old, &self.new, self.replace)?;
+        let renamed = context.repository()?.rename(&self.old, &self.new, self.replacing.if_taken());
+        let set = renamed.map_err(Replacing::advise)?;
         if context.out.is_json() {
             let (from, to) = (&self.old, &self.new);
             return context.out.json(json!({"renamed": from, "name": to, "set": set.to_string()}));

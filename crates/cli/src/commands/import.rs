@@ -11,7 +11,7 @@ use esker_fs::import::ImportOptions;
 use esker_fs::session::Session;
 use esker_fs::tally::Tally;
 
-use crate::change::{Change, ChangeArguments, SessionSettings, TakeOver};
+use crate::change::{Change, ChangeArguments, MESSAGE, SessionSettings, TakeOver, message_parser};
 use crate::commands::mkdir::make_dirs;
 use crate::commands::transfer;
 use crate::context::Context;
@@ -48,6 +48,9 @@ pub struct Import {
     /// Stay on the file system of DIR
     #[arg(long, short = 'x')]
     one_file_system: bool,
+    /// Keep MESSAGE with what is published; `esker log` shows it
+    #[arg(short, long, value_parser = message_parser())]
+    message: Option<String>,
     #[command(flatten)]
     settings: SessionSettings,
     #[command(flatten)]
@@ -60,7 +63,13 @@ impl Import {
         let change = match &self.target.stack {
             Stack::Name(name) => {
                 let bases = context.sets_of(&context.repository()?, &self.bases)?;
-                Change::begin(context, &bases, name, &self.settings)?
+                let mut options = self.settings.options(context);
+                let message = self.message.clone();
+                options.properties.extend(message.map(|message| (MESSAGE.to_owned(), message)));
+                Change::begin(context, &bases, name, options)?
+            }
+            Stack::Set(_) if self.message.is_some() => {
+                usage::exit("a session gets its message when it is published: leave out --message")
             }
             Stack::Set(_) if !self.bases.is_empty() => {
                 usage::exit("a session has its bases from when it was begun: leave out --base")

@@ -8,6 +8,7 @@ use esker_fs::marker::Holder;
 use esker_table::manifest::{Manifest, SetState};
 use serde_json::json;
 
+use crate::change::MESSAGE;
 use crate::context::Context;
 use crate::graph_lines::{ASCII, BOXES, GraphLines};
 use crate::location::Stack;
@@ -68,7 +69,7 @@ impl Log {
             // The second line of a node stands beside the first line that connects, if there is one.
             let margin = drawn.below.first().cloned().unwrap_or_else(|| lines.margin());
             let width = drawn.node.chars().count().max(margin.chars().count());
-            context.out.line(format!("{:width$} {}", drawn.node, title(node)))?;
+            context.out.line(format!("{:width$} {}", drawn.node, title(node) + &message(node)))?;
             context.out.line(format!("{margin:width$} {}", detail(node)))?;
             for line in drawn.below.iter().skip(1) {
                 context.out.line(line.trim_end())?;
@@ -89,6 +90,13 @@ fn title(node: &GraphNode) -> String {
         Some(SetState::Published) if names.is_empty() => format!("@{id}  (no name)"),
         _ => format!("@{id}  {names}"),
     }
+}
+
+/// What whoever published the set has to say of it.
+fn message(node: &GraphNode) -> String {
+    let properties = node.manifest.as_ref().ok().map(|manifest| &manifest.properties);
+    let message = properties.and_then(|properties| properties.get(MESSAGE));
+    message.map_or(String::new(), |message| format!("  {}", text::printable(message.as_bytes())))
 }
 
 fn detail(node: &GraphNode) -> String {

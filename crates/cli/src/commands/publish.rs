@@ -3,11 +3,14 @@
 use clap::Args;
 use esker_base::{Error, Kind, Result};
 use esker_fs::job::{Conflict, ConflictKind, JobId};
-use esker_fs::names;
+use esker_fs::names::{self, IfTaken};
+use esker_fs::repository::Repository;
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 
-use crate::change::{Change, SessionSettings, TakeOver, announce, check_free};
+use crate::change::{
+    Change, MESSAGE, Replacing, SessionSettings, TakeOver, announce, check_free, message_parser,
+};
 use crate::context::Context;
 use crate::location::Stack;
 use crate::output::notice;
@@ -19,13 +22,17 @@ use crate::{text, usage};
 /// published a further name. `publish --base A --base B NAME` composes snapshots: same-named
 /// directories merge, and of same-named files the earlier base's is shown.
 ///
+/// With --replace NAME may stand for another snapshot. If both build on the same base, and somebody has
+/// published under NAME since, that is a conflict (exit code 9): what they published is not hidden
+/// unless --hide-newer is given.
+///
 /// `publish --job JOBID NAME` makes the parts of several writers one; see `esker session job --help`.
 ///
 /// Publishing takes the same time whatever the size, and survives power loss once it is done.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  esker publish @3f2a climate-7
+  esker publish @3f2a climate-7 -m 'with the new clouds'
   esker publish climate-7 latest
   esker publish --replace climate-8 latest
   esker publish --base fixes --base climate-7 climate-7.1")]
@@ -36,11 +43,13 @@ pub struct Publish {
     /// Compose this snapshot; of several, earlier ones win
     #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser())]
     bases: Vec<Stack>,
-    /// NAME may stand for another snapshot: readers find that one or the new one, never none
-    #[arg(long, conflicts_with = "job")]
-    replace: bool,
+    #[command(flatten)]
+    replacing: Replacing,
+    /// Keep MESSAGE with what is published; `esker log` shows it
+    #[arg(short, long, conflicts_with = "job", value_parser = message_parser())]
+    message: Option<String>,
     /// Publish the completed parts of a job as one
-    #[arg(long, value_name = "JOBID", conflicts_with = "bases")]
+    #[arg(long, value_name = "JOBID", conflicts_with_all = ["bases", "replace"])]
     job: Option<JobId>,
     #[command(flatten)]
     settings: SessionSettings,
@@ -57,19 +66,17 @@ impl Publish {
         match (&self.arguments[..], &self.bases[..]) {
             ([name], bases @ [_, ..]) => {
                 let bases = context.sets_of(&context.repository()?, bases)?;
-                if self.replace {
+                if self.replacing.replace {
                     return self.compose_replacing(context, &bases, name);
                 }
-                let change = Change::begin(context, &bases, name, &self.settings)?;
-                change.run(context, |_| Ok(()))
+                let mut options = self.settings.options(context);
+                options.properties.extend(self.message());
+                let change = Change::begin(context, &bases, name, options);
+                change.map_err(Replacing::advise)?.run(context, |_| Ok(()))
             }
-            ([source, name], []) => self.publish(context, source, name),
-            ([_], []) => {
-                usage::exit("publish what? `esker publish @SETID NAME`, or with --base")
-            }
-            _ => {
-                usage::exit("a source and --base exclude each other; begin a session with --base")
-            }
+            ([source, name], []) => self.publish(context, source, name).map_err(Replacing::advise),
+            ([_], []) => usage::exit("publish what? `esker publish @SETID NAME`, or with --base"),
+            _ => usage::exit("a source and --base exclude each other; begin a session with --base"),
         }
     }
 
@@ -78,16 +85,20 @@ impl Publish {
         let source = usage::stack(source);
         usage::check_name(name);
         let set = context.set_of(&repository, &source)?;
-        if !self.replace {
+        if self.replacing.if_taken() == IfTaken::ReplaceUnlessMoved {
+            // Before the session is completed, which takes no more changes then.
+            repository.check_not_moved(&[set], name)?;
+        } else if !self.replacing.replace {
             // Published already, it may be that the answer to an earlier attempt was lost.
             names::check_free_for(&**repository.store(), name, set)?;
         }
         let manifest = Manifest::load(&**repository.store(), set)?;
-        match (manifest.state, self.replace) {
+        match (manifest.state, self.replacing.replace) {
             (SetState::Open, replaces) => {
                 let options = self.settings.options_to_resume(context, self.take_over);
                 let session = repository.resume(set, options)?;
-                let published = match replaces {
+                let completes = replaces || self.message.is_some();
+                let published = match completes {
                     false => session.publish(name).map(drop),
                     true => session.complete().map(drop),
                 };
@@ -95,27 +106,49 @@ impl Publish {
                     // It stays, for whoever publishes it under another name. The error matters more.
                     let _ = session.end();
                 })?;
-                if replaces {
-                    repository.publish_replacing(set, name)?;
+                if let Some((property, message)) = self.message() {
+                    repository.set_property(set, property, message)?;
+                }
+                if completes {
+                    self.publish_complete(&repository, set, name)?;
                 }
             }
-            (_, false) => repository.publish(set, name)?,
-            (_, true) => drop(repository.publish_replacing(set, name)?),
+            _ if self.message.is_some() => {
+                let what = format!("{source} is complete, and keeps the message that it has");
+                return Err(Error::new(Kind::Invalid, what));
+            }
+            _ => self.publish_complete(&repository, set, name)?,
         }
         announce(context, name, set)
     }
 
+    fn publish_complete(&self, repository: &Repository, set: SetId, name: &str) -> Result<()> {
+        match self.replacing.if_taken() {
+            IfTaken::Refuse => repository.publish(set, name),
+            if_taken => repository.publish_replacing(set, name, if_taken).map(drop),
+        }
+    }
+
+    /// The message as a property of a change set.
+    fn message(&self) -> Option<(String, String)> {
+        self.message.clone().map(|message| (MESSAGE.to_owned(), message))
+    }
+
     fn compose_replacing(&self, context: &Context, bases: &[SetId], name: &str) -> Result<()> {
         let repository = context.repository()?;
-        usage::check_name(name);
-        let session = repository.begin(bases, self.settings.options(context).private())?;
+        if self.replacing.if_taken() == IfTaken::ReplaceUnlessMoved {
+            repository.check_not_moved(bases, name)?;
+        }
+        let mut options = self.settings.options(context).private();
+        options.properties.extend(self.message());
+        let session = repository.begin(bases, options)?;
         let set = session.set();
         session.complete().inspect_err(|_| {
             if let Err(error) = repository.abandon(set) {
                 notice(format!("could not give up session @{set}: {error}"));
             }
         })?;
-        repository.publish_replacing(set, name).map_err(|error| {
+        self.publish_complete(&repository, set, name).map_err(|error| {
             // Others may go on with it. The error matters more.
             let _ = repository.keep_complete(set);
             error.within(format!(

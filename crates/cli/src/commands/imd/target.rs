@@ -43,11 +43,12 @@ impl Target {
     ) -> Result<(T, Published)> {
         let repository = Repository::new(context.store_or_new()?);
         let new_name = self.new_name.as_deref();
-        let (bases, published) = context.bases_and_name(&repository, &self.target.stack, new_name)?;
+        let (bases, published) =
+            context.bases_and_name(&repository, &self.target.stack, new_name)?;
         let mut options = SessionSettings::for_few().options(context);
         let path = String::from_utf8_lossy(&self.target.path).into_owned();
         options.properties.insert(TARGET.to_owned(), path);
-        let change = Change::begin_with(context, &bases, published, options)?;
+        let change = Change::begin(context, &bases, published, options)?;
         let set = change.session.set().to_string();
         let written = change.run_silently(write)?;
         Ok((written, Published { name: published.to_owned(), set }))
