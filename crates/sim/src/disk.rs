@@ -1,15 +1,20 @@
-//! Disk: objects and append logs, and how much of each log would survive power loss.
+//! Disk: objects, append logs and logs written in place, and what of each would survive power loss.
 //!
 //! Invariants: (1) an object never changes; (2) a log grows at its end, and only what is behind its
-//! synced length is ever lost. Concurrency: none; the machine's lock guards it.
+//! synced length is ever lost; (3) of a log written in place, power loss leaves each page as it was at
+//! the last sync or as it is now. Concurrency: none; the machine's lock guards it.
 //! Source: order of pages lost, Pillai et al., "All file systems are not created equal", OSDI 2014.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::ops::{Bound, Range};
+use std::os::unix::fs::FileExt;
 
 use bytes::Bytes;
 use esker_base::store::ObjectInfo;
 use esker_base::{Error, Kind, Random, Result};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 /// What a device writes or loses at once, in bytes.
 const PAGE_BYTES: usize = 4096;
@@ -31,6 +36,7 @@ struct Stored {
 enum Content {
     Object(Bytes),
     Log(Log),
+    InPlace(LogInPlace),
 }
 
 #[derive(Debug)]
@@ -38,6 +44,40 @@ struct Log {
     bytes: Vec<u8>,
     /// Bytes that survive power loss; `None` until the first sync: not even the name does.
     synced: Option<usize>,
+}
+
+/// A log that is written anywhere, by whoever has its file.
+#[derive(Debug)]
+struct LogInPlace {
+    file: File,
+    /// The bytes at the last sync; `None` before the first.
+    synced: Option<Vec<u8>>,
+}
+
+impl LogInPlace {
+    fn new(name: &str) -> Result<Self> {
+        let file = memfd_create("log in place", MemfdFlags::CLOEXEC)
+            .map_err(|errno| Error::io(errno.into(), name))?;
+        Ok(Self { file: file.into(), synced: None })
+    }
+
+    fn bytes(&self, name: &str) -> Result<Vec<u8>> {
+        let failed = |error| Error::io(error, name);
+        let length = self.file.metadata().map_err(failed)?.len();
+        let mut bytes = vec![0; usize::try_from(length).expect("it is in memory")];
+        self.file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+        Ok(bytes)
+    }
+}
+
+impl Content {
+    fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        Ok(match self {
+            Self::Object(bytes) => Cow::Borrowed(bytes),
+            Self::Log(log) => Cow::Borrowed(&log.bytes),
+            Self::InPlace(log) => Cow::Owned(log.bytes(name)?),
+        })
+    }
 }
 
 fn taken(name: &str) -> Error {
@@ -56,6 +96,14 @@ impl Disk {
     pub(crate) fn open_log(&mut self, name: &str, writer: u64, now_ns: u64) -> Result<()> {
         let content = Content::Log(Log { bytes: Vec::new(), synced: None });
         self.insert(name, Stored { content, modified_ns: now_ns, writer })
+    }
+
+    /// Opens a log that is written in place; returns its file.
+    pub(crate) fn open_in_place(&mut self, name: &str, writer: u64, now_ns: u64) -> Result<File> {
+        let log = LogInPlace::new(name)?;
+        let file = log.file.try_clone().map_err(|error| Error::io(error, name))?;
+        self.insert(name, Stored { content: Content::InPlace(log), modified_ns: now_ns, writer })?;
+        Ok(file)
     }
 
     fn insert(&mut self, name: &str, stored: Stored) -> Result<()> {
@@ -82,17 +130,17 @@ impl Disk {
         }
     }
 
-    pub(crate) fn sync(&mut self, name: &str) {
-        if let Some(Stored { content: Content::Log(log), .. }) = self.objects.get_mut(name) {
-            log.synced = Some(log.bytes.len());
+    pub(crate) fn sync(&mut self, name: &str) -> Result<()> {
+        match self.objects.get_mut(name).map(|stored| &mut stored.content) {
+            Some(Content::Log(log)) => log.synced = Some(log.bytes.len()),
+            Some(Content::InPlace(log)) => log.synced = Some(log.bytes(name)?),
+            Some(Content::Object(_)) | None => {}
         }
+        Ok(())
     }
 
-    pub(crate) fn bytes(&self, name: &str) -> Result<&[u8]> {
-        match &self.objects.get(name).ok_or_else(|| missing(name))?.content {
-            Content::Object(bytes) => Ok(bytes),
-            Content::Log(log) => Ok(&log.bytes),
-        }
+    pub(crate) fn bytes(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        self.objects.get(name).ok_or_else(|| missing(name))?.content.bytes(name)
     }
 
     pub(crate) fn slice(&self, name: &str, range: &Range<u64>) -> Result<Bytes> {
@@ -110,20 +158,13 @@ impl Disk {
         }
     }
 
-    pub(crate) fn list(&self, prefix: &str) -> Vec<ObjectInfo> {
+    pub(crate) fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         let range = self.objects.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
         range
             .take_while(|(name, _)| name.starts_with(prefix))
             .map(|(name, stored)| {
-                let bytes = match &stored.content {
-                    Content::Object(bytes) => bytes.len(),
-                    Content::Log(log) => log.bytes.len(),
-                };
-                ObjectInfo {
-                    name: name.clone(),
-                    bytes: bytes as u64,
-                    modified_ns: stored.modified_ns,
-                }
+                let bytes = stored.content.bytes(name)?.len() as u64;
+                Ok(ObjectInfo { name: name.clone(), bytes, modified_ns: stored.modified_ns })
             })
             .collect()
     }
@@ -136,6 +177,14 @@ impl Disk {
     /// bytes were in the machine's memory.
     pub(crate) fn lose_power(&mut self, random: &mut Random) {
         self.tear(random, |_| true, lose_pages);
+        self.objects.retain(|name, stored| match &mut stored.content {
+            Content::InPlace(log) if log.synced.is_none() && random.one_in(2) => false,
+            Content::InPlace(log) => {
+                *log = lose_pages_in_place(random, log, name).expect("memory takes it");
+                true
+            }
+            Content::Object(_) | Content::Log(_) => true,
+        });
     }
 
     /// What is left when `process` dies whose logs gather bytes in its memory: a prefix of each.
@@ -186,6 +235,27 @@ fn lose_pages(random: &mut Random, mut found: Vec<u8>, synced: usize) -> Vec<u8>
         }
     }
     found
+}
+
+/// `log` with each page as it is or as it was synced. Whoever has the old file changes nothing any more.
+fn lose_pages_in_place(random: &mut Random, log: &LogInPlace, name: &str) -> Result<LogInPlace> {
+    let mut bytes = log.bytes(name)?;
+    let synced = log.synced.as_deref().unwrap_or_default();
+    // A size that was not synced may be either.
+    if random.one_in(2) {
+        bytes.resize(synced.len(), 0);
+    }
+    for (at, page) in bytes.chunks_mut(PAGE_BYTES).enumerate() {
+        if random.one_in(2) {
+            let before = synced.get(at * PAGE_BYTES..).unwrap_or_default();
+            let kept = before.len().min(page.len());
+            page[..kept].copy_from_slice(&before[..kept]);
+            page[kept..].fill(0);
+        }
+    }
+    let torn = LogInPlace::new(name)?;
+    torn.file.write_all_at(&bytes, 0).map_err(|error| Error::io(error, name))?;
+    Ok(LogInPlace { synced: Some(bytes), ..torn })
 }
 
 fn below(random: &mut Random, bound: usize) -> usize {

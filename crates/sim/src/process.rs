@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use esker_base::store::{AppendLog, Effect, ObjectInfo, ObjectWriter, Store, name};
+use esker_base::store::{AppendLog, Effect, LogInPlace, ObjectInfo, ObjectWriter, Store, name};
 use esker_base::{Error, Kind, Result};
 use parking_lot::Mutex;
 
@@ -162,7 +162,7 @@ impl Store for Process {
             if bytes.len() as u64 > bytes_max {
                 return Err(Error::new(Kind::TooLarge, format!("{name}: over {bytes_max} bytes")));
             }
-            Ok(Bytes::copy_from_slice(bytes))
+            Ok(Bytes::copy_from_slice(&bytes))
         })
     }
 
@@ -182,26 +182,29 @@ impl Store for Process {
         name::check(name)?;
         let writer = self.caller.process;
         self.request("open", name, true, |disk, now_ns| disk.open_log(name, writer, now_ns))?;
-        Ok(Box::new(SimulatedLog {
-            process: self.clone(),
-            name: name.to_owned(),
-            bytes: AtomicU64::new(0),
-            is_poisoned: AtomicBool::new(false),
-        }))
+        Ok(Box::new(SimulatedLog::new(self, name)))
+    }
+
+    fn log_in_place(&self, name: &str) -> Result<Option<LogInPlace>> {
+        name::check(name)?;
+        let writer = self.caller.process;
+        let file = self.request("open in place", name, true, |disk, now_ns| {
+            disk.open_in_place(name, writer, now_ns)
+        })?;
+        Ok(Some((Box::new(SimulatedLog::new(self, name)), file)))
     }
 
     fn sync_log(&self, name: &str) -> Result<()> {
         name::check(name)?;
         self.request("sync", name, false, |disk, _| {
             disk.bytes(name)?;
-            disk.sync(name);
-            Ok(())
+            disk.sync(name)
         })
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         name::check_prefix(prefix)?;
-        self.read("list", prefix, |disk| Ok(disk.list(prefix)))
+        self.read("list", prefix, |disk| disk.list(prefix))
     }
 
     fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
@@ -210,7 +213,7 @@ impl Store for Process {
             let below = |info: ObjectInfo| {
                 info.name[prefix.len()..].split('/').next().unwrap_or_default().to_owned()
             };
-            let mut names: Vec<String> = disk.list(prefix).into_iter().map(below).collect();
+            let mut names: Vec<String> = disk.list(prefix)?.into_iter().map(below).collect();
             names.sort_unstable();
             names.dedup();
             Ok(names)
@@ -254,6 +257,15 @@ struct SimulatedLog {
 }
 
 impl SimulatedLog {
+    fn new(process: &Process, name: &str) -> Self {
+        Self {
+            process: process.clone(),
+            name: name.to_owned(),
+            bytes: AtomicU64::new(0),
+            is_poisoned: AtomicBool::new(false),
+        }
+    }
+
     fn poisoned(&self) -> Error {
         Error::new(Kind::Closed, format!("{}: an earlier write or sync failed", self.name))
     }
@@ -297,10 +309,8 @@ impl AppendLog for SimulatedLog {
         if self.is_poisoned.load(Ordering::SeqCst) {
             return Err(self.poisoned());
         }
-        let synced = self.process.request("sync", &self.name, false, |disk, _| {
-            disk.sync(&self.name);
-            Ok(())
-        });
+        let synced =
+            self.process.request("sync", &self.name, false, |disk, _| disk.sync(&self.name));
         if synced.is_err() {
             self.is_poisoned.store(true, Ordering::SeqCst);
         }

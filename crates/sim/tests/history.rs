@@ -25,6 +25,8 @@ pub enum StepKind {
     Operation,
     /// It writes parts of a file through a handle.
     Patch,
+    /// It writes a file by the store's own file, as the kernel does.
+    InPlace,
     /// It writes a file as large as has a log of its own, and syncs in the midst of it.
     WriteLarge,
     /// It opens a file, removes it, and reads it now and then.
@@ -86,6 +88,7 @@ pub struct History {
 const WRITER: &[(u64, StepKind)] = &[
     (60, StepKind::Operation),
     (12, StepKind::Patch),
+    (6, StepKind::InPlace),
     (2, StepKind::OpenRemoved),
     (3, StepKind::Job),
     (8, StepKind::Sync),

@@ -4,6 +4,7 @@
 mod campaign;
 mod checks;
 mod history;
+mod in_place;
 mod job;
 mod keeper;
 mod machine;

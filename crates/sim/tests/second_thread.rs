@@ -14,7 +14,7 @@ use crate::operation::{Answer, Operation};
 use crate::random_operation::pick;
 use crate::reference::Reference;
 use crate::subject;
-use crate::truth::{Version, is_change};
+use crate::truth::is_change;
 use crate::writer::{Work, Writer, agrees};
 
 /// It acts before one of so many requests.
@@ -39,8 +39,12 @@ impl Writer {
         let Some(work) = &self.work else { return };
         let operation = self.mix.next(random, &work.reference);
         let mut beside = None;
+        let mut next = work.reference.clone();
+        drop(next.run(&operation));
         match random.below(8) {
-            0..3 => beside = Some(self.operate_beside(work, operation, random)),
+            0..3 if work.keeps_in_place(&next) => {
+                beside = Some(self.operate_beside(work, operation, random))
+            }
             3..5 => self.make_durable_beside(work, random),
             _ => {}
         }
@@ -111,8 +115,7 @@ impl Writer {
         let answer = Arc::new(Mutex::new(None));
         let beside = BesideOperation { operation, next, is_change, answer: answer.clone() };
         let (world, session) = (self.world.clone(), work.session.clone());
-        let (operation, version) =
-            (beside.operation.clone(), Version { reference: beside.next.clone(), loose: None });
+        let (operation, version) = (beside.operation.clone(), work.version(&beside.next, None));
         let (owner, states) = (self.process.number(), work.states);
         let is_durable = work.durability == Durability::Always;
         let is_wanted = |name: &str| name.starts_with("ref/") || name.starts_with("name/");
@@ -145,6 +148,7 @@ impl Writer {
                 if let Some(work) = self.work.as_mut().filter(|_| is_change) {
                     work.reference = next;
                     work.states += 1;
+                    work.follow_in_place();
                 }
             }
             (Err(error), false) => {

@@ -3,9 +3,11 @@
 //! Invariant: an actor changes it in the same turn in which it learns of the change.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use esker_fs::inode::FileKind;
 use esker_table::manifest::SetId;
+use parking_lot::Mutex;
 
 use crate::operation::{ANY_TIME, Place, Tree, difference};
 use crate::reference::Reference;
@@ -51,6 +53,27 @@ pub struct Version {
     pub reference: Reference,
     /// The path of the file whose content a crash may leave in any state between before and after.
     pub loose: Option<Vec<u8>>,
+    /// What is not certain of a file that is written in place.
+    pub doubt: Option<Doubt>,
+}
+
+/// What a crash may leave of a file that is written in place.
+#[derive(Clone, Debug)]
+pub struct Doubt {
+    pub path: Vec<u8>,
+    /// What it held at its last sync and after each change since: each of its bytes is that of one.
+    pub contents: Arc<Mutex<Vec<Arc<Vec<u8>>>>>,
+    /// How many bytes it has at least.
+    pub firm_bytes: usize,
+}
+
+impl Doubt {
+    fn allows(&self, found: &[u8]) -> bool {
+        let contents = self.contents.lock();
+        let is_of_one =
+            |(at, byte): (usize, &u8)| contents.iter().any(|content| content.get(at) == Some(byte));
+        found.len() >= self.firm_bytes && found.iter().enumerate().all(is_of_one)
+    }
 }
 
 /// The operations of a set's writer, in order.
@@ -127,27 +150,43 @@ pub fn is_change(before: &Reference, after: &Reference) -> bool {
     differs(&before.tree(), after).is_some()
 }
 
-/// How `found` differs from what an operation leaves, but for the content of its loose file.
-fn differs_loosely(found: &Tree, version: &Version) -> Option<String> {
-    let mut expected = timeless(version.reference.tree());
-    let loose = version.loose.as_ref().and_then(|path| expected.get(path));
-    if let Some(first_name) = loose.map(|leaf| leaf.first_name.clone()) {
-        for (path, leaf) in &mut expected {
-            let found = found.get(path).filter(|found| {
-                leaf.first_name == first_name && found.attributes.kind == FileKind::File
-            });
-            if let Some(found) = found {
-                leaf.bytes.clone_from(&found.bytes);
-                leaf.attributes.size = found.attributes.size;
-            }
+/// Gives the file at `path` of `expected`, under all of its names, the content that `found` shows, where
+/// that `is_allowed`.
+fn allow_content(
+    expected: &mut Tree,
+    found: &Tree,
+    path: &[u8],
+    is_allowed: impl Fn(&[u8]) -> bool,
+) {
+    let Some(first_name) = expected.get(path).map(|leaf| leaf.first_name.clone()) else { return };
+    for (path, leaf) in expected {
+        let found = found.get(path).filter(|found| {
+            leaf.first_name == first_name && found.attributes.kind == FileKind::File
+        });
+        if let Some(found) = found.filter(|found| is_allowed(&found.bytes)) {
+            leaf.bytes.clone_from(&found.bytes);
+            leaf.attributes.size = found.attributes.size;
         }
     }
-    difference(found, &expected)
+}
+
+impl Version {
+    /// How `found` differs from what a crash may leave of it; `is_durable` if it survives.
+    fn compare(&self, found: &Tree, is_durable: bool) -> Option<String> {
+        let mut expected = timeless(self.reference.tree());
+        if let Some(path) = self.loose.as_ref().filter(|_| !is_durable) {
+            allow_content(&mut expected, found, path, |_| true);
+        }
+        if let Some(doubt) = &self.doubt {
+            allow_content(&mut expected, found, &doubt.path, |bytes| doubt.allows(bytes));
+        }
+        difference(found, &expected)
+    }
 }
 
 impl Lineage {
     pub fn new(reference: Reference, owner: u64) -> Self {
-        let states = vec![Version { reference, loose: None }];
+        let states = vec![Version { reference, loose: None, doubt: None }];
         Self { states, durable: 0, pending: None, owner, is_publishing: false }
     }
 
@@ -164,16 +203,11 @@ impl Lineage {
         let mut reasons = Vec::new();
         self.states.extend(self.pending.take());
         for index in (self.durable..self.states.len()).rev() {
-            let version = &self.states[index];
-            let is_begun = index > self.durable;
-            let reason = match differs(found, &version.reference) {
-                Some(_) if is_begun && version.loose.is_some() => differs_loosely(found, version),
-                reason => reason,
-            };
-            let Some(reason) = reason else {
+            let Some(reason) = self.states[index].compare(found, index == self.durable) else {
                 self.states.truncate(index + 1);
                 let version = self.states.last_mut().expect("it was just compared");
-                if let Some(path) = version.loose.take() {
+                let doubt = version.doubt.take().map(|doubt| doubt.path);
+                for path in version.loose.take().into_iter().chain(doubt) {
                     adopt_content(&mut version.reference, &path, found);
                 }
                 (self.durable, self.owner) = (index, owner);

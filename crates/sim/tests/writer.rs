@@ -15,12 +15,13 @@ use esker_table::tree::{Compaction, Durability, TreeOptions};
 
 use crate::checks::{World, options, tree_of};
 use crate::history::{Step, StepKind};
+use crate::in_place::{FileInPlace, KeptFile};
 use crate::job::run_job;
 use crate::operation::{Answer, Content, Operation, Outcome, Place};
 use crate::random_operation::{Mix, pick};
 use crate::reference::Reference;
 use crate::subject;
-use crate::truth::{Lineage, Version, adopt_content, differs, is_change};
+use crate::truth::{Lineage, adopt_content, differs, is_change};
 
 /// Files of over 8 MiB, one in so many.
 const LARGE_ONE_IN: u64 = 400;
@@ -41,6 +42,8 @@ pub struct Writer {
     repository: Repository,
     pub(crate) mix: Mix,
     pub(crate) work: Option<Work>,
+    /// Files that were written in place, which processes may still write.
+    pub(crate) kept_files: Vec<KeptFile>,
 }
 
 /// A session and what it should show.
@@ -52,6 +55,8 @@ pub(crate) struct Work {
     pub(crate) reference: Reference,
     /// Files that are open and have no name any more, and what is in them.
     removed: Vec<(Arc<OpenFile>, Vec<u8>)>,
+    /// The file that is written in place.
+    pub(crate) in_place: Option<FileInPlace>,
 }
 
 fn tree_options(random: &mut Random) -> TreeOptions {
@@ -85,7 +90,15 @@ impl Writer {
         let process = world.machine.start_process(actor);
         let repository = world.repository(&process);
         let mix = Mix::new(LARGE_ONE_IN);
-        Self { world: world.clone(), actor, process, repository, mix, work: None }
+        Self {
+            world: world.clone(),
+            actor,
+            process,
+            repository,
+            mix,
+            work: None,
+            kept_files: Vec::new(),
+        }
     }
 
     /// Does `steps`.
@@ -103,6 +116,7 @@ impl Writer {
                 self.begin(&mut random);
             }
             self.act(step.kind, &mut random);
+            self.write_kept_files(&mut random);
             self.check_removed();
             if random.one_in(4) {
                 let with_verify = random.one_in(4);
@@ -120,6 +134,7 @@ impl Writer {
             StepKind::Snapshot => self.snapshot(random),
             StepKind::Operation => self.operate(random),
             StepKind::Patch => self.patch(random),
+            StepKind::InPlace => self.write_in_place(random),
             StepKind::WriteLarge => self.write_large(random),
             StepKind::OpenRemoved => self.open_removed(random),
             StepKind::Job => run_job(&self.world, &self.process, &self.repository, random),
@@ -187,12 +202,12 @@ impl Writer {
         lineage.is_some_and(|lineage| lineage.owner == self.process.number())
     }
 
-    fn with_lineage(&self, set: SetId, change: impl FnOnce(&mut Lineage)) {
+    pub(crate) fn with_lineage(&self, set: SetId, change: impl FnOnce(&mut Lineage)) {
         self.world.with_lineage(set, self.process.number(), change);
     }
 
     /// The session was told that everything it shows survives.
-    fn acknowledge(&self, work: &Work) {
+    pub(crate) fn acknowledge(&self, work: &Work) {
         self.world.acknowledge(work.session.set(), self.process.number(), work.states);
     }
 
@@ -201,6 +216,9 @@ impl Writer {
         let operation = self.mix.next(random, &work.reference);
         let mut next = work.reference.clone();
         let expected = next.run(&operation);
+        if !work.keeps_in_place(&next) {
+            return;
+        }
         self.world.machine.record(|| format!("{operation:?}"));
         self.begin_operation(work, &next, None);
         let found = subject::try_run(&work.session, &operation);
@@ -224,13 +242,13 @@ impl Writer {
         }
     }
 
-    fn begin_operation(&self, work: &Work, next: &Reference, loose: Option<&[u8]>) {
-        let pending = Version { reference: next.clone(), loose: loose.map(<[u8]>::to_vec) };
+    pub(crate) fn begin_operation(&self, work: &Work, next: &Reference, loose: Option<&[u8]>) {
+        let pending = work.version(next, loose.map(<[u8]>::to_vec));
         self.with_lineage(work.session.set(), |lineage| lineage.pending = Some(pending));
     }
 
     /// The operation under way was acknowledged.
-    fn end_operation(&mut self, next: Reference, loose: Option<Vec<u8>>) {
+    pub(crate) fn end_operation(&mut self, next: Reference, loose: Option<Vec<u8>>) {
         self.push_state(next, loose);
         if let Some(work) = self.work.as_ref().filter(|work| work.durability == Durability::Always)
         {
@@ -238,13 +256,14 @@ impl Writer {
         }
     }
 
-    fn push_state(&mut self, next: Reference, loose: Option<Vec<u8>>) {
+    pub(crate) fn push_state(&mut self, next: Reference, loose: Option<Vec<u8>>) {
         let Some(mut work) = self.work.take() else { return };
         work.reference = next;
         work.states += 1;
+        work.follow_in_place();
         self.with_lineage(work.session.set(), |lineage| {
             lineage.pending = None;
-            lineage.states.push(Version { reference: work.reference.clone(), loose });
+            lineage.states.push(work.version(&work.reference, loose));
         });
         self.work = Some(work);
     }
@@ -282,7 +301,7 @@ impl Writer {
 
     fn patch(&mut self, random: &mut Random) {
         let Some(work) = &self.work else { return };
-        let files = files_of(&work.reference);
+        let files = paths_of_files(&work.reference);
         if files.is_empty() {
             return;
         }
@@ -292,6 +311,9 @@ impl Writer {
         let (bytes, pieces) = patches(&before, random);
         let mut next = work.reference.clone();
         next.replace_content(&at, bytes).expect("its content was read");
+        if !work.keeps_in_place(&next) {
+            return;
+        }
         self.world.machine.record(|| format!("patch {at:?} in {} pieces", pieces.len()));
         let loose = path.strip_prefix(b"/").unwrap_or(path).to_vec();
         self.begin_operation(work, &next, Some(&loose));
@@ -347,7 +369,7 @@ impl Writer {
     /// Opens a file, and removes the one name that it has.
     fn open_removed(&mut self, random: &mut Random) {
         let Some(work) = &self.work else { return };
-        let files = files_of(&work.reference);
+        let files = paths_of_files(&work.reference);
         if files.is_empty() {
             return;
         }
@@ -359,7 +381,7 @@ impl Writer {
             _ => false,
         };
         let (Ok(bytes), true) = (work.reference.content(&at), is_only_name) else { return };
-        if next.run(&Operation::Unlink(at.clone())).is_err() {
+        if next.run(&Operation::Unlink(at.clone())).is_err() || !work.keeps_in_place(&next) {
             return;
         }
         self.begin_operation(work, &next, None);
@@ -446,7 +468,7 @@ impl Writer {
     }
 
     /// The process dies, and another goes on with the set.
-    fn restart(&mut self, seed: u64) {
+    pub(crate) fn restart(&mut self, seed: u64) {
         let mut random = Random::from_seed(seed);
         let set = self.work.take().map(|work| work.session.set());
         loop {
@@ -561,12 +583,13 @@ impl Writer {
 
 impl Work {
     fn new(session: Session, durability: Durability, states: usize, reference: Reference) -> Self {
-        Self { session: Arc::new(session), durability, states, reference, removed: Vec::new() }
+        let session = Arc::new(session);
+        Self { session, durability, states, reference, removed: Vec::new(), in_place: None }
     }
 }
 
 /// The paths of all files.
-fn files_of(reference: &Reference) -> Vec<Vec<u8>> {
+pub(crate) fn paths_of_files(reference: &Reference) -> Vec<Vec<u8>> {
     let is_file = |(_, kind): &(Vec<u8>, FileKind)| *kind == FileKind::File;
     reference.paths().into_iter().filter(is_file).map(|(path, _)| path).collect()
 }
@@ -579,7 +602,7 @@ fn remove_open(session: &Session, at: &Place) -> Result<Arc<OpenFile>> {
 }
 
 /// Pieces to write over `before`, and what it is afterwards.
-fn patches(before: &[u8], random: &mut Random) -> (Vec<u8>, Vec<(u64, Vec<u8>)>) {
+pub(crate) fn patches(before: &[u8], random: &mut Random) -> (Vec<u8>, Vec<(u64, Vec<u8>)>) {
     let mut bytes = before.to_vec();
     let mut pieces = Vec::new();
     for _ in 0..1 + random.below(4) {
