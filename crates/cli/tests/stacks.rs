@@ -78,6 +78,34 @@ fn a_squashed_stack_shows_the_same_and_needs_nothing() {
 }
 
 #[test]
+fn a_squash_refers_to_file_data_unless_told_to_copy_it() {
+    let esker = Esker::new();
+    let text = "x".repeat(5_000);
+    esker.publish("a", &[("file", &text), ("other", &text)]);
+    assert!(esker.ok(["squash", "a", "--as", "flat"]).contains("refers to data of 1 change set"));
+    assert!(esker.ok(["show", "flat"]).contains("refers to  9.8 KiB in data logs of 1 change set"));
+    assert_eq!(esker.json(["show", "flat"])[0]["referenced_bytes"], 10_000);
+    assert!(esker.json(["names", "-l"])[1]["bytes"].as_u64() > Some(10_000));
+    esker.ok(["delete", "a"]);
+    assert!(
+        esker.ok(["gc", "-n", "--grace", "0"]).contains("would keep of 1 change set only data")
+    );
+    assert_eq!(
+        esker.json(["gc", "--grace", "0"])[0]["data_only_sets"].as_array().map(Vec::len),
+        Some(1)
+    );
+    assert_eq!(esker.ok(["cat", "flat:/file"]), text);
+    assert!(esker.ok(["log"]).contains("deleted; squashes keep data"));
+    esker.ok(["verify"]);
+    let copied = esker.ok(["squash", "flat", "--as", "own", "--copy-data"]);
+    assert!(copied.contains("copied 9.8 KiB of data"), "{copied}");
+    esker.ok(["delete", "flat"]);
+    esker.ok(["gc", "--grace", "0"]);
+    assert_eq!(esker.ok(["cat", "own:/other"]), text);
+    assert_eq!(esker.json(["log"]).len(), 1);
+}
+
+#[test]
 fn compaction_keeps_what_is_shown() {
     let esker = Esker::new();
     let id = esker.ok(["session", "begin"]).trim().to_owned();

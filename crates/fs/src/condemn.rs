@@ -2,14 +2,19 @@
 //!
 //! ```text
 //! live ──no markers──► condemned ──still none──► doomed ──► objects deleted ──► manifest deleted
-//!   ▲                      │
-//!   └──── a marker ────────┘
+//!   ▲                      │                        ▲
+//!   └──── a marker ────────┤                        │ no markers
+//!                          └─only data is needed─► data only ──► tables deleted
 //! ```
 //! Each arrow but the last two is a commit of the next manifest, so exactly one of "restore" and
 //! "doom" happens. Whoever wants a set first puts a marker and then reads the manifest: it finds
 //! the set live, in which case the collector, which lists markers after it condemned, finds the
-//! marker; or condemned, in which case it restores the set itself or loses to "doom". Committing
-//! under a higher epoch fences a writer that is still there.
+//! marker; or condemned, in which case it restores the set itself or loses to "doom". Markers of sets
+//! that need only data logs ([`Holder::Data`]) do not restore a set, but keep it from being doomed: its
+//! tables go, with the commit that says so, and logs to which no such set refers. A set that begins to
+//! refer to them found the reference in another that does, and holds that one until it has committed;
+//! so whoever finds no marker of this kind after the last one was released finds none that is about
+//! to count. Committing under a higher epoch fences a writer that is still there.
 //! A set that has markers and no manifest is doomed by its first manifest: either that is there, or
 //! the one by which the set begins, never both. So the markers of a set that has begun were there
 //! from before it read what they hold.
@@ -39,6 +44,8 @@ pub(crate) enum Phase {
     Condemned,
     /// It is being deleted.
     Doomed,
+    /// Nothing is left but data logs to which other sets refer.
+    DataOnly,
 }
 
 /// What came of an attempt to doom a set.
@@ -48,6 +55,11 @@ pub(crate) enum Verdict {
     Kept,
     /// It is doomed; this is its last manifest.
     Doomed(Box<Manifest>),
+    /// Only sets that refer to its data logs hold it: its tables go, and it needs no other sets.
+    DataOnly {
+        /// Its manifest before, if this call is the one that has changed it.
+        before: Option<Box<Manifest>>,
+    },
     /// There is no such set any more.
     Gone,
 }
@@ -58,6 +70,7 @@ pub(crate) fn phase(manifest: &Manifest) -> Phase {
         SetState::Open | SetState::Published => Phase::Live,
         SetState::CondemnedOpen | SetState::CondemnedPublished => Phase::Condemned,
         SetState::Doomed => Phase::Doomed,
+        SetState::DataOnly => Phase::DataOnly,
     }
 }
 
@@ -97,7 +110,7 @@ pub(crate) fn load_live(store: &dyn Store, set: SetId) -> Result<Manifest> {
         let manifest = Manifest::load(store, set)?;
         match phase(&manifest) {
             Phase::Live => return Ok(manifest),
-            Phase::Condemned if !marker::holders(store, set)?.is_empty() => {
+            Phase::Condemned if marker::holders(store, set)?.iter().any(Holder::keeps_tables) => {
                 match restore(store, set, manifest) {
                     // Who may only read waits for the collector to see the marker.
                     Err(error) if matches!(error.kind(), Kind::ReadOnly | Kind::Denied) => {
@@ -111,31 +124,74 @@ pub(crate) fn load_live(store: &dyn Store, set: SetId) -> Result<Manifest> {
                 let context = format!("change set {set} is being deleted");
                 return Err(Error::new(Kind::NotFound, context));
             }
+            Phase::DataOnly => {
+                let context = format!(
+                    "change set {set} was deleted; others keep data that it wrote, and nothing else"
+                );
+                return Err(Error::new(Kind::NotFound, context));
+            }
         }
     }
     Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
 }
 
-/// Whether anybody holds `set`. Markers of names that are among `stale` count only if the name
-/// stands for the set by now.
-fn is_held(store: &dyn Store, set: SetId, stale: &BTreeSet<Holder>) -> Result<bool> {
+/// Makes sure that the data logs of `set`, on which the caller has put a [`Holder::Data`] marker, stay:
+/// a collector that listed the markers before that finds the set changed. The caller knows of the logs
+/// from another set that keeps them until this returns.
+///
+/// # Errors
+/// `NotFound` if the set is gone or going; as [`Manifest::load`].
+pub(crate) fn keep_data(store: &dyn Store, set: SetId) -> Result<()> {
+    for _ in 0..TRIES_MAX {
+        let manifest = Manifest::load(store, set)?;
+        match phase(&manifest) {
+            Phase::Live | Phase::DataOnly => return Ok(()),
+            Phase::Condemned => drop(restore(store, set, manifest)?),
+            Phase::Doomed => {
+                let context = format!("change set {set} was deleted meanwhile; try again");
+                return Err(Error::new(Kind::NotFound, context));
+            }
+        }
+    }
+    Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
+}
+
+/// What the markers on a set keep of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    All,
+    Data,
+    Nothing,
+}
+
+/// What markers keep of `set`. Those of names that are among `stale` count only if the name stands for
+/// the set by now.
+fn kept(store: &dyn Store, set: SetId, stale: &BTreeSet<Holder>) -> Result<Kept> {
+    let mut kept = Kept::Nothing;
     for holder in marker::holders(store, set)? {
         match &holder {
+            Holder::Data(_) => kept = Kept::Data,
             Holder::Name(name) if stale.contains(&holder) => {
                 match names::stands_for(store, name, set) {
                     Ok(false) => {}
                     // A name that cannot be read may stand for anything.
                     Err(error) if error.kind() != Kind::Corrupt => return Err(error),
-                    _ => return Ok(true),
+                    _ => return Ok(Kept::All),
                 }
             }
-            _ => return Ok(true),
+            _ => return Ok(Kept::All),
         }
     }
-    Ok(false)
+    Ok(kept)
 }
 
-/// Dooms `set` unless somebody holds it. `stale` are markers of names that did not stand for it.
+/// Whether a set refers to data logs of `set`.
+fn is_data_needed(store: &dyn Store, set: SetId) -> Result<bool> {
+    Ok(marker::holders(store, set)?.iter().any(|holder| !holder.keeps_tables()))
+}
+
+/// Dooms `set` unless somebody holds it, or lets nothing of it stay but its data logs if only those are
+/// needed. `stale` are markers of names that did not stand for it.
 pub(crate) fn doom(
     store: &dyn Store,
     set: SetId,
@@ -149,18 +205,35 @@ pub(crate) fn doom(
         };
         match phase(&manifest) {
             Phase::Doomed => return Ok(Verdict::Doomed(Box::new(manifest))),
-            Phase::Condemned if is_held(store, set, stale)? => {
-                if restore(store, set, manifest)? {
-                    return Ok(Verdict::Kept);
-                }
+            // Nobody can restore it, so whatever else holds it counts for nothing. Twice: a listing may
+            // show neither of two markers of which one is put before the other is released.
+            Phase::DataOnly if is_data_needed(store, set)? || is_data_needed(store, set)? => {
+                return Ok(Verdict::DataOnly { before: None });
             }
-            Phase::Condemned => {
-                manifest.state = SetState::Doomed;
-                if commit(&mut manifest, store, set, now_ns)? {
+            Phase::DataOnly => {
+                if doom_now(&mut manifest, store, set, now_ns)? {
                     return Ok(Verdict::Doomed(Box::new(manifest)));
                 }
             }
-            Phase::Live if is_held(store, set, stale)? => return Ok(Verdict::Kept),
+            Phase::Condemned => match kept(store, set, stale)? {
+                Kept::All => {
+                    if restore(store, set, manifest)? {
+                        return Ok(Verdict::Kept);
+                    }
+                }
+                Kept::Data => {
+                    let before = Some(Box::new(manifest.clone()));
+                    if keep_data_only(&mut manifest, store, set, now_ns)? {
+                        return Ok(Verdict::DataOnly { before });
+                    }
+                }
+                Kept::Nothing => {
+                    if doom_now(&mut manifest, store, set, now_ns)? {
+                        return Ok(Verdict::Doomed(Box::new(manifest)));
+                    }
+                }
+            },
+            Phase::Live if kept(store, set, stale)? == Kept::All => return Ok(Verdict::Kept),
             Phase::Live => {
                 manifest.state = match manifest.state {
                     SetState::Open => SetState::CondemnedOpen,
@@ -176,6 +249,27 @@ pub(crate) fn doom(
     Ok(Verdict::Kept)
 }
 
+fn doom_now(manifest: &mut Manifest, store: &dyn Store, set: SetId, now_ns: u64) -> Result<bool> {
+    manifest.state = SetState::Doomed;
+    commit(manifest, store, set, now_ns)
+}
+
+/// Commits that nothing of `set` is left but its data logs; false if somebody else committed first.
+fn keep_data_only(
+    manifest: &mut Manifest,
+    store: &dyn Store,
+    set: SetId,
+    now_ns: u64,
+) -> Result<bool> {
+    manifest.state = SetState::DataOnly;
+    manifest.bases.clear();
+    manifest.tables.clear();
+    manifest.obsolete.clear();
+    manifest.data_sets.clear();
+    manifest.referenced_logs.clear();
+    commit(manifest, store, set, now_ns)
+}
+
 /// Dooms `set`, which has no manifest: it cannot begin any more. False if it has begun.
 pub(crate) fn doom_missing(store: &dyn Store, set: SetId, now_ns: u64) -> Result<bool> {
     doom_after(store, set, 0, 1, now_ns)
@@ -189,7 +283,7 @@ pub(crate) fn doom_unreadable(
     stale: &BTreeSet<Holder>,
     now_ns: u64,
 ) -> Result<Verdict> {
-    if is_held(store, set, stale)? {
+    if kept(store, set, stale)? != Kept::Nothing {
         return Ok(Verdict::Kept);
     }
     let newest = match Manifest::newest_number(store, set) {

@@ -3,8 +3,9 @@
 //!
 //! Path: a census of markers, names and manifests → sets that left markers and never began are
 //! doomed, and stale markers go; markers that a name or a manifest implies and that are missing come
-//! back → sets without markers are doomed (`condemn.rs`) and deleted, which frees others → what live
-//! sets do not need (`sweep.rs`).
+//! back → sets without markers are doomed (`condemn.rs`) and deleted, which frees others; of sets that
+//! only have markers of sets that refer to their data logs all but such logs is deleted (`data_only.rs`)
+//! → what live sets do not need (`sweep.rs`).
 //! Invariant: what a published name reaches is never deleted, whatever else goes wrong: names and
 //! the manifests of live sets count as holders even where their markers are missing.
 //! A dry run goes the same way and keeps in memory what it would write, so that each step finds what
@@ -12,6 +13,7 @@
 //! Concurrency: any number of collectors, writers and readers at once; safe to stop anywhere, the
 //! next collection goes on. Source: docs/design/0002-garbage.md.
 
+mod data_only;
 mod sweep;
 
 pub(crate) use self::sweep::Place;
@@ -24,7 +26,7 @@ use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::condemn::{self, Phase, Verdict};
-use crate::dependency;
+use crate::dependency::{self, Dependency};
 use crate::marker::{self, Holder};
 use crate::names::{self, NameSurvey};
 use crate::read_lease::LEASE;
@@ -66,6 +68,8 @@ impl Default for GcOptions {
 pub struct GcReport {
     /// Sets that were deleted.
     pub sets: Vec<SetId>,
+    /// Sets of which all was deleted but data logs to which other sets refer.
+    pub data_only_sets: Vec<SetId>,
     /// Objects that were deleted, markers not counted.
     pub objects: u64,
     /// Their bytes.
@@ -150,6 +154,8 @@ struct Collection<'a> {
     /// Parts of the name table that cannot be read.
     damaged_names: NameSurvey,
     sets: BTreeMap<SetId, Known>,
+    /// Objects that a dry run has counted of sets that it may come to again.
+    counted: BTreeSet<String>,
     report: GcReport,
 }
 
@@ -196,6 +202,7 @@ impl<'a> Collection<'a> {
             names,
             damaged_names,
             sets,
+            counted: BTreeSet::new(),
             report,
         })
     }
@@ -209,29 +216,50 @@ impl<'a> Collection<'a> {
         self.now_ns.saturating_sub(then_ns) >= ns(self.options.grace)
     }
 
-    /// Who holds `set`; in a dry run, who would still hold it.
-    fn holders(&self, set: SetId) -> Result<Vec<Holder>> {
-        match self.options.dry_run {
-            true => {
-                Ok(self.markers.get(&set).into_iter().flat_map(|it| it.keys().cloned()).collect())
-            }
-            false => marker::holders(self.store(), set),
+    /// Who holds `set` now, and who did when the collection began and was not collected by it: one
+    /// listing may show neither of two markers of which one is put before the other is released. In a
+    /// dry run, who would still hold it.
+    fn holders(&self, set: SetId) -> Result<BTreeSet<Holder>> {
+        let known = self.markers.get(&set).into_iter().flat_map(BTreeMap::keys).cloned();
+        let mut holders: BTreeSet<Holder> = known.collect();
+        if !self.options.dry_run {
+            holders.extend(marker::holders(self.store(), set)?);
+        }
+        Ok(holders)
+    }
+
+    /// Whether another set refers to data logs of `set`.
+    fn is_data_needed(&self, set: SetId) -> bool {
+        let mut holders = self.markers.get(&set).into_iter().flat_map(BTreeMap::keys);
+        holders.any(|holder| !holder.keeps_tables())
+    }
+
+    /// How far the deletion of `set` has come, if its manifest can be read.
+    fn phase(&self, set: SetId) -> Option<Phase> {
+        match self.sets.get(&set) {
+            Some(Known::Manifest(manifest)) => Some(condemn::phase(manifest)),
+            _ => None,
         }
     }
 
-    /// The manifest of a set that is not being deleted.
+    /// The manifest of a set of which nothing has been deleted.
     fn live(&self, set: SetId) -> Option<&Manifest> {
         match self.sets.get(&set) {
             Some(Known::Manifest(manifest)) => {
-                (condemn::phase(manifest) != Phase::Doomed).then_some(&**manifest)
+                let phase = condemn::phase(manifest);
+                matches!(phase, Phase::Live | Phase::Condemned).then_some(&**manifest)
             }
             _ => None,
         }
     }
 
     fn is_doomed(&self, set: SetId) -> bool {
-        matches!(self.sets.get(&set), Some(Known::Manifest(manifest))
-            if condemn::phase(manifest) == Phase::Doomed)
+        self.phase(set) == Some(Phase::Doomed)
+    }
+
+    /// Whether anybody needs what `set` shows.
+    fn is_held(&self, set: SetId) -> bool {
+        self.markers.get(&set).is_some_and(|holders| holders.keys().any(Holder::keeps_tables))
     }
 
     /// Whether a marker of `put_ns` is old enough to tell whether it stands for anything.
@@ -254,12 +282,24 @@ impl<'a> Collection<'a> {
                 Some(named) => *named != set,
                 None => !self.damaged_names.may_have(name),
             },
-            Holder::Set(other) => self.is_doomed(*other) || self.never_began(*other),
+            Holder::Set(other) | Holder::Data(other) => {
+                self.is_doomed(*other)
+                    || self.never_began(*other)
+                    || self.is_needless(*other, set, holder)
+            }
             Holder::Former { .. } | Holder::Reader { .. } => true,
             Holder::Session => {
                 self.is_doomed(set) || self.never_began(set) || self.is_held_by_name(set)
             }
         }
+    }
+
+    /// Whether `other`, by which `holder` holds `set`, is complete and does not need it: it died before
+    /// it released the marker.
+    fn is_needless(&self, other: SetId, set: SetId, holder: &Holder) -> bool {
+        let needed = Dependency { set, holder: holder.clone() };
+        matches!(self.sets.get(&other), Some(Known::Manifest(manifest))
+            if dependency::is_needless(other, manifest, &needed))
     }
 
     /// Whether `set` has no manifest, and nothing says that it had one: no name, no set that needs
@@ -271,7 +311,9 @@ impl<'a> Collection<'a> {
                 Holder::Name(name) => {
                     !self.names.contains_key(name) && !self.damaged_names.may_have(name)
                 }
-                Holder::Set(other) => self.is_missing(*other) || self.is_doomed(*other),
+                Holder::Set(other) | Holder::Data(other) => {
+                    self.is_missing(*other) || self.is_doomed(*other)
+                }
             };
             is_own && self.is_due(holder, *put_ns)
         };
@@ -313,7 +355,9 @@ impl<'a> Collection<'a> {
 
     fn sweep_marker(&mut self, set: SetId, holder: Holder) -> Result<()> {
         let owner = match &holder {
-            Holder::Set(other) => Some(*other),
+            Holder::Set(other) | Holder::Data(other) => {
+                (!self.is_needless(*other, set, &holder)).then_some(*other)
+            }
             Holder::Session | Holder::Name(_) => self.never_began(set).then_some(set),
             Holder::Former { .. } | Holder::Reader { .. } => None,
         };
@@ -362,21 +406,26 @@ impl<'a> Collection<'a> {
         let mut waiting: Vec<SetId> = self.markers.keys().copied().collect();
         let mut seen = BTreeSet::new();
         while let Some(set) = waiting.pop() {
-            let is_held = self.markers.get(&set).is_some_and(|holders| !holders.is_empty());
+            let is_held = self.is_held(set);
             let Some(manifest) = self.live(set).filter(|_| is_held && seen.insert(set)) else {
                 continue;
             };
             for needed in dependency::of(set, manifest) {
-                self.restore_marker(needed, Holder::Set(set))?;
-                waiting.push(needed);
+                self.restore_marker(needed.set, needed.holder)?;
+                waiting.push(needed.set);
             }
         }
         Ok(())
     }
 
     fn restore_marker(&mut self, set: SetId, holder: Holder) -> Result<()> {
-        let is_damaged = matches!(self.sets.get(&set), Some(Known::Damaged));
-        if (self.live(set).is_none() && !is_damaged)
+        let can_be_held = match self.phase(set) {
+            Some(Phase::Live | Phase::Condemned) => true,
+            Some(Phase::DataOnly) => !holder.keeps_tables(),
+            Some(Phase::Doomed) => false,
+            None => matches!(self.sets.get(&set), Some(Known::Damaged)),
+        };
+        if !can_be_held
             || self.markers.get(&set).is_some_and(|holders| holders.contains_key(&holder))
         {
             return Ok(());
@@ -391,18 +440,11 @@ impl<'a> Collection<'a> {
 
     /// Deletes sets without markers; what only they held follows.
     fn collect_sets(&mut self) -> Result<()> {
-        let is_held = |markers: &BTreeMap<SetId, BTreeMap<Holder, u64>>, set: &SetId| {
-            markers.get(set).is_some_and(|holders| !holders.is_empty())
-        };
-        let mut waiting: Vec<SetId> =
-            self.sets.keys().filter(|set| !is_held(&self.markers, set)).copied().collect();
         // A set whose deletion was decided goes whatever markers losers left.
-        waiting.extend(self.sets.iter().filter_map(|(set, known)| match known {
-            Known::Manifest(manifest) if condemn::phase(manifest) == Phase::Doomed => Some(*set),
-            _ => None,
-        }));
-        waiting.sort_unstable();
-        waiting.dedup();
+        let is_decided = |set| matches!(self.phase(set), Some(Phase::Doomed | Phase::DataOnly));
+        let sets = self.sets.keys().copied();
+        let mut waiting: Vec<SetId> =
+            sets.filter(|set| !self.is_held(*set) || is_decided(*set)).collect();
         let mut postponed: Option<(Vec<SetId>, Error)> = None;
         let mut freed = self.report.objects;
         loop {
@@ -434,11 +476,11 @@ impl<'a> Collection<'a> {
                 needed => needed?,
             };
             for needed in needed {
-                if let Some(holders) = self.markers.get_mut(&needed) {
-                    holders.remove(&Holder::Set(set));
+                if let Some(holders) = self.markers.get_mut(&needed.set) {
+                    holders.remove(&needed.holder);
                 }
-                if !is_held(&self.markers, &needed) {
-                    waiting.push(needed);
+                if !self.is_held(needed.set) {
+                    waiting.push(needed.set);
                 }
             }
         }
@@ -455,31 +497,50 @@ impl<'a> Collection<'a> {
                 Holder::Name(_) => self.is_stale(*set, holder),
                 _ => false,
             };
-            let (readers, others): (Vec<_>, Vec<_>) = holders.keys().partition(is_reader);
-            if others.into_iter().all(is_former) && !holders.is_empty() {
+            let holders = holders.keys().filter(|holder| holder.keeps_tables());
+            let (readers, others): (Vec<_>, Vec<_>) = holders.partition(is_reader);
+            let is_held = !readers.is_empty() || !others.is_empty();
+            if others.into_iter().all(is_former) && is_held {
                 *if readers.is_empty() { &mut former } else { &mut read } += 1;
             }
         }
         (self.report.former_sets, self.report.read_sets) = (former, read);
     }
 
-    /// Dooms one set and deletes it, but for its last manifests until later; returns the sets that
-    /// it does not hold any more.
-    fn collect(&mut self, set: SetId) -> Result<Vec<SetId>> {
-        let store = self.store();
+    /// Dooms one set and deletes it, but for its last manifest until later, or all but data logs to
+    /// which others refer; returns the sets that it does not hold any more.
+    fn collect(&mut self, set: SetId) -> Result<Vec<Dependency>> {
         let known = match self.sets.get(&set) {
             Some(Known::Manifest(manifest)) => Some(manifest.clone()),
             _ => None,
         };
         let is_damaged = known.is_none();
-        let manifest = if self.options.dry_run {
-            known.unwrap_or_else(|| Box::new(Manifest::new(Vec::new(), self.now_ns)))
-        } else {
-            match self.doom(set, is_damaged)? {
-                Verdict::Doomed(manifest) => manifest,
-                Verdict::Kept | Verdict::Gone => return Ok(Vec::new()),
+        let is_data_needed = self.is_data_needed(set);
+        let verdict = match (self.options.dry_run, known) {
+            (false, _) => self.doom(set, is_damaged)?,
+            (true, Some(known)) if condemn::phase(&known) != Phase::Doomed && is_data_needed => {
+                let is_new = condemn::phase(&known) != Phase::DataOnly;
+                Verdict::DataOnly { before: is_new.then_some(known) }
             }
+            (true, Some(known)) => Verdict::Doomed(known),
+            (true, None) if is_data_needed => Verdict::Kept,
+            (true, None) => Verdict::Doomed(Box::new(Manifest::new(Vec::new(), self.now_ns))),
         };
+        match verdict {
+            Verdict::Doomed(manifest) => self.delete_doomed(set, manifest, is_damaged),
+            Verdict::DataOnly { before } => self.keep_referenced_data(set, before),
+            Verdict::Kept | Verdict::Gone => Ok(Vec::new()),
+        }
+    }
+
+    /// Deletes what is left of a doomed set, as [`Collection::collect`] does.
+    fn delete_doomed(
+        &mut self,
+        set: SetId,
+        manifest: Box<Manifest>,
+        is_damaged: bool,
+    ) -> Result<Vec<Dependency>> {
+        let store = self.store();
         let folder = Manifest::folder(set);
         let (manifests, others): (Vec<_>, Vec<_>) = store
             .list(&format!("set/{set}/"))?
@@ -488,6 +549,8 @@ impl<'a> Collection<'a> {
         let was_doomed = self.is_doomed(set);
         if !was_doomed || !others.is_empty() {
             self.report.sets.push(set);
+            // The last that referred to its data may have gone since.
+            self.report.data_only_sets.retain(|kept| *kept != set);
         }
         for object in &others {
             self.delete(&object.name, object.bytes)?;
@@ -495,13 +558,15 @@ impl<'a> Collection<'a> {
         let mut needed = dependency::of(set, &manifest);
         if is_damaged {
             // Only the markers say what it needed.
-            let holds = |holders: &BTreeMap<Holder, u64>| holders.contains_key(&Holder::Set(set));
-            let held = self.markers.iter().filter(|(_, holders)| holds(holders));
-            needed.extend(held.map(|(held, _)| *held));
+            for (held, holders) in &self.markers {
+                let own = [Holder::Set(set), Holder::Data(set)].into_iter();
+                let own = own.filter(|holder| holders.contains_key(holder));
+                needed.extend(own.map(|holder| Dependency { set: *held, holder }));
+            }
         }
         if !self.options.dry_run {
             for needed in &needed {
-                marker::release(store, *needed, &Holder::Set(set))?;
+                marker::release(store, needed.set, &needed.holder)?;
             }
             for name in self.stale_names.remove(&set).into_iter().flatten() {
                 marker::release(store, set, &name)?;
@@ -529,7 +594,11 @@ impl<'a> Collection<'a> {
     }
 
     /// Deletes what a writer left in a set that has no manifest and no markers.
-    fn delete_remains(&mut self, set: SetId) -> Result<Vec<SetId>> {
+    fn delete_remains(&mut self, set: SetId) -> Result<Vec<Dependency>> {
+        if self.markers.get(&set).is_some_and(|holders| !holders.is_empty()) {
+            // Of a set that others refer to, and that has lost its manifests, nobody knows what they need.
+            return Ok(Vec::new());
+        }
         let objects = self.store().list(&format!("set/{set}/"))?;
         let has_manifest = objects.iter().any(|o| o.name.starts_with(&Manifest::folder(set)));
         if !has_manifest && objects.iter().all(|object| self.is_old(object.modified_ns)) {
@@ -543,6 +612,8 @@ impl<'a> Collection<'a> {
     fn delete(&mut self, name: &str, bytes: u64) -> Result<()> {
         if !self.options.dry_run {
             self.store().delete(name)?;
+        } else if self.counted.contains(name) {
+            return Ok(());
         }
         self.report.objects += 1;
         self.report.bytes += bytes;

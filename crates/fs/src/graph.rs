@@ -5,6 +5,7 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use hashbrown::{HashMap, HashSet};
 
 use crate::dependency;
+use crate::gc::Place;
 use crate::marker::{self, Holder};
 use crate::repository::Repository;
 
@@ -19,7 +20,7 @@ pub struct GraphNode {
     pub names: Vec<String>,
     /// Who keeps it.
     pub holders: Vec<Holder>,
-    /// Every set it needs: its bases, and sets whose tables or data it shows.
+    /// Every set it needs: its bases, and sets whose tables or data it shows, in order.
     pub needs: Vec<SetId>,
     /// Records in its tables, those that newer ones shadow counted.
     pub rows: u64,
@@ -27,6 +28,9 @@ pub struct GraphNode {
     pub table_bytes: u64,
     /// Bytes of the data logs in its folder.
     pub data_bytes: u64,
+    /// Bytes of data logs of other sets to which it refers without needing these sets otherwise, as a
+    /// squash does.
+    pub referenced_bytes: u64,
     /// Sorted runs of its tables.
     pub runs: usize,
 }
@@ -107,21 +111,36 @@ impl Repository {
             rows: 0,
             table_bytes: 0,
             data_bytes: 0,
+            referenced_bytes: 0,
             runs: 0,
             manifest,
         };
         if let Ok(manifest) = &node.manifest {
-            node.needs = dependency::of(set, manifest);
+            node.needs = dependency::of(set, manifest).iter().map(|needed| needed.set).collect();
+            node.needs.dedup();
             for table in &manifest.tables {
                 node.rows = node.rows.saturating_add(table.rows);
                 node.table_bytes = node.table_bytes.saturating_add(table.bytes);
             }
             let runs = manifest.tables.chunk_by(|a, b| a.schema == b.schema && a.run == b.run);
             node.runs = runs.count();
-            let logs = store.list(&crate::data::folder(set))?;
-            node.data_bytes = logs.iter().map(|log| log.bytes).sum();
+            node.data_bytes = self.log_bytes(set, &|_| true)?;
+            for logs in &manifest.referenced_logs {
+                node.referenced_bytes +=
+                    self.log_bytes(logs.set, &|number| logs.numbers.contains(number))?;
+            }
         }
         Ok(node)
+    }
+
+    /// Bytes of those data logs of `set` whose numbers are `wanted`. One listing.
+    fn log_bytes(&self, set: SetId, wanted: &dyn Fn(u64) -> bool) -> Result<u64> {
+        let logs = self.store().list(&crate::data::folder(set))?;
+        let is_wanted = |name: &str| match Place::of(set, name) {
+            Some(Place::Data(number)) => wanted(number),
+            _ => false,
+        };
+        Ok(logs.iter().filter(|log| is_wanted(&log.name)).map(|log| log.bytes).sum())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reference markers: `ref/<set>/<holder>`, one object for each reason to keep a change set.
 //!
-//! A set is garbage when no marker is left. Markers instead of counters: nobody contends, and an
+//! A set is garbage when no marker is left, and all of it but data logs when only markers of sets that
+//! refer to such logs are. Markers instead of counters: nobody contends, and an
 //! update that is cut short can only keep garbage, never lose data. Whoever wants to hold a set
 //! first puts its marker and then looks whether the set is still good; the collector first
 //! condemns a set and then looks for markers once more (`condemn.rs`). One of the two sees the other.
@@ -19,6 +20,8 @@ pub enum Holder {
     Name(String),
     /// This change set builds on it or shows its tables or data.
     Set(SetId),
+    /// This change set refers to some of its data logs, and needs nothing else of it.
+    Data(SetId),
     /// A session writes it.
     Session,
     /// It had this published name until then, in nanoseconds since the Unix epoch: the name was
@@ -43,6 +46,7 @@ impl fmt::Display for Holder {
         match self {
             Self::Name(name) => write!(f, "name-{name}"),
             Self::Set(set) => write!(f, "set-{set}"),
+            Self::Data(set) => write!(f, "data-{set}"),
             Self::Session => write!(f, "session"),
             Self::Former { since_ns, name } => write!(f, "former-{since_ns:016x}-{name}"),
             Self::Reader { id, count } => write!(f, "reader-{id:016x}-{count:08x}"),
@@ -51,6 +55,12 @@ impl fmt::Display for Holder {
 }
 
 impl Holder {
+    /// Whether it keeps what the set shows, and not only data logs.
+    #[must_use]
+    pub fn keeps_tables(&self) -> bool {
+        !matches!(self, Self::Data(_))
+    }
+
     /// The holder that a marker's last component names.
     fn parse(text: &str) -> Option<Self> {
         if text == "session" {
@@ -58,6 +68,9 @@ impl Holder {
         }
         if let Some(set) = text.strip_prefix("set-") {
             return set.parse().ok().map(Self::Set);
+        }
+        if let Some(set) = text.strip_prefix("data-") {
+            return set.parse().ok().map(Self::Data);
         }
         if let Some(former) = text.strip_prefix("former-") {
             let (since_ns, name) = former.split_once('-')?;
@@ -142,6 +155,7 @@ mod tests {
         for holder in [
             Holder::Name("a-b".into()),
             Holder::Set(SetId(5)),
+            Holder::Data(SetId(6)),
             Holder::Session,
             former("a-b"),
             former(&"n".repeat(crate::names::PUBLISHED_NAME_BYTES_MAX)),

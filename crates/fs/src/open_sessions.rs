@@ -101,7 +101,7 @@ impl Repository {
                 let named: Result<Vec<bool>> = node.holders.iter().map(is_named).collect();
                 !named?.contains(&true)
             }
-            SetState::CondemnedOpen | SetState::CondemnedPublished | SetState::Doomed => false,
+            _ => false,
         };
         if !is_session {
             return Ok(None);

@@ -417,9 +417,8 @@ impl Session {
         let snapshot = self.draw_set_id();
         // Held before its tables are listed: a collector that sees one of them obsolete sees this,
         // and leaves them until the snapshot has a manifest, or cannot get one any more.
-        let held = dependency::of(SetId::default(), &self.tree().manifest());
-        for held in &held {
-            marker::hold(&*store, *held, &Holder::Set(snapshot))?;
+        for needed in dependency::of(snapshot, &self.tree().manifest()) {
+            marker::hold(&*store, needed.set, &needed.holder)?;
         }
         self.hold_own_set(snapshot)?;
         let own = self.tree().commit(|_| {})?;

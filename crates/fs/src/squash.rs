@@ -3,14 +3,18 @@
 //! Two passes over the stack. The first finds which directories a path leads to (`shape.rs`); the
 //! second merges, in parallel over key ranges that are chosen from the tables' indexes, so that
 //! workers read what they need and exchange nothing. Shadowed records, tombstones that hide nothing
-//! and records of unreachable directories stay behind; file data is copied.
+//! and records of unreachable directories stay behind. File data stays in the data logs where it is, and
+//! the new set keeps those; or it is copied.
 //! Invariants: (1) generations never sink, so identities of directories are never given twice; (2) of
 //! a file that branches of the stack have under several names each name gets its own identity and
-//! content, as the stack shows it (`lineage.rs`), and link counts that branches got wrong are put right.
+//! content, as the stack shows it (`lineage.rs`), and link counts that branches got wrong are put right;
+//! (3) the new set marks the sets whose logs it refers to before it commits that it does, and only then
+//! releases its bases, which mark them until then.
 //! Compaction of one published set (`Repository::compact`) is the second pass alone.
 //! Source: DESIGN §5; DeltaFS thesis §4.3 (log compaction), §5 on parallel compaction.
 
 mod copy;
+mod file_data;
 mod ranges;
 mod segments;
 mod worker;
@@ -23,6 +27,7 @@ use esker_table::segment::{RUN, SEGMENT, SegmentSource, SegmentTables};
 use esker_table::set_writer::SetWriter;
 use esker_table::tables::Tables;
 
+use self::file_data::LogReferences;
 use self::segments::MappedFile;
 pub use self::worker::Counts;
 use self::worker::{Done, Job, Squash, merge_range};
@@ -39,6 +44,9 @@ use crate::shape::{Shape, in_parallel};
 pub struct SquashOptions {
     /// How many threads merge.
     pub threads: usize,
+    /// True: file data is copied into the new set, which needs no other set then. False: the new set
+    /// refers to data logs of the sets that were merged, and keeps those logs.
+    pub copy_data: bool,
     /// Words about the new set, for people.
     pub properties: BTreeMap<String, String>,
     /// Who squashes, for others who find the new set without a name.
@@ -48,7 +56,7 @@ pub struct SquashOptions {
 impl Default for SquashOptions {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { threads, properties: BTreeMap::new(), writer: None }
+        Self { threads, copy_data: false, properties: BTreeMap::new(), writer: None }
     }
 }
 
@@ -65,6 +73,8 @@ pub struct SquashReport {
     pub tables: usize,
     /// Their bytes.
     pub table_bytes: u64,
+    /// Sets to whose data logs the new set refers.
+    pub referenced_sets: usize,
     /// How long it took, by the monotonic clock.
     pub elapsed_ns: u64,
 }
@@ -77,6 +87,7 @@ impl SquashReport {
             directories: 0,
             tables: tables.len(),
             table_bytes: tables.iter().map(|table| table.bytes).sum(),
+            referenced_sets: 0,
             elapsed_ns,
         }
     }
@@ -85,11 +96,14 @@ impl SquashReport {
 impl Repository {
     /// Merges the stack of `bases`, of which earlier ones win, into one change set that depends on
     /// none and shows the same tree; publish it with [`Repository::publish`] or give it up with
-    /// [`Repository::abandon`]. Cost: every table is read twice, once without decoding most of it;
-    /// every visible record and its file data are written once.
+    /// [`Repository::abandon`]. Cost: every table is read twice, once without decoding most of it, and
+    /// every visible record is written once. File data is not read: the new set refers to it, and
+    /// keeps the data logs that have it, but nothing else of the sets that it was merged from; each of
+    /// these sets costs a marker and a read of its manifest. With [`SquashOptions::copy_data`] all visible data is read and
+    /// written once.
     ///
     /// # Errors
-    /// As [`Repository::open`]; `Corrupt` if a table or file data is.
+    /// As [`Repository::open`]; `Corrupt` if a table, or file data that is copied, is.
     pub fn squash(
         &self,
         bases: &[SetId],
@@ -139,17 +153,25 @@ impl Repository {
             run: 1,
             layers: &layers,
             bottom: true,
-            squash: Some(Squash { shape: &shape, stack: &stack }),
+            squash: Some(Squash { shape: &shape, stack: &stack, copies_data: options.copy_data }),
         };
-        let Merged { mut tables, mut counts, mapped } = merge_all(&job, options.threads)?;
+        let Merged { mut tables, mut counts, mapped, mut references } =
+            merge_all(&job, options.threads)?;
         let segments = stack.bases().iter().flat_map(|base| base.segments.sources()).cloned();
         let segments: Vec<SegmentSource> = segments.collect();
-        let (content, copied) = segments::merge(&job, job.run + 1, &segments, mapped)?;
-        counts.data_bytes += copied.data_bytes;
-        tables.splice(0..0, content);
+        let content = segments::merge(&job, job.run + 1, &segments, mapped)?;
+        counts.data_bytes += content.counts.data_bytes;
+        references.extend(content.data.references);
+        tables.splice(0..0, content.tables);
         let elapsed_ns = self.clock().monotonic_ns() - start_ns;
         let mut report = SquashReport::of(stack.bases().len(), &tables, counts, elapsed_ns);
         report.directories = shape.directories();
+        manifest.referenced_logs = references.sorted();
+        report.referenced_sets = manifest.referenced_logs.len();
+        for logs in &manifest.referenced_logs {
+            marker::hold(store, logs.set, &Holder::Data(set))?;
+            condemn::keep_data(store, logs.set)?;
+        }
         manifest.bases.clear();
         manifest.last_seq = tables.iter().map(|table| table.seq_max).max().unwrap_or(0);
         manifest.tables = tables;
@@ -203,8 +225,8 @@ impl Repository {
         let segments = SegmentTables::new(&manifest.tables, self.source());
         let has_runs = segments.sources().iter().any(|source| source.schema().id == RUN.id);
         if !has_runs {
-            let (content, _) = segments::merge(&job, run + 1, segments.sources(), Vec::new())?;
-            merged.splice(0..0, content);
+            let content = segments::merge(&job, run + 1, segments.sources(), Vec::new())?;
+            merged.splice(0..0, content.tables);
         }
         let elapsed_ns = self.clock().monotonic_ns() - start_ns;
         let report = SquashReport::of(1, &merged, counts, elapsed_ns);
@@ -234,11 +256,13 @@ fn is_compact(set: SetId, manifest: &Manifest) -> bool {
 }
 
 /// What came of all ranges.
+#[derive(Default)]
 struct Merged {
     /// Tables in key order.
     tables: Vec<TableRef>,
     counts: Counts,
     mapped: Vec<MappedFile>,
+    references: LogReferences,
 }
 
 /// Merges all ranges of a job.
@@ -249,8 +273,12 @@ fn merge_all(job: &Job, threads: usize) -> Result<Merged> {
         Ok(())
     })?;
     done.sort_unstable_by_key(|done| done.range);
-    let mut counts = Counts::default();
-    done.iter().for_each(|done| counts.add(&done.counts));
-    let mapped = done.iter().flat_map(|done| done.mapped.iter().copied()).collect();
-    Ok(Merged { tables: done.into_iter().flat_map(|done| done.tables).collect(), counts, mapped })
+    let mut merged = Merged::default();
+    for done in done {
+        merged.counts.add(&done.counts);
+        merged.tables.extend(done.tables);
+        merged.mapped.extend(done.mapped);
+        merged.references.extend(done.data.references);
+    }
+    Ok(merged)
 }

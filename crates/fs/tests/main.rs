@@ -47,6 +47,7 @@ mod same_file;
 mod smoke;
 mod space;
 mod squash;
+mod squash_data;
 mod stack;
 #[path = "../../../fuzz/src/stores.rs"]
 mod stores;

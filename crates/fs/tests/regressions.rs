@@ -202,7 +202,8 @@ fn damage_of_a_shortened_file_does_not_survive_a_squash_unseen() {
     let changes = Changes { size: Some(3_000), ..Changes::default() };
     session.setattr(&root, b"file", &changes).expect("shorten");
     let set = session.publish("base").expect("publish");
-    let squash = || repository.squash(&[set], &SquashOptions::default());
+    let copying = SquashOptions { copy_data: true, ..SquashOptions::default() };
+    let squash = || repository.squash(&[set], &copying);
     squash().expect("whole data is squashed");
 
     let logs = store.list(&format!("set/{set}/data/")).expect("list");

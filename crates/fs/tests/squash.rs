@@ -139,13 +139,18 @@ fn a_squashed_stack_shows_the_same_tree() {
         let top = stack(&repository, &mut random, 4, 60);
         let before = tree(&repository.open(&[top], Identity::root()).expect("open"));
         let threads = 1 + seed as usize % 3;
-        let squash = SquashOptions { threads, ..SquashOptions::default() };
+        let copy_data = seed % 4 == 0;
+        let squash = SquashOptions { threads, copy_data, ..SquashOptions::default() };
         let (set, report) = repository.squash(&[top], &squash).expect("squash");
         repository.publish(set, "squashed").expect("publish");
         for layer in 0..4 {
             repository.delete(&format!("layer{layer}")).expect("delete");
         }
-        assert_eq!(repository.gc(&eager()).expect("gc").sets.len(), 4, "seed {seed}");
+        let collected = repository.gc(&eager()).expect("gc");
+        let data_only = collected.data_only_sets.len();
+        assert_eq!(collected.sets.len() + data_only, 4, "seed {seed}");
+        assert_eq!(data_only, report.referenced_sets, "seed {seed}");
+        assert!(!copy_data || data_only == 0, "seed {seed}");
         let after = tree(&repository.open(&[set], Identity::root()).expect("open"));
         assert_eq!(before, after, "seed {seed}");
         assert_eq!(report.sets, 4);

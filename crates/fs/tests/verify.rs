@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use crate::gc::{eager, options, repository, write};
 use crate::squash::stack;
 
-fn verify(repository: &Repository) -> VerifyReport {
+pub fn verify(repository: &Repository) -> VerifyReport {
     let single = VerifyOptions { threads: 1, ..VerifyOptions::default() };
     repository.verify(&single).expect("verify")
 }

@@ -6,6 +6,7 @@
 //! Source: DeltaFS thesis §4.3 (manifest objects); DESIGN §1.3 (references carry key ranges).
 
 mod job;
+mod referenced_logs;
 mod table_ref;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use esker_base::store::Store;
 use esker_base::{Error, Kind, Result};
 
 pub use job::JobMembership;
+pub use referenced_logs::{LogNumbers, ReferencedLogs};
 pub use table_ref::TableRef;
 
 use crate::block::BLOCK_ROWS_MAX;
@@ -24,7 +26,7 @@ use crate::table::TABLE_DATA_BYTES_MAX;
 use crate::wire::{Damage, Input, put_bytes, put_varint};
 
 const MAGIC: [u8; 8] = *b"ESKERMNF";
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
 /// A reader refuses larger manifests.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
 /// Bases, tables, properties and other entries that a manifest may list, of each kind.
@@ -79,13 +81,15 @@ pub enum SetState {
     CondemnedPublished = 3,
     /// A collection deletes it.
     Doomed = 4,
+    /// A collection has deleted its tables: all that is left are data logs to which other sets refer.
+    DataOnly = 5,
 }
 
 impl SetState {
-    /// Whether a collection is about to delete the set.
+    /// Whether a collection deletes what the set shows, or has deleted it.
     #[must_use]
     pub fn is_condemned(self) -> bool {
-        matches!(self, Self::CondemnedOpen | Self::CondemnedPublished | Self::Doomed)
+        !matches!(self, Self::Open | Self::Published)
     }
 }
 
@@ -116,6 +120,9 @@ pub struct Manifest {
     /// Sets whose data logs its records refer to though it neither builds on them nor shows a table
     /// of theirs, ascending.
     pub data_sets: Vec<SetId>,
+    /// Data logs of other sets to which its records refer, in order of the sets: of these the set needs
+    /// nothing but these logs.
+    pub referenced_logs: Vec<ReferencedLogs>,
     /// The job to which the set belongs.
     pub job: Option<JobMembership>,
     /// True if the set's records may refer to data logs that their writer still writes in place: a
@@ -143,6 +150,7 @@ impl Manifest {
             tables: Vec::new(),
             obsolete: Vec::new(),
             data_sets: Vec::new(),
+            referenced_logs: Vec::new(),
             job: None,
             has_unsealed_logs: false,
             properties: BTreeMap::new(),
@@ -218,6 +226,7 @@ impl Manifest {
         for set in &self.data_sets {
             out.extend_from_slice(&set.0.to_le_bytes());
         }
+        referenced_logs::encode(&self.referenced_logs, &mut out);
         job::encode_job(self.job, &mut out);
         out.push(u8::from(self.has_unsealed_logs));
         put_varint(&mut out, self.properties.len() as u64);
@@ -244,7 +253,7 @@ impl Manifest {
             return Err(Damage { offset: body.len(), what: "a manifest's checksum" });
         }
         if input.u16()? != VERSION {
-            return Err(Damage { offset: MAGIC.len(), what: "a manifest of format version 4" });
+            return Err(Damage { offset: MAGIC.len(), what: "a manifest of format version 5" });
         }
         let state = match input.u8()? {
             0 => SetState::Open,
@@ -252,6 +261,7 @@ impl Manifest {
             2 => SetState::CondemnedOpen,
             3 => SetState::CondemnedPublished,
             4 => SetState::Doomed,
+            5 => SetState::DataOnly,
             _ => return Err(input.damage("a known state")),
         };
         let mut manifest = Self::new(Vec::new(), 0);
@@ -274,6 +284,7 @@ impl Manifest {
         for _ in 0..input.varint_max(ENTRIES_MAX, "a number of sets of data")? {
             manifest.data_sets.push(SetId(input.u128()?));
         }
+        manifest.referenced_logs = referenced_logs::decode(&mut input)?;
         manifest.job = job::decode_job(&mut input)?;
         manifest.has_unsealed_logs = match input.u8()? {
             0 => false,
@@ -315,7 +326,7 @@ impl Manifest {
         if !tables.iter().all(TableRef::is_within_bounds) {
             return Err("tables within bounds");
         }
-        Ok(())
+        referenced_logs::check_bounds(&self.referenced_logs)
     }
 
     /// Fails with what readers expect if something is out of order.
@@ -330,7 +341,7 @@ impl Manifest {
         if !self.data_sets.is_sorted_by(|a, b| a < b) {
             return Err("sets of data in order");
         }
-        Ok(())
+        referenced_logs::check_order(&self.referenced_logs)
     }
 
     /// The numbers of the manifests of `set`. One store request, a listing.

@@ -14,7 +14,7 @@ use esker_base::store::{MemoryStore, SharedStore, Store};
 use esker_base::{ProcessIdentity, Random};
 use esker_table::block::BlockBuilder;
 use esker_table::column::{Ints, StringsBuilder};
-use esker_table::manifest::{JobMembership, Manifest, SetId, TableRef};
+use esker_table::manifest::{JobMembership, LogNumbers, Manifest, ReferencedLogs, SetId, TableRef};
 use esker_table::run_writer::RunWriter;
 use esker_table::schema::record::{self, RECORD};
 use esker_table::schema::{KeyBuffer, RowBuffer};
@@ -250,6 +250,9 @@ fn manifest() {
     });
     manifest.obsolete.push(5);
     manifest.data_sets.push(SetId(0xD));
+    let mut numbers = LogNumbers::default();
+    [1 << 32, (1 << 32) | 1, (1 << 32) | 4].into_iter().for_each(|number| numbers.insert(number));
+    manifest.referenced_logs.push(ReferencedLogs { set: SetId(0xE), numbers });
     manifest.job = Some(JobMembership { job: 0x9, rank: Some(4) });
     manifest.has_unsealed_logs = true;
     manifest.properties.insert("program".into(), "7".into());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use esker_base::Result;
-use esker_fs::gc::GcOptions;
+use esker_fs::gc::{GcOptions, GcReport};
 use esker_table::manifest::SetId;
 use serde_json::json;
 
@@ -18,7 +18,7 @@ use crate::{progress, text};
 /// Free what nobody needs
 ///
 /// Change sets that no name, session or other change set needs, and in others the tables and logs
-/// that were replaced. A snapshot whose name was deleted, or given to another snapshot, stays for the
+/// that were replaced. Of a change set of which only `esker squash` has kept data, all but that data. A snapshot whose name was deleted, or given to another snapshot, stays for the
 /// grace after that, and can be given its name back (`esker undelete`). What a mount or another long
 /// reader reads stays at any grace. Safe beside writers and readers, and to stop anywhere. Sessions
 /// that nobody writes are kept, and counted, unless --sessions-older-than says which to drop; those
@@ -71,12 +71,14 @@ impl Gc {
             Ok((dropped, report, left))
         })?;
         if context.out.is_json() {
-            let sets: Vec<String> = report.sets.iter().map(ToString::to_string).collect();
+            let ids = |sets: &[SetId]| sets.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let (sets, data_only_sets) = (ids(&report.sets), ids(&report.data_only_sets));
             return context.out.json(json!({
                 "dry_run": self.dry_run,
                 "dropped_sessions": dropped.iter().map(session::object).collect::<Vec<_>>(),
                 "left_sessions": left.len(),
                 "sets": sets,
+                "data_only_sets": data_only_sets,
                 "objects": report.objects,
                 "bytes": report.bytes,
                 "stale_markers": report.stale_markers,
@@ -106,6 +108,15 @@ impl Gc {
                 text::bytes(bytes),
             ))?;
         }
+        self.print_kept(context, &report)?;
+        for problem in &report.problems {
+            notice(problem);
+        }
+        Ok(())
+    }
+
+    /// Prints what goes only later.
+    fn print_kept(&self, context: &Context, report: &GcReport) -> Result<()> {
         if report.former_sets > 0 {
             let sets = text::counted(report.former_sets, "change set");
             notice(format!(
@@ -113,12 +124,14 @@ impl Gc {
                  --deleted` lists them, `esker gc --grace 0` frees them now"
             ));
         }
+        if !report.data_only_sets.is_empty() {
+            let sets = text::counted(report.data_only_sets.len() as u64, "change set");
+            let verb = if self.dry_run { "would keep" } else { "kept" };
+            context.out.line(format!("{verb} of {sets} only data to which squashes refer"))?;
+        }
         if report.read_sets > 0 {
             let sets = text::counted(report.read_sets, "change set");
             notice(format!("kept for mounts and other readers: {sets} without a name"));
-        }
-        for problem in &report.problems {
-            notice(problem);
         }
         Ok(())
     }

@@ -21,7 +21,8 @@ const DIGITS_SHOWN: usize = 8;
 ///
 /// Each with its size, how long it was written, and the user, host and command that wrote it last.
 /// Newest first; a change set stands above those it builds on, and the leftmost of those wins. A
-/// full circle is complete, an empty one an open session, a cross something that cannot be read.
+/// full circle is complete, an empty one an open session, a point one of which only data is left that
+/// squashes refer to, a cross something that cannot be read.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -49,7 +50,8 @@ impl Log {
             repository.graph(&context.sets_of(&repository, &self.stacks)?)?
         };
         // Their last manifests stay for a while after everything else of them is gone.
-        nodes.retain(|node| !node.state().is_some_and(SetState::is_condemned));
+        let is_gone = |state: SetState| state.is_condemned() && state != SetState::DataOnly;
+        nodes.retain(|node| !node.state().is_some_and(is_gone));
         if context.out.is_json() {
             let mut nodes = nodes.iter().take(self.limit);
             return nodes.try_for_each(|node| context.out.json(object(node)));
@@ -62,6 +64,8 @@ impl Log {
                 (Some(SetState::Published), true) => '*',
                 (Some(SetState::Open), false) => '○',
                 (Some(SetState::Open), true) => 'o',
+                (Some(SetState::DataOnly), false) => '·',
+                (Some(SetState::DataOnly), true) => '.',
                 (_, false) => '✗',
                 (_, true) => 'x',
             };
@@ -87,6 +91,7 @@ fn title(node: &GraphNode) -> String {
             format!("@{id}  open session")
         }
         Some(SetState::Open) => format!("@{id}  given up"),
+        Some(SetState::DataOnly) => format!("@{id}  deleted; squashes keep data"),
         Some(SetState::Published) if names.is_empty() => format!("@{id}  (no name)"),
         _ => format!("@{id}  {names}"),
     }
@@ -105,15 +110,24 @@ fn detail(node: &GraphNode) -> String {
             let writer = manifest.writer.as_ref();
             let author = writer.map_or(String::new(), |w| format!(", by {}", writers::author(w)));
             format!(
-                "{}, {}, {} of tables, {} of data, in {:.1} s{author}",
+                "{}, {}, {} of tables, {} of data{}, in {:.1} s{author}",
                 text::minute(manifest.written_ns),
                 text::counted(node.rows, "record"),
                 text::bytes(node.table_bytes),
                 text::bytes(node.data_bytes),
+                referenced(node),
                 seconds(manifest),
             )
         }
         Err(error) => error.clone(),
+    }
+}
+
+/// What a squash refers to, if anything.
+fn referenced(node: &GraphNode) -> String {
+    match node.referenced_bytes {
+        0 => String::new(),
+        bytes => format!(" and {} of others", text::bytes(bytes)),
     }
 }
 
@@ -136,6 +150,7 @@ pub fn object(node: &GraphNode) -> serde_json::Value {
         "runs": node.runs,
         "table_bytes": node.table_bytes,
         "data_bytes": node.data_bytes,
+        "referenced_bytes": node.referenced_bytes,
     });
     match &node.manifest {
         Ok(manifest) => {

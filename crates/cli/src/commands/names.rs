@@ -162,7 +162,7 @@ fn details(
     while let Some(set) = waiting.pop() {
         let Some(node) = nodes.get(&set) else { continue };
         details.records += node.rows;
-        details.bytes += node.table_bytes + node.data_bytes;
+        details.bytes += node.table_bytes + node.data_bytes + node.referenced_bytes;
         waiting.extend(node.bases().iter().copied().filter(|base| seen.insert(*base)));
     }
     Ok(details)

@@ -4,6 +4,7 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use esker_base::Result;
 use esker_fs::columns;
+use esker_fs::graph::GraphNode;
 use esker_fs::job::JobId;
 use esker_fs::repository::Repository;
 use esker_table::manifest::{Manifest, SetState, TableRef};
@@ -95,6 +96,9 @@ impl Show {
             field("log", format!("{} not flushed", text::bytes(log_bytes)))?;
         }
         field("data", format!("{} in data logs", text::bytes(node.data_bytes)))?;
+        if let Some(referenced) = referenced(node, &manifest) {
+            field("refers to", referenced)?;
+        }
         let each = node.table_bytes as f64 / node.rows.max(1) as f64;
         let (size, runs) = (text::bytes(node.table_bytes), node.runs);
         field("tables", format!("{size} in {runs} runs, {each:.1} bytes a record"))?;
@@ -106,6 +110,13 @@ impl Show {
         }
         Ok(())
     }
+}
+
+/// What a squash refers to, if anything.
+fn referenced(node: &GraphNode, manifest: &Manifest) -> Option<String> {
+    let (size, sets) = (text::bytes(node.referenced_bytes), manifest.referenced_logs.len() as u64);
+    let sets = text::counted(sets, "change set");
+    (node.referenced_bytes > 0).then(|| format!("{size} in data logs of {sets}"))
 }
 
 fn table_object(table: &TableRef) -> serde_json::Value {

@@ -14,14 +14,17 @@ use crate::{progress, text};
 
 /// Merge a stack into one change set
 ///
-/// Publishes a snapshot that shows the same as the given ones, of which earlier ones win, and
-/// needs none of them. Readers of a deep stack become faster, and after `esker delete` of the old
-/// names, `esker gc` frees what was overwritten.
+/// Publishes a snapshot that shows the same as the given ones, of which earlier ones win. Readers of a
+/// deep stack become faster. Tables are merged; file data is not read, and stays in the data logs where
+/// it is. After `esker delete` of the old names `esker gc` frees all of them but data logs that have
+/// some of that data, however little. With --copy-data the snapshot gets data logs of its own, which
+/// have nothing else, and needs nothing of the others.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker squash climate-7 --as climate-7-flat
-  esker squash fixes climate-7 --as climate-7.1 --threads 8")]
+  esker squash fixes climate-7 --as climate-7.1 --threads 8
+  esker squash climate-7 --as climate-7-own --copy-data")]
 pub struct Squash {
     /// Snapshots; earlier ones win
     #[arg(required = true, value_name = "NAME", value_parser = Stack::parser())]
@@ -32,6 +35,9 @@ pub struct Squash {
     /// Threads that merge; all processors unless given
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Copy all file data, so that the snapshot needs no data log of others
+    #[arg(long)]
+    copy_data: bool,
 }
 
 impl Squash {
@@ -44,7 +50,8 @@ impl Squash {
         let threads = self.threads.unwrap_or(defaults.threads);
         let session = SessionSettings::for_few().options(context).private();
         let writer = session.heartbeat.map(|heartbeat| heartbeat.writer);
-        let options = SquashOptions { threads, writer, ..defaults };
+        let copy_data = self.copy_data;
+        let options = SquashOptions { threads, copy_data, writer, ..defaults };
         let squashed = progress::watch_store(context, "squash:", |repository| {
             repository.squash(&bases, &options)
         });
@@ -94,9 +101,7 @@ impl Compact {
                 show(context, "compacted", &compacted?)
             }
             SetState::Open => self.compact_session(context, set),
-            SetState::CondemnedOpen | SetState::CondemnedPublished | SetState::Doomed => {
-                Err(Error::new(Kind::NotFound, format!("change set {set} is being deleted")))
-            }
+            _ => Err(Error::new(Kind::NotFound, format!("change set {set} is being deleted"))),
         }
     }
 
@@ -139,6 +144,7 @@ fn report_of(before: &Manifest, after: &Manifest, seconds: f64) -> SquashReport 
         directories: 0,
         tables: new.len(),
         table_bytes: new.iter().map(|table| table.bytes).sum(),
+        referenced_sets: 0,
         elapsed_ns: (seconds * 1e9) as u64,
     }
 }
@@ -155,6 +161,8 @@ fn show(context: &Context, verb: &str, report: &SquashReport) -> Result<()> {
             "records_written": report.counts.written,
             "tables": report.tables,
             "table_bytes": report.table_bytes,
+            "copied_bytes": report.counts.data_bytes,
+            "referenced_sets": report.referenced_sets,
             "seconds": seconds,
             "records_per_second": records_per_second,
         }));
@@ -165,5 +173,14 @@ fn show(context: &Context, verb: &str, report: &SquashReport) -> Result<()> {
         text::counted(read, "record"),
         text::counted(report.tables as u64, "table"),
         text::bytes(report.table_bytes),
-    ))
+    ))?;
+    let copied = report.counts.data_bytes;
+    if copied > 0 {
+        context.out.line(format!("copied {} of data", text::bytes(copied)))?;
+    }
+    if report.referenced_sets > 0 {
+        let sets = text::counted(report.referenced_sets as u64, "change set");
+        context.out.line(format!("refers to data of {sets}; --copy-data copies it"))?;
+    }
+    Ok(())
 }

@@ -19,15 +19,16 @@
 //! are few, so a pass scans records only if the first kind does not have enough garbage.
 //!
 //! Logs that others may read stay: those of a part of a job or of a published set, and those that a
-//! snapshot may show. A snapshot puts its marker before it reads the manifest, and a pass lists the
+//! snapshot may show, and those to which a squash of a snapshot refers. A snapshot puts its marker before it reads the manifest, and a pass lists the
 //! markers after it commits the manifest that shows the copies. So a snapshot that it does not see
-//! shows the copies, too.
+//! shows the copies, too. A squash marks the session while the snapshot still does, so of two listings
+//! at least one shows one of the two; what either keeps stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use esker_base::{Bytes, Error, Kind, Result};
-use esker_table::manifest::{SetId, SetState};
+use esker_table::manifest::{LogNumbers, SetId, SetState};
 use esker_table::merge::Merge;
 use esker_table::schema::Key;
 use esker_table::segment::{LogPlace, Overlay, Segment, SegmentMerge, SegmentTables};
@@ -38,6 +39,7 @@ use crate::condemn;
 use crate::data::{
     GARBAGE_BYTES_HARD, GARBAGE_BYTES_SOFT, MOVED_BYTES_MAX, PIECE_BYTES, folder, log_name,
 };
+use crate::dependency;
 use crate::gc::Place;
 use crate::inode::{DirId, Extent, FileKind, INODE, Inode};
 use crate::marker::{self, Holder};
@@ -55,6 +57,15 @@ pub(crate) struct SharedLogs {
     snapshots: BTreeSet<SetId>,
     /// The first log that no snapshot shows.
     first_own: u64,
+    /// Logs to which squashes of snapshots refer, as these list them.
+    referenced: BTreeMap<SetId, LogNumbers>,
+}
+
+impl SharedLogs {
+    /// Whether another set may show `log`.
+    fn may_show(&self, log: u64) -> bool {
+        log < self.first_own || self.referenced.values().any(|numbers| numbers.contains(log))
+    }
 }
 
 /// What one pass takes on.
@@ -188,16 +199,18 @@ impl Session {
         let before = self.data().garbage().before_scan();
         self.data().end_grown_logs();
         self.tree().flush()?;
-        let Some(first) = self.first_own_log(shared)? else { return Ok(0) };
-        let scan = self.scan_logs(first, scope)?;
+        if !self.find_shared_logs(shared)? {
+            return Ok(0);
+        }
+        let scan = self.scan_logs(shared, scope)?;
         let mut sparse = scan.sparsest(scope.moved_bytes_max);
         let mut freed_bytes = 0;
         if !sparse.is_empty() {
             self.move_out_of(&sparse, scope)?;
             let referenced = self.logs_referenced(scope)?;
             sparse.retain(|log, _| !referenced.contains(log));
-            let first = self.first_own_log(shared)?.unwrap_or(u64::MAX);
-            sparse.retain(|log, _| *log >= first);
+            let is_known = self.find_shared_logs(shared)?;
+            sparse.retain(|log, _| is_known && !shared.may_show(*log));
             let store = &*self.layers().source().store;
             for (number, log) in &sparse {
                 store.delete(&log_name(self.set(), *number))?;
@@ -216,36 +229,47 @@ impl Session {
         Ok(freed_bytes)
     }
 
-    /// The first data log that no snapshot shows; none while a set is being made that may show any.
-    fn first_own_log(&self, shared: &mut SharedLogs) -> Result<Option<u64>> {
+    /// Finds out which data logs other sets show; false while a set is being made that may show any.
+    fn find_shared_logs(&self, shared: &mut SharedLogs) -> Result<bool> {
         let store = &*self.layers().source().store;
         let holders = marker::holders(store, self.set())?;
-        let sets = holders.iter().filter_map(|holder| match holder {
-            Holder::Set(set) => Some(*set),
-            _ => None,
-        });
-        let sets: BTreeSet<SetId> = sets.collect();
+        let sets: BTreeSet<SetId> = holders
+            .iter()
+            .filter_map(|holder| match holder {
+                Holder::Set(set) | Holder::Data(set) => Some(*set),
+                _ => None,
+            })
+            .collect();
         shared.snapshots.retain(|snapshot| sets.contains(snapshot));
-        if sets.is_empty() {
+        shared.referenced.retain(|squashed, _| sets.contains(squashed));
+        if shared.snapshots.is_empty() {
             shared.first_own = 0;
         }
-        for set in sets.difference(&shared.snapshots.clone()) {
-            match condemn::load_live(store, *set) {
-                // What it shows was in the store before its manifest, and never changes.
-                Ok(manifest) if manifest.state == SetState::Published => {
-                    shared.first_own = self.data().next_number();
-                    shared.snapshots.insert(*set);
-                }
-                Ok(_) => return Ok(None),
-                Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+        for holder in &holders {
+            let (Holder::Set(set) | Holder::Data(set)) = holder else { continue };
+            if shared.snapshots.contains(set) || shared.referenced.contains_key(set) {
+                continue;
+            }
+            let manifest = match condemn::load_live(store, *set) {
+                Ok(manifest) if manifest.state == SetState::Published => manifest,
+                Ok(_) => return Ok(false),
+                Err(error) if error.kind() == Kind::NotFound => return Ok(false),
                 Err(error) => return Err(error),
+            };
+            if holder.keeps_tables() {
+                // What it shows was in the store before its manifest, and never changes.
+                shared.first_own = self.data().next_number();
+                shared.snapshots.insert(*set);
+            } else {
+                let numbers = dependency::referenced_logs(&manifest, self.set());
+                shared.referenced.insert(*set, numbers.cloned().unwrap_or_default());
             }
         }
-        Ok(Some(shared.first_own))
+        Ok(true)
     }
 
-    /// Closed logs from `first` on, and what the tables show of them.
-    fn scan_logs(&self, first: u64, scope: ReclaimScope) -> Result<ReclaimScan> {
+    /// Closed logs that are not `shared`, and what the tables show of them.
+    fn scan_logs(&self, shared: &SharedLogs, scope: ReclaimScope) -> Result<ReclaimScan> {
         let store = &*self.layers().source().store;
         let open = self.data().open_logs();
         let of_segments = self.data().segment_logs();
@@ -254,7 +278,7 @@ impl Session {
         let end = (self.tree().manifest().epoch + 1) << 32;
         for object in store.list(&folder(self.set()))? {
             let Some(Place::Data(number)) = Place::of(self.set(), &object.name) else { continue };
-            if open.contains(&number) || !(first..end).contains(&number) {
+            if open.contains(&number) || number >= end || shared.may_show(number) {
                 continue;
             }
             if scope.with_records || of_segments.contains(&number) {

@@ -7,7 +7,7 @@
 
 use esker_base::store::ObjectInfo;
 use esker_base::{Kind, Result};
-use esker_table::manifest::{Manifest, SetId, SetState};
+use esker_table::manifest::{LogNumbers, Manifest, SetId, SetState};
 use esker_table::merge::Merge;
 use esker_table::schema::Key;
 use esker_table::segment::SegmentTables;
@@ -269,7 +269,7 @@ impl Collection<'_> {
         if logs.is_empty() || self.is_being_read(set)? {
             return Ok(());
         }
-        let mut referred = HashSet::new();
+        let (mut referred, mut listed) = (HashSet::new(), LogNumbers::default());
         let mut waiting = vec![set];
         let mut seen = HashSet::new();
         while let Some(reader) = waiting.pop() {
@@ -282,13 +282,20 @@ impl Collection<'_> {
                 collected => collected?,
             }
             for holder in self.holders(reader)? {
-                if let Holder::Set(other) = holder {
-                    waiting.push(other);
+                match holder {
+                    Holder::Set(other) => waiting.push(other),
+                    // It lists the logs, so that nobody reads its tables.
+                    Holder::Data(other) => match self.listed_logs(set, other)? {
+                        Some(numbers) => listed.extend(&numbers),
+                        None => return Ok(()),
+                    },
+                    _ => {}
                 }
             }
         }
         for (place, object) in logs {
-            if !referred.contains(&place.number()) {
+            let number = place.number();
+            if !referred.contains(&number) && !listed.contains(number) {
                 self.delete(&object.name, object.bytes)?;
             }
         }

@@ -89,7 +89,10 @@ impl Repository {
                     names::stands_for(store, &name, marker.set)?
                 }
                 Holder::Set(other) => joined.contains(&other),
-                Holder::Name(_) | Holder::Former { .. } | Holder::Reader { .. } => false,
+                Holder::Name(_)
+                | Holder::Data(_)
+                | Holder::Former { .. }
+                | Holder::Reader { .. } => false,
             };
             held.extend(is_held.then_some(marker.set));
         }
@@ -178,7 +181,7 @@ impl Repository {
                 }
                 loaded => loaded?,
             };
-            if condemn::phase(&manifest) == Phase::Doomed {
+            if matches!(condemn::phase(&manifest), Phase::Doomed | Phase::DataOnly) {
                 continue;
             }
             let is_joined = joined_job(&manifest) == Some(job);

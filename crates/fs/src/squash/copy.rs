@@ -23,8 +23,9 @@ const PIECE_BYTES: u64 = 4 << 20;
 
 /// Copies file data to the logs of one worker.
 pub(super) struct DataCopy<'a> {
-    store: &'a SharedStore,
-    set: SetId,
+    pub(super) store: &'a SharedStore,
+    /// The set whose logs these are.
+    pub(super) set: SetId,
     /// Number of the next log.
     next: u64,
     log: Option<Box<dyn AppendLog>>,

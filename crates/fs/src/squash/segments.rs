@@ -1,5 +1,5 @@
-//! Segments in a merge: those of all layers become one run, in which nothing is hidden; the bytes
-//! of a squash are copied.
+//! Segments in a merge: those of all layers become one run, in which nothing is hidden; those of a
+//! squash refer to where the new set has the bytes.
 
 use esker_base::Result;
 use esker_table::manifest::TableRef;
@@ -7,7 +7,7 @@ use esker_table::run_writer::RunWriter;
 use esker_table::segment::{SEGMENT, Segment, SegmentMerge, SegmentSource};
 use hashbrown::HashMap;
 
-use super::copy::DataCopy;
+use super::file_data::{FileData, PlacedData};
 use super::worker::{Counts, Job, NUMBERS_PER_RANGE};
 use crate::inode::BranchContent;
 
@@ -62,23 +62,33 @@ impl<'a> SegmentRunWriter<'a> {
     }
 }
 
+/// What came of a merge of segments.
+#[derive(Default)]
+pub(super) struct MergedSegments {
+    /// Its tables, the newest run first.
+    pub(super) tables: Vec<TableRef>,
+    pub(super) counts: Counts,
+    /// Where the bytes of the segments are, in a squash.
+    pub(super) data: PlacedData,
+}
+
 /// Merges the segments of `sources`, of which earlier ones win, as run `run`. In a squash only those
-/// of the files `mapped` are kept, and their bytes are copied into the set's own logs; what is shown
-/// as of branches becomes a run above.
+/// of the files `mapped` are kept, and refer to where the set has their bytes; what is shown as of
+/// branches becomes a run above.
 pub(super) fn merge(
     job: &Job,
     run: u64,
     sources: &[SegmentSource],
     mapped: Vec<MappedFile>,
-) -> Result<(Vec<TableRef>, Counts)> {
+) -> Result<MergedSegments> {
     let mut counts = Counts::default();
     if sources.is_empty() {
-        return Ok((Vec::new(), counts));
+        return Ok(MergedSegments::default());
     }
     // Behind the numbers of all ranges of records.
     let first_number = (job.epoch << 32) | (super::ranges::RANGES_MAX as u64 * NUMBERS_PER_RANGE);
     let mut next_table = first_number;
-    let mut copy = DataCopy::new(job.store, job.set, first_number);
+    let mut data = FileData::new(job.store, job.set, first_number, job.copies_data());
     let (branched, shared): (Vec<MappedFile>, Vec<MappedFile>) =
         mapped.into_iter().partition(|file| file.branch.is_some());
     let sizes: Option<Sizes> =
@@ -92,23 +102,24 @@ pub(super) fn merge(
             continue;
         };
         if let (Some(place), Some(_)) = (&mut shown.place, &sizes) {
-            *place = copy.place_bytes(*place, shown.length, shown.checksum)?;
+            *place = data.place_bytes(*place, shown.length, shown.checksum)?;
         }
         writer.push(shown)?;
     }
     let mut tables = writer.finish(&mut counts)?;
     let mut writer = SegmentRunWriter::new(job, run + 1, &mut next_table);
-    merge_branched(job, branched, &mut copy, &mut writer)?;
+    merge_branched(job, branched, &mut data, &mut writer)?;
     tables.splice(0..0, writer.finish(&mut counts)?);
-    counts.data_bytes = copy.finish()?;
-    Ok((tables, counts))
+    let data = data.finish()?;
+    counts.data_bytes = data.copied_bytes;
+    Ok(MergedSegments { tables, counts, data })
 }
 
 /// Writes the segments of files that are shown as of branches.
 fn merge_branched(
     job: &Job,
     mut files: Vec<MappedFile>,
-    copy: &mut DataCopy,
+    data: &mut FileData,
     writer: &mut SegmentRunWriter,
 ) -> Result<()> {
     files.sort_unstable_by_key(|file| file.id);
@@ -120,7 +131,7 @@ fn merge_branched(
             at = window.end;
             for piece in squash.stack.branch_segments(branch, window)?.pieces() {
                 let Some(place) = piece.place else { continue };
-                let place = Some(copy.place_bytes(place, piece.length, piece.checksum)?);
+                let place = Some(data.place_bytes(place, piece.length, piece.checksum)?);
                 writer.push(Segment { file: file.id, place, ..*piece })?;
             }
         }

@@ -12,10 +12,9 @@ use esker_table::run_writer::RunWriter;
 use esker_table::schema::{Key, Row};
 use esker_table::tables::Tables;
 
-use super::copy::DataCopy;
+use super::file_data::{FileData, PlacedData};
 use super::ranges::Range;
 use super::segments::MappedFile;
-use crate::indexed;
 use crate::inode::{DirId, Entry, Extent, FileId, FileKind, INODE, Inode, MAPPED, column};
 use crate::layers::{LayerIndex, Layers, dir_of};
 use crate::shape::Shape;
@@ -52,6 +51,13 @@ pub(super) struct Job<'a> {
     pub(super) squash: Option<Squash<'a>>,
 }
 
+impl Job<'_> {
+    /// Whether file data is copied.
+    pub(super) fn copies_data(&self) -> bool {
+        self.squash.is_some_and(|squash| squash.copies_data)
+    }
+}
+
 /// What a merge of a whole stack knows of it.
 #[derive(Clone, Copy)]
 pub(super) struct Squash<'a> {
@@ -59,6 +65,8 @@ pub(super) struct Squash<'a> {
     pub(super) shape: &'a Shape,
     /// The stack whose tables the layers are.
     pub(super) stack: &'a Layers,
+    /// True if file data is copied, false if the new set refers to it.
+    pub(super) copies_data: bool,
 }
 
 /// What came of a range.
@@ -72,6 +80,8 @@ pub(super) struct Done {
     pub(super) counts: Counts,
     /// Files whose content is in the extent table.
     pub(super) mapped: Vec<MappedFile>,
+    /// Where the data of its records is.
+    pub(super) data: PlacedData,
 }
 
 /// What a merge has read and written.
@@ -114,11 +124,9 @@ struct Worker<'a> {
     job: &'a Job<'a>,
     /// The last directory looked up, and whether it is live.
     dir: ([u64; 2], bool),
-    copy: DataCopy<'a>,
+    data: FileData<'a>,
     counts: Counts,
     mapped: Vec<MappedFile>,
-    /// Bytes of indexed directories that were copied.
-    indexed_bytes: u64,
 }
 
 /// Merges range number `index`.
@@ -129,15 +137,15 @@ pub(super) fn merge_range(job: &Job, index: usize, range: &Range) -> Result<Done
     let mut worker = Worker {
         job,
         dir: ([0; 2], true),
-        copy: DataCopy::new(job.store, job.set, first_number),
+        data: FileData::new(job.store, job.set, first_number, job.copies_data()),
         counts: Counts::default(),
         mapped: Vec::new(),
-        indexed_bytes: 0,
     };
     worker.run(range, &mut writer)?;
-    let Worker { copy, mut counts, mapped, indexed_bytes, .. } = worker;
-    counts.data_bytes = copy.finish()? + indexed_bytes;
-    Ok(Done { range: index, tables: writer.finish()?, counts, mapped })
+    let Worker { data, mut counts, mapped, .. } = worker;
+    let data = data.finish()?;
+    counts.data_bytes = data.copied_bytes;
+    Ok(Done { range: index, tables: writer.finish()?, counts, mapped, data })
 }
 
 impl Worker<'_> {
@@ -155,6 +163,7 @@ impl Worker<'_> {
             if let Some((encoded, decoded)) = merge.lone_block()
                 && self.passes(decoded, layer, to.as_ref())
             {
+                self.refer_to_data_of(decoded);
                 self.counts.read += decoded.rows() as u64;
                 self.counts.written += decoded.rows() as u64;
                 writer.push_block(encoded, decoded)?;
@@ -212,8 +221,8 @@ impl Worker<'_> {
         if self.is_branch(layer) && !is_of_layer {
             return false;
         }
-        let no_data = |column| block.column(column).all_are(0);
-        if ![column::LOG_SET_HIGH, column::LOG_SET_LOW, column::RDEV].into_iter().all(no_data) {
+        let is_zero = |column| block.column(column).all_are(0);
+        if !is_zero(column::RDEV) || (self.job.copies_data() && has_extents(block)) {
             return false;
         }
         let dir = |row| [block.column(0).at(row), block.column(1).at(row)];
@@ -221,6 +230,22 @@ impl Worker<'_> {
         dir(last) != links
             && self.is_live(dir(0))
             && (dir(0) == dir(last) || (0..=last).all(|row| self.is_live(dir(row))))
+    }
+
+    /// Notes the data logs to which the records of `block`, which stays as it is, refer.
+    fn refer_to_data_of(&mut self, block: &DecodedBlock) {
+        let FileData::Referenced(references) = &mut self.data else { return };
+        if self.job.squash.is_none() || !has_extents(block) {
+            return;
+        }
+        let columns = [column::LOG_SET_HIGH, column::LOG_SET_LOW, column::LOG];
+        let [high, low, log] = columns.map(|column| block.column(column));
+        for row in 0..block.rows() {
+            let set = SetId(u128::from(high.at(row)) << 64 | u128::from(low.at(row)));
+            if set != SetId::default() {
+                references.add(set, log.at(row));
+            }
+        }
     }
 
     #[inline]
@@ -304,7 +329,7 @@ impl Worker<'_> {
         if has_extent(row) { self.move_data(row) } else { Ok(()) }
     }
 
-    /// Lets the data that `row` refers to be copied, and `row` refer to the copy.
+    /// Lets `row` refer to where the new set has its data.
     fn move_data(&mut self, row: &mut Row) -> Result<()> {
         use column as c;
         let mut ints = row.ints;
@@ -317,13 +342,13 @@ impl Worker<'_> {
             written: ints[c::LOG_WRITTEN],
             checksum: ints[c::LOG_CHECKSUM] as u32,
         };
-        let placed = if ints[c::ENTRY] == INDEXED {
-            let (placed, bytes) = indexed::copy(self.job.store, &extent, self.job.set)?;
-            self.indexed_bytes += bytes;
-            placed
-        } else {
-            self.copy.place(extent)?
+        let placed = match ints[c::ENTRY] {
+            INDEXED => self.data.place_indexed(extent)?,
+            _ => self.data.place(extent)?,
         };
+        if placed == extent {
+            return Ok(());
+        }
         ints[c::LOG_SET_HIGH] = (placed.set.0 >> 64) as u64;
         ints[c::LOG_SET_LOW] = placed.set.0 as u64;
         ints[c::LOG] = placed.log;
@@ -371,6 +396,11 @@ fn bare_generation(row: &Row) -> Inode {
 /// The generation that a directory made after a record gets.
 fn next_generation(ints: &[u64]) -> u64 {
     ints[column::GENERATION].saturating_add(u64::from(ints[column::ENTRY] == DIRECTORY))
+}
+
+fn has_extents(block: &DecodedBlock) -> bool {
+    let columns = [column::LOG_SET_HIGH, column::LOG_SET_LOW];
+    !columns.into_iter().all(|column| block.column(column).all_are(0))
 }
 
 fn has_extent(row: &Row) -> bool {

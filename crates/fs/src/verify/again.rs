@@ -83,8 +83,9 @@ impl Verification<'_> {
 
     /// `sets`, those that need them, and all that any of these needs.
     fn related(&self, sets: &BTreeSet<SetId>) -> BTreeSet<SetId> {
-        let needs = |set: &SetId| {
-            self.manifests.get(set).map(|own| dependency::of(*set, own)).unwrap_or_default()
+        let needs = |set: &SetId| -> Vec<SetId> {
+            let own = self.manifests.get(set).map(|own| dependency::of(*set, own));
+            own.into_iter().flatten().map(|needed| needed.set).collect()
         };
         let above =
             self.manifests.keys().filter(|set| needs(set).iter().any(|set| sets.contains(set)));

@@ -84,33 +84,42 @@ impl Extents {
         }
     }
 
-    fn sets(&self) -> BTreeSet<SetId> {
-        self.reach.keys().chain(self.indexed.keys()).map(|(set, _)| *set).collect()
+    /// The data logs and indexed directories, each a set and a number in it.
+    fn logs(&self) -> BTreeSet<(SetId, u64)> {
+        self.reach.keys().chain(self.indexed.keys()).copied().collect()
     }
 }
 
 impl Verification<'_> {
-    /// Checks that markers of `set` keep the sets whose logs its records refer to.
+    /// Checks that `set` keeps the logs its records refer to: as a whole the sets that have them, or
+    /// the logs that its manifest lists, or that of a set that it needs.
     pub(super) fn check_closure(&mut self, set: SetId, extents: &Extents) {
-        let mut wanted = extents.sets();
+        let mut wanted = extents.logs();
         let (mut waiting, mut seen) = (vec![set], BTreeSet::new());
         while let Some(reached) = waiting.pop() {
-            wanted.remove(&reached);
+            wanted.retain(|(other, _)| *other != reached);
             if wanted.is_empty() {
                 return;
             }
             if seen.insert(reached)
                 && let Some(manifest) = self.manifests.get(&reached)
             {
-                waiting.extend(dependency::of(reached, manifest));
+                let needed = dependency::of(reached, manifest).into_iter();
+                let whole = needed.filter(|needed| needed.holder.keeps_tables());
+                waiting.extend(whole.map(|needed| needed.set));
+                wanted.retain(|(other, log)| {
+                    dependency::referenced_logs(manifest, *other)
+                        .is_none_or(|numbers| !numbers.contains(*log))
+                });
             }
         }
         // Parts of one job may have each other's data: they are published together.
         let manifests = &self.manifests;
         let job = |set: SetId| manifests.get(&set)?.job.map(|membership| membership.job);
         let own_job = job(set);
-        wanted.retain(|other| own_job.is_none() || job(*other) != own_job);
-        for other in wanted {
+        wanted.retain(|(other, _)| own_job.is_none() || job(*other) != own_job);
+        let sets: BTreeSet<SetId> = wanted.into_iter().map(|(other, _)| other).collect();
+        for other in sets {
             let got = format!("file data in set {other}, which it does not hold");
             self.find(Finding::new(
                 Severity::Error,

@@ -9,7 +9,7 @@ use esker_table::wal::{LogId, decode_log};
 
 use super::{Finding, Severity, Targets, Verification, name_object};
 use crate::condemn::{self, Phase};
-use crate::dependency;
+use crate::dependency::{self, Dependency};
 use crate::gc::Place;
 use crate::inode::INODE;
 use crate::marker::{self, Holder};
@@ -55,7 +55,7 @@ impl Verification<'_> {
             if seen.insert(set)
                 && let Some(manifest) = self.check_set(set)?
             {
-                waiting.extend(dependency::of(set, &manifest));
+                waiting.extend(dependency::of(set, &manifest).iter().map(|needed| needed.set));
                 self.manifests.insert(set, manifest);
             }
         }
@@ -114,7 +114,9 @@ impl Verification<'_> {
         let folder = Manifest::folder(set);
         let loaded = Manifest::load(&*store, set);
         let is_gone = match &loaded {
-            Ok(manifest) => condemn::phase(manifest) == Phase::Doomed,
+            Ok(manifest) => {
+                matches!(condemn::phase(manifest), Phase::Doomed | Phase::DataOnly)
+            }
             Err(error) => error.kind() == Kind::NotFound,
         };
         self.report.sets += usize::from(!is_gone);
@@ -221,8 +223,12 @@ impl Verification<'_> {
                 findings.push(Finding::new(severity, &*object, "a marker", got));
             }
             for needed in dependency::of(*set, manifest) {
-                needed_by_others.insert(needed);
-                if !marker::is_held(&*store, needed, &Holder::Set(*set))? {
+                let Dependency { set: needed, holder } = needed;
+                let only_data = !holder.keeps_tables();
+                if !only_data {
+                    needed_by_others.insert(needed);
+                }
+                if !marker::is_held(&*store, needed, &holder)? {
                     let expected = format!("its marker on set {needed}");
                     findings.push(Finding::new(severity, &*object, expected, "none"));
                 }
@@ -230,10 +236,14 @@ impl Verification<'_> {
                 let got = match self.manifests.get(&needed).map(|other| other.state) {
                     Some(SetState::Published) => continue,
                     Some(SetState::Open) if !is_base => continue,
+                    Some(_) if only_data => continue,
                     Some(state) => format!("{state:?}"),
                     None => "none that can be read".to_owned(),
                 };
-                let expected = format!("set {needed}, which it builds on, to be published");
+                let expected = match only_data {
+                    true => format!("set {needed}, to whose data it refers"),
+                    false => format!("set {needed}, which it builds on, to be published"),
+                };
                 findings.push(Finding::new(severity, &*object, expected, got));
             }
         }

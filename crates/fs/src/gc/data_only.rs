@@ -1,0 +1,88 @@
+//! Sets of which only data logs are needed: their tables go, and logs to which no other set refers.
+//!
+//! A squash refers to logs of sets whose names may all be deleted. Its manifest lists them, so what
+//! stays of such a set is exactly the union of these lists. Each collection deletes the rest: other
+//! logs become garbage when a squash that refers to them is deleted.
+
+use esker_base::{Kind, Result};
+use esker_table::manifest::{LogNumbers, Manifest, SetId, SetState};
+
+use super::{Collection, Known, Place};
+use crate::dependency::{self, Dependency};
+use crate::marker::{self, Holder};
+
+impl Collection<'_> {
+    /// Deletes of `set`, of which only data logs are needed, all else; with the manifest `before` that
+    /// became so returns the sets that it does not need any more.
+    pub(super) fn keep_referenced_data(
+        &mut self,
+        set: SetId,
+        before: Option<Box<Manifest>>,
+    ) -> Result<Vec<Dependency>> {
+        let store = self.store();
+        let referenced = self.logs_that_others_need(set)?;
+        let manifests = Manifest::folder(set);
+        let mut objects = store.list(&format!("set/{set}/"))?;
+        objects.retain(|object| !object.name.starts_with(&manifests));
+        for object in &objects {
+            let is_needed = match Place::of(set, &object.name) {
+                Some(Place::Data(number) | Place::Indexed(number)) => {
+                    referenced.as_ref().is_none_or(|referenced| referenced.contains(number))
+                }
+                _ => false,
+            };
+            if !is_needed {
+                self.delete(&object.name, object.bytes)?;
+                if self.options.dry_run {
+                    self.counted.insert(object.name.clone());
+                }
+            }
+        }
+        let Some(before) = before else { return Ok(Vec::new()) };
+        self.report.data_only_sets.push(set);
+        let needed = dependency::of(set, &before);
+        let manifest = if self.options.dry_run {
+            let manifest = Manifest::new(Vec::new(), self.now_ns);
+            Manifest { state: SetState::DataOnly, ..manifest }
+        } else {
+            for needed in &needed {
+                marker::release(store, needed.set, &needed.holder)?;
+            }
+            for name in self.stale_names.remove(&set).into_iter().flatten() {
+                marker::release(store, set, &name)?;
+            }
+            Manifest::load(store, set)?
+        };
+        self.sets.insert(set, Known::Manifest(Box::new(manifest)));
+        Ok(needed)
+    }
+
+    /// Numbers of the logs of `set` to which other sets refer; none if nobody knows.
+    fn logs_that_others_need(&self, set: SetId) -> Result<Option<LogNumbers>> {
+        let mut referenced = LogNumbers::default();
+        for holder in self.holders(set)? {
+            let Holder::Data(other) = holder else { continue };
+            match self.listed_logs(set, other)? {
+                Some(numbers) => referenced.extend(&numbers),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(referenced))
+    }
+
+    /// Numbers of the logs of `set` that `other` lists, which holds it for its data; none if `other`
+    /// cannot be read or is not complete, so that nobody knows what it needs.
+    pub(super) fn listed_logs(&self, set: SetId, other: SetId) -> Result<Option<LogNumbers>> {
+        match Manifest::load(self.store(), other) {
+            Ok(manifest) => {
+                let is_open = matches!(manifest.state, SetState::Open | SetState::CondemnedOpen);
+                let numbers = dependency::referenced_logs(&manifest, set);
+                Ok((!is_open).then(|| numbers.cloned().unwrap_or_default()))
+            }
+            Err(error) => match error.kind() {
+                Kind::NotFound | Kind::Corrupt | Kind::TooLarge => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! File data in a squash: it stays in the data logs where it is, and the new set refers to these; or
+//! it is copied into the set's own logs.
+
+use esker_base::Result;
+use esker_base::store::SharedStore;
+use esker_table::manifest::{LogNumbers, ReferencedLogs, SetId};
+use esker_table::segment::LogPlace;
+use hashbrown::HashMap;
+
+use super::copy::DataCopy;
+use crate::indexed;
+use crate::inode::Extent;
+
+/// Data logs of other sets to which records refer.
+#[derive(Debug, Default)]
+pub(super) struct LogReferences {
+    by_set: HashMap<SetId, LogNumbers>,
+    /// What was added last: neighbours are mostly in one log.
+    last: Option<(SetId, u64)>,
+}
+
+impl LogReferences {
+    /// Adds `log` of `set`.
+    #[inline]
+    pub(super) fn add(&mut self, set: SetId, log: u64) {
+        if self.last != Some((set, log)) {
+            self.last = Some((set, log));
+            self.by_set.entry(set).or_default().insert(log);
+        }
+    }
+
+    /// Adds all of `other`.
+    pub(super) fn extend(&mut self, other: Self) {
+        for (set, numbers) in other.by_set {
+            self.by_set.entry(set).or_default().extend(&numbers);
+        }
+    }
+
+    /// All of them, in order of the sets.
+    pub(super) fn sorted(self) -> Vec<ReferencedLogs> {
+        let by_set = self.by_set.into_iter();
+        let mut all: Vec<_> =
+            by_set.map(|(set, numbers)| ReferencedLogs { set, numbers }).collect();
+        all.sort_unstable_by_key(|logs| logs.set);
+        all
+    }
+}
+
+/// What a worker does with the file data of the records that it keeps.
+pub(super) enum FileData<'a> {
+    /// It stays where it is.
+    Referenced(LogReferences),
+    /// It is copied.
+    Copied(DataCopy<'a>),
+}
+
+/// Where the file data of a worker's records is.
+#[derive(Debug, Default)]
+pub(super) struct PlacedData {
+    /// Logs of other sets.
+    pub(super) references: LogReferences,
+    /// Bytes that were copied.
+    pub(super) copied_bytes: u64,
+}
+
+impl<'a> FileData<'a> {
+    /// Copies to logs of `set`, numbered from `first_log` on, if `copies`; else keeps references.
+    pub(super) fn new(store: &'a SharedStore, set: SetId, first_log: u64, copies: bool) -> Self {
+        match copies {
+            true => Self::Copied(DataCopy::new(store, set, first_log)),
+            false => Self::Referenced(LogReferences::default()),
+        }
+    }
+
+    /// Where the new set has the bytes of `extent`.
+    pub(super) fn place(&mut self, extent: Extent) -> Result<Extent> {
+        match self {
+            Self::Copied(copy) => copy.place(extent),
+            Self::Referenced(references) => {
+                references.add(extent.set, extent.log);
+                Ok(extent)
+            }
+        }
+    }
+
+    /// Where the new set has the indexed directory of `extent`.
+    pub(super) fn place_indexed(&mut self, extent: Extent) -> Result<Extent> {
+        match self {
+            Self::Copied(copy) => {
+                let (placed, bytes) = indexed::copy(copy.store, &extent, copy.set)?;
+                copy.copied_bytes += bytes;
+                Ok(placed)
+            }
+            Self::Referenced(_) => self.place(extent),
+        }
+    }
+
+    /// Where the new set has the `length` bytes at `place`.
+    pub(super) fn place_bytes(
+        &mut self,
+        place: LogPlace,
+        length: u64,
+        checksum: Option<u32>,
+    ) -> Result<LogPlace> {
+        match self {
+            Self::Copied(copy) => copy.place_bytes(place, length, checksum),
+            Self::Referenced(references) => {
+                references.add(place.set, place.log);
+                Ok(place)
+            }
+        }
+    }
+
+    /// Ends copying; all that was copied is durable once this returns.
+    pub(super) fn finish(self) -> Result<PlacedData> {
+        Ok(match self {
+            Self::Copied(copy) => {
+                PlacedData { copied_bytes: copy.finish()?, ..PlacedData::default() }
+            }
+            Self::Referenced(references) => PlacedData { references, copied_bytes: 0 },
+        })
+    }
+}
