@@ -23,6 +23,40 @@ fn earlier_bases_win_and_directories_merge() {
     assert_eq!(esker.ok(["ls", "ab:/d"]), "a\nb\n");
 }
 
+/// Symptom: of two bases that had both changed a file the first hid the other, and nobody was told.
+#[test]
+fn conflicts_of_bases_are_reported_refused_or_decided() {
+    let esker = Esker::new();
+    esker.publish("common", &[("file", "common"), ("kept", "common")]);
+    for (name, text) in [("old", "from old"), ("new", "from new")] {
+        let session = esker.ok(["session", "begin", "--base", "common"]).trim().to_owned();
+        esker.pipe(["put", "-", &format!("{session}:/file")], text.as_bytes());
+        esker.ok(["publish", &session, name]);
+    }
+    let compose = ["publish", "--base", "old", "--base", "new"];
+    let with = |arguments: &[&'static str]| [&compose[..], arguments].concat();
+    let said = esker.ok(with(&["reported"]));
+    assert!(said.contains("/file: shows old, and not new\n"), "{said}");
+    assert_eq!(esker.ok(["cat", "reported:/file"]), "from old");
+    let said = esker.run(with(&["--conflicts", "refuse", "refused"]));
+    assert_eq!(said.status.code(), Some(9));
+    assert!(String::from_utf8_lossy(&said.stdout).contains("/file: would show old, and not new"));
+    assert!(String::from_utf8_lossy(&said.stderr).contains("the bases conflict at 1 file"));
+    esker.fails(3, ["cat", "refused:/file"]);
+    assert_eq!(esker.json(["session", "list"]).len(), 0);
+    esker.ok(with(&["--conflicts", "newest", "newest"]));
+    assert_eq!(esker.ok(["cat", "newest:/file"]), "from new");
+    assert_eq!(esker.ok(["cat", "newest:/kept"]), "common");
+    assert!(!esker.ok(with(&["--conflicts", "first", "first"])).contains("/file"));
+    assert_eq!(esker.ok(["cat", "first:/file"]), "from old");
+    esker.ok(with(&["--conflicts", "newest", "--replace", "first"]));
+    assert_eq!(esker.ok(["cat", "first:/file"]), "from new");
+    let lines = esker.json(with(&["json"]));
+    assert_eq!((&lines[0]["conflict"], &lines[1]["published"]), (&"/file".into(), &"json".into()));
+    // No conflict with what it builds on.
+    esker.ok(["publish", "--base", "new", "--base", "common", "--conflicts", "refuse", "over"]);
+}
+
 #[test]
 fn a_snapshot_takes_further_names() {
     let esker = composed();

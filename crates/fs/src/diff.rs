@@ -52,9 +52,9 @@ pub struct Difference<'a> {
 }
 
 /// Two namespaces that are compared.
-struct Diff<'a> {
-    before: &'a Namespace,
-    after: &'a Namespace,
+pub(crate) struct Diff<'a> {
+    pub(crate) before: &'a Namespace,
+    pub(crate) after: &'a Namespace,
 }
 
 /// A directory that both or one of the trees have.
@@ -166,7 +166,8 @@ impl Diff<'_> {
         show(&Difference { path, before: old, after: new, aspects: &aspects })
     }
 
-    fn aspects(&self, old: &Inode, new: &Inode) -> Result<Vec<Aspect>> {
+    /// How two entries differ.
+    pub(crate) fn aspects(&self, old: &Inode, new: &Inode) -> Result<Vec<Aspect>> {
         let mut aspects = Vec::new();
         let mut note = |differs: bool, aspect| {
             if differs {

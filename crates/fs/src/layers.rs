@@ -221,6 +221,11 @@ impl Layers {
         }
     }
 
+    /// The set of `layer`; none of the writer's.
+    pub(crate) fn set_of(&self, layer: LayerIndex) -> Option<SetId> {
+        self.bases.get(layer.0 as usize).map(|base| base.set)
+    }
+
     /// The tree that takes writes, if there is one.
     #[must_use]
     pub fn writer(&self) -> Option<&Tree> {

@@ -6,6 +6,7 @@
 
 pub mod columns;
 mod condemn;
+pub mod conflicts;
 pub mod data;
 pub mod delete;
 pub mod dependency;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use esker_base::Result;
-use esker_table::schema::{KeyBuffer, RowBuffer};
+use esker_table::schema::{Key, KeyBuffer, RowBuffer};
 use esker_table::table::Wanted;
 use esker_table::tables::{TableHandle, Tables};
 use hashbrown::{HashMap, HashSet};
@@ -151,6 +151,11 @@ impl Shape {
 
 /// Adds the keys of a table's directories and links to `out`.
 fn collect_names(handle: &TableHandle, out: &mut Vec<KeyBuffer>) -> Result<()> {
+    visit_names(handle, &mut |key, _| out.push((*key).into()))
+}
+
+/// Visits the keys of a table's directories and links, each with the identity of the directory or file.
+pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128)) -> Result<()> {
     const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
     const LINK: u64 = Entry::Link.number();
     let is_wanted = |entry: u64| entry == DIRECTORY || entry == LINK;
@@ -172,7 +177,9 @@ fn collect_names(handle: &TableHandle, out: &mut Vec<KeyBuffer>) -> Result<()> {
                 let key = INODE.key(&row_buffer.row());
                 // The root's own record has the empty name.
                 if handle.reference().shows(&key) && !key.string.is_empty() {
-                    out.push(key.into());
+                    let ints = &row_buffer.ints;
+                    let high = u128::from(ints[column::ID_HIGH]) << 64;
+                    visit(&key, high | u128::from(ints[column::ID_LOW]));
                 }
             }
         }

@@ -6,6 +6,7 @@ mod campaign;
 mod choices;
 mod compose;
 mod concurrency;
+mod conflicts;
 mod crash;
 mod data_logs;
 mod emptying;

@@ -1,10 +1,12 @@
 //! `esker publish`: gives a session, a snapshot or a stack of snapshots a name.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
+use esker_fs::conflicts::{BaseConflict, Composition};
 use esker_fs::job::{Conflict, ConflictKind, JobId};
 use esker_fs::names::{self, IfTaken};
 use esker_fs::repository::Repository;
+use esker_fs::session::Session;
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 
@@ -26,16 +28,25 @@ use crate::{text, usage};
 /// published under NAME since, that is a conflict (exit code 9): what they published is not hidden
 /// unless --hide-newer is given.
 ///
+/// Two bases conflict at a file that both have changed since what both build on, and that differs. For
+/// bases that build on nothing in common these are all files that differ. --conflicts says what happens:
+/// with `report` the earlier base's version is shown, and each conflict is printed. `refuse` prints
+/// them, publishes nothing and exits with 9. `newest` shows the version that was modified last, or
+/// nothing if that is a removal, by copying it; of equal times, of directories and of files with
+/// several names the earlier base decides. `first` shows the earlier base's version and does not look
+/// for conflicts: all others read the records of what not all bases build on.
+///
 /// `publish --job JOBID NAME` makes the parts of several writers one; see `esker session job --help`.
 ///
-/// Publishing takes the same time whatever the size, and survives power loss once it is done.
+/// Publishing without a look for conflicts takes the same time whatever the size, and survives power loss once it is done.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker publish @3f2a climate-7 -m 'with the new clouds'
   esker publish climate-7 latest
   esker publish --replace climate-8 latest
-  esker publish --base fixes --base climate-7 climate-7.1")]
+  esker publish --base fixes --base climate-7 climate-7.1
+  esker publish --base ours --base theirs --conflicts refuse merged")]
 pub struct Publish {
     /// What to publish, then its new name; only the name with --base
     #[arg(required = true, num_args = 1..=2, value_name = "[SOURCE] NAME")]
@@ -43,6 +54,15 @@ pub struct Publish {
     /// Compose this snapshot; of several, earlier ones win
     #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser())]
     bases: Vec<Stack>,
+    /// What to do about files that several bases changed differently
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = Conflicts::Report,
+        value_name = "HOW",
+        requires = "bases"
+    )]
+    conflicts: Conflicts,
     #[command(flatten)]
     replacing: Replacing,
     /// Keep MESSAGE with what is published; `esker log` shows it
@@ -55,6 +75,19 @@ pub struct Publish {
     settings: SessionSettings,
     #[command(flatten)]
     take_over: TakeOver,
+}
+
+/// What `publish --base` does about files that several bases changed differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Conflicts {
+    /// The earlier base's version is shown; conflicts are printed
+    Report,
+    /// Conflicts are printed, nothing is published, and the exit code is 9
+    Refuse,
+    /// The version that was modified last is shown
+    Newest,
+    /// The earlier base's version is shown; nobody looks for conflicts
+    First,
 }
 
 impl Publish {
@@ -72,7 +105,9 @@ impl Publish {
                 let mut options = self.settings.options(context);
                 options.properties.extend(self.message());
                 let change = Change::begin(context, &bases, name, options);
-                change.map_err(Replacing::advise)?.run(context, |_| Ok(()))
+                change.map_err(Replacing::advise)?.run(context, |session| {
+                    self.resolve_conflicts(context, &bases, session)
+                })
             }
             ([source, name], []) => self.publish(context, source, name).map_err(Replacing::advise),
             ([_], []) => usage::exit("publish what? `esker publish @SETID NAME`, or with --base"),
@@ -143,7 +178,8 @@ impl Publish {
         options.properties.extend(self.message());
         let session = repository.begin(bases, options)?;
         let set = session.set();
-        session.complete().inspect_err(|_| {
+        let resolved = self.resolve_conflicts(context, bases, &session);
+        resolved.and_then(|()| session.complete()).inspect_err(|_| {
             if let Err(error) = repository.abandon(set) {
                 notice(format!("could not give up session @{set}: {error}"));
             }
@@ -156,6 +192,75 @@ impl Publish {
             ))
         })?;
         announce(context, name, set)
+    }
+}
+
+impl Publish {
+    /// Looks for conflicts of `bases`, on which `session` was begun, and does about them what it is
+    /// told to.
+    fn resolve_conflicts(
+        &self,
+        context: &Context,
+        bases: &[SetId],
+        session: &Session,
+    ) -> Result<()> {
+        if self.conflicts == Conflicts::First || bases.len() < 2 {
+            return Ok(());
+        }
+        let composition = Composition::open(&context.repository()?, bases)?;
+        let mut count = 0u64;
+        composition.find_conflicts(&mut |composition, conflict| {
+            count += 1;
+            let is_newest = self.conflicts == Conflicts::Newest
+                && session.show_newest(composition, &conflict)?;
+            let first = conflict.versions[0].base;
+            let shown = if is_newest { conflict.newest().base } else { first };
+            self.print_conflict(context, bases, &conflict, shown)
+        })?;
+        if self.conflicts == Conflicts::Refuse && count > 0 {
+            let what = format!(
+                "the bases conflict at {}; nothing is published: resolve them in a session on top of \
+                 these bases, or say how by --conflicts",
+                text::counted(count, "file")
+            );
+            return Err(Error::new(Kind::Conflict, what));
+        }
+        Ok(())
+    }
+
+    /// Prints a conflict of which the version of the base `shown` is shown.
+    fn print_conflict(
+        &self,
+        context: &Context,
+        bases: &[SetId],
+        conflict: &BaseConflict,
+        shown: usize,
+    ) -> Result<()> {
+        let hidden: Vec<usize> = conflict
+            .versions
+            .iter()
+            .map(|version| version.base)
+            .filter(|base| *base != shown)
+            .collect();
+        let path = conflict.path.as_ref().unwrap_or(&conflict.name);
+        if context.out.is_json() {
+            let mut object = serde_json::Map::new();
+            text::put_bytes(&mut object, "conflict", path);
+            object.insert("has_path".into(), conflict.path.is_some().into());
+            object.insert("shown".into(), bases[shown].to_string().into());
+            let ids: Vec<String> = hidden.iter().map(|base| bases[*base].to_string()).collect();
+            object.insert("hidden".into(), ids.into());
+            return context.out.json(object);
+        }
+        let what = |base: usize| {
+            let version = conflict.versions.iter().find(|version| version.base == base);
+            let is_removed = version.is_some_and(|version| version.inode.is_none());
+            format!("{}{}", self.bases[base], if is_removed { ", which removed it" } else { "" })
+        };
+        let others: Vec<String> = hidden.iter().map(|base| what(*base)).collect();
+        let verb = if self.conflicts == Conflicts::Refuse { "would show" } else { "shows" };
+        let path = text::printable(path);
+        context.out.line(format!("{path}: {verb} {}, and not {}", what(shown), others.join(", ")))
     }
 }
 

@@ -1,0 +1,355 @@
+//! Conflicts: files that several bases of a composition have changed, each without the changes of the
+//! others. The stack shows the version of the base that comes first, and hides the others.
+//!
+//! Two bases conflict at a name if each has a record of it that is in none of the sets that the other
+//! builds on, and the two say different things. A further base that builds on both has decided between
+//! them. What all bases build on is not read. The records of
+//! the others are merged in their order, and blocks whose names one set has alone are passed over.
+//! Paths are found for a batch of conflicts at a time, level by level, so memory is bounded by the
+//! batch and the number of bases, not by the number of files or directories.
+//! Not seen: a directory that one base removed as a whole while another changed only what is in it.
+
+use esker_base::{Kind, Result};
+use esker_table::manifest::SetId;
+use esker_table::merge::Merge;
+use esker_table::schema::{Key, KeyBuffer, RowBuffer};
+use hashbrown::{HashMap, HashSet};
+
+use crate::diff::{Aspect, Diff};
+use crate::dir::Dir;
+use crate::identity::Identity;
+use crate::inode::{DirId, Entry, FileKind, INODE, Inode};
+use crate::layers::{Layers, dir_of, load_stack};
+use crate::namespace::Namespace;
+use crate::repository::Repository;
+use crate::session::Session;
+use crate::shape::visit_names;
+
+/// Conflicts whose paths are found together.
+const BATCH: usize = 4096;
+/// A path has no more components than this: `PATH_BYTES_MAX` leaves no room for them.
+const DEPTH_MAX: usize = crate::path::PATH_BYTES_MAX / 2;
+
+/// What one of the bases says of a name.
+#[derive(Clone, Debug)]
+pub struct ConflictingVersion {
+    /// Index of the base.
+    pub base: usize,
+    /// What it has there; none if it removed it.
+    pub inode: Option<Inode>,
+    /// When its file was modified, or removed, in nanoseconds since the Unix epoch.
+    pub changed_ns: u64,
+}
+
+/// A name of which several bases say different things.
+#[derive(Clone, Debug)]
+pub struct BaseConflict {
+    /// Its path in the composed stack; none if no path leads there.
+    pub path: Option<Vec<u8>>,
+    /// The last component of its path; of a file with several names its identity if none is found.
+    pub name: Vec<u8>,
+    /// Whether it is a file with several names, of which the path is one.
+    pub is_linked: bool,
+    /// The versions, that which the stack shows first.
+    pub versions: Vec<ConflictingVersion>,
+    /// How the first two differ, if both have something.
+    pub aspects: Vec<Aspect>,
+}
+
+impl BaseConflict {
+    /// The version that was changed last; of several the one that comes first.
+    #[must_use]
+    pub fn newest(&self) -> &ConflictingVersion {
+        let newest = self.versions.iter().rev().max_by_key(|version| version.changed_ns);
+        newest.expect("a conflict has versions")
+    }
+}
+
+/// Bases that are composed into one stack.
+#[derive(Debug)]
+pub struct Composition {
+    /// What each of them shows alone.
+    bases: Vec<Namespace>,
+    /// What they show together.
+    composed: Namespace,
+}
+
+impl Composition {
+    /// Opens `bases`, of which earlier ones win, each alone and together. Cost: as
+    /// [`Repository::open`] for each of them.
+    ///
+    /// # Errors
+    /// As [`Repository::open`].
+    pub fn open(repository: &Repository, bases: &[SetId]) -> Result<Self> {
+        let open = |bases: &[SetId]| {
+            let stack = load_stack(repository.source(), bases)?;
+            let layers = Layers::new(repository.source().clone(), stack, None);
+            // Content is compared whoever may read it.
+            Namespace::new(layers, Identity::root())
+        };
+        let composed = open(bases)?;
+        let bases = bases.iter().map(|base| open(&[*base])).collect::<Result<Vec<_>>>()?;
+        Ok(Self { bases, composed })
+    }
+
+    /// Passes all conflicts to `show`. Cost: a read of the tables of the sets that not all bases build
+    /// on, content only of files where nothing else tells whether they differ; for the paths of a batch
+    /// of conflicts a read of the directories' records, once for each level.
+    ///
+    /// # Errors
+    /// `Corrupt`, what the store reports, and what `show` returns.
+    pub fn find_conflicts(
+        &self,
+        show: &mut dyn FnMut(&Self, BaseConflict) -> Result<()>,
+    ) -> Result<()> {
+        let memberships = self.memberships();
+        let layers = self.composed.layers().bases();
+        // Sets of which each is unknown to some base that has the other.
+        let is_apart: Vec<Vec<bool>> = layers
+            .iter()
+            .map(|one| {
+                let one = &memberships[&one.set];
+                let is_apart =
+                    |other: &HashSet<usize>| !one.is_subset(other) && !other.is_subset(one);
+                layers.iter().map(|other| is_apart(&memberships[&other.set])).collect()
+            })
+            .collect();
+        let (mut cursors, mut layer_of) = (Vec::new(), Vec::new());
+        for (index, layer) in layers.iter().enumerate() {
+            if is_apart[index].contains(&true) {
+                layer.tables.cursors(&INODE, &Key::FIRST, &Key::LAST, &mut cursors);
+                layer_of.resize(cursors.len(), index);
+            }
+        }
+        let mut merge = Merge::new(cursors, &Key::FIRST)?;
+        let mut batch = Vec::new();
+        let mut more = merge.advance()?;
+        while more {
+            if merge.lone_block().is_some() {
+                more = merge.skip_block()?;
+                continue;
+            }
+            let found: Vec<usize> = merge.versions().iter().map(|at| layer_of[*at]).collect();
+            if found.iter().any(|one| found.iter().any(|other| is_apart[*one][*other])) {
+                let key: KeyBuffer = merge.key().into();
+                if let Some(conflict) = self.conflict_at(&key.key(), &memberships)? {
+                    batch.push((key, conflict));
+                }
+            }
+            if batch.len() == BATCH {
+                self.show_batch(std::mem::take(&mut batch), show)?;
+            }
+            more = merge.advance()?;
+        }
+        self.show_batch(batch, show)
+    }
+
+    /// By set, which of the bases it belongs to.
+    fn memberships(&self) -> HashMap<SetId, HashSet<usize>> {
+        let mut memberships: HashMap<SetId, HashSet<usize>> = HashMap::new();
+        for (base, namespace) in self.bases.iter().enumerate() {
+            for layer in namespace.layers().bases() {
+                memberships.entry(layer.set).or_default().insert(base);
+            }
+        }
+        memberships
+    }
+
+    /// What of `key` the bases say that do not know of each other's changes, if it differs.
+    fn conflict_at(
+        &self,
+        key: &Key,
+        memberships: &HashMap<SetId, HashSet<usize>>,
+    ) -> Result<Option<BaseConflict>> {
+        let mut found: Vec<(SetId, ConflictingVersion)> = Vec::new();
+        for (base, namespace) in self.bases.iter().enumerate() {
+            let Some((set, inode)) = record(namespace, key)? else { continue };
+            let is_removed = inode.entry == Entry::Tombstone;
+            let changed_ns = if is_removed { inode.ctime_ns } else { inode.mtime_ns };
+            let inode = (!is_removed).then_some(inode);
+            found.push((set, ConflictingVersion { base, inode, changed_ns }));
+        }
+        // A base that builds on a set and shows another's record decided between them.
+        let is_replaced = |(set, _): &(SetId, ConflictingVersion)| {
+            let bases = &memberships[set];
+            found.iter().any(|(other, version)| other != set && bases.contains(&version.base))
+        };
+        let replaced: HashSet<SetId> =
+            found.iter().filter(|found| is_replaced(found)).map(|(set, _)| *set).collect();
+        let mut seen = replaced;
+        found.retain(|(set, _)| seen.insert(*set));
+        let shown = record(&self.composed, key)?.map(|(set, _)| set);
+        found.sort_by_key(|(set, version)| (Some(*set) != shown, version.base));
+        let Some((_, first)) = found.first().cloned() else { return Ok(None) };
+        let (mut versions, mut aspects) = (vec![first.clone()], Vec::new());
+        for (_, other) in found.into_iter().skip(1) {
+            if let Some(differing) = self.compare(key, &first, &other)? {
+                if versions.len() == 1 {
+                    aspects = differing;
+                }
+                versions.push(other);
+            }
+        }
+        let name = key.string.to_vec();
+        let is_linked = dir_of(key) == DirId::LINKS;
+        let conflict = BaseConflict { path: None, name, is_linked, versions, aspects };
+        Ok((conflict.versions.len() > 1).then_some(conflict))
+    }
+
+    /// How two versions differ; none if they do not.
+    fn compare(
+        &self,
+        key: &Key,
+        first: &ConflictingVersion,
+        other: &ConflictingVersion,
+    ) -> Result<Option<Vec<Aspect>>> {
+        let (Some(old), Some(new)) = (&first.inode, &other.inode) else {
+            // Whether a file has names left, these say.
+            let differs = first.inode.is_some() != other.inode.is_some();
+            return Ok((differs && dir_of(key) != DirId::LINKS).then(Vec::new));
+        };
+        if old.entry == Entry::Link || new.entry == Entry::Link {
+            let is_same = (old.entry, old.id) == (new.entry, new.id);
+            return Ok((!is_same).then(Vec::new));
+        }
+        let diff = Diff { before: &self.bases[first.base], after: &self.bases[other.base] };
+        let aspects = diff.aspects(old, new)?;
+        Ok((!aspects.is_empty()).then_some(aspects))
+    }
+
+    /// Passes `batch` to `show`, with paths.
+    fn show_batch(
+        &self,
+        batch: Vec<(KeyBuffer, BaseConflict)>,
+        show: &mut dyn FnMut(&Self, BaseConflict) -> Result<()>,
+    ) -> Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let mut wanted: HashSet<u128> = HashSet::new();
+        for (key, _) in &batch {
+            let key = key.key();
+            wanted.insert(dir_of(&key).0);
+            wanted.extend(linked_file(&key));
+        }
+        let places = self.find_places(wanted)?;
+        for (key, mut conflict) in batch {
+            let key = key.key();
+            let (mut dir, mut parts) = (dir_of(&key), vec![key.string.to_vec()]);
+            if let Some((parent, name)) = linked_file(&key).and_then(|file| places.get(&file)) {
+                (dir, parts) = (*parent, vec![name.clone()]);
+                conflict.name.clone_from(name);
+            }
+            while dir != DirId::ROOT && parts.len() < DEPTH_MAX {
+                let Some((parent, name)) = places.get(&dir.0) else { break };
+                parts.push(name.clone());
+                dir = *parent;
+            }
+            if dir == DirId::ROOT {
+                let parts = parts.iter().rev().flat_map(|part| [&b"/"[..], part]);
+                conflict.path = Some(parts.collect::<Vec<_>>().concat());
+            }
+            show(self, conflict)?;
+        }
+        Ok(())
+    }
+
+    /// A name in the composed stack of each directory that is `wanted`, of each file with several names
+    /// that is, and of all directories above them.
+    fn find_places(&self, mut wanted: HashSet<u128>) -> Result<HashMap<u128, (DirId, Vec<u8>)>> {
+        let mut places: HashMap<u128, (DirId, Vec<u8>)> = HashMap::new();
+        for _ in 0..DEPTH_MAX {
+            wanted.retain(|id| ![DirId::ROOT.0, DirId::LINKS.0].contains(id));
+            if wanted.is_empty() {
+                break;
+            }
+            let mut candidates: Vec<(u128, KeyBuffer)> = Vec::new();
+            let layers = self.composed.layers().bases().iter();
+            for table in layers.flat_map(|layer| &layer.tables.runs).flat_map(|run| &run.tables) {
+                visit_names(table, &mut |key, id| {
+                    if wanted.contains(&id) {
+                        candidates.push((id, (*key).into()));
+                    }
+                })?;
+            }
+            let mut above = HashSet::new();
+            for (id, key) in candidates {
+                let key = key.key();
+                // Another layer may say otherwise.
+                let shown = record(&self.composed, &key)?.map(|(_, inode)| inode);
+                let is_shown = shown.is_some_and(|inode| {
+                    inode.id == id
+                        && matches!(inode.entry, Entry::Link | Entry::Is(FileKind::Directory))
+                });
+                if is_shown && !places.contains_key(&id) {
+                    let parent = dir_of(&key);
+                    places.insert(id, (parent, key.string.to_vec()));
+                    above.insert(parent.0);
+                }
+            }
+            above.retain(|id| !places.contains_key(id));
+            wanted = above;
+        }
+        Ok(places)
+    }
+}
+
+/// The file that the record under `key` in the links directory is about.
+fn linked_file(key: &Key) -> Option<u128> {
+    let id = <[u8; 16]>::try_from(key.string).ok()?;
+    (dir_of(key) == DirId::LINKS).then(|| u128::from_be_bytes(id))
+}
+
+/// The record of `key` that `namespace` shows, a tombstone too, and the set that has it.
+fn record(namespace: &Namespace, key: &Key) -> Result<Option<(SetId, Inode)>> {
+    let (layers, mut row) = (namespace.layers(), RowBuffer::default());
+    let Some(layer) = layers.get(key, false, true, &mut row)? else { return Ok(None) };
+    let Some(set) = layers.set_of(layer) else { return Ok(None) };
+    Ok(Some((set, layers.inode(layer, dir_of(key), &row)?)))
+}
+
+impl Session {
+    /// Lets this session, which was begun on the bases of `composition`, show the newest version of
+    /// `conflict`: its content is copied. False if nothing changes: the stack shows that version, no
+    /// path leads to it, or one of the versions is a directory or has several names.
+    ///
+    /// # Errors
+    /// As [`Session::unlink`] and [`Session::create_with`].
+    pub fn show_newest(&self, composition: &Composition, conflict: &BaseConflict) -> Result<bool> {
+        let newest = conflict.newest();
+        let kinds = conflict.versions.iter().filter_map(|version| version.inode.as_ref());
+        let has_directory =
+            kinds.into_iter().any(|inode| inode.kind().is_none_or(FileKind::is_shown_as_directory));
+        let Some(path) = &conflict.path else { return Ok(false) };
+        if newest.base == conflict.versions[0].base || has_directory || conflict.is_linked {
+            return Ok(false);
+        }
+        let (dir, name) = self.locate(path)?;
+        match self.unlink(&dir, name) {
+            Err(error) if error.kind() == Kind::NotFound => {}
+            removed => drop(removed?),
+        }
+        if let Some(inode) = &newest.inode {
+            self.adopt_version(&dir, name, &composition.bases[newest.base], inode)?;
+        }
+        Ok(true)
+    }
+
+    /// Puts a copy of `inode`, as `from` shows it, at `name` in `dir`.
+    fn adopt_version(&self, dir: &Dir, name: &[u8], from: &Namespace, inode: &Inode) -> Result<()> {
+        let is_file = inode.kind() == Some(FileKind::File);
+        let mut copy = Inode { generation: 0, nlink: 1, branch: None, ..inode.clone() };
+        if !is_file {
+            return self.adopt(dir, name, copy, None).map(drop);
+        }
+        (copy.mapped, copy.extent, copy.content) = (false, None, Vec::new());
+        let mut offset = 0;
+        let fill = &mut |buffer: &mut [u8]| {
+            let bytes = from.read(inode, offset, buffer.len())?;
+            buffer[..bytes.len()].copy_from_slice(&bytes);
+            offset += bytes.len() as u64;
+            Ok(bytes.len())
+        };
+        self.adopt(dir, name, copy, Some(fill)).map(drop)
+    }
+}
