@@ -9,7 +9,6 @@ use esker_table::schema::{Key, RowBuffer};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use crate::data;
 use crate::dir::{Dir, DirNode, Touched};
 use crate::file::OpenFiles;
 use crate::identity::{EXECUTE, Identity, READ};
@@ -425,7 +424,7 @@ impl Namespace {
         if inode.mapped || self.files.get(inode.id).is_some() {
             return self.read_pieces(inode, take);
         }
-        data::read_all(&*self.layers.source().store, inode, take)
+        self.read_recorded(inode, take)
     }
 
     /// Identity of the file `inode`; hard links of one file share it.

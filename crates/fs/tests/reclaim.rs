@@ -360,3 +360,38 @@ fn writers_that_take_over_at_once_number_their_logs_apart() {
         }
     }
 }
+
+/// Symptom: a reader that had looked a file up got `NotFound` when the session gave up the data log of
+/// its record before it read.
+/// Cause: an inode does not know its name, so it could not be looked up again; only open files and parts
+/// of files were.
+/// Fix: readers that find no log look for the file among the session's records.
+#[test]
+fn an_inode_that_was_looked_up_before_its_log_went_is_still_read() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let session = Repository::new(store).begin(&[], options()).expect("begin");
+    write(&session, "/kept", &[b'k'; 900]).expect("write");
+    write(&session, "/other", &[b'o'; 900]).expect("write");
+    write(&session, "/lost", &vec![b'l'; 2 << 20]).expect("write");
+    session.flush().expect("flush");
+    let inodes = ["/kept", "/other"].map(|path| session.stat(path, Follow::No).expect("stat"));
+    session.unlink(session.root(), b"lost").expect("unlink");
+    assert!(session.reclaim_data().expect("reclaim") > 0);
+    // Neither its name nor its place is what it was.
+    let root = session.root().clone();
+    session.rename((&root, b"other"), (&root, b"moved"), RenameFlags::Replace).expect("rename");
+    session.flush().expect("flush");
+    for (inode, byte) in inodes.iter().zip(*b"ko") {
+        assert_eq!(session.read(inode, 100, 50).expect("read")[..], [byte; 50]);
+        let mut bytes = Vec::new();
+        let take = &mut |piece: &[u8]| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        };
+        session.read_all(inode, take).expect("read all");
+        assert_eq!(bytes, [byte; 900]);
+    }
+    session.unlink(&root, b"kept").expect("unlink");
+    session.flush().expect("flush");
+    assert_eq!(session.read(&inodes[0], 0, 1).expect_err("removed").kind(), Kind::NotFound);
+}

@@ -216,7 +216,13 @@ impl Namespace {
     ) -> Result<Bytes> {
         let store = &*self.layers().source().store;
         if !inode.mapped {
-            return data::read(store, inode, offset, bytes_max);
+            return match data::read(store, inode, offset, bytes_max) {
+                Err(error) if error.kind() == Kind::NotFound => match self.find_moved(inode)? {
+                    Some(moved) => self.read_content(&moved, offset, bytes_max),
+                    None => Err(error),
+                },
+                read => read,
+            };
         }
         let end = inode.size.min(offset.saturating_add(bytes_max as u64));
         if offset >= end {
@@ -288,9 +294,42 @@ impl Namespace {
         if !inode.mapped {
             let stored = inode.extent.map_or(inode.content.len() as u64, |extent| extent.length);
             let inode = Inode { size: inode.size.min(stored), ..inode.clone() };
-            return data::read_all(&*self.layers().source().store, &inode, &mut take_next);
+            return self.read_recorded(&inode, &mut take_next);
         }
         self.read_segments(inode, take)
+    }
+
+    /// Passes all bytes of a file whose record says where they are to `take`, and checks their checksum.
+    /// Goes on where they are now if their log is given up meanwhile (`reclaim.rs`).
+    pub(crate) fn read_recorded(
+        &self,
+        inode: &Inode,
+        take: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = 0;
+        let read = data::read_all(&*self.layers().source().store, inode, &mut |bytes| {
+            at += bytes.len() as u64;
+            take(bytes)
+        });
+        let error = match read {
+            Err(error) if error.kind() == Kind::NotFound => error,
+            read => return read,
+        };
+        let Some(moved) = self.find_moved(inode)? else { return Err(error) };
+        if at == 0 && !moved.mapped {
+            return self.read_recorded(&moved, take);
+        }
+        let content = |inode: &Inode| inode.extent.map(|extent| (extent.length, extent.checksum));
+        if at > 0 && content(inode) != content(&moved) {
+            // It is another by now, of which the caller must not get the rest.
+            return Err(error);
+        }
+        while at < moved.size {
+            let bytes = self.read_content(&moved, at, PIECE_BYTES as usize)?;
+            at += bytes.len() as u64;
+            take(&bytes)?;
+        }
+        Ok(())
     }
 
     /// As [`Namespace::read_stored`], of a file whose content is in the extent table.

@@ -13,7 +13,8 @@
 //! exclusively, so no writer is between looking up where bytes are and putting a segment or an extent
 //! for them. The flushed tables are a prefix of all operations, and an operation behind it finds a log
 //! only in those tables, in an operation after them, or in an open file, whose logs stay. Readers
-//! that have looked up a place before find no log there, and look again.
+//! that have looked up a place before find no log there, and look again: those of an open file at its
+//! inode, those of a part of a file at the segments, and those of an inode at the records of all files.
 //!
 //! Two kinds of logs: those of parts of files, to which only segments refer, and all others. Segments
 //! are few, so a pass scans records only if the first kind does not have enough garbage.
@@ -41,8 +42,9 @@ use crate::data::{
 };
 use crate::dependency;
 use crate::gc::Place;
-use crate::inode::{DirId, Extent, FileKind, INODE, Inode};
+use crate::inode::{DirId, Extent, FileKind, INODE, Inode, column};
 use crate::marker::{self, Holder};
+use crate::namespace::Namespace;
 use crate::session::Session;
 
 /// A log is given up when less than one part in this many of its bytes is shown.
@@ -112,6 +114,32 @@ impl ReclaimScan {
             *index == 0 || moved_bytes <= moved_bytes_max
         });
         within.map(|(_, (number, log))| (*number, *log)).collect()
+    }
+}
+
+impl Namespace {
+    /// The record of the file `inode`, which was looked up before the log that it refers to was given
+    /// up; none if the writer's tables have no other. A log is deleted only after its records are in
+    /// tables, so these are enough; an inode does not know its name, so all of them are read.
+    #[cold]
+    pub(super) fn find_moved(&self, inode: &Inode) -> Result<Option<Inode>> {
+        let Some(tree) = self.layers().writer() else { return Ok(None) };
+        let (tables, _) = tree.all_tables();
+        let cursor = |run: &SortedRun| run.cursor(&INODE, &Key::FIRST, &Key::LAST);
+        let mut merge = Merge::new(tables.runs.iter().map(cursor).collect(), &Key::FIRST)?;
+        while merge.advance()? {
+            let mut row = merge.row();
+            INODE.restore(&mut row.ints);
+            let [high, low] = [column::ID_HIGH, column::ID_LOW].map(|at| u128::from(row.ints[at]));
+            if high << 64 | low != inode.id {
+                continue;
+            }
+            let found = Inode::of_row(&row)?;
+            if found.kind() == Some(FileKind::File) {
+                return Ok((found.mapped || found.extent != inode.extent).then_some(found));
+            }
+        }
+        Ok(None)
     }
 }
 
