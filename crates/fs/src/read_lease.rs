@@ -57,27 +57,39 @@ impl ReaderMarkers {
         Ok(markers)
     }
 
-    /// Puts the next markers. Cost: a write for each set, and a deletion of an older marker.
+    /// Puts the next markers, on all sets also where one fails. Cost: a write for each set, and a
+    /// deletion of an older marker.
     ///
     /// # Errors
-    /// What the store reports: then the older markers count for as long as they would have.
+    /// What the store reports of the first set that fails: its older markers count for as long as they
+    /// would have.
     pub fn renew(&mut self) -> Result<()> {
-        for set in &self.sets {
-            marker::hold(&*self.store, *set, &self.holder(self.count))?;
-        }
+        let (next, old) = (self.holder(self.count), self.count.checked_sub(2));
+        // Also after a failure: a marker that is put again is not renewed.
         self.count = self.count.saturating_add(1);
-        self.release(self.count.checked_sub(3));
-        Ok(())
+        let mut renewed = Ok(());
+        for set in &self.sets {
+            match marker::hold(&*self.store, *set, &next) {
+                Ok(()) => self.release(*set, old),
+                Err(error) if renewed.is_ok() => {
+                    let what =
+                        format!("renew the marker that keeps change set {set} for this reader");
+                    renewed = Err(error.within(what));
+                }
+                Err(_) => {}
+            }
+        }
+        renewed
     }
 
     fn holder(&self, count: u32) -> Holder {
         Holder::Reader { id: self.id, count }
     }
 
-    /// Removes the markers of `count`. Best effort: they expire.
-    fn release(&self, count: Option<u32>) {
-        for (set, count) in self.sets.iter().filter_map(|set| Some((set, count?))) {
-            drop(marker::release(&*self.store, *set, &self.holder(count)));
+    /// Removes the marker of `count` on `set`. Best effort: it expires.
+    fn release(&self, set: SetId, count: Option<u32>) {
+        if let Some(count) = count {
+            drop(marker::release(&*self.store, set, &self.holder(count)));
         }
     }
 
@@ -92,8 +104,10 @@ impl ReaderMarkers {
 
 impl Drop for ReaderMarkers {
     fn drop(&mut self) {
-        for back in 1..=2 {
-            self.release(self.count.checked_sub(back));
+        for set in &self.sets {
+            for back in 1..=2 {
+                self.release(*set, self.count.checked_sub(back));
+            }
         }
     }
 }

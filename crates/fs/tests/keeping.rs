@@ -15,9 +15,10 @@ use esker_base::store::{MemoryStore, SharedStore};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_fs::gc::GcOptions;
 use esker_fs::identity::Identity;
+use esker_fs::marker::{self, Holder};
 use esker_fs::names::IfTaken;
 use esker_fs::namespace::{Follow, Namespace};
-use esker_fs::read_lease::{LEASE, RENEWAL};
+use esker_fs::read_lease::{LEASE, RENEWAL, ReaderMarkers};
 use esker_fs::repository::Repository;
 use esker_table::manifest::SetId;
 use parking_lot::Mutex;
@@ -436,4 +437,36 @@ fn a_damaged_part_is_rebuilt_once() {
         }
         assert_eq!(repository(&store).resolve("a").expect("another part").set, a);
     }
+}
+
+/// Symptom: a mount of two bases lost the protection of the second when its marker on the first could
+/// not be renewed, for as long as that failed.
+/// Cause: a renewal ended at the first set that failed, and the next one put the same markers again,
+/// which does not renew them.
+/// Fix: every renewal puts new markers on all sets, and then reports the first failure.
+#[test]
+fn a_marker_that_cannot_be_renewed_keeps_no_other_from_it() {
+    let (store, a, b) = prepared();
+    let hooked = HookedStore::new(store.clone());
+    let plain = repository(&(Arc::new(hooked.clone()) as SharedStore));
+    let mut markers = ReaderMarkers::put(&plain, &[a, b]).expect("put");
+    let counts = |set: SetId| -> Vec<u32> {
+        let holders = marker::holders(&*store, set).expect("holders").into_iter();
+        let count = |holder| match holder {
+            Holder::Reader { count, .. } => Some(count),
+            _ => None,
+        };
+        holders.filter_map(count).collect()
+    };
+    for round in 1..4 {
+        hooked.at(When::Before, Request::Put, &format!("ref/{a}/reader"), || {
+            Err(Error::new(Kind::Unavailable, "no answer"))
+        });
+        let error = markers.renew().expect_err("one fails");
+        assert!(error.to_string().contains(&a.to_string()), "{error}");
+        assert!(counts(b).contains(&round) && !counts(a).contains(&round), "{round}");
+    }
+    assert_eq!(counts(a), [0], "what was not renewed counts for as long as it would have");
+    markers.renew().expect("renew");
+    assert!(counts(a).contains(&4) && counts(b).contains(&4));
 }
