@@ -51,7 +51,9 @@ impl Repository {
     /// `NotFound`; `Corrupt` if the name cannot be read: then it is gone, and its set goes too.
     pub fn delete(&self, name: &str) -> Result<()> {
         let (store, clock) = (&**self.store(), &**self.clock());
-        let keep = &mut |set| hold_former(store, clock, set, name);
+        // One marker, however often this is tried.
+        let holder = Holder::Former { since_ns: clock.now_ns(), name: name.to_owned() };
+        let keep = &mut |set| marker::hold(store, set, &holder);
         for _ in 0..TRIES_MAX {
             match self.with_reserve(|| names::remove(store, clock, name, keep)) {
                 Err(error) if error.kind() == Kind::Corrupt => {

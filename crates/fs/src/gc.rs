@@ -92,7 +92,8 @@ pub struct GcReport {
 impl Repository {
     /// Deletes what nobody needs: sets without markers, and in other sets tables and logs that no
     /// manifest lists. Safe beside writers, readers and other collectors; when it is stopped the
-    /// next one goes on. Works in a store that is full ([`Store::keep_reserve`]). Cost: some listings,
+    /// next one goes on. Works in a store that is full ([`Store::keep_reserve`]); without a reserve it
+    /// frees first what it can without writing, and puts the rest off. Cost: some listings,
     /// a request a set, one for each deleted object.
     ///
     /// # Errors
@@ -108,11 +109,20 @@ impl Repository {
 
     fn collect_garbage(&self, options: &GcOptions) -> Result<GcReport> {
         let mut collection = Collection::survey(self, options.clone())?;
-        collection.sweep_markers()?;
-        collection.restore_markers()?;
-        collection.collect_sets()?;
+        loop {
+            let freed = collection.report.objects;
+            collection.sweep_markers()?;
+            collection.restore_markers()?;
+            collection.collect_sets()?;
+            collection.sweep_sets()?;
+            match collection.no_space.take() {
+                Some(error) if collection.report.objects == freed => return Err(error),
+                // Once more what found no room, if others have made some.
+                Some(_) => {}
+                None => break,
+            }
+        }
         collection.count_held_for_a_while();
-        collection.sweep_sets()?;
         let age = options.grace.max(SLEEP_MAX);
         let before_ns = collection.now_ns.saturating_sub(ns(age));
         let unfinished = self.store().sweep_unfinished(before_ns, options.dry_run);
@@ -156,6 +166,10 @@ struct Collection<'a> {
     sets: BTreeMap<SetId, Known>,
     /// Objects that a dry run has counted of sets that it may come to again.
     counted: BTreeSet<String>,
+    /// Markers that are missing in the store, which had no room for them.
+    unrestored: BTreeSet<(SetId, Holder)>,
+    /// Why something was put off that has to write before it frees anything.
+    no_space: Option<Error>,
     report: GcReport,
 }
 
@@ -203,6 +217,8 @@ impl<'a> Collection<'a> {
             damaged_names,
             sets,
             counted: BTreeSet::new(),
+            unrestored: BTreeSet::new(),
+            no_space: None,
             report,
         })
     }
@@ -348,7 +364,8 @@ impl<'a> Collection<'a> {
             }
         }
         for (set, holder) in stale {
-            self.sweep_marker(set, holder)?;
+            let swept = self.sweep_marker(set, holder);
+            self.put_off(swept)?;
         }
         Ok(())
     }
@@ -377,6 +394,22 @@ impl<'a> Collection<'a> {
         Ok(())
     }
 
+    /// Whether `set` is a part of a job, which may be opened again.
+    fn is_part(&self, set: SetId) -> bool {
+        matches!(self.sets.get(&set), Some(Known::Manifest(manifest)) if manifest.job.is_some())
+    }
+
+    /// Passes over a failure for lack of room: what comes next may free some.
+    fn put_off(&mut self, done: Result<()>) -> Result<()> {
+        match done {
+            Err(error) if error.kind() == Kind::NoSpace => {
+                self.no_space.get_or_insert(error);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
     /// Dooms `set`, which had no manifest, so that it cannot begin and need the markers it left;
     /// false if it has begun.
     fn doom_missing(&mut self, set: SetId) -> Result<bool> {
@@ -398,6 +431,9 @@ impl<'a> Collection<'a> {
 
     /// Puts markers back that names and manifests imply: from names down to what they need.
     fn restore_markers(&mut self) -> Result<()> {
+        for (set, holder) in std::mem::take(&mut self.unrestored) {
+            self.put_marker(set, holder)?;
+        }
         let named: Vec<(SetId, Holder)> =
             self.names.iter().map(|(name, set)| (*set, Holder::Name(name.clone()))).collect();
         for (set, holder) in named {
@@ -430,12 +466,21 @@ impl<'a> Collection<'a> {
         {
             return Ok(());
         }
-        self.report.restored_markers += 1;
-        if !self.options.dry_run {
-            marker::hold(self.store(), set, &holder)?;
+        // This collection keeps to it whether there is room for it or not.
+        self.markers.entry(set).or_default().insert(holder.clone(), self.now_ns);
+        self.put_marker(set, holder)
+    }
+
+    fn put_marker(&mut self, set: SetId, holder: Holder) -> Result<()> {
+        let put = match self.options.dry_run {
+            true => Ok(()),
+            false => marker::hold(self.store(), set, &holder),
+        };
+        match put {
+            Ok(()) => self.report.restored_markers += 1,
+            Err(_) => drop(self.unrestored.insert((set, holder))),
         }
-        self.markers.entry(set).or_default().insert(holder, self.now_ns);
-        Ok(())
+        self.put_off(put)
     }
 
     /// Deletes sets without markers; what only they held follows.
@@ -452,7 +497,7 @@ impl<'a> Collection<'a> {
                 // Those for which there was no room, if others have made some.
                 match postponed.take() {
                     Some((sets, _)) if self.report.objects > freed => waiting = sets,
-                    Some((_, error)) => return Err(error),
+                    Some((_, error)) => return self.put_off(Err(error)),
                     None => return Ok(()),
                 }
                 freed = self.report.objects;

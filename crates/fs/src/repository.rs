@@ -95,12 +95,15 @@ impl Repository {
         self.set_ids.draw()
     }
 
-    /// Runs `act`, which frees room in the end, and where the store is full once more with the room
-    /// that it keeps for that.
+    /// Runs `act`, which frees room in the end; where the store is full, again with a part of the room
+    /// that it keeps for that, until there is none left. A part at a time, because a live writer may
+    /// take what is given back.
     pub(crate) fn with_reserve<T>(&self, mut act: impl FnMut() -> Result<T>) -> Result<T> {
-        match act() {
-            Err(error) if error.kind() == Kind::NoSpace && self.store().release_reserve() => act(),
-            done => done,
+        loop {
+            match act() {
+                Err(error) if error.kind() == Kind::NoSpace && self.store().release_reserve() => {}
+                done => return done,
+            }
         }
     }
 

@@ -16,7 +16,10 @@ use esker_base::store::{
     AppendLog, MemoryStore, ObjectInfo, ObjectWriter, SharedStore, Store, url,
 };
 use esker_base::{Bytes, Error, Kind, Result};
+use esker_fs::identity::Identity;
+use esker_fs::marker::{self, Holder};
 use esker_fs::repository::Repository;
+use esker_table::manifest::SetId;
 
 use crate::gc::{eager, options, publish, repository, write};
 use crate::input::{Mounted, url_of};
@@ -32,7 +35,8 @@ struct QuotaStore {
     inner: MemoryStore,
     is_full: AtomicBool,
     left: AtomicU64,
-    has_reserve: AtomicBool,
+    /// Objects for which there is room set aside.
+    reserved: AtomicU64,
 }
 
 impl fmt::Debug for QuotaStore {
@@ -44,8 +48,8 @@ impl fmt::Debug for QuotaStore {
 impl QuotaStore {
     fn new() -> Arc<Self> {
         let (inner, left) = (MemoryStore::new(), AtomicU64::new(0));
-        let (is_full, has_reserve) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { inner, is_full, left, has_reserve })
+        let (is_full, reserved) = (AtomicBool::new(false), AtomicU64::new(0));
+        Arc::new(Self { inner, is_full, left, reserved })
     }
 
     fn take(&self) -> Result<()> {
@@ -63,7 +67,10 @@ impl Store for QuotaStore {
     }
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.take()?;
-        self.inner.put_if_absent(name, bytes)
+        let put = self.inner.put_if_absent(name, bytes);
+        // What is there already takes no room.
+        self.left.fetch_add(u64::from(put.is_err()), Ordering::SeqCst);
+        put
     }
     fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
         self.take()?;
@@ -102,11 +109,14 @@ impl Store for QuotaStore {
     fn keep_reserve(&self) {
         let fits =
             !self.is_full.load(Ordering::SeqCst) || self.left.load(Ordering::SeqCst) > 2 * RESERVED;
-        self.has_reserve.fetch_or(fits, Ordering::SeqCst);
+        if fits {
+            self.reserved.store(RESERVED, Ordering::SeqCst);
+        }
     }
     fn release_reserve(&self) -> bool {
-        let had = self.has_reserve.swap(false, Ordering::SeqCst);
-        self.left.fetch_add(if had { RESERVED } else { 0 }, Ordering::SeqCst);
+        let take = |reserved: u64| reserved.checked_sub(1);
+        let had = self.reserved.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok();
+        self.left.fetch_add(u64::from(had), Ordering::SeqCst);
         had
     }
 }
@@ -136,6 +146,61 @@ fn a_store_whose_quota_is_used_up_is_emptied() {
     assert_eq!(plain.gc(&eager()).expect("gc").sets.len(), 3);
     plain.publish(plain.resolve("kept").expect("kept").set, "other").expect("there is room");
     assert_sound(&plain);
+}
+
+/// Symptom: on a full store a live writer took what `delete` had given back of the reserve, and `gc`
+/// found no room to free anything.
+/// Cause: a deletion gave back the whole reserve.
+/// Fix: a part at a time, as much as it needs.
+#[test]
+fn a_writer_between_a_deletion_and_a_collection_leaves_the_collection_room() {
+    let quota = QuotaStore::new();
+    let store: SharedStore = quota.clone();
+    let plain = repository(&store);
+    publish(&plain, &[], "a").expect("publish");
+    quota.left.store(0, Ordering::SeqCst);
+    quota.is_full.store(true, Ordering::SeqCst);
+    plain.delete("a").expect("delete");
+    // The writer.
+    quota.left.store(0, Ordering::SeqCst);
+    assert_eq!(plain.gc(&eager()).expect("gc").sets.len(), 1);
+    assert_sound(&plain);
+}
+
+/// Symptom: on a full store without a reserve `gc` ended at the first marker that it could not write,
+/// and freed nothing.
+/// Cause: it swept and restored markers first, and any failure ended it.
+/// Fix: what has to write is put off until others have freed room.
+#[test]
+fn a_collection_without_a_reserve_frees_what_it_can() {
+    let quota = QuotaStore::new();
+    let store: SharedStore = quota.clone();
+    let plain = repository(&store);
+    let kept = publish(&plain, &[], "kept").expect("publish");
+    let session = plain.begin(&[], options()).expect("begin");
+    for name in ["/f", "/g"] {
+        write(&session, name, &[b'x'; 900]).expect("write");
+        session.flush().expect("flush");
+    }
+    session.publish("two").expect("publish");
+    plain.compact("two").expect("compact");
+    // To sweep the one marker, and to put back the other, takes a write each.
+    marker::hold(&*store, kept, &Holder::Set(SetId(77))).expect("hold");
+    marker::release(&*store, kept, &Holder::Name("kept".into())).expect("release");
+    quota.reserved.store(0, Ordering::SeqCst);
+    quota.left.store(0, Ordering::SeqCst);
+    quota.is_full.store(true, Ordering::SeqCst);
+    let report = plain.gc(&eager()).expect("gc");
+    assert_eq!((report.stale_markers, report.restored_markers), (1, 1), "{report:?}");
+    assert!(report.objects >= 2, "the tables: {report:?}");
+    assert_sound(&plain);
+    // Where nothing can be freed it says why.
+    quota.reserved.store(0, Ordering::SeqCst);
+    quota.left.store(0, Ordering::SeqCst);
+    marker::release(&*store, kept, &Holder::Name("kept".into())).expect("release");
+    quota.left.store(0, Ordering::SeqCst);
+    assert_eq!(plain.gc(&eager()).expect_err("no room").kind(), Kind::NoSpace);
+    assert!(plain.open(&[kept], Identity::root()).is_ok(), "it stays without its marker, too");
 }
 
 /// Each round fills what the one before has freed, and is emptied from a reserve that was made anew.

@@ -168,7 +168,7 @@ pub trait Store: Send + Sync + Debug {
     /// do not fill up (S3, memory). Cost: a look if there is room set aside.
     fn keep_reserve(&self) {}
 
-    /// Gives back the room that this user has set aside; false if there is none.
+    /// Gives back a part of the room that this user has set aside; false if there is none left.
     fn release_reserve(&self) -> bool {
         false
     }

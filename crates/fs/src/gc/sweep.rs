@@ -87,7 +87,12 @@ impl Collection<'_> {
             .map(|(set, _)| *set)
             .collect();
         for set in live {
+            if self.unrestored.iter().any(|(unmarked, _)| *unmarked == set) {
+                // What shows its tables may not be among its markers.
+                continue;
+            }
             match self.sweep_set(set) {
+                Err(error) if error.kind() == Kind::NoSpace => self.put_off(Err(error))?,
                 Err(error)
                     if matches!(error.kind(), Kind::Corrupt | Kind::NotFound | Kind::TooLarge) =>
                 {

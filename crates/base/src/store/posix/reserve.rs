@@ -11,7 +11,7 @@
 //! They are files, not one file, because a quota or a file system may be out of inodes.
 //! Concurrency: any number of processes make and remove it; what is made twice counts once.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::{Errno, retry_on_intr, write};
@@ -36,7 +36,7 @@ fn file_name(number: u32) -> String {
 /// Makes this user's reserve unless there is one, or too little room for it. Cost: a look for one
 /// file if there is one. Best effort.
 pub(super) fn keep(directories: &Directories, free_bytes: Option<u64>) {
-    let outcome = directories.with(UNFINISHED, |tmp| {
+    let made = directories.with(UNFINISHED, |tmp| {
         // Made last, and removed first.
         match statat(tmp.as_fd(), file_name(0), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => {}
@@ -48,36 +48,45 @@ pub(super) fn keep(directories: &Directories, free_bytes: Option<u64>) {
         }
         (0..FILES).rev().try_for_each(|number| make(directories, tmp.as_fd(), number))
     });
-    if outcome.is_err() {
-        release(directories);
-    }
+    // What was made before there was no room is kept.
+    let _ = made;
 }
 
+/// Makes one file of the reserve unless it is there; none that is too short stays.
 fn make(directories: &Directories, tmp: BorrowedFd, number: u32) -> Result<(), Errno> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = match openat(tmp, file_name(number), flags, Mode::from_raw_mode(0o666)) {
         Err(Errno::EXIST) => return Ok(()),
         file => file?,
     };
+    let filled = fill(directories, &file, number);
+    if filled.is_err() {
+        let _ = unlinkat(tmp, file_name(number), AtFlags::empty());
+    }
+    filled
+}
+
+fn fill(directories: &Directories, file: &OwnedFd, number: u32) -> Result<(), Errno> {
     if let Some(shared) = directories.shared() {
-        shared.give_to_file(&file)?;
+        shared.give_to_file(file)?;
     }
     let uid = u64::from(rustix::process::geteuid().as_raw());
     let mut bytes = vec![0; FILE_BYTES];
     Random::from_seed(uid << 32 | u64::from(number)).fill(&mut bytes);
     let mut rest = &bytes[..];
     while !rest.is_empty() {
-        rest = &rest[retry_on_intr(|| write(&file, rest))?..];
+        rest = &rest[retry_on_intr(|| write(file, rest))?..];
     }
     Ok(())
 }
 
-/// Removes this user's reserve; false if there is none.
+/// Removes a file of this user's reserve; false if none is left. One at a time: a writer may take the
+/// room before a deletion does, which then has the rest for further attempts, and for the collection
+/// that follows.
 pub(super) fn release(directories: &Directories) -> bool {
     let remove = |number| {
         let path = format!("{UNFINISHED}/{}", file_name(number));
         unlinkat(directories.root(), path, AtFlags::empty()).is_ok()
     };
-    // All of them, also where one is missing.
-    (0..FILES).filter(|number| remove(*number)).count() > 0
+    (0..FILES).any(remove)
 }
