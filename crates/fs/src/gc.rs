@@ -29,6 +29,7 @@ use crate::condemn::{self, Phase, Verdict};
 use crate::dependency::{self, Dependency};
 use crate::marker::{self, Holder};
 use crate::names::{self, NameSurvey};
+use crate::publication::release_session;
 use crate::read_lease::LEASE;
 use crate::repository::Repository;
 
@@ -386,10 +387,11 @@ impl<'a> Collection<'a> {
         }
         self.report.stale_markers += 1;
         self.markers.entry(set).or_default().remove(&holder);
-        if matches!(holder, Holder::Name(_)) {
-            self.stale_names.entry(set).or_default().insert(holder);
-        } else if !self.options.dry_run {
-            marker::release(self.store(), set, &holder)?;
+        match holder {
+            Holder::Name(_) => drop(self.stale_names.entry(set).or_default().insert(holder)),
+            _ if self.options.dry_run => {}
+            Holder::Session => release_session(self.store(), set, self.is_part(set))?,
+            _ => marker::release(self.store(), set, &holder)?,
         }
         Ok(())
     }

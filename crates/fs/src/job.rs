@@ -37,6 +37,7 @@ use crate::inode::{DirId, INODE};
 use crate::layers::{Layers, dir_of, load_stack};
 use crate::marker::{self, Holder};
 use crate::names;
+use crate::publication::release_session;
 use crate::repository::{Repository, best_effort, complete_manifest};
 use crate::shape::Shape;
 
@@ -166,7 +167,7 @@ impl Repository {
         }
         let report = published?;
         for part in parts {
-            best_effort(marker::release(store, *part, &Holder::Session))?;
+            best_effort(release_session(store, *part, true))?;
         }
         Ok(report)
     }

@@ -93,11 +93,25 @@ impl Repository {
     fn publish_as(&self, set: SetId, name: &str, if_taken: IfTaken) -> Result<Option<SetId>> {
         let store = &**self.store();
         marker::hold(store, set, &Holder::Name(name.to_owned()))?;
-        check_complete(set, &condemn::load_live(store, set)?, "resume and publish it")?;
+        let manifest = condemn::load_live(store, set)?;
+        check_complete(set, &manifest, "resume and publish it")?;
         let replaced = publish_held(store, &**self.clock(), set, name, if_taken)?;
-        best_effort(marker::release(store, set, &Holder::Session))?;
+        best_effort(release_session(store, set, manifest.job.is_some()))?;
         Ok(replaced)
     }
+}
+
+/// Releases the session's marker of `set`, which has a name. A part of a job may have lost the name
+/// since, and been opened again: then the marker is put back. Whoever opens a part puts the marker after
+/// the commit by which it is open, and this looks for that commit after the marker went, so the part has
+/// its marker in the end; until then that of the name that it lost keeps it.
+pub(crate) fn release_session(store: &dyn Store, set: SetId, is_part: bool) -> Result<()> {
+    marker::release(store, set, &Holder::Session)?;
+    if is_part && Manifest::load(store, set).is_ok_and(|manifest| manifest.state == SetState::Open)
+    {
+        marker::hold(store, set, &Holder::Session)?;
+    }
+    Ok(())
 }
 
 fn check_complete(set: SetId, manifest: &Manifest, advice: &str) -> Result<()> {

@@ -25,7 +25,7 @@ use crate::layers::{BaseSet, Layers, load_stack};
 use crate::marker::{self, Holder};
 use crate::names::{self, IfTaken, PublishedName};
 use crate::namespace::Namespace;
-use crate::publication::publish_held;
+use crate::publication::{publish_held, release_session};
 use crate::session::{Session, SessionOptions};
 use crate::set_ids::SetIds;
 
@@ -360,7 +360,7 @@ impl Session {
         marker::hold(&*store, set, &Holder::Name(name.to_owned()))?;
         self.complete()?;
         publish_held(&*store, &**self.clock(), set, name, IfTaken::Refuse)?;
-        best_effort(marker::release(&*store, set, &Holder::Session))?;
+        best_effort(release_session(&*store, set, self.tree().manifest().job.is_some()))?;
         Ok(set)
     }
 

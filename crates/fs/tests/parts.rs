@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use esker_base::Kind;
-use esker_base::store::MemoryStore;
+use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::identity::Identity;
 use esker_fs::job::{JobId, JobPart};
+use esker_fs::marker::{self, Holder};
 use esker_fs::namespace::{Follow, Namespace};
 use esker_fs::repository::Repository;
 use esker_fs::session::SessionOptions;
-use esker_table::manifest::{Manifest, SetId};
+use esker_table::manifest::{Manifest, SetId, SetState};
 
 use crate::gc::{eager, options, write};
+use crate::interleave::Interrupted;
 
 fn repository() -> Repository {
     Repository::new(Arc::new(MemoryStore::new()))
@@ -107,4 +109,52 @@ fn what_a_user_says_of_a_set_decides_nothing() {
     assert_eq!((manifest.properties, manifest.job), (words, None));
     let shown = repository.open(&[set], Identity::root()).expect("open");
     assert_eq!(read(&shown, "/f"), [1; 900]);
+}
+
+/// Symptom: a part of a job that was opened again counted as given up, and was collected.
+/// Cause: somebody published the part under a name; somebody else deleted that name and opened the part
+/// again; then the publisher released the session's marker, as it does once a set has a name. A
+/// collection that sweeps such a marker did the same.
+/// Fix: whoever releases the marker of a part looks afterwards whether the part is open, and puts it
+/// back; whoever opens a part puts it behind the commit by which the part is open.
+#[test]
+fn a_part_that_loses_its_name_and_is_opened_again_keeps_its_session() {
+    let publish: fn(&Repository, SetId) = |repository, part| {
+        drop(repository.publish(part, "part"));
+    };
+    let publish_and_collect: fn(&Repository, SetId) = |repository, part| {
+        drop(repository.publish(part, "part"));
+        marker::hold(&**repository.store(), part, &Holder::Session).expect("hold");
+        repository.gc(&eager()).expect("gc");
+    };
+    let mut reopened = 0;
+    for work in [publish, publish_and_collect] {
+        for at in 0.. {
+            let store: SharedStore = Arc::new(MemoryStore::new());
+            let plain = Repository::new(store.clone());
+            let id = JobId::random();
+            let part = plain.begin_part(id, 0, &[], options()).expect("begin");
+            write(&part, "/f", &[1; 900]).expect("write");
+            let set = part.complete().expect("complete");
+            drop(part);
+            let other = plain.clone();
+            let act = Box::new(move || {
+                drop(other.delete("part"));
+                drop(other.reopen_parts(id));
+            });
+            let interrupted = Interrupted::new(store.clone(), at, act);
+            work(&Repository::new(interrupted.clone() as SharedStore), set);
+            if !interrupted.has_happened() {
+                break;
+            }
+            if Manifest::load(&*store, set).expect("manifest").state == SetState::Open {
+                reopened += 1;
+                let is_held = marker::is_held(&*store, set, &Holder::Session).expect("look");
+                assert!(is_held, "at {at}");
+                plain.gc(&eager()).expect("gc");
+                plain.resume(set, options()).expect("resume").complete().expect("complete");
+            }
+        }
+    }
+    assert!(reopened > 2);
 }

@@ -151,6 +151,9 @@ impl Repository {
         manifest.state = SetState::Open;
         manifest.epoch += 1;
         manifest.claim(store, part, self.clock().now_ns())?;
+        // A publisher that had named it, or a collector, may take the marker away that it had: see
+        // `release_session`.
+        marker::hold(store, part, &Holder::Session)?;
         // Whoever builds on it put a marker before reading that it was complete; whoever names it reads
         // so once more behind the name.
         self.check_not_joined(job, part).inspect_err(|_| {
