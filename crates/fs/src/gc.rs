@@ -589,7 +589,7 @@ impl<'a> Collection<'a> {
     ) -> Result<Vec<Dependency>> {
         let store = self.store();
         let folder = Manifest::folder(set);
-        let (manifests, others): (Vec<_>, Vec<_>) = store
+        let (mut manifests, others): (Vec<_>, Vec<_>) = store
             .list(&format!("set/{set}/"))?
             .into_iter()
             .partition(|object| object.name.starts_with(&folder));
@@ -618,6 +618,13 @@ impl<'a> Collection<'a> {
             for name in self.stale_names.remove(&set).into_iter().flatten() {
                 marker::release(store, set, &name)?;
             }
+            // Those who have just listed an older manifest look again. The last one is for a writer that
+            // sleeps.
+            let last = manifest.object_of(set);
+            for older in manifests.iter().filter(|object| object.name != last) {
+                store.delete(&older.name)?;
+            }
+            manifests.retain(|object| object.name == last);
         }
         // Of one that is doomed now the last manifest is new.
         let age_ns = self.now_ns.saturating_sub(manifest.written_ns);
