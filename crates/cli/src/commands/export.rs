@@ -65,6 +65,9 @@ impl Export {
         let is_refused = |error: &Error| {
             matches!(error.kind(), Kind::Exists | Kind::NotEmpty | Kind::Conflict | Kind::Invalid)
         };
+        if done.is_err() {
+            transfer::report_problems(&tally.take_problems(), tally.counts().problems);
+        }
         done.map_err(|error| {
             if is_refused(&error) || std::fs::symlink_metadata(&partial).is_err() {
                 return error;

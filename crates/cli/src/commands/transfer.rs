@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use esker_base::Result;
-use esker_fs::tally::Tally;
+use esker_fs::tally::{Problem, Tally};
 use serde_json::json;
 
 use crate::context::Context;
@@ -68,13 +68,18 @@ pub fn report(context: &Context, verb: &str, tally: &Tally, seconds: f64) -> Res
             text::counted(counts.attributes_dropped, "extended attribute"),
         ));
     }
+    report_problems(&problems, counts.problems);
+    let code = problems.first().map_or(0, |problem| problem.error.kind().exit_code());
+    Ok(ExitCode::from(code))
+}
+
+/// Says what some of `count` problems are.
+pub fn report_problems(problems: &[Problem], count: u64) {
     for problem in problems.iter().take(PROBLEMS_SHOWN_MAX) {
         notice(format!("{}: {}", text::printable(&problem.path), problem.error));
     }
-    if counts.problems > PROBLEMS_SHOWN_MAX as u64 {
-        let more = counts.problems - PROBLEMS_SHOWN_MAX as u64;
+    if count > PROBLEMS_SHOWN_MAX as u64 {
+        let more = count - PROBLEMS_SHOWN_MAX as u64;
         notice(format!("and {} more; --json lists up to 1000", text::counted(more, "problem")));
     }
-    let code = problems.first().map_or(0, |problem| problem.error.kind().exit_code());
-    Ok(ExitCode::from(code))
 }

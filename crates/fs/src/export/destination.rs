@@ -192,7 +192,9 @@ fn retake_directory(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
 }
 
 /// Whether `name` in `dir` is a regular file that an interrupted export wrote to its end: files get
-/// their times last. Then its handle (`O_PATH`); anything else but a directory is removed.
+/// their times last. Then its handle (`O_PATH`); anything else but a directory is removed. Between the
+/// exports others may have reached directories that are theirs: a file of theirs, or a further name of
+/// one that was there before, is none of the export's.
 pub(super) fn complete_file(dir: &OwnedFd, name: &[u8], inode: &Inode) -> Result<Option<OwnedFd>> {
     let handle = match rustix::fs::openat(dir, name, OFlags::PATH | NO_FOLLOW, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
@@ -204,8 +206,8 @@ pub(super) fn complete_file(dir: &OwnedFd, name: &[u8], inode: &Inode) -> Result
         && type_of(&stat) == FileType::RegularFile
         && u64::try_from(stat.st_size) == Ok(inode.size)
         && (stat.st_mtime, i64::try_from(stat.st_mtime_nsec)) == (mtime.tv_sec, Ok(mtime.tv_nsec))
-        // A further name would be of a file that was there before.
-        && u64::from(inode.nlink) >= stat.st_nlink;
+        && [inode.uid, rustix::process::geteuid().as_raw()].contains(&stat.st_uid)
+        && stat.st_nlink == 1;
     if is_complete {
         return Ok(Some(handle));
     }

@@ -130,13 +130,11 @@ impl Partial {
         let shown = self.target.display();
         let Some(kind) = self.type_at(&self.name)? else { return Ok(Present::Nothing) };
         if (kind == FileType::Directory) != self.is_directory {
-            let (new, old) = match self.is_directory {
-                true => ("directory", "is none"),
-                false => ("file", "is a directory"),
+            let what = match self.is_directory {
+                true => "exists and is no directory, and a directory replaces nothing else",
+                false => "is a directory, which nothing but a directory replaces",
             };
-            let what =
-                format!("{shown} exists and {old}, so no {new} takes its place; give a new name");
-            return Err(Error::new(Kind::Exists, what));
+            return Err(Error::new(Kind::Exists, format!("{shown} {what}; give a new name")));
         }
         if kind == FileType::Directory {
             self.check_is_no_mount_point()?;
