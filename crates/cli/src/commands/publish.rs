@@ -93,6 +93,7 @@ enum Conflicts {
 impl Publish {
     /// Publishes.
     pub fn run(self, context: &Context) -> Result<()> {
+        usage::check_name(self.arguments.last().expect("clap asks for one"));
         if let (Some(job), [name]) = (self.job, &self.arguments[..]) {
             return publish_job(context, job, name);
         }
@@ -118,7 +119,6 @@ impl Publish {
     fn publish(&self, context: &Context, source: &str, name: &str) -> Result<()> {
         let repository = context.repository()?;
         let source = usage::stack(source);
-        usage::check_name(name);
         let set = context.set_of(&repository, &source)?;
         if self.replacing.if_taken() == IfTaken::ReplaceUnlessMoved {
             // Before the session is completed, which takes no more changes then.

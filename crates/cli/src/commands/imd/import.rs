@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use esker_base::store::SharedStore;
 use esker_base::Result;
+use esker_base::store::SharedStore;
 use esker_comm::threads;
 use esker_imd::directory::PartitionTotals;
 use esker_imd::import::{Field, Layout, Step, append_all, survey};
