@@ -38,6 +38,7 @@ fn an_impossible_name_is_told_why() {
     for (name, why) in [("", "it is empty"), (".x", "it begins with '.'"), ("w*", "it has '*'")] {
         let said = esker.fails(2, ["publish", "--base", "base", name]);
         assert!(said.contains(why) && said.contains("letters, digits"), "{said}");
+        esker.fails(2, ["publish", "--replace", "--base", "base", name]);
         assert!(esker.fails(2, ["mkdir", "base:/x", "--as", name]).contains(why));
     }
 }

@@ -183,25 +183,7 @@ impl Repository {
             marker::hold(store, *part, &Holder::Set(set))?;
         }
         let manifests = self.load_parts(parts)?;
-        let now_ns = self.clock().now_ns();
-        let mut manifest = Manifest::new(Vec::new(), now_ns);
-        manifest.writer =
-            writer.map(|writer| SetWriter { is_private: true, ..writer.beginning(now_ns) });
-        for part in &manifests {
-            for base in &part.bases {
-                if !manifest.bases.contains(base) {
-                    marker::hold(store, *base, &Holder::Set(set))?;
-                    manifest.bases.push(*base);
-                }
-            }
-            manifest.last_seq = manifest.last_seq.max(part.last_seq);
-            manifest.data_sets.extend_from_slice(&part.data_sets);
-            for (property, value) in &part.properties {
-                manifest.properties.entry(property.clone()).or_insert(value.clone());
-            }
-        }
-        let membership = manifests.iter().find_map(|part| part.job);
-        manifest.job = membership.map(|part| JobMembership { rank: None, ..part });
+        let mut manifest = self.begin_joined(set, &manifests, writer)?;
         let layers: Vec<Tables> =
             manifests.iter().map(|part| Tables::new(&part.tables, &INODE, self.source())).collect();
         let bases = load_stack(self.source(), &manifest.bases)?;
@@ -245,6 +227,35 @@ impl Repository {
         complete_manifest(&mut manifest);
         manifest.commit(store, set, self.clock().now_ns())?;
         Ok(report)
+    }
+
+    /// The first manifest of the set that joins `parts`, with markers on what it builds on.
+    fn begin_joined(
+        &self,
+        set: SetId,
+        parts: &[Manifest],
+        writer: Option<&SetWriter>,
+    ) -> Result<Manifest> {
+        let now_ns = self.clock().now_ns();
+        let mut manifest = Manifest::new(Vec::new(), now_ns);
+        manifest.writer =
+            writer.map(|writer| SetWriter { is_private: true, ..writer.beginning(now_ns) });
+        for part in parts {
+            for base in &part.bases {
+                if !manifest.bases.contains(base) {
+                    marker::hold(&**self.store(), *base, &Holder::Set(set))?;
+                    manifest.bases.push(*base);
+                }
+            }
+            manifest.last_seq = manifest.last_seq.max(part.last_seq);
+            manifest.data_sets.extend_from_slice(&part.data_sets);
+            for (property, value) in &part.properties {
+                manifest.properties.entry(property.clone()).or_insert(value.clone());
+            }
+        }
+        let membership = parts.iter().find_map(|part| part.job);
+        manifest.job = membership.map(|part| JobMembership { rank: None, ..part });
+        Ok(manifest)
     }
 
     fn load_parts(&self, parts: &[SetId]) -> Result<Vec<Manifest>> {

@@ -1,11 +1,12 @@
 //! Import and export of real trees by the library, with faults on either side.
 
 use std::fs::{self, Permissions};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
-use esker_base::Kind;
 use esker_base::store::MemoryStore;
+use esker_base::{Error, Kind};
 use esker_fs::export::ExportOptions;
 use esker_fs::identity::Identity;
 use esker_fs::import::ImportOptions;
@@ -219,4 +220,46 @@ fn an_export_goes_on_where_it_was_interrupted() {
     let of_session = session.stat("/a/1", Follow::No).expect("stat").mtime_ns;
     let of_copy = fs::metadata(target.join("a/1")).expect("stat");
     assert_eq!(of_copy.mtime() as u64 * 1_000_000_000 + of_copy.mtime_nsec() as u64, of_session);
+}
+
+/// Symptom: a resumed export of the superuser gave a file that somebody else had put in the place of
+/// one the owner and the set-id bits of the snapshot's.
+/// Cause: size and time alone told the export's own files from others.
+/// Fix: so do the owner and the number of names.
+#[test]
+fn an_export_takes_up_no_file_of_others() {
+    if !Identity::of_process().is_root() {
+        println!("skipped: takes the superuser");
+        return;
+    }
+    let real = tempfile::tempdir().expect("a directory");
+    let session = begin(Identity::root());
+    let root = session.root().clone();
+    let mut rest = &b"own"[..];
+    let mut content = |buffer: &mut [u8]| rest.read(buffer).map_err(|e| Error::io(e, "read"));
+    session.create_with(&root, b"program", 0o4755, &mut content).expect("create");
+    let (target, partial) =
+        (real.path().join("out"), session.export_partial_path(b"/", &real.path().join("out")));
+    for plants_link in [false, true] {
+        let options = ExportOptions { resume: true, ..Default::default() };
+        session.export(b"/", &target, &options, &Tally::default()).expect("export");
+        fs::rename(&target, &partial).expect("rename");
+        let (program, beside) = (partial.join("program"), real.path().join("beside"));
+        let modified = fs::metadata(&program).expect("stat").modified().expect("a time");
+        fs::remove_file(&program).expect("removed");
+        fs::write(&program, "bad").expect("planted");
+        if plants_link {
+            fs::hard_link(&program, &beside).expect("a further name");
+        } else {
+            std::os::unix::fs::chown(&program, Some(54_321), None).expect("given away");
+        }
+        let planted = fs::File::options().write(true).open(&program).expect("open");
+        planted.set_modified(modified).expect("its time");
+        session.export(b"/", &target, &options, &Tally::default()).expect("export");
+        assert_eq!(fs::read(target.join("program")).expect("readable"), b"own");
+        if plants_link {
+            assert_eq!(fs::metadata(&beside).expect("stat").mode() & 0o4000, 0);
+        }
+        fs::remove_dir_all(&target).expect("removed");
+    }
 }

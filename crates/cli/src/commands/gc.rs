@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use esker_base::Result;
 use esker_fs::gc::{GcOptions, GcReport};
+use esker_fs::open_sessions::OpenSession;
 use esker_table::manifest::SetId;
 use serde_json::json;
 
@@ -99,15 +100,7 @@ impl Gc {
             context.out.line(format!("{verb} {}", session::line(gone, now_ns)))?;
         }
         context.out.line(format!("{verb} {size}: {sets}, {objects}"))?;
-        if !left.is_empty() {
-            let bytes = left.iter().map(|left| left.node.data_bytes + left.node.table_bytes).sum();
-            context.out.line(format!(
-                "kept {} of {} that nobody writes: `esker session list` shows them, \
-                 --sessions-older-than drops them",
-                text::counted(left.len() as u64, "session"),
-                text::bytes(bytes),
-            ))?;
-        }
+        show_left(context, &left)?;
         self.print_kept(context, &report)?;
         for problem in &report.problems {
             notice(problem);
@@ -135,4 +128,18 @@ impl Gc {
         }
         Ok(())
     }
+}
+
+/// Says what sessions stay that nobody writes.
+fn show_left(context: &Context, left: &[OpenSession]) -> Result<()> {
+    if left.is_empty() {
+        return Ok(());
+    }
+    let bytes = left.iter().map(|left| left.node.data_bytes + left.node.table_bytes).sum();
+    context.out.line(format!(
+        "kept {} of {} that nobody writes: `esker session list` shows them, \
+         --sessions-older-than drops them",
+        text::counted(left.len() as u64, "session"),
+        text::bytes(bytes),
+    ))
 }
