@@ -1,7 +1,8 @@
 //! Counted store: another store with its requests and bytes counted.
 //!
 //! Counts what reaches the store: neighbouring ranges that become one request count as one, and
-//! what failed counts too. Concurrency: counters are atomics; a snapshot taken while others work is
+//! what failed counts too. Round trips are counted along the work that waits for them (`concurrent.rs`).
+//! Concurrency: counters are atomics; a snapshot taken while others work is
 //! not of one instant.
 
 use std::fs::File;
@@ -11,7 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-use super::{AppendLog, LogInPlace, ObjectInfo, ObjectWriter, SharedStore, Store, coalesce};
+use super::{
+    AppendLog, LogInPlace, ObjectInfo, ObjectWriter, SharedStore, Store, coalesce, concurrent,
+};
 use crate::Result;
 
 /// A store that counts.
@@ -19,6 +22,7 @@ use crate::Result;
 pub struct CountedStore {
     inner: SharedStore,
     counters: Arc<Counters>,
+    requests_at_once: usize,
 }
 
 /// What was counted up to one moment, or (a difference of two) between two.
@@ -44,6 +48,8 @@ pub struct Counts {
     pub lists: u64,
     /// Deletions.
     pub deletes: u64,
+    /// Requests that waited for one another; those that were under way together count once.
+    pub rounds: u64,
 }
 
 impl Sub for Counts {
@@ -62,6 +68,7 @@ impl Sub for Counts {
             syncs: self.syncs - earlier.syncs,
             lists: self.lists - earlier.lists,
             deletes: self.deletes - earlier.deletes,
+            rounds: self.rounds - earlier.rounds,
         }
     }
 }
@@ -70,7 +77,14 @@ impl CountedStore {
     /// `inner` with its requests counted from now on.
     #[must_use]
     pub fn new(inner: SharedStore) -> Self {
-        Self { inner, counters: Arc::default() }
+        let requests_at_once = inner.requests_at_once();
+        Self { inner, counters: Arc::default(), requests_at_once }
+    }
+
+    /// The same, as a store that takes `requests_at_once`: to see what work costs on a far one.
+    #[must_use]
+    pub fn far(self, requests_at_once: usize) -> Self {
+        Self { requests_at_once, ..self }
     }
 
     /// What was counted so far.
@@ -89,6 +103,7 @@ impl CountedStore {
             syncs: read(&counters.syncs),
             lists: read(&counters.lists),
             deletes: read(&counters.deletes),
+            rounds: read(&counters.rounds),
         }
     }
 
@@ -97,8 +112,8 @@ impl CountedStore {
     }
 
     fn count_read(&self, requests: u64, outcome: &[Bytes]) {
-        add(&self.counters.reads, requests);
-        add(&self.counters.read_bytes, outcome.iter().map(|bytes| bytes.len() as u64).sum());
+        self.counters.add(&self.counters.reads, requests);
+        add_bytes(&self.counters.read_bytes, outcome.iter().map(|bytes| bytes.len() as u64).sum());
     }
 }
 
@@ -108,8 +123,8 @@ impl Store for CountedStore {
     }
 
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        add(&self.counters.writes, 1);
-        add(&self.counters.written_bytes, bytes.len() as u64);
+        self.counters.add(&self.counters.writes, 1);
+        add_bytes(&self.counters.written_bytes, bytes.len() as u64);
         self.inner.put_if_absent(name, bytes)
     }
 
@@ -119,7 +134,7 @@ impl Store for CountedStore {
     }
 
     fn size(&self, name: &str) -> Result<u64> {
-        add(&self.counters.sizes, 1);
+        self.counters.add(&self.counters.sizes, 1);
         self.inner.size(name)
     }
 
@@ -147,12 +162,24 @@ impl Store for CountedStore {
     }
 
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
+        self.counters.count_round();
         self.inner.append_log(name).map(|inner| self.count_log(inner))
     }
 
     fn log_in_place(&self, name: &str) -> Result<Option<LogInPlace>> {
+        self.counters.count_round();
         let made = self.inner.log_in_place(name)?;
         Ok(made.map(|(inner, file)| (self.count_log(inner), file)))
+    }
+
+    fn get_range_within(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        let outcome = self.inner.get_range_within(name, range);
+        self.count_read(1, outcome.as_ref().map(std::slice::from_ref).unwrap_or_default());
+        outcome
+    }
+
+    fn requests_at_once(&self) -> usize {
+        self.requests_at_once
     }
 
     fn open_logs_max(&self) -> usize {
@@ -160,22 +187,22 @@ impl Store for CountedStore {
     }
 
     fn sync_log(&self, name: &str) -> Result<()> {
-        add(&self.counters.syncs, 1);
+        self.counters.add(&self.counters.syncs, 1);
         self.inner.sync_log(name)
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
-        add(&self.counters.lists, 1);
+        self.counters.add(&self.counters.lists, 1);
         self.inner.list(prefix)
     }
 
     fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
-        add(&self.counters.lists, 1);
+        self.counters.add(&self.counters.lists, 1);
         self.inner.list_names(prefix)
     }
 
     fn delete(&self, name: &str) -> Result<()> {
-        add(&self.counters.deletes, 1);
+        self.counters.add(&self.counters.deletes, 1);
         self.inner.delete(name)
     }
 
@@ -192,7 +219,7 @@ impl Store for CountedStore {
     }
 
     fn sweep_unfinished(&self, before_ns: u64, dry_run: bool) -> Result<u64> {
-        add(&self.counters.lists, 1);
+        self.counters.add(&self.counters.lists, 1);
         self.inner.sweep_unfinished(before_ns, dry_run)
     }
 }
@@ -209,10 +236,25 @@ struct Counters {
     syncs: AtomicU64,
     lists: AtomicU64,
     deletes: AtomicU64,
+    rounds: AtomicU64,
 }
 
-fn add(counter: &AtomicU64, amount: u64) {
-    counter.fetch_add(amount, Ordering::Relaxed);
+impl Counters {
+    /// Counts requests under way together, each in `counter`.
+    fn add(&self, counter: &AtomicU64, requests: u64) {
+        counter.fetch_add(requests, Ordering::Relaxed);
+        if requests > 0 {
+            self.count_round();
+        }
+    }
+
+    fn count_round(&self) {
+        self.rounds.fetch_max(concurrent::count_round(), Ordering::Relaxed);
+    }
+}
+
+fn add_bytes(counter: &AtomicU64, bytes: u64) {
+    counter.fetch_add(bytes, Ordering::Relaxed);
 }
 
 struct CountedWriter {
@@ -222,12 +264,12 @@ struct CountedWriter {
 
 impl ObjectWriter for CountedWriter {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        add(&self.counters.written_bytes, bytes.len() as u64);
+        add_bytes(&self.counters.written_bytes, bytes.len() as u64);
         self.inner.write(bytes)
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        add(&self.counters.writes, 1);
+        self.counters.add(&self.counters.writes, 1);
         self.inner.finish()
     }
 }
@@ -239,13 +281,14 @@ struct CountedLog {
 
 impl AppendLog for CountedLog {
     fn append(&self, bytes: &[u8]) -> Result<u64> {
-        add(&self.counters.appends, 1);
-        add(&self.counters.log_bytes, bytes.len() as u64);
+        // No round: a far store's log gathers them in memory.
+        self.counters.appends.fetch_add(1, Ordering::Relaxed);
+        add_bytes(&self.counters.log_bytes, bytes.len() as u64);
         self.inner.append(bytes)
     }
 
     fn sync(&self) -> Result<()> {
-        add(&self.counters.syncs, 1);
+        self.counters.add(&self.counters.syncs, 1);
         self.inner.sync()
     }
 
@@ -280,8 +323,15 @@ mod tests {
         store.list("").expect("list");
         store.delete("a").expect("delete");
         let counts = store.counts() - before;
-        let expected =
-            Counts { reads: 3, read_bytes: 9, sizes: 1, lists: 1, deletes: 1, ..Counts::default() };
+        let expected = Counts {
+            reads: 3,
+            read_bytes: 9,
+            sizes: 1,
+            lists: 1,
+            deletes: 1,
+            rounds: 6,
+            ..Counts::default()
+        };
         assert_eq!(counts, expected);
     }
 }

@@ -5,6 +5,7 @@
 //! Concurrency: every method may be called from several threads at once.
 
 mod coalesce;
+pub mod concurrent;
 #[doc(hidden)]
 pub mod conformance;
 mod counted;
@@ -120,6 +121,24 @@ pub trait Store: Send + Sync + Debug {
     /// As [`Store::append_log`].
     fn log_in_place(&self, _name: &str) -> Result<Option<LogInPlace>> {
         Ok(None)
+    }
+
+    /// As [`Store::get_range`], but only up to the end of the object or log if that comes before the
+    /// end of `range`; nothing if it comes before its start. What was appended to a log after this
+    /// process last read it may be missing. One read request; where the store cannot say so by itself,
+    /// one more for the size.
+    ///
+    /// # Errors
+    /// As [`Store::get_range`], without `Corrupt`.
+    fn get_range_within(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        let end = range.end.min(self.size(name)?);
+        if range.start >= end { Ok(Bytes::new()) } else { self.get_range(name, range.start..end) }
+    }
+
+    /// How many requests that do not depend on each other are worth having under way at once
+    /// ([`concurrent`]): 1 unless each waits for a round trip to a server.
+    fn requests_at_once(&self) -> usize {
+        1
     }
 
     /// How many append logs one writer should have open at a time, so that there are descriptors for

@@ -43,7 +43,18 @@ const OF_THE_FILE_SYSTEM: &[&str] = &["lost+found", UNFINISHED];
 /// # Ok::<(), esker_base::Error>(())
 /// ```
 pub fn open(url: &str) -> Result<SharedStore> {
-    let store: SharedStore = match Location::parse(url)? {
+    let store = connect(url)?;
+    Identity::read(&*store)?;
+    Ok(store)
+}
+
+/// What there is at `url`, which may be no store: [`Identity::read`] says that. No request; a directory
+/// is opened.
+///
+/// # Errors
+/// As [`open`], of what shows without a request.
+pub fn connect(url: &str) -> Result<SharedStore> {
+    Ok(match Location::parse(url)? {
         Location::Directory(path) => {
             Arc::new(PosixStore::new(&path).map_err(|error| match error.kind() {
                 Kind::NotFound => {
@@ -55,9 +66,7 @@ pub fn open(url: &str) -> Result<SharedStore> {
         }
         Location::Memory(name) => memory(&name),
         Location::S3 { bucket, prefix } => s3(&bucket, &prefix)?,
-    };
-    Identity::read(&*store)?;
-    Ok(store)
+    })
 }
 
 /// Makes a store at `url` and opens it. A directory that is not there is made. Survives power loss

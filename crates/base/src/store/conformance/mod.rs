@@ -32,6 +32,7 @@ pub fn all(store: &SharedStore) {
         ("objects/sweep", objects::sweep_spares_what_is_finished),
         ("ranges/one", ranges::one_range),
         ("ranges/short", ranges::beyond_the_end_is_corrupt),
+        ("ranges/within", ranges::a_range_may_end_with_the_object),
         ("ranges/many", ranges::many_ranges_keep_their_order),
         ("names/unicode", names::unicode_names),
         ("names/bad", names::bad_names_are_invalid),

@@ -29,6 +29,24 @@ pub(super) fn beyond_the_end_is_corrupt(place: &Place) {
     assert_eq!(place.store.get_range(&name, 10..10).expect("nothing at the end"), "");
 }
 
+pub(super) fn a_range_may_end_with_the_object(place: &Place) {
+    place.put("a", b"0123456789");
+    let log = place.store.append_log(&place.name("log")).expect("a log");
+    for piece in ["0123", "456789"] {
+        log.append(piece.as_bytes()).expect("append");
+        log.sync().expect("sync");
+    }
+    for name in [place.name("a"), place.name("log")] {
+        for (start, end, expected) in
+            [(0, 10, "0123456789"), (2, 6, "2345"), (5, 20, "56789"), (10, 12, ""), (11, 12, "")]
+        {
+            let found = place.store.get_range_within(&name, start..end).expect("a range");
+            assert_eq!(found, expected, "{name} {start}..{end}");
+        }
+    }
+    assert_kind(place.store.get_range_within(&place.name("absent"), 0..1), Kind::NotFound);
+}
+
 pub(super) fn many_ranges_keep_their_order(place: &Place) {
     let size = 3 << 20;
     let bytes = noise(11, size);

@@ -166,7 +166,8 @@ impl Connection {
         self.wait(async move { connection.put_conditionally(&name, bytes).await })
     }
 
-    async fn put_conditionally(&self, name: &str, bytes: Bytes) -> Result<()> {
+    /// As [`Connection::put`], on the store's runtime.
+    pub(super) async fn put_conditionally(&self, name: &str, bytes: Bytes) -> Result<()> {
         let path = self.path(name)?;
         let mark = Mark::new();
         let bytes_count = bytes.len() as u64;

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::join;
 use object_store::{Error as S3Error, ObjectStoreExt};
 use parking_lot::Mutex;
 
@@ -47,15 +48,25 @@ impl S3Log {
         let (inner, owned) = (Arc::clone(&connection), name.to_owned());
         connection.wait(async move {
             let path = inner.path(&owned)?;
-            match inner.attempts().request(0, || inner.client().head(&path)).await {
-                Ok(_) => Err(taken(&owned)),
-                Err(S3Error::NotFound { .. }) => Ok(()),
-                Err(error) => Err(inner.failed("open", &owned, error)),
+            let first = pieces::name(&owned, 0);
+            let object = inner.attempts().request(0, || inner.client().head(&path));
+            let (object, put) = join(object, inner.put_conditionally(&first, Bytes::new())).await;
+            let error = match (object, &put) {
+                (Err(S3Error::NotFound { .. }), _) => {
+                    return put.map_err(|error| match error.kind() {
+                        Kind::Exists => taken(&owned),
+                        _ => error,
+                    });
+                }
+                (Ok(_), _) => taken(&owned),
+                (Err(error), _) => inner.failed("open", &owned, error),
+            };
+            if put.is_ok() {
+                // Of a name that may be an object's nothing stays, as far as that is possible.
+                drop(inner.delete(&owned, &[inner.path(&first)?]).await);
             }
+            Err(error)
         })?;
-        connection
-            .put(&pieces::name(name, 0), Bytes::new())
-            .map_err(|error| if error.kind() == Kind::Exists { taken(name) } else { error })?;
         Ok(Self {
             connection,
             name: name.into(),

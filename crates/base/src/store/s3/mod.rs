@@ -31,6 +31,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::try_join;
 use object_store::{ListResult, ObjectMeta};
 
 use self::connection::Connection;
@@ -39,6 +40,9 @@ use self::read::Reader;
 use self::upload::{PART_BYTES, S3Writer};
 use super::{AppendLog, ObjectInfo, ObjectWriter, Store, coalesce, name};
 use crate::Result;
+
+/// Requests under way at once: what servers take of one client without slowing it down.
+const REQUESTS_MAX: usize = 64;
 
 /// A store in a bucket.
 #[derive(Debug)]
@@ -131,7 +135,20 @@ impl Store for S3Store {
         })
     }
 
-    /// Two requests: whether an object has the name, and the empty first piece that decides races.
+    /// A log is taken for one at once, since its pieces must be listed in any case.
+    fn get_range_within(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.connection.check(name)?;
+        coalesce::check_range(name, &range)?;
+        let (reader, name) = (Arc::clone(&self.reader), name.to_owned());
+        self.connection.wait(async move { reader.range_within(&name, range).await })
+    }
+
+    fn requests_at_once(&self) -> usize {
+        REQUESTS_MAX
+    }
+
+    /// Two requests side by side: whether an object has the name, and the empty first piece that
+    /// decides races.
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         self.connection.check(name)?;
         Ok(Box::new(S3Log::create(Arc::clone(&self.connection), name)?))
@@ -192,14 +209,15 @@ impl Store for S3Store {
         Ok(names)
     }
 
-    /// Two requests for an object; for a log, one more for a thousand pieces.
+    /// Two requests side by side for an object; for a log, then two more for a thousand pieces.
     fn delete(&self, name: &str) -> Result<()> {
         self.connection.check(name)?;
         let (reader, connection) = (Arc::clone(&self.reader), Arc::clone(&self.connection));
         let name = name.to_owned();
         self.connection.wait(async move {
-            connection.delete(&name, &[connection.path(&name)?]).await?;
-            let pieces = reader.list_pieces(&name).await?;
+            let object = [connection.path(&name)?];
+            let deleted = connection.delete(&name, &object);
+            let ((), pieces) = try_join(deleted, reader.list_pieces(&name)).await?;
             reader.forget(&name);
             // The first piece last: while it is there the name is taken.
             let paths: Vec<_> = pieces.into_iter().map(|piece| piece.location).collect();

@@ -115,6 +115,48 @@ impl Reader {
         self.ranges_of_log(name, &log, &ranges).await
     }
 
+    /// The bytes of `range` up to the end of the object or log, as far as that is known.
+    pub(super) async fn range_within(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        let known = self.logs.get(name).filter(|log| range.start < log.bytes());
+        let is_known = known.is_some();
+        let log = match known {
+            Some(log) => Ok(log),
+            None => self.log(name).await,
+        };
+        let log = match log {
+            Ok(log) => log,
+            Err(error) if error.kind() == Kind::NotFound => {
+                let end = range.end.min(self.size_of_object(name).await?);
+                let path = self.connection.path(name)?;
+                let is_empty = range.start >= end;
+                return match is_empty {
+                    true => Ok(Bytes::new()),
+                    false => self.range_of_object(name, path, range.start..end).await,
+                };
+            }
+            Err(error) => return Err(error),
+        };
+        self.logs.insert(name.into(), Arc::clone(&log));
+        let end = range.end.min(log.bytes());
+        if range.start >= end {
+            return Ok(Bytes::new());
+        }
+        match self.range_of_log(name, &log, range.start..end).await {
+            // It may have been deleted, and written again, by somebody else.
+            Err(_) if is_known => {
+                self.forget(name);
+                Box::pin(self.range_within(name, range)).await
+            }
+            read => read,
+        }
+    }
+
+    /// The size of an object.
+    async fn size_of_object(&self, name: &str) -> Result<u64> {
+        let meta = self.head(&self.connection.path(name)?).await;
+        meta.map(|meta| meta.size).map_err(|error| self.connection.failed("get", name, error))
+    }
+
     /// The pieces of a log, in order; none if there is no such log.
     pub(super) async fn list_pieces(&self, name: &str) -> Result<Vec<ObjectMeta>> {
         let mut pieces = Vec::new();
@@ -169,8 +211,7 @@ impl Reader {
             return self.request(name, path, range).await;
         }
         // Before anything is sized by a range, the object must be that large.
-        let meta = self.head(&path).await;
-        let bytes = meta.map_err(|error| self.connection.failed("get", name, error))?.size;
+        let bytes = self.size_of_object(name).await?;
         if range.end > bytes {
             return Err(coalesce::too_short(name, &range, bytes));
         }
