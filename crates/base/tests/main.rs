@@ -7,5 +7,7 @@ mod s3;
 #[cfg(feature = "s3")]
 mod s3_faults;
 #[cfg(feature = "s3")]
+mod s3_keys;
+#[cfg(feature = "s3")]
 mod s3_server;
 mod stores;

@@ -2,6 +2,7 @@
 
 use object_store::Error as S3Error;
 
+use super::credential_process::NO_KEYS;
 use crate::{Error, Kind};
 
 /// Servers answer with pages of text; so many characters of it say what it is.
@@ -32,6 +33,9 @@ pub(super) fn failed(action: &str, place: &str, bucket: &str, error: S3Error) ->
         S3Error::InvalidPath { .. } => (Kind::Invalid, "no such key can be".to_owned()),
         error if is_refusal(error) => {
             (Kind::Conflict, "somebody else wrote at the same time: look again".to_owned())
+        }
+        _ if cause.contains(NO_KEYS) => {
+            (Kind::Denied, "what the profile takes its keys from gives none: run it by hand".into())
         }
         _ if lacks_keys(&cause) => (
             Kind::Denied,
@@ -100,7 +104,11 @@ pub(super) fn is_transient(error: &S3Error) -> bool {
         Some(408 | 429) => true,
         Some(400..500) => cause.contains("<Code>RequestTimeout</Code>"),
         Some(300..400) => false,
-        _ => !lacks_keys(&cause) && !cause.contains("(code: AccessDenied)"),
+        _ => {
+            !lacks_keys(&cause)
+                && !cause.contains(NO_KEYS)
+                && !cause.contains("(code: AccessDenied)")
+        }
     }
 }
 

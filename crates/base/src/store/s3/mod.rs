@@ -18,6 +18,7 @@
 
 mod attempts;
 mod connection;
+mod credential_process;
 mod failure;
 mod log;
 mod pieces;
@@ -55,7 +56,8 @@ impl S3Store {
     /// The store below `prefix` (empty: all) of `bucket`, reached as the standard AWS environment
     /// variables say: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`,
     /// `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the files that it chooses from, web
-    /// identities, roles of containers and instances. Makes no request.
+    /// identities, roles of containers and instances, and what a profile's `credential_process` or the
+    /// AWS command line itself prints. Makes no request.
     ///
     /// A request is given up after `AWS_TIMEOUT` (30 s), with all that `AWS_MAX_ATTEMPTS` allows of
     /// sending it again; large ones have the time on top that their bytes take at 1 MiB/s.

@@ -12,23 +12,24 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::credential_process::split_words;
 use crate::{Error, Kind, Result};
 
 /// Larger files are none of these.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Ways to get keys that only the AWS command line has.
-const UNSUPPORTED: &[&str] =
-    &["credential_process", "sso_session", "sso_start_url", "source_profile", "credential_source"];
+/// Ways to get keys that only the AWS command line has, which is asked for them then.
+const BY_COMMAND_LINE: &[&str] =
+    &["sso_session", "sso_start_url", "source_profile", "credential_source", "login_session"];
 
 type Settings = BTreeMap<String, String>;
 
 /// Adds to `variables` what the profile says that they choose, as the variables that mean the same.
+/// Returns the command that prints the keys, its name and arguments, if that is where they are from.
 ///
 /// # Errors
-/// `Invalid` if there is no such profile, or if its keys come from what Esker does not have; what
-/// reading the files gives.
-pub(super) fn complete(variables: &mut BTreeMap<String, String>) -> Result<()> {
+/// `Invalid` if there is no such profile or its command makes no sense; what reading the files gives.
+pub(super) fn complete(variables: &mut BTreeMap<String, String>) -> Result<Option<Vec<String>>> {
     let chosen = variables.get("AWS_PROFILE").or_else(|| variables.get("AWS_DEFAULT_PROFILE"));
     let name = chosen.map_or("default", String::as_str).to_owned();
     let home = variables.get("HOME").map(PathBuf::from);
@@ -54,8 +55,12 @@ pub(super) fn complete(variables: &mut BTreeMap<String, String>) -> Result<()> {
     adopt(&profile, &name, variables)
 }
 
-/// Adds what `profile` says and the environment does not.
-fn adopt(profile: &Settings, name: &str, variables: &mut BTreeMap<String, String>) -> Result<()> {
+/// Adds what `profile` says and the environment does not; returns the command that prints its keys.
+fn adopt(
+    profile: &Settings,
+    name: &str,
+    variables: &mut BTreeMap<String, String>,
+) -> Result<Option<Vec<String>>> {
     let add = |variables: &mut BTreeMap<String, String>, settings: &[(&str, &str)]| {
         for (setting, variable) in settings {
             if let Some(value) = profile.get(*setting) {
@@ -74,7 +79,7 @@ fn adopt(profile: &Settings, name: &str, variables: &mut BTreeMap<String, String
         .iter()
         .any(|name| variables.contains_key(*name))
     {
-        return Ok(());
+        return Ok(None);
     }
     add(
         variables,
@@ -92,16 +97,18 @@ fn adopt(profile: &Settings, name: &str, variables: &mut BTreeMap<String, String
     let has_keys = ["aws_access_key_id", "web_identity_token_file"]
         .iter()
         .any(|key| profile.contains_key(*key));
-    match UNSUPPORTED.iter().find(|key| profile.contains_key(**key)) {
-        Some(key) if !has_keys => {
-            let what = format!(
-                "profile {name:?} gets its keys by {key}, which Esker cannot: run `eval \"$(aws \
-                 configure export-credentials --profile {name} --format env)\"` before"
-            );
-            Err(Error::new(Kind::Invalid, what))
-        }
-        _ => Ok(()),
+    if has_keys {
+        return Ok(None);
     }
+    if let Some(command) = profile.get("credential_process") {
+        let words = split_words(command).filter(|words| !words.is_empty());
+        let what = format!("credential_process of profile {name:?}: a quote in it has no end");
+        return words.map(Some).ok_or_else(|| Error::new(Kind::Invalid, what));
+    }
+    let by_command_line = BY_COMMAND_LINE.iter().any(|key| profile.contains_key(*key));
+    let export =
+        ["aws", "configure", "export-credentials", "--format", "process", "--profile", name];
+    Ok(by_command_line.then(|| export.map(str::to_owned).to_vec()))
 }
 
 /// The text of the file at `path`; empty if there is none.
@@ -161,6 +168,10 @@ region=eu-north-1 ; said so
 endpoint_url = http://127.0.0.1:9000
 [profile login]
 sso_session = company
+[profile printed]
+credential_process = keys --for \"a b\"
+[profile unended]
+credential_process = keys 'a
 [profile role]
 role_arn = arn:aws:iam::1:role/a
 web_identity_token_file = /token
@@ -176,6 +187,16 @@ aws_session_token = token
 ";
 
     fn completed(given: &[(&str, &str)]) -> Result<BTreeMap<String, String>> {
+        completed_with_command(given).map(|(variables, _)| variables)
+    }
+
+    fn command_of(given: &[(&str, &str)]) -> Result<Option<Vec<String>>> {
+        completed_with_command(given).map(|(_, command)| command)
+    }
+
+    type Completed = (BTreeMap<String, String>, Option<Vec<String>>);
+
+    fn completed_with_command(given: &[(&str, &str)]) -> Result<Completed> {
         let directory = tempfile::tempdir().expect("temporary directory");
         std::fs::create_dir(directory.path().join(".aws")).expect("mkdir");
         std::fs::write(directory.path().join(".aws/config"), CONFIG).expect("write");
@@ -183,9 +204,9 @@ aws_session_token = token
         let home = directory.path().to_str().expect("UTF-8").to_owned();
         let mut variables = BTreeMap::from([("HOME".to_owned(), home)]);
         variables.extend(given.iter().map(|(name, value)| ((*name).into(), (*value).into())));
-        complete(&mut variables)?;
+        let command = complete(&mut variables)?;
         variables.remove("HOME");
-        Ok(variables)
+        Ok((variables, command))
     }
 
     fn of(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -223,10 +244,23 @@ aws_session_token = token
 
     #[test]
     fn a_profile_that_cannot_be_used_is_refused() {
-        for (profile, word) in [("absent", "~/.aws/config"), ("login", "export-credentials")] {
+        for (profile, word) in [("absent", "~/.aws/config"), ("unended", "credential_process")] {
             let error = completed(&[("AWS_PROFILE", profile)]).expect_err(profile);
             assert_eq!(error.kind(), Kind::Invalid, "{error}");
             assert!(error.to_string().contains(word), "{error}");
         }
+    }
+
+    /// Symptom: profiles that sign on, take a role from another profile or name a program were refused.
+    /// Cause: only keys, web identities and roles of machines were known. Fix: a program prints keys.
+    #[test]
+    fn keys_come_from_a_program_or_from_the_command_line() {
+        let command = |profile: &str| command_of(&[("AWS_PROFILE", profile)]).expect("a profile");
+        assert_eq!(command("other"), None);
+        assert_eq!(command("printed").expect("a command"), ["keys", "--for", "a b"]);
+        let exported = command("login").expect("a command").join(" ");
+        assert_eq!(exported, "aws configure export-credentials --format process --profile login");
+        let given = [("AWS_PROFILE", "login"), ("AWS_ACCESS_KEY_ID", "a")];
+        assert_eq!(command_of(&given).expect("a profile"), None, "the environment goes first");
     }
 }

@@ -9,6 +9,7 @@ use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::{ClientOptions, Error as S3Error, HeaderMap, HeaderValue, RetryConfig};
 
 use super::attempts::{ATTEMPTS_MAX, Attempts, TIMEOUT};
+use super::credential_process::ProcessCredentials;
 use super::profile;
 use crate::{Error, Kind, Result};
 
@@ -38,13 +39,21 @@ impl Settings {
             .into_iter()
             .filter(|(key, _)| key == "HOME" || key.starts_with("AWS_"))
             .collect();
-        profile::complete(&mut variables)?;
+        let given = variables.clone();
+        let program = profile::complete(&mut variables)?;
+        if let Some(endpoint) = variables.remove("AWS_EC2_METADATA_SERVICE_ENDPOINT") {
+            // What the AWS command line calls it.
+            variables.entry("AWS_METADATA_ENDPOINT".into()).or_insert(endpoint);
+        }
         let attempts = attempts_of(&mut variables)?;
         let mut options = ClientOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
             .with_timeout_disabled()
             .with_allow_http(allows_http(&variables)?);
         let mut builder = AmazonS3Builder::new().with_bucket_name(bucket);
+        if let Some(words) = program {
+            builder = builder.with_credentials(Arc::new(ProcessCredentials::new(words, given)));
+        }
         variables.remove("AWS_ALLOW_HTTP");
         for (key, value) in variables {
             match key.to_ascii_lowercase().parse() {

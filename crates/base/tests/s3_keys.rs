@@ -1,0 +1,171 @@
+//! Where the keys of an S3 store come from: programs and servers of this machine that hand out those of
+//! a real server; and what becomes of requests when they hang.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+
+use esker_base::clock::{Clock, SystemClock};
+use esker_base::store::{S3Store, Store};
+use esker_base::{Error, Kind};
+
+use super::s3_server::S3Server;
+
+/// How long requests may take where a server hangs, and how long that may take in all.
+const TIMEOUT: &str = "600ms";
+const GIVEN_UP_NS: u64 = 20_000_000_000;
+
+type Variables = BTreeMap<String, String>;
+
+/// The server's address and region without keys, and the keys.
+fn split(server: &S3Server) -> (Variables, String, String) {
+    let mut variables: Variables = server.variables(server.address()).into_iter().collect();
+    let mut take = |name: &str| variables.remove(name).expect("a server has keys");
+    let keys = (take("AWS_ACCESS_KEY_ID"), take("AWS_SECRET_ACCESS_KEY"));
+    (variables, keys.0, keys.1)
+}
+
+fn store(variables: Variables, more: &[(&str, &str)]) -> S3Store {
+    let more = more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    S3Store::with_variables("bucket", "", variables.into_iter().chain(more)).expect("a store")
+}
+
+/// A server of this machine that answers requests for paths that end as given, of which the first that
+/// fits counts; returns its address.
+fn serve(answers: Vec<(&'static str, String)>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let mut lines = BufReader::new(client.try_clone().expect("a handle")).lines();
+            let lines: Vec<String> =
+                lines.by_ref().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+            let path = lines.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
+            let found = answers.iter().find(|(end, _)| path.ends_with(end));
+            let (status, body) = found.map_or(("404 Not Found", ""), |(_, body)| ("200 OK", body));
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n");
+            // Who has gone needs no answer.
+            drop(write!(client, "{head}connection: close\r\n\r\n{body}"));
+        }
+    });
+    address
+}
+
+/// A server of this machine that takes connections and never answers.
+fn hang() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    (listener, address)
+}
+
+fn temporary_keys(access: &str, secret: &str) -> String {
+    format!(
+        r#"{{"Code":"Success","AccessKeyId":"{access}","SecretAccessKey":"{secret}","Token":"",
+            "RoleArn":"a","Expiration":"2999-01-01T00:00:00Z"}}"#
+    )
+}
+
+#[test]
+fn a_role_of_the_instance_has_keys() {
+    let Some(server) = S3Server::start() else { return };
+    let (variables, access, secret) = split(&server);
+    let metadata = serve(vec![
+        ("/latest/api/token", "a token".into()),
+        ("/iam/security-credentials/", "a-role".into()),
+        ("/iam/security-credentials/a-role", temporary_keys(&access, &secret)),
+    ]);
+    // As the AWS command line calls it.
+    let endpoint = format!("http://{metadata}");
+    let store = store(variables, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &endpoint)]);
+    asserts_denied_only_for_its_token(store.put_if_absent("a", b"x"));
+}
+
+#[test]
+fn a_role_of_the_container_has_keys() {
+    let Some(server) = S3Server::start() else { return };
+    let (variables, access, secret) = split(&server);
+    let address = serve(vec![("/role", temporary_keys(&access, &secret))]);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let token = directory.path().join("token");
+    std::fs::write(&token, "a token").expect("write");
+    let store = store(
+        variables,
+        &[
+            ("AWS_CONTAINER_CREDENTIALS_FULL_URI", &format!("http://{address}/role")),
+            ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token.to_str().expect("UTF-8")),
+        ],
+    );
+    asserts_denied_only_for_its_token(store.put_if_absent("a", b"x"));
+}
+
+/// Keys of roles come with a session token, which the server of these tests may not take for its own.
+fn asserts_denied_only_for_its_token(put: Result<(), Error>) {
+    if let Err(error) = put {
+        assert_eq!(error.kind(), Kind::Denied, "{error}");
+        assert!(error.to_string().to_lowercase().contains("token"), "{error}");
+    }
+}
+
+/// What `profile`, of a configuration file with `text`, puts.
+fn put_by_profile(server: &S3Server, text: &str) -> Result<(), Error> {
+    let (variables, ..) = split(server);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let config = directory.path().join("config");
+    std::fs::write(&config, format!("[profile lab]\n{text}\n")).expect("write");
+    let config = config.to_str().expect("UTF-8");
+    let absent = directory.path().join("absent");
+    let more = [
+        ("AWS_PROFILE", "lab"),
+        ("AWS_CONFIG_FILE", config),
+        ("AWS_SHARED_CREDENTIALS_FILE", absent.to_str().expect("UTF-8")),
+    ];
+    store(variables, &more).put_if_absent("a", b"x")
+}
+
+#[test]
+fn a_program_has_keys() {
+    let Some(server) = S3Server::start() else { return };
+    let (_, access, secret) = split(&server);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let answer = directory.path().join("the answer");
+    let text = format!(r#"{{"Version":1,"AccessKeyId":"{access}","SecretAccessKey":"{secret}"}}"#);
+    std::fs::write(&answer, text).expect("write");
+    let process = format!("credential_process = cat \"{}\"", answer.display());
+    put_by_profile(&server, &process).expect("put");
+    let error = put_by_profile(&server, "credential_process = false").expect_err("no keys");
+    assert_eq!(error.kind(), Kind::Denied, "{error}");
+    assert!(error.to_string().contains("no keys from `false`"), "{error}");
+}
+
+/// Who takes a connection and never answers is given up in the time for a request, also where that only
+/// waits for keys: of a web identity, of an instance, of a program.
+#[test]
+fn who_hands_out_no_keys_is_given_up() {
+    let Some(server) = S3Server::start() else { return };
+    let (variables, ..) = split(&server);
+    let (_listener, address) = hang();
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (token, config) = (directory.path().join("token"), directory.path().join("config"));
+    std::fs::write(&token, "a token").expect("write");
+    std::fs::write(&config, "[profile lab]\ncredential_process = sleep 5\n").expect("write");
+    let (plain, secure) = (format!("http://{address}"), format!("https://{address}"));
+    let token = token.to_str().expect("UTF-8");
+    for more in [
+        &[
+            ("AWS_WEB_IDENTITY_TOKEN_FILE", token),
+            ("AWS_ROLE_ARN", "arn:aws:iam::1:role/a"),
+            ("AWS_ENDPOINT_URL_STS", &secure),
+        ][..],
+        &[("AWS_METADATA_ENDPOINT", &plain)],
+        &[("AWS_PROFILE", "lab"), ("AWS_CONFIG_FILE", config.to_str().expect("UTF-8"))],
+        &[("AWS_ENDPOINT_URL", &plain), ("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")],
+    ] {
+        let timeout = [("AWS_TIMEOUT", TIMEOUT)];
+        let start_ns = SystemClock.monotonic_ns();
+        let store = store(variables.clone(), &[more, &timeout].concat());
+        let error = store.put_if_absent("a", b"x").expect_err("nobody answers");
+        assert!(SystemClock.monotonic_ns() - start_ns < GIVEN_UP_NS, "{more:?}: {error}");
+        assert_ne!(error.kind(), Kind::NotFound, "{more:?}: {error}");
+    }
+}
