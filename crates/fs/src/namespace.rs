@@ -9,6 +9,7 @@ use esker_table::schema::{Key, RowBuffer};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
+use crate::data::ReadAhead;
 use crate::dir::{Dir, DirNode, Touched};
 use crate::file::OpenFiles;
 use crate::identity::{EXECUTE, Identity, READ};
@@ -32,6 +33,7 @@ pub struct Namespace {
     touched: Arc<Touched>,
     files: OpenFiles,
     links: Dir,
+    read_ahead: ReadAhead,
 }
 
 /// Whether a path's last component is followed if it is a symbolic link.
@@ -68,7 +70,12 @@ impl Namespace {
         let mut inode = Inode::new(Entry::Is(FileKind::Directory), 0o700, 0);
         inode.id = DirId::LINKS.0;
         let links = DirNode::new(&inode, None, false, &touched);
-        Ok(Self { layers, identity, root, nodes, touched, files, links })
+        let read_ahead = ReadAhead::default();
+        Ok(Self { layers, identity, root, nodes, touched, files, links, read_ahead })
+    }
+
+    pub(crate) fn read_ahead(&self) -> &ReadAhead {
+        &self.read_ahead
     }
 
     /// The change sets.

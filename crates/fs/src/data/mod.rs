@@ -7,6 +7,7 @@
 mod file_log;
 mod garbage;
 mod read;
+mod read_ahead;
 mod write;
 
 pub(crate) use file_log::FileLog;
@@ -14,7 +15,9 @@ pub(crate) use garbage::{
     GARBAGE_BYTES_HARD, GARBAGE_BYTES_SOFT, GarbageEstimate, MOVED_BYTES_MAX,
 };
 pub(crate) use read::PIECE_BYTES;
-pub use read::{read, read_all, read_mapped};
+pub use read::{read_all, read_mapped};
+pub(crate) use read::{read_all_with, read_with};
+pub(crate) use read_ahead::ReadAhead;
 pub use write::{DataLogs, LARGE_FILE_BYTES, LOG_BYTES};
 
 use esker_table::manifest::SetId;

@@ -13,8 +13,16 @@ use crate::inode::{Extent, Inode};
 /// Whole files are read in requests of this size.
 pub(crate) const PIECE_BYTES: u64 = 4 << 20;
 
-/// Up to `bytes_max` bytes of `inode` from `offset` on. At most one store request.
-pub fn read(store: &dyn Store, inode: &Inode, offset: u64, bytes_max: usize) -> Result<Bytes> {
+/// Reads a range of the log of an extent.
+pub(crate) type Fetch<'a> = &'a dyn Fn(&Extent, Range<u64>) -> Result<Bytes>;
+
+/// Up to `bytes_max` bytes of `inode` from `offset` on. At most one call of `fetch`.
+pub(crate) fn read_with(
+    fetch: Fetch<'_>,
+    inode: &Inode,
+    offset: u64,
+    bytes_max: usize,
+) -> Result<Bytes> {
     let end = inode.size.min(offset.saturating_add(bytes_max as u64));
     if offset >= end {
         return Ok(Bytes::new());
@@ -24,7 +32,7 @@ pub fn read(store: &dyn Store, inode: &Inode, offset: u64, bytes_max: usize) -> 
         Some(extent) if offset < extent.length => {
             let start = extent.offset + offset;
             let stop = extent.offset + end.min(extent.length);
-            store.get_range(&log_name(extent.set, extent.log), start..stop)?
+            fetch(extent, start..stop)?
         }
         Some(_) => Bytes::new(),
         None => {
@@ -83,13 +91,23 @@ pub fn read_all(
     inode: &Inode,
     take: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
+    let fetch = |extent: &Extent, range| store.get_range(&log_name(extent.set, extent.log), range);
+    read_all_with(&fetch, inode, take)
+}
+
+/// As [`read_all`], by calls of `fetch`.
+pub(crate) fn read_all_with(
+    fetch: Fetch<'_>,
+    inode: &Inode,
+    take: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
     let (mut offset, mut checksum) = (0, 0);
     let stored = inode.extent.map_or(0, |extent| extent.length);
     while offset < inode.size {
         // Pieces end where the stored bytes do, so that the checksum covers only those.
         let stop = if offset < stored { stored } else { inode.size };
         let count = (stop - offset).min(PIECE_BYTES);
-        let bytes = read(store, inode, offset, count as usize)?;
+        let bytes = read_with(fetch, inode, offset, count as usize)?;
         if offset < stored {
             checksum = crc32c::crc32c_append(checksum, &bytes);
         }
@@ -97,18 +115,18 @@ pub fn read_all(
         take(&bytes)?;
     }
     match &inode.extent {
-        Some(extent) if extent.is_checked() => check_rest(store, extent, checksum),
+        Some(extent) if extent.is_checked() => check_rest(fetch, extent, checksum),
         _ => Ok(()),
     }
 }
 
 /// Fails unless what was written as `extent` has its checksum, given that of what is left of it.
-fn check_rest(store: &dyn Store, extent: &Extent, mut checksum: u32) -> Result<()> {
+fn check_rest(fetch: Fetch<'_>, extent: &Extent, mut checksum: u32) -> Result<()> {
     let name = log_name(extent.set, extent.log);
     let (mut at, end) = (extent.offset + extent.length, extent.offset + extent.written);
     while at < end {
         let stop = end.min(at + PIECE_BYTES);
-        checksum = crc32c::crc32c_append(checksum, &store.get_range(&name, at..stop)?);
+        checksum = crc32c::crc32c_append(checksum, &fetch(extent, at..stop)?);
         at = stop;
     }
     if checksum == extent.checksum {

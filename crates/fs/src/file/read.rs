@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use esker_base::{Bytes, Error, Kind, Result};
 use esker_table::manifest::SetId;
+use esker_table::tree::Tree;
 
 use super::direct_file::DirectFile;
 use super::{OpenFile, State};
-use crate::data::{self, PIECE_BYTES, log_name};
+use crate::data::{self, LARGE_FILE_BYTES, PIECE_BYTES, log_name};
 use crate::inode::{Extent, Inode};
 use crate::namespace::Namespace;
 use crate::session::Session;
@@ -214,9 +215,9 @@ impl Namespace {
         offset: u64,
         bytes_max: usize,
     ) -> Result<Bytes> {
-        let store = &*self.layers().source().store;
         if !inode.mapped {
-            return match data::read(store, inode, offset, bytes_max) {
+            let fetch = |extent: &Extent, range| self.fetch(extent, range);
+            return match data::read_with(&fetch, inode, offset, bytes_max) {
                 Err(error) if error.kind() == Kind::NotFound => match self.find_moved(inode)? {
                     Some(moved) => self.read_content(&moved, offset, bytes_max),
                     None => Err(error),
@@ -224,6 +225,7 @@ impl Namespace {
                 read => read,
             };
         }
+        let store = &*self.layers().source().store;
         let end = inode.size.min(offset.saturating_add(bytes_max as u64));
         if offset >= end {
             return Ok(Bytes::new());
@@ -242,6 +244,21 @@ impl Namespace {
                 read => return read,
             }
         }
+    }
+
+    /// The bytes of `range` of the log of `extent`; those of a small file of a base on a far store with
+    /// its neighbours.
+    pub(crate) fn fetch(&self, extent: &Extent, range: Range<u64>) -> Result<Bytes> {
+        let store = &*self.layers().source().store;
+        let writer = self.layers().writer().map(Tree::set);
+        if store.requests_at_once() <= 1
+            || extent.written >= LARGE_FILE_BYTES
+            || writer == Some(extent.set)
+            || range.is_empty()
+        {
+            return store.get_range(&log_name(extent.set, extent.log), range);
+        }
+        self.read_ahead().read(store, (extent.set, extent.log), range)
     }
 
     /// As [`Namespace::read_content`], of a file that may be open.
@@ -307,7 +324,8 @@ impl Namespace {
         take: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut at = 0;
-        let read = data::read_all(&*self.layers().source().store, inode, &mut |bytes| {
+        let fetch = |extent: &Extent, range| self.fetch(extent, range);
+        let read = data::read_all_with(&fetch, inode, &mut |bytes| {
             at += bytes.len() as u64;
             take(bytes)
         });
