@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_base::store::AppendLog;
 
+use super::LOG_BYTES;
+
 /// A log that takes the bytes of one open file. Dropping its last clone closes it.
 #[derive(Clone)]
 pub(crate) struct FileLog(Arc<OpenLog>);
@@ -37,7 +39,7 @@ impl FileLog {
 
     /// True if the next bytes of the file go to another log.
     pub(crate) fn is_ended(&self) -> bool {
-        self.0.is_ended()
+        self.0.is_ended() || self.0.log.bytes() >= LOG_BYTES
     }
 
     pub(super) fn open_log(&self) -> &Arc<OpenLog> {

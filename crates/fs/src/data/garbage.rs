@@ -7,6 +7,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::LOG_BYTES;
+
 /// Garbage beyond as much as is shown, from which on a background thread gives it up.
 pub(crate) const GARBAGE_BYTES_SOFT: u64 = 64 << 20;
 /// Garbage beyond as much as is shown, from which on writers give it up themselves before they write.
@@ -17,6 +19,10 @@ pub(crate) const MOVED_BYTES_MAX: u64 = 64 << 20;
 const STORE_BYTES_OVER: u64 = 256 << 20;
 const _: () = assert!(GARBAGE_BYTES_SOFT < GARBAGE_BYTES_HARD);
 const _: () = assert!(GARBAGE_BYTES_HARD + MOVED_BYTES_MAX < STORE_BYTES_OVER);
+/// A log is given up when less than one part in this many of its bytes is shown.
+pub(crate) const LIVE_SHARE_MIN: u64 = 2;
+// Of the sparsest log, which moves as a whole.
+const _: () = assert!(LOG_BYTES / LIVE_SHARE_MIN <= MOVED_BYTES_MAX);
 
 /// What the data logs of a writer take that no other set shows, and how much of it is garbage.
 #[derive(Debug, Default)]

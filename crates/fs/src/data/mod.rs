@@ -12,7 +12,7 @@ mod write;
 
 pub(crate) use file_log::FileLog;
 pub(crate) use garbage::{
-    GARBAGE_BYTES_HARD, GARBAGE_BYTES_SOFT, GarbageEstimate, MOVED_BYTES_MAX,
+    GARBAGE_BYTES_HARD, GARBAGE_BYTES_SOFT, GarbageEstimate, LIVE_SHARE_MIN, MOVED_BYTES_MAX,
 };
 pub(crate) use read::PIECE_BYTES;
 pub use read::{read_all, read_mapped};

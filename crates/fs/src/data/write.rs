@@ -21,8 +21,9 @@ use super::file_log::OpenLog;
 use super::{FileLog, GarbageEstimate, log_name};
 use crate::inode::Extent;
 
-/// A packed log is closed at about this size.
-pub const LOG_BYTES: u64 = 256 << 20;
+/// A log to which bytes are appended bit by bit is closed at about this size: all that is shown of it
+/// is copied before it is given up.
+pub const LOG_BYTES: u64 = 128 << 20;
 /// Files of at least this size get a log of their own.
 pub const LARGE_FILE_BYTES: u64 = 8 << 20;
 /// Bytes of a large file are appended in pieces of this size.
@@ -251,7 +252,7 @@ impl DataLogs {
 
     /// Keeps `log` of the file `file`, which was closed, for when it is appended to again.
     pub(crate) fn keep_idle(&self, file: u128, log: FileLog) {
-        if log.log().bytes() >= LOG_BYTES || log.is_ended() {
+        if log.is_ended() {
             return;
         }
         let mut state = self.state.lock();

@@ -38,7 +38,8 @@ use hashbrown::HashMap;
 
 use crate::condemn;
 use crate::data::{
-    GARBAGE_BYTES_HARD, GARBAGE_BYTES_SOFT, MOVED_BYTES_MAX, PIECE_BYTES, folder, log_name,
+    GARBAGE_BYTES_HARD, GARBAGE_BYTES_SOFT, LIVE_SHARE_MIN, MOVED_BYTES_MAX, PIECE_BYTES, folder,
+    log_name,
 };
 use crate::dependency;
 use crate::gc::Place;
@@ -47,8 +48,6 @@ use crate::marker::{self, Holder};
 use crate::namespace::Namespace;
 use crate::session::Session;
 
-/// A log is given up when less than one part in this many of its bytes is shown.
-const LIVE_SHARE_MIN: u64 = 2;
 /// Segments that are put while others wait.
 const BATCH_SEGMENTS_MAX: usize = 1024;
 
