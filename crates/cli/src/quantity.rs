@@ -2,7 +2,7 @@
 
 use crate::text::day_of;
 
-const NS_PER_SECOND: u64 = 1_000_000_000;
+const NS_PER_SECOND: i64 = 1_000_000_000;
 const SECONDS_PER_DAY: u64 = 86_400;
 
 /// Reads a number of bytes, as `4096`, `64K`, `512M` or `2GiB`; units are powers of 1024.
@@ -58,23 +58,28 @@ pub fn age_seconds(text: &str) -> Option<u64> {
 }
 
 /// Reads a moment: `2026-01-31`, `2026-01-31T17:30[:00]` (UTC), `@SECONDS` since the Unix epoch, or
-/// an age before `now_ns`, as `7d`. In nanoseconds since the Unix epoch.
-pub fn moment(text: &str, now_ns: u64) -> Result<u64, String> {
+/// an age before `now_ns`, as `7d`. As a timestamp.
+pub fn moment(text: &str, now_ns: i64) -> Result<i64, String> {
     let seconds = match text.strip_prefix('@') {
         Some(seconds) => seconds.parse().ok(),
         None => match age_seconds(text) {
-            Some(age) => return Ok(now_ns.saturating_sub(age.saturating_mul(NS_PER_SECOND))),
+            Some(age) => return Ok(now_ns.saturating_sub(nanoseconds(age))),
             None => date_seconds(text),
         },
     };
-    seconds.and_then(|seconds: u64| seconds.checked_mul(NS_PER_SECOND)).ok_or_else(|| {
+    seconds.and_then(|seconds: i64| seconds.checked_mul(NS_PER_SECOND)).ok_or_else(|| {
         format!("{text:?} is no time; expected as 2026-01-31, 2026-01-31T17:30, @1769880600 or 7d")
     })
 }
 
-fn date_seconds(text: &str) -> Option<u64> {
+/// So many seconds, at most as long as any timestamp.
+fn nanoseconds(seconds: u64) -> i64 {
+    i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(NS_PER_SECOND)
+}
+
+fn date_seconds(text: &str) -> Option<i64> {
     let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
-    let mut date = date.splitn(3, '-').map(|part| part.parse::<u64>().ok());
+    let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
     let day = day_of(date.next()??, date.next()??, date.next()??)?;
     let mut seconds = 0;
     let parts: Vec<&str> = time.trim_end_matches('Z').split(':').collect();
@@ -82,10 +87,10 @@ fn date_seconds(text: &str) -> Option<u64> {
         return None;
     }
     for (part, (limit, unit)) in parts.iter().zip([(24, 3600), (60, 60), (60, 1)]) {
-        let value = part.parse::<u64>().ok().filter(|value| *value < limit)?;
+        let value = part.parse::<i64>().ok().filter(|value| (0..limit).contains(value))?;
         seconds += value * unit;
     }
-    Some(day * SECONDS_PER_DAY + seconds)
+    Some(day * SECONDS_PER_DAY.cast_signed() + seconds)
 }
 
 /// Reads permission bits in octal, as `644` or `0755`.

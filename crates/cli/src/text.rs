@@ -8,6 +8,7 @@
 use std::fmt::Write;
 
 use esker_fs::inode::{FileKind, Inode};
+use esker_fs::timestamp;
 use serde_json::{Map, Value, json};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
@@ -52,45 +53,46 @@ pub fn printable(bytes: &[u8]) -> String {
 
 /// Year, month and day of a day since the Unix epoch.
 /// Source: Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
-fn date_of(days: u64) -> (u64, u64, u64) {
+fn date_of(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
     let year_of_era =
         (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_shifted = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_shifted + 2) / 5 + 1;
     let month = if month_shifted < 10 { month_shifted + 3 } else { month_shifted - 9 };
-    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// The day since the Unix epoch of a date, if there is such a date from 1970 on.
-pub fn day_of(year: u64, month: u64, day: u64) -> Option<u64> {
-    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+/// The day since the Unix epoch of a date, if there is such a date in these centuries.
+pub fn day_of(year: i64, month: i64, day: i64) -> Option<i64> {
+    if !(1600..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    let year_shifted = year - u64::from(month <= 2);
+    let year_shifted = year - i64::from(month <= 2);
     let (era, year_of_era) = (year_shifted / 400, year_shifted % 400);
     let month_shifted = if month > 2 { month - 3 } else { month + 9 };
     let day_of_year = (153 * month_shifted + 2) / 5 + day - 1;
     let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    let days = (era * 146_097 + day_of_era).checked_sub(719_468)?;
+    let days = era * 146_097 + day_of_era - 719_468;
     (date_of(days) == (year, month, day)).then_some(days)
 }
 
 /// A time, in UTC, to the minute.
-pub fn minute(ns: u64) -> String {
-    let seconds = ns / NS_PER_SECOND;
-    let (year, month, day) = date_of(seconds / SECONDS_PER_DAY);
-    let minutes = seconds % SECONDS_PER_DAY / 60;
+pub fn minute(ns: i64) -> String {
+    let (seconds, _) = timestamp::parts(ns);
+    let seconds_of_day = SECONDS_PER_DAY.cast_signed();
+    let (year, month, day) = date_of(seconds.div_euclid(seconds_of_day));
+    let minutes = seconds.rem_euclid(seconds_of_day) / 60;
     format!("{year}-{month:02}-{day:02} {:02}:{:02}", minutes / 60, minutes % 60)
 }
 
 /// A time, in UTC, to the nanosecond.
-pub fn instant(ns: u64) -> String {
-    let seconds = ns / NS_PER_SECOND;
-    format!("{}:{:02}.{:09} UTC", minute(ns), seconds % 60, ns % NS_PER_SECOND)
+pub fn instant(ns: i64) -> String {
+    let (seconds, nanoseconds) = timestamp::parts(ns);
+    format!("{}:{:02}.{nanoseconds:09} UTC", minute(ns), seconds.rem_euclid(60))
 }
 
 /// How long that is, in the unit that fits.
@@ -195,11 +197,13 @@ pub fn entry(path: &[u8], inode: &Inode) -> Map<String, Value> {
         ("gid", u64::from(inode.gid)),
         ("nlink", u64::from(inode.nlink)),
         ("size", inode.size),
-        ("mtime_ns", inode.mtime_ns),
-        ("ctime_ns", inode.ctime_ns),
-        ("atime_ns", inode.atime_ns),
     ] {
         object.insert(key.into(), value.into());
+    }
+    for (key, ns) in
+        [("mtime_ns", inode.mtime_ns), ("ctime_ns", inode.ctime_ns), ("atime_ns", inode.atime_ns)]
+    {
+        object.insert(key.into(), ns.into());
     }
     object.insert("id".into(), format!("{:032x}", inode.id).into());
     match inode.kind() {
@@ -220,13 +224,14 @@ mod tests {
 
     #[test]
     fn dates_round_trip() {
-        for day in (0..60_000).step_by(17) {
+        for day in (-100_000..60_000).step_by(17) {
             let (year, month, of_month) = date_of(day);
             assert_eq!(day_of(year, month, of_month), Some(day));
         }
-        assert_eq!(minute(1_700_000_000 * NS_PER_SECOND), "2023-11-14 22:13");
+        assert_eq!(minute(1_700_000_000_000_000_000), "2023-11-14 22:13");
         assert_eq!(day_of(2023, 2, 29), None);
         assert_eq!(instant(1), "1970-01-01 00:00:00.000000001 UTC");
+        assert_eq!(instant(-1), "1969-12-31 23:59:59.999999999 UTC");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! the session keeps the handle, whoever else lets go of it.
 //! Concurrency: attributes are atomics; `place` changes only under the session's structure lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use esker_base::{Error, Kind, Result};
@@ -32,7 +32,7 @@ pub struct DirNode {
     /// Owner in the high half, group in the low.
     owner: AtomicU64,
     /// When an entry last came or went, while the directory was open.
-    mtime_ns: AtomicU64,
+    mtime_ns: AtomicI64,
     /// Whether the record does not have `mtime_ns` yet.
     is_touched: AtomicBool,
     is_removed: AtomicBool,
@@ -56,7 +56,7 @@ impl DirNode {
             place: RwLock::new(place),
             mode: AtomicU32::new(inode.mode),
             owner: AtomicU64::new(u64::from(inode.uid) << 32 | u64::from(inode.gid)),
-            mtime_ns: AtomicU64::new(0),
+            mtime_ns: AtomicI64::new(0),
             is_touched: AtomicBool::new(false),
             is_removed: AtomicBool::new(false),
             is_fresh,
@@ -153,7 +153,7 @@ impl DirNode {
 
     /// Notes that an entry came or went at `now_ns`.
     #[inline]
-    pub(crate) fn touch(self: &Arc<Self>, now_ns: u64) {
+    pub(crate) fn touch(self: &Arc<Self>, now_ns: i64) {
         // Most creates fall into the tick of the one before: reading keeps the line shared.
         if self.mtime_ns.load(Ordering::Relaxed) < now_ns {
             self.mtime_ns.fetch_max(now_ns, Ordering::SeqCst);
@@ -174,7 +174,7 @@ impl DirNode {
 
     /// Puts times that the record does not have yet into `inode`.
     /// Returns the time of the last touch.
-    pub(crate) fn overlay_times(&self, inode: &mut Inode) -> u64 {
+    pub(crate) fn overlay_times(&self, inode: &mut Inode) -> i64 {
         let mtime_ns = self.mtime_ns.load(Ordering::SeqCst);
         if self.is_touched() {
             inode.mtime_ns = mtime_ns;
@@ -188,7 +188,7 @@ impl DirNode {
     }
 
     /// The record has the times up to that of a touch at `written_ns`.
-    pub(crate) fn settle_touch(self: &Arc<Self>, written_ns: u64) {
+    pub(crate) fn settle_touch(self: &Arc<Self>, written_ns: i64) {
         self.forget_touch();
         // Whoever touched it meanwhile either saw that, or is seen here.
         if self.mtime_ns.load(Ordering::SeqCst) != written_ns {

@@ -229,12 +229,12 @@ pub struct Inode {
     pub rdev: u64,
     /// Bytes of content.
     pub size: u64,
-    /// Last change of content, in nanoseconds since the Unix epoch.
-    pub mtime_ns: u64,
+    /// Last change of content (`timestamp.rs`).
+    pub mtime_ns: i64,
     /// Last change of the inode.
-    pub ctime_ns: u64,
+    pub ctime_ns: i64,
     /// Last access, as far as it is recorded: set explicitly or at creation.
-    pub atime_ns: u64,
+    pub atime_ns: i64,
     /// Identity; that of a directory is its [`DirId`].
     pub id: u128,
     /// Whether the content of a file is what the extent table says of it.
@@ -344,7 +344,7 @@ pub fn key(dir: DirId, name: &[u8]) -> Key<'_> {
 impl Inode {
     /// A new inode without content, owned by nobody in particular.
     #[must_use]
-    pub fn new(entry: Entry, mode: u32, now_ns: u64) -> Self {
+    pub fn new(entry: Entry, mode: u32, now_ns: i64) -> Self {
         Self {
             entry,
             generation: 0,
@@ -369,7 +369,7 @@ impl Inode {
 
     /// A record that hides a name; a directory made there again is of `generation`.
     #[must_use]
-    pub fn tombstone(generation: u64, now_ns: u64) -> Self {
+    pub fn tombstone(generation: u64, now_ns: i64) -> Self {
         Self { generation, nlink: 0, ..Self::new(Entry::Tombstone, 0, now_ns) }
     }
 
@@ -417,9 +417,9 @@ impl Inode {
         ints[c::NLINK] = u64::from(self.nlink);
         ints[c::RDEV] = if self.mapped { MAPPED } else { self.rdev };
         ints[c::SIZE] = self.size;
-        ints[c::MTIME] = self.mtime_ns;
-        ints[c::CTIME] = self.ctime_ns;
-        ints[c::ATIME] = self.atime_ns;
+        ints[c::MTIME] = self.mtime_ns.cast_unsigned();
+        ints[c::CTIME] = self.ctime_ns.cast_unsigned();
+        ints[c::ATIME] = self.atime_ns.cast_unsigned();
         ints[c::ID_HIGH] = (self.id >> 64) as u64;
         ints[c::ID_LOW] = self.id as u64;
         match &self.extent {
@@ -532,9 +532,9 @@ impl Inode {
             mapped: is_mapped,
             branch: None,
             size,
-            mtime_ns: columns.int(c::MTIME),
-            ctime_ns: columns.int(c::CTIME),
-            atime_ns: columns.int(c::ATIME),
+            mtime_ns: columns.int(c::MTIME).cast_signed(),
+            ctime_ns: columns.int(c::CTIME).cast_signed(),
+            atime_ns: columns.int(c::ATIME).cast_signed(),
             id: u128::from(columns.int(c::ID_HIGH)) << 64 | u128::from(columns.int(c::ID_LOW)),
             extent,
             content: owned(content),
@@ -680,6 +680,7 @@ mod tests {
             written: 5_000,
         });
         inode.xattrs = b"x".to_vec();
+        (inode.mtime_ns, inode.atime_ns) = (-1, i64::MIN);
         let mut row = inode.row(&key(DirId(3), b"name"));
         INODE.check();
         INODE.store(&mut row.ints);
@@ -710,7 +711,7 @@ mod tests {
         let mut block = DecodedBlock::default();
         for at in 0..3 {
             (inode.seq, inode.size, inode.id) = (at, 5 * at + 1, inode.id + u128::from(at));
-            (inode.mtime_ns, inode.ctime_ns) = (1_000 + at, 1_000 + at);
+            (inode.mtime_ns, inode.ctime_ns) = (1_000 + at as i64, 1_000 + at as i64);
             let mut row = inode.row(&key(DirId(u128::from(at)), b"name"));
             INODE.store(&mut row.ints);
             block.push(&INODE, &row);

@@ -43,6 +43,7 @@ mod set_ids;
 mod shape;
 pub mod squash;
 pub mod tally;
+pub mod timestamp;
 pub mod usage;
 pub mod verify;
 pub mod walk;

@@ -17,8 +17,8 @@ pub enum Predicate {
     Kind(Vec<FileKind>),
     /// Its size in bytes is in the range.
     Size(RangeInclusive<u64>),
-    /// It was last modified in the range, in nanoseconds since the Unix epoch.
-    Modified(RangeInclusive<u64>),
+    /// It was last modified in the range of timestamps.
+    Modified(RangeInclusive<i64>),
     /// Its owner.
     Owner(u32),
     /// Its group.

@@ -426,7 +426,7 @@ impl Session {
         self.hold_own_set(snapshot)?;
         let own = self.tree().commit(|_| {})?;
         drop(shown);
-        let mut manifest = Manifest::new(own.bases.clone(), self.now_ns());
+        let mut manifest = Manifest::new(own.bases.clone(), self.clock().now_ns());
         manifest.state = SetState::Published;
         manifest.last_seq = own.last_seq;
         manifest.tables.clone_from(&own.tables);
@@ -435,7 +435,7 @@ impl Session {
         manifest.writer = own.writer.map(SetWriter::released);
         // Nothing else holds it: without its name it is garbage.
         marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
-        manifest.claim(&*store, snapshot, self.now_ns())?;
+        manifest.claim(&*store, snapshot, self.clock().now_ns())?;
         publish_held(&*store, &**self.clock(), snapshot, name, IfTaken::Refuse)?;
         self.keep_logs_of(snapshot);
         Ok(snapshot)

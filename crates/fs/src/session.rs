@@ -27,6 +27,7 @@ use crate::layers::Below;
 use crate::namespace::Namespace;
 use crate::path::{check_name, show};
 use crate::set_ids::SetIds;
+use crate::timestamp;
 
 /// Settings of a session.
 #[derive(Clone, Debug)]
@@ -144,10 +145,10 @@ impl Session {
         &self.data
     }
 
-    /// Now, by the clock that gives files their times: nanoseconds since 1970.
+    /// Now, by the clock that gives files their times: a timestamp.
     #[must_use]
-    pub fn now_ns(&self) -> u64 {
-        self.clock.now_ns()
+    pub fn now_ns(&self) -> i64 {
+        timestamp::of_clock(self.clock.now_ns())
     }
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {

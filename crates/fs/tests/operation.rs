@@ -78,9 +78,9 @@ pub struct Attributes {
     pub nlink: u32,
     pub rdev: u64,
     pub size: u64,
-    pub mtime_ns: u64,
-    pub ctime_ns: u64,
-    pub atime_ns: u64,
+    pub mtime_ns: i64,
+    pub ctime_ns: i64,
+    pub atime_ns: i64,
 }
 
 /// What a successful operation answers.
@@ -111,11 +111,11 @@ pub struct Leaf {
 pub type Tree = BTreeMap<Vec<u8>, Leaf>;
 
 /// A time that a file system may choose: compared with nothing.
-pub const ANY_TIME: u64 = u64::MAX;
+pub const ANY_TIME: i64 = i64::MAX;
 
 /// Whether `found` is what `expected` says.
 pub fn agree(found: &Attributes, expected: &Attributes) -> bool {
-    let choose = |found: u64, expected: u64| if expected == ANY_TIME { ANY_TIME } else { found };
+    let choose = |found: i64, expected: i64| if expected == ANY_TIME { ANY_TIME } else { found };
     let found = Attributes {
         mtime_ns: choose(found.mtime_ns, expected.mtime_ns),
         ctime_ns: choose(found.ctime_ns, expected.ctime_ns),

@@ -17,6 +17,7 @@ use esker_fs::identity::Identity;
 use esker_fs::ops::Changes;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
+use esker_fs::timestamp;
 use esker_table::manifest::SetId;
 
 use crate::campaign;
@@ -28,7 +29,7 @@ use crate::reference::Reference;
 use crate::subject;
 
 /// Operations set times before this one; clocks are after it.
-const SET_NS_MAX: u64 = 1_500_000_000_000_000_000;
+const SET_NS_MAX: i64 = 1_500_000_000_000_000_000;
 
 /// Operations that one identity does in a row.
 const TURN: usize = 60;
@@ -141,7 +142,7 @@ fn run(seed: u64, turns: usize) {
     let mut compared = Compared {
         random: Random::from_seed(seed),
         repository: Repository::with(Arc::new(MemoryStore::new()), 1 << 20, clock.clone()),
-        real: RealDirectory::new(directory.path(), clock.now_ns()),
+        real: RealDirectory::new(directory.path(), timestamp::of_clock(clock.now_ns())),
         reference: Reference::new(clock),
         bases: Vec::new(),
     };

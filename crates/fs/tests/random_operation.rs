@@ -192,7 +192,10 @@ impl Mix {
             }
             6 => changes.size = Some(self.content(random).bytes as u64),
             _ => {
-                let time = |random: &mut Random| random.below(1_000_000_000) * 1_000_000_000;
+                // From 1938 on.
+                let time = |random: &mut Random| {
+                    (random.below(2_000_000_000).cast_signed() - 1_000_000_000) * 1_000_000_000
+                };
                 changes.mtime_ns = Some(time(random));
                 changes.atime_ns = random.one_in(2).then(|| time(random));
             }

@@ -13,6 +13,7 @@ use esker_fs::identity::Identity;
 use esker_fs::inode::FileKind;
 use esker_fs::namespace::Follow;
 use esker_fs::ops::{Changes, RenameFlags, XattrSet};
+use esker_fs::timestamp;
 use rustix::fs::{self as call, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -53,7 +54,7 @@ pub fn is_supported(path: &Path) -> bool {
 
 impl RealDirectory {
     /// The directory at `path`, as if it had been made at `now_ns`.
-    pub fn new(path: &Path, now_ns: u64) -> Self {
+    pub fn new(path: &Path, now_ns: i64) -> Self {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let root = call::open(path, flags, Mode::empty()).expect("a directory");
         let mode = Mode::from_raw_mode(0o600);
@@ -61,10 +62,8 @@ impl RealDirectory {
         if made.is_ok() {
             call::unlinkat(&root, "device", AtFlags::empty()).expect("it was just made");
         }
-        let time = call::Timespec {
-            tv_sec: (now_ns / 1_000_000_000).cast_signed(),
-            tv_nsec: (now_ns % 1_000_000_000).cast_signed(),
-        };
+        let time =
+            call::Timespec { tv_sec: now_ns / 1_000_000_000, tv_nsec: now_ns % 1_000_000_000 };
         let times = call::Timestamps { last_access: time, last_modification: time };
         call::futimens(&root, &times).expect("the directory is ours");
         Self { root, has_devices: made.is_ok() }
@@ -291,11 +290,11 @@ impl RealDirectory {
             call::ftruncate(call::openat(&dir, name(at), flags, Mode::empty())?, size)?;
         }
         if changes.mtime_ns.is_some() || changes.atime_ns.is_some() {
-            let time = |time_ns: Option<u64>| match time_ns {
-                Some(ns) => call::Timespec {
-                    tv_sec: (ns / 1_000_000_000) as i64,
-                    tv_nsec: (ns % 1_000_000_000) as _,
-                },
+            let time = |time_ns: Option<i64>| match time_ns {
+                Some(ns) => {
+                    let (tv_sec, tv_nsec) = timestamp::parts(ns);
+                    call::Timespec { tv_sec, tv_nsec }
+                }
                 None => call::Timespec { tv_sec: 0, tv_nsec: call::UTIME_OMIT },
             };
             let times = call::Timestamps {
@@ -377,9 +376,7 @@ fn kind_of(stat: &call::Stat) -> FileKind {
 fn attributes(stat: &call::Stat) -> Attributes {
     let kind = kind_of(stat);
     let is_dir = kind == FileKind::Directory;
-    let ns = |seconds: i64, ns: u64| {
-        u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(ns)
-    };
+    let ns = |seconds: i64, ns: u64| timestamp::of_parts(seconds, ns.cast_signed());
     Attributes {
         kind,
         mode: stat.st_mode & 0o7777,

@@ -1,7 +1,6 @@
 //! Attributes: of inodes to what the kernel is told, and changing them.
 //!
-//! Times are nanoseconds since 1970 in 64 bits: what is before is kept as 1970, what is after 2554
-//! as 2554. The kernel has applied the rules of who may change what; what it leaves to the file
+//! Times outside the range of timestamps (`esker_fs::timestamp`) are kept as the nearest in it. The kernel has applied the rules of who may change what; what it leaves to the file
 //! system is to take set-id bits away when content or owner changes (`HANDLE_KILLPRIV_V2`).
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::namespace::Namespace;
 use esker_fs::ops::Changes;
+use esker_fs::timestamp;
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 
 use crate::front::Front;
@@ -31,9 +31,9 @@ pub(crate) struct Attributes {
     size: u64,
     /// Without holes.
     stored_bytes: u64,
-    mtime_ns: u64,
-    ctime_ns: u64,
-    atime_ns: u64,
+    mtime_ns: i64,
+    ctime_ns: i64,
+    atime_ns: i64,
 }
 
 impl Attributes {
@@ -73,9 +73,9 @@ impl Attributes {
             ino: INodeNo(number),
             size: self.size,
             blocks: self.stored_bytes.div_ceil(512),
-            atime: time_of(self.atime_ns),
-            mtime: time_of(self.mtime_ns),
-            ctime: time_of(self.ctime_ns),
+            atime: timestamp::system_time(self.atime_ns),
+            mtime: timestamp::system_time(self.mtime_ns),
+            ctime: timestamp::system_time(self.ctime_ns),
             crtime: UNIX_EPOCH,
             kind: type_of(self.kind),
             perm: (self.mode & 0o7777) as u16,
@@ -115,14 +115,20 @@ pub(crate) fn device_of(rdev: u32) -> u64 {
     rustix::fs::makedev(major, minor)
 }
 
-fn time_of(ns: u64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_nanos(ns)
-}
-
-/// Nanoseconds since 1970 of `time`, as near as they can be kept.
-fn ns_of(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+/// The timestamp that the kernel sent as `time`. Of a time before 1970 the FUSE library takes away the
+/// nanoseconds that it should add to the seconds.
+fn timestamp_of(time: SystemTime) -> i64 {
+    let parts = |distance: Duration| {
+        let seconds = i64::try_from(distance.as_secs()).unwrap_or(i64::MAX);
+        (seconds, i64::from(distance.subsec_nanos()))
+    };
+    match time.duration_since(UNIX_EPOCH).map_err(|before| parts(before.duration())) {
+        Ok(since) => {
+            let (seconds, nanoseconds) = parts(since);
+            timestamp::of_parts(seconds, nanoseconds)
+        }
+        Err((seconds, nanoseconds)) => timestamp::of_parts(-seconds, nanoseconds),
+    }
 }
 
 /// What is to change, as the kernel says it.
@@ -167,7 +173,7 @@ impl Front {
         let now_ns = || self.now_ns();
         let time = |time: Option<TimeOrNow>| {
             time.map(|time| match time {
-                TimeOrNow::SpecificTime(time) => ns_of(time),
+                TimeOrNow::SpecificTime(time) => timestamp_of(time),
                 TimeOrNow::Now => now_ns(),
             })
         };
@@ -178,7 +184,7 @@ impl Front {
             size: wanted.size,
             atime_ns: time(wanted.atime),
             mtime_ns: time(wanted.mtime),
-            ctime_ns: wanted.ctime.map(ns_of),
+            ctime_ns: wanted.ctime.map(timestamp_of),
         };
         if wanted.size.is_some() && wanted.drops_set_id && changes.mode.is_none() {
             changes.mode = self.mode_without_set_id(node)?;
@@ -225,7 +231,7 @@ impl Front {
 }
 
 /// A file without names is changed where it is left: here.
-fn changed_gone(inode: &Inode, changes: &Changes, now_ns: u64) -> Inode {
+fn changed_gone(inode: &Inode, changes: &Changes, now_ns: i64) -> Inode {
     let mut inode = inode.clone();
     inode.mode = changes.mode.unwrap_or(inode.mode);
     inode.uid = changes.uid.unwrap_or(inode.uid);
@@ -249,11 +255,13 @@ mod tests {
     }
 
     #[test]
-    fn times_out_of_range_are_kept_as_near_as_possible() {
-        let before = UNIX_EPOCH - Duration::from_secs(1);
-        let after = UNIX_EPOCH + Duration::from_secs(1 << 40);
-        assert_eq!((ns_of(before), ns_of(after)), (0, u64::MAX));
-        assert_eq!(ns_of(time_of(1_234_567_890_123_456_789)), 1_234_567_890_123_456_789);
-        assert_eq!(ns_of(time_of(u64::MAX)), u64::MAX);
+    fn times_are_what_the_kernel_sent() {
+        // As the FUSE library passes on -2 seconds and 300 nanoseconds.
+        let before = UNIX_EPOCH - Duration::new(2, 300);
+        assert_eq!(timestamp_of(before), -2_000_000_000 + 300);
+        let after = UNIX_EPOCH + Duration::new(2, 300);
+        assert_eq!(timestamp_of(after), 2_000_000_300);
+        assert_eq!(timestamp_of(UNIX_EPOCH + Duration::from_secs(1 << 40)), i64::MAX);
+        assert_eq!(timestamp_of(UNIX_EPOCH - Duration::from_secs(1 << 40)), i64::MIN);
     }
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use esker_base::{Clock, Error, Kind};
 use esker_fs::session::Session;
+use esker_fs::timestamp;
 use fuser::{Errno, Notifier};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -120,8 +121,8 @@ impl Front {
         (self.report)(error);
     }
 
-    pub(crate) fn now_ns(&self) -> u64 {
-        self.clock.now_ns()
+    pub(crate) fn now_ns(&self) -> i64 {
+        timestamp::of_clock(self.clock.now_ns())
     }
 
     /// Notes that a change was made, before the kernel is told so.

@@ -43,7 +43,7 @@ pub struct SharedFile {
     id: u128,
     /// As far as this rank knows.
     size: u64,
-    mtime_ns: u64,
+    mtime_ns: i64,
     /// Segments that no owner has yet.
     unsent: SegmentMap,
     writes: u64,
@@ -58,8 +58,8 @@ pub struct SharedFile {
 pub struct Attributes {
     /// Bytes up to the end of the last write.
     pub size: u64,
-    /// When it was, in nanoseconds since 1970.
-    pub mtime_ns: u64,
+    /// When it was, as a timestamp.
+    pub mtime_ns: i64,
 }
 
 impl SharedFile {
@@ -391,9 +391,10 @@ impl<T: Transport> SharedJob<T> {
 impl Attributes {
     /// The greatest of all ranks, along the log-ring.
     fn of_all<T: Transport>(self, collectives: &mut Collectives<T>) -> Result<Self> {
-        let own = [self.size, self.mtime_ns];
+        // The sign is turned so that times before 1970 are less than others.
+        let own = [self.size, (self.mtime_ns ^ i64::MIN).cast_unsigned()];
         let all = gather::reduce_numbers(collectives, &own, |_| Reduction::Max)?;
-        Ok(Self { size: all[0], mtime_ns: all[1] })
+        Ok(Self { size: all[0], mtime_ns: all[1].cast_signed() ^ i64::MIN })
     }
 
     fn encode(self) -> [u8; 16] {
@@ -406,7 +407,7 @@ impl Attributes {
     fn decode(bytes: &[u8]) -> Result<Self> {
         let (size, mtime_ns) = bytes.split_first_chunk::<8>().ok_or_else(no_answer)?;
         let mtime_ns = mtime_ns.try_into().map_err(|_| no_answer())?;
-        Ok(Self { size: u64::from_le_bytes(*size), mtime_ns: u64::from_le_bytes(mtime_ns) })
+        Ok(Self { size: u64::from_le_bytes(*size), mtime_ns: i64::from_le_bytes(mtime_ns) })
     }
 }
 
@@ -467,7 +468,7 @@ mod tests {
                 let me = segments.rank();
                 segments.barrier()?;
                 let before = segments.counters();
-                let own = Attributes { size: u64::from(me.0), mtime_ns: 500 - u64::from(me.0) };
+                let own = Attributes { size: u64::from(me.0), mtime_ns: 500 - i64::from(me.0) };
                 let all = own.of_all(segments.collectives())?;
                 assert_eq!((all.size, all.mtime_ns), (u64::from(ranks) - 1, 500));
                 check(&before, &segments.counters(), bound, me);

@@ -10,6 +10,7 @@ use esker_fs::glob::Glob;
 use esker_fs::inode::FileKind;
 use esker_fs::namespace::Follow;
 use esker_fs::predicate::Predicate;
+use esker_fs::timestamp;
 use esker_fs::walk::{Next, Order, Step, Visit};
 
 use crate::context::Context;
@@ -18,7 +19,7 @@ use crate::output::Problems;
 use crate::quantity::{self, Comparison};
 use crate::{text, usage};
 
-const DAY_NS: u64 = 86_400_000_000_000;
+const DAY_NS: i64 = 86_400_000_000_000;
 
 /// Search a tree
 ///
@@ -133,7 +134,7 @@ pub fn long_flags(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
 impl Find {
     /// Searches.
     pub fn run(self, context: &Context) -> Result<ExitCode> {
-        let predicates = self.predicates(context.now_ns());
+        let predicates = self.predicates(timestamp::of_clock(context.now_ns()));
         let repository = context.repository()?;
         let order = if self.sorted { Order::Name } else { Order::Stored };
         let problems = Problems::default();
@@ -171,7 +172,7 @@ impl Find {
         out.raw(b"\n")
     }
 
-    fn predicates(&self, now_ns: u64) -> Vec<Predicate> {
+    fn predicates(&self, now_ns: i64) -> Vec<Predicate> {
         let glob = |pattern: &Option<OsString>, ignore_case| {
             pattern.as_deref().map(|glob: &OsStr| Glob::new(glob.as_bytes(), ignore_case))
         };
@@ -193,21 +194,23 @@ impl Find {
         if let Some(days) = &self.mtime {
             let (comparison, number) = quantity::comparison(days);
             let expected = |_| format!("{days:?}: expected days, as 7, +7 or -7");
-            let days: u64 = usage::value_of(number.parse().map_err(expected));
-            let ago = |days: u64| now_ns.saturating_sub(days.saturating_mul(DAY_NS));
+            let days: u32 = usage::value_of(number.parse().map_err(expected));
+            let ago = |days: i64| now_ns.saturating_sub(days.saturating_mul(DAY_NS));
             all.push(Predicate::Modified(match comparison {
-                Comparison::More => 0..=ago(days.saturating_add(1)),
-                Comparison::Less => ago(days).saturating_add(1)..=u64::MAX,
-                Comparison::Equal => ago(days.saturating_add(1)).saturating_add(1)..=ago(days),
+                Comparison::More => i64::MIN..=ago(i64::from(days) + 1),
+                Comparison::Less => ago(i64::from(days)).saturating_add(1)..=i64::MAX,
+                Comparison::Equal => {
+                    ago(i64::from(days) + 1).saturating_add(1)..=ago(i64::from(days))
+                }
             }));
         }
         if let Some(time) = &self.newer {
             let moment = usage::value_of(quantity::moment(time, now_ns));
-            all.push(Predicate::Modified(moment.saturating_add(1)..=u64::MAX));
+            all.push(Predicate::Modified(moment.saturating_add(1)..=i64::MAX));
         }
         if let Some(time) = &self.older {
             let moment = usage::value_of(quantity::moment(time, now_ns));
-            all.push(Predicate::Modified(0..=moment.saturating_sub(1)));
+            all.push(Predicate::Modified(i64::MIN..=moment.saturating_sub(1)));
         }
         all.extend(self.uid.map(Predicate::Owner));
         all.extend(self.gid.map(Predicate::Group));

@@ -5,6 +5,7 @@ use esker_base::Result;
 use esker_fs::graph::GraphNode;
 use esker_fs::job::JobId;
 use esker_fs::marker::Holder;
+use esker_fs::timestamp;
 use esker_table::manifest::{Manifest, SetState};
 use serde_json::json;
 
@@ -111,7 +112,7 @@ fn detail(node: &GraphNode) -> String {
             let author = writer.map_or(String::new(), |w| format!(", by {}", writers::author(w)));
             format!(
                 "{}, {}, {} of tables, {} of data{}, in {:.1} s{author}",
-                text::minute(manifest.written_ns),
+                text::minute(timestamp::of_clock(manifest.written_ns)),
                 text::counted(node.rows, "record"),
                 text::bytes(node.table_bytes),
                 text::bytes(node.data_bytes),

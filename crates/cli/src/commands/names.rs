@@ -9,6 +9,7 @@ use esker_fs::graph::GraphNode;
 use esker_fs::names::{self, PublishedName};
 use esker_fs::namespace::Follow;
 use esker_fs::repository::Repository;
+use esker_fs::timestamp;
 use esker_table::manifest::SetId;
 use serde_json::json;
 
@@ -74,7 +75,7 @@ fn show_short(context: &Context, names: &[PublishedName]) -> Result<()> {
     }
     let width = names.iter().map(|name| name.name.chars().count()).max().unwrap_or(0);
     names.iter().try_for_each(|name| {
-        let (published, set) = (text::minute(name.published_ns), name.set);
+        let (published, set) = (text::minute(timestamp::of_clock(name.published_ns)), name.set);
         context.out.line(format!("{:width$}  {published}  @{set}", name.name))
     })
 }
@@ -181,7 +182,7 @@ fn list_former(context: &Context) -> Result<()> {
     }
     let width = names.iter().map(|former| former.name.chars().count()).max().unwrap_or(0);
     names.iter().try_for_each(|former| {
-        let (deleted, set) = (text::minute(former.since_ns), former.set);
+        let (deleted, set) = (text::minute(timestamp::of_clock(former.since_ns)), former.set);
         context.out.line(format!("{:width$}  deleted {deleted}  @{set}", former.name))
     })
 }

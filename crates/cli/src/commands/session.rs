@@ -8,6 +8,7 @@ use esker_fs::job::JobId;
 use esker_fs::marker::{self, Holder};
 use esker_fs::open_sessions::OpenSession;
 use esker_fs::repository::Repository;
+use esker_fs::timestamp;
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 
@@ -225,7 +226,7 @@ pub fn line(session: &OpenSession, now_ns: u64) -> String {
     let mut line = format!(
         "@{}  {}  {}, {} of data",
         node.set,
-        text::minute(begun),
+        text::minute(timestamp::of_clock(begun)),
         text::counted(node.rows, "record"),
         text::bytes(node.data_bytes),
     );

@@ -7,6 +7,7 @@ use esker_fs::columns;
 use esker_fs::graph::GraphNode;
 use esker_fs::job::JobId;
 use esker_fs::repository::Repository;
+use esker_fs::timestamp;
 use esker_table::manifest::{Manifest, SetState, TableRef};
 use serde_json::json;
 
@@ -67,8 +68,8 @@ impl Show {
         field("set", format!("@{set}"))?;
         field("names", node.names.join(", "))?;
         field("state", format!("{:?}", manifest.state).to_lowercase())?;
-        field("created", text::instant(manifest.created_ns))?;
-        field("written", text::instant(manifest.written_ns))?;
+        field("created", text::instant(timestamp::of_clock(manifest.created_ns)))?;
+        field("written", text::instant(timestamp::of_clock(manifest.written_ns)))?;
         if let Some(hold) = &hold {
             let line = match manifest.state {
                 SetState::Published => writers::author(&hold.writer),

@@ -5,6 +5,7 @@ use esker_base::{Kind, Result};
 use esker_fs::namespace::Follow;
 use esker_fs::ops::Changes;
 use esker_fs::session::Session;
+use esker_fs::timestamp;
 
 use crate::change::{Change, ChangeArguments};
 use crate::commands::{attributes, one_stack};
@@ -63,13 +64,13 @@ impl Touch {
     }
 
     /// The times of access and modification to set.
-    fn times(&self, context: &Context) -> Result<(u64, u64)> {
+    fn times(&self, context: &Context) -> Result<(i64, i64)> {
         if let Some(reference) = &self.reference {
             let view = context.view(&context.repository()?, &reference.stack)?;
             let inode = view.stat(&reference.path, Follow::Yes)?;
             return Ok((inode.atime_ns, inode.mtime_ns));
         }
-        let now_ns = context.now_ns();
+        let now_ns = timestamp::of_clock(context.now_ns());
         let time_ns = match &self.date {
             Some(date) => usage::value_of(quantity::moment(date, now_ns)),
             None => now_ns,

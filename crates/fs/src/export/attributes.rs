@@ -14,9 +14,8 @@ use rustix::io::Errno;
 
 use crate::identity::Identity;
 use crate::inode::{FileKind, Inode};
+use crate::timestamp;
 use crate::xattr;
-
-const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// A failed call on an exported file; the problem that it becomes names the path.
 pub(super) fn failure(error: impl Into<std::io::Error>, what: &str) -> Error {
@@ -141,7 +140,7 @@ fn give_xattrs(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result
     Ok(dropped)
 }
 
-pub(super) fn timespec(ns: u64) -> Timespec {
-    let seconds = i64::try_from(ns / NS_PER_SECOND).expect("a part of 64 bits fits 63");
-    Timespec { tv_sec: seconds, tv_nsec: (ns % NS_PER_SECOND).cast_signed() }
+pub(super) fn timespec(ns: i64) -> Timespec {
+    let (tv_sec, tv_nsec) = timestamp::parts(ns);
+    Timespec { tv_sec, tv_nsec }
 }

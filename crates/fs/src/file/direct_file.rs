@@ -14,6 +14,7 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
 use crate::inode::Inode;
+use crate::timestamp;
 
 /// A data log's file, open for reading and writing.
 #[derive(Debug)]
@@ -58,10 +59,8 @@ impl DirectFile {
     /// Puts its size and times into `inode`.
     pub(super) fn overlay(&self, inode: &mut Inode) {
         let Ok(metadata) = self.metadata() else { return };
-        let seconds = u64::try_from(metadata.mtime()).unwrap_or(0);
-        let part_ns = u64::try_from(metadata.mtime_nsec()).unwrap_or(0);
         inode.size = metadata.len();
-        inode.mtime_ns = seconds.saturating_mul(1_000_000_000).saturating_add(part_ns);
+        inode.mtime_ns = timestamp::of_parts(metadata.mtime(), metadata.mtime_nsec());
         inode.ctime_ns = inode.ctime_ns.max(inode.mtime_ns);
     }
 

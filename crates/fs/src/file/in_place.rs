@@ -13,7 +13,7 @@
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use esker_base::{Error, Result};
 use esker_table::manifest::SetId;
@@ -27,6 +27,7 @@ use crate::data::{FileLog, PIECE_BYTES, log_name};
 use crate::inode::Extent;
 use crate::ops::Changes;
 use crate::session::Session;
+use crate::timestamp;
 
 const SET_ID_BITS: u32 = 0o6000;
 /// Segments of a file that ends being written in place go to the tree so many at a time.
@@ -65,7 +66,7 @@ impl InPlace {
     /// Notes what of `changes` does not go into its record.
     pub(super) fn note(&mut self, changes: &Changes) -> Result<()> {
         if let Some(mtime_ns) = changes.mtime_ns {
-            let at = UNIX_EPOCH + Duration::from_nanos(mtime_ns);
+            let at = timestamp::system_time(mtime_ns);
             let bits = self.set_id();
             self.file.set_written_at(at)?;
             self.set_id = (bits != 0).then_some((bits, at));
@@ -155,7 +156,7 @@ impl Session {
             in_place.file.set_bytes(size)?;
             self.data().sync_in_place(&in_place.log)?;
         }
-        in_place.file.set_written_at(UNIX_EPOCH + Duration::from_nanos(mtime_ns))?;
+        in_place.file.set_written_at(timestamp::system_time(mtime_ns))?;
         drop(self.take_buffer(&mut state));
         state.in_place = Some(in_place);
         self.content_was_placed(file, &mut state);

@@ -24,7 +24,7 @@ pub struct HandedOver {
     /// Its size in bytes.
     pub size: u64,
     /// When it was written last.
-    pub mtime_ns: u64,
+    pub mtime_ns: i64,
 }
 
 impl Session {
@@ -97,7 +97,7 @@ impl Session {
     }
 
     /// Notes the size and the time of the last write of a file whose segments are elsewhere.
-    pub fn note_shared(&self, file: &Arc<OpenFile>, size: u64, mtime_ns: u64) {
+    pub fn note_shared(&self, file: &Arc<OpenFile>, size: u64, mtime_ns: i64) {
         let mut state = file.state.write();
         state.inode.size = size;
         state.inode.mtime_ns = mtime_ns;

@@ -14,9 +14,8 @@ use rustix::io::Errno;
 
 use crate::identity::Identity;
 use crate::inode::{Entry, FileKind, Inode};
+use crate::timestamp;
 use crate::xattr::{self, Xattrs};
-
-const NS_PER_SECOND: i64 = 1_000_000_000;
 
 /// A failed call on the file at `path`; the problem that it becomes names the path.
 pub(super) fn failure(error: impl Into<io::Error>, what: &str) -> Error {
@@ -45,7 +44,7 @@ pub(super) fn type_of(stat: &Stat) -> FileType {
 /// The inode of the file with `stat`, without content and extended attributes, as `identity`
 /// may own it: whoever is not the superuser owns all that they import, and a program that comes to
 /// another owner loses its set-id bits.
-pub(super) fn inode_of(stat: &Stat, identity: &Identity, now_ns: u64) -> Inode {
+pub(super) fn inode_of(stat: &Stat, identity: &Identity, now_ns: i64) -> Inode {
     let kind = match type_of(stat) {
         FileType::Directory => FileKind::Directory,
         FileType::Symlink => FileKind::Symlink,
@@ -67,8 +66,8 @@ pub(super) fn inode_of(stat: &Stat, identity: &Identity, now_ns: u64) -> Inode {
             inode.gid = identity.gid;
         }
     }
-    inode.mtime_ns = ns(stat.st_mtime, stat.st_mtime_nsec);
-    inode.atime_ns = ns(stat.st_atime, stat.st_atime_nsec);
+    inode.mtime_ns = timestamp::of_parts(stat.st_mtime, stat.st_mtime_nsec as i64);
+    inode.atime_ns = timestamp::of_parts(stat.st_atime, stat.st_atime_nsec as i64);
     match kind {
         FileKind::File | FileKind::Symlink => {
             inode.size = u64::try_from(stat.st_size).unwrap_or(0);
@@ -77,13 +76,6 @@ pub(super) fn inode_of(stat: &Stat, identity: &Identity, now_ns: u64) -> Inode {
         FileKind::Directory | FileKind::Fifo | FileKind::Socket | FileKind::Indexed => {}
     }
     inode
-}
-
-/// Times before 1970 read 0.
-fn ns(seconds: i64, nanoseconds: impl TryInto<i64>) -> u64 {
-    let nanoseconds = nanoseconds.try_into().unwrap_or(0);
-    let total = seconds.saturating_mul(NS_PER_SECOND).saturating_add(nanoseconds);
-    u64::try_from(total).unwrap_or(0)
 }
 
 /// The extended attributes of an open file, encoded; of those who are not the superuser, only the

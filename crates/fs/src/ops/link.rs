@@ -115,7 +115,7 @@ impl Session {
 }
 
 /// Counts one more name of `inode`.
-fn count_name(inode: &mut Inode, now_ns: u64) -> Result<()> {
+fn count_name(inode: &mut Inode, now_ns: i64) -> Result<()> {
     if inode.nlink >= LINKS_MAX {
         return Err(Error::new(Kind::TooManyLinks, format!("a file has {LINKS_MAX} names")));
     }
@@ -125,7 +125,7 @@ fn count_name(inode: &mut Inode, now_ns: u64) -> Result<()> {
 }
 
 /// The record of a name of the file `id`.
-fn link_to(id: u128, generation: u64, now_ns: u64) -> Inode {
+fn link_to(id: u128, generation: u64, now_ns: i64) -> Inode {
     let mut link = Inode::new(Entry::Link, 0, now_ns);
     (link.id, link.generation) = (id, generation);
     link

@@ -65,7 +65,7 @@ impl Session {
         dir: &Dir,
         name: &[u8],
         id: u128,
-        now_ns: u64,
+        now_ns: i64,
     ) -> Result<Option<Inode>> {
         let link_name = id.to_be_bytes();
         let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
@@ -147,7 +147,7 @@ impl Session {
 
     /// As [`drop_name`], of a file with several names. Branches count names without knowledge of each
     /// other, so the sum may be too low: an inherited count never says that the last name is gone.
-    pub(super) fn drop_link(&self, inode: Inode, now_ns: u64) -> Inode {
+    pub(super) fn drop_link(&self, inode: Inode, now_ns: i64) -> Inode {
         let mut inode = drop_name(inode, now_ns);
         let is_exact = !self.layers().is_branched() || FileId(inode.id).is_of(self.set());
         inode.nlink = inode.nlink.max(u32::from(!is_exact));
@@ -178,7 +178,7 @@ impl Session {
 
 /// An inode after it lost a name. Of a file with several names it stays after the last, since a set
 /// that is merged with this one may have given the file another; only a squash drops it.
-pub(crate) fn drop_name(mut inode: Inode, now_ns: u64) -> Inode {
+pub(crate) fn drop_name(mut inode: Inode, now_ns: i64) -> Inode {
     inode.nlink = inode.nlink.saturating_sub(1);
     inode.ctime_ns = now_ns;
     inode

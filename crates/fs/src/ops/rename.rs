@@ -246,7 +246,7 @@ fn check_loop(
 }
 
 /// `inode` at its new name, whose next directory is of `generation`.
-fn arrived(mut inode: Inode, generation: u64, now_ns: u64) -> Inode {
+fn arrived(mut inode: Inode, generation: u64, now_ns: i64) -> Inode {
     inode.generation = generation;
     inode.ctime_ns = now_ns;
     inode

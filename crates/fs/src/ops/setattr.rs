@@ -22,12 +22,12 @@ pub struct Changes {
     /// Size: a file is cut off or extended by zeros.
     pub size: Option<u64>,
     /// Access time, in nanoseconds since the Unix epoch.
-    pub atime_ns: Option<u64>,
+    pub atime_ns: Option<i64>,
     /// Modification time.
-    pub mtime_ns: Option<u64>,
+    pub mtime_ns: Option<i64>,
     /// Time of the last change, from a kernel that keeps the times of what it has not written yet;
     /// otherwise it is now.
-    pub ctime_ns: Option<u64>,
+    pub ctime_ns: Option<i64>,
 }
 
 /// How an extended attribute is set.
@@ -248,7 +248,7 @@ fn remove(xattrs: &mut xattr::Xattrs, attribute: &[u8]) -> Result<()> {
 
 /// Notes that the content of a file was changed at `now_ns`: what an ordinary user writes to does
 /// not run with another's rights afterwards.
-pub(crate) fn content_changed(inode: &mut Inode, identity: &Identity, now_ns: u64) {
+pub(crate) fn content_changed(inode: &mut Inode, identity: &Identity, now_ns: i64) {
     if !identity.is_root() {
         drop_set_id(inode, identity);
     }

@@ -389,7 +389,7 @@ fn count_names(squash: &Squash, row: &mut Row) {
 fn bare_generation(row: &Row) -> Inode {
     let mut ints = row.ints;
     INODE.restore(&mut ints);
-    let (seq, ctime_ns) = (ints[column::SEQ], ints[column::CTIME]);
+    let (seq, ctime_ns) = (ints[column::SEQ], ints[column::CTIME].cast_signed());
     Inode { seq, ..Inode::tombstone(next_generation(&ints), ctime_ns) }
 }
 

@@ -17,6 +17,7 @@ use esker_fs::identity::Identity;
 use esker_fs::inode::FileKind;
 use esker_fs::namespace::Follow;
 use esker_fs::ops::{Changes, XattrSet};
+use esker_fs::timestamp;
 
 use crate::operation::{ANY_TIME, Answer, Attributes, Leaf, Operation, Outcome, Place, Tree};
 
@@ -39,9 +40,9 @@ struct Node {
     gid: u32,
     nlink: u32,
     rdev: u64,
-    mtime_ns: u64,
-    ctime_ns: u64,
-    atime_ns: u64,
+    mtime_ns: i64,
+    ctime_ns: i64,
+    atime_ns: i64,
     /// Content, or a symbolic link's target.
     bytes: Arc<Vec<u8>>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -189,8 +190,8 @@ impl Reference {
         paths
     }
 
-    fn now_ns(&self) -> u64 {
-        self.clock.now_ns()
+    fn now_ns(&self) -> i64 {
+        timestamp::of_clock(self.clock.now_ns())
     }
 
     fn node(&mut self, number: u64) -> &mut Node {
@@ -588,7 +589,7 @@ impl Node {
     }
 
     /// It was renamed. POSIX leaves open whether that changes the inode's time.
-    fn moved(&mut self, now_ns: u64) {
+    fn moved(&mut self, now_ns: i64) {
         self.ctime_ns = if self.was_linked { ANY_TIME } else { now_ns };
     }
 }

@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 use esker_base::{Error, Kind, Result};
 use esker_fs::inode::{Entry, FileKind, Inode};
 use esker_fs::repository::Repository;
+use esker_fs::timestamp;
 use esker_imd::Reader;
 use esker_imd::entry::{self, IndexedEntry};
 use esker_table::manifest::Manifest;
@@ -108,6 +109,7 @@ fn open_left(
     notice(format!(
         "{target} is incomplete: {epochs} that all ranks had flushed when its writer ended"
     ));
-    let inode = Inode::new(Entry::Is(FileKind::Indexed), 0, manifest.created_ns);
+    let inode =
+        Inode::new(Entry::Is(FileKind::Indexed), 0, timestamp::of_clock(manifest.created_ns));
     Ok(Some((IndexedEntry { inode, prefix, rest: Vec::new() }, reader)))
 }
