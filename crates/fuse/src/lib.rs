@@ -2,9 +2,9 @@
 //!
 //! `mount` puts a snapshot or a session at a directory and takes it away; `driver` answers the
 //! kernel's requests by what `front` does in `lookup`, `make`, `remove`, `attributes`, `listing`,
-//! `file` and `xattr`; `reclaim`
-//! bounds the garbage of a session; `nodes` knows what the kernel's inode numbers stand for; `control` is how
-//! commands talk to a running mount.
+//! `file` and `xattr`; `reclaim` bounds the garbage of a session; `nodes` knows what the kernel's inode
+//! numbers stand for, and `prune` bounds how many there are; `control` is how commands talk to a
+//! running mount.
 //!
 //! The kernel checks permissions (`default_permissions`), resolves paths, keeps pages, names and
 //! attributes, and serializes changes of one directory. Since every change comes through this one
@@ -23,6 +23,7 @@ mod make;
 mod mount;
 mod nodes;
 mod place;
+mod prune;
 mod reclaim;
 mod remove;
 mod view;
@@ -31,4 +32,5 @@ mod xattr;
 pub use control::{Request, SOURCE, Status, ask, mountpoint_of, mountpoints, status_of};
 pub use file::InPlace;
 pub use mount::{Ending, Mount, MountOptions, is_supported};
+pub use prune::KNOWN_FILES_MAX;
 pub use view::View;

@@ -22,6 +22,7 @@ use crate::control::{Asker, Listener, Request};
 use crate::driver::Driver;
 use crate::file::InPlace;
 use crate::front::{Front, Setup};
+use crate::prune::prune_until;
 use crate::view::View;
 
 /// Through which the kernel asks.
@@ -41,6 +42,9 @@ pub struct MountOptions {
     pub in_place: InPlace,
     /// Whether other users see it.
     pub allows_others: bool,
+    /// Files that the kernel may know before it is asked to forget some: [`KNOWN_FILES_MAX`], but
+    /// for tests.
+    pub known_files_max: usize,
     /// The directory of the store, whose room is the mount's.
     pub store: Option<PathBuf>,
     /// Time.
@@ -53,6 +57,7 @@ pub struct MountOptions {
 pub struct Mount {
     session: fuser::Session<Driver>,
     shared: Arc<Shared>,
+    known_files_max: usize,
 }
 
 /// What the threads of a mount share.
@@ -105,7 +110,13 @@ impl Mount {
         let is_first = front.notifier.set(session.notifier()).is_ok();
         assert!(is_first, "a front is mounted once");
         let shared = Shared { front, mountpoint, listener, asker: Mutex::default() };
-        Ok(Self { session, shared: Arc::new(shared) })
+        Ok(Self { session, shared: Arc::new(shared), known_files_max: options.known_files_max })
+    }
+
+    /// Counts the files that the kernel knows, whenever it is called.
+    pub fn known_files(&self) -> impl Fn() -> usize + Send + use<> {
+        let front = self.shared.front.clone();
+        move || front.nodes.count()
     }
 
     /// Answers the kernel until the mount ends.
@@ -113,7 +124,7 @@ impl Mount {
     /// # Errors
     /// What the kernel reports; the view is as it was left.
     pub fn run(self) -> Result<Ending> {
-        let Self { session, shared } = self;
+        let Self { session, shared, known_files_max } = self;
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
             .map_err(|error| Error::io(error, "wait for signals"))?;
         let stop = signals.handle();
@@ -127,10 +138,17 @@ impl Mount {
         let (ends_reclaiming, end_of_mount) = std::sync::mpsc::channel();
         let front = shared.front.clone();
         let reclaiming = std::thread::spawn(move || front.reclaim_until(&end_of_mount));
+        let device = session.as_fd().try_clone_to_owned();
+        let device = device.map_err(|error| Error::io(error, "open the mount's device again"))?;
+        let (ends_pruning, end_of_mount) = std::sync::mpsc::channel();
+        let front = shared.front.clone();
+        drop(std::thread::spawn(move || {
+            prune_until(&front.nodes, &device, known_files_max, &end_of_mount);
+        }));
         drop(std::thread::spawn(move || answer_kernel(session, &ends)));
         let ran = end.recv().unwrap_or_else(|_| Err(io::Error::other("the mount's thread died")));
         stop.close();
-        drop(ends_reclaiming);
+        drop((ends_reclaiming, ends_pruning));
         // A panic in a thread has been reported where it happened.
         let _ = reclaiming.join();
         let closed = shared.front.close_all();

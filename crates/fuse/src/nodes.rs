@@ -170,6 +170,22 @@ impl Nodes {
         Some(known.node)
     }
 
+    /// How many files the kernel knows.
+    pub(crate) fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// Numbers of files that nobody has open: one in `share` of all, whichever.
+    pub(crate) fn unused(&self, share: usize) -> Vec<u64> {
+        let of_shard = |shard: &Mutex<HashMap<u64, Known>>| -> Vec<u64> {
+            let shard = shard.lock();
+            let is_closed = |known: &&Known| known.node.file.lock().is_none();
+            let closed = shard.values().filter(is_closed);
+            closed.take(shard.len().div_ceil(share)).map(|known| known.node.number).collect()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
     /// Every file that somebody has open.
     pub(crate) fn open(&self) -> Vec<Arc<Node>> {
         let of_shard = |shard: &Mutex<HashMap<u64, Known>>| -> Vec<Arc<Node>> {

@@ -7,4 +7,5 @@ mod listings;
 mod mounted;
 mod passthrough;
 mod posix;
+mod prune;
 mod semantics;

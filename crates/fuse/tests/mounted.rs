@@ -11,7 +11,7 @@ use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::identity::Identity;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fuse::{InPlace, Mount, MountOptions, View, is_supported};
+use esker_fuse::{InPlace, KNOWN_FILES_MAX, Mount, MountOptions, View, is_supported};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
@@ -23,6 +23,8 @@ const LOOKS_MAX: u32 = 1_000;
 /// A mount that ends with it.
 pub struct Mounted {
     directory: TempDir,
+    /// Counts the files that the kernel knows.
+    pub known_files: Box<dyn Fn() -> usize + Send>,
     serving: Option<JoinHandle<Result<()>>>,
 }
 
@@ -63,32 +65,36 @@ impl Mounted {
 
     /// Mounts `view`; the kernel writes such files in the store.
     pub fn with(view: View, in_place: InPlace) -> Self {
-        Self::with_options(view, in_place, false)
+        Self::with_options(view, |options| options.in_place = in_place)
     }
 
     /// Mounts `view`; the kernel collects small writes.
     pub fn writing_back(view: View) -> Self {
-        Self::with_options(view, InPlace::default(), true)
+        Self::with_options(view, |options| options.writes_back = true)
     }
 
-    fn with_options(view: View, in_place: InPlace, writes_back: bool) -> Self {
+    /// Mounts `view`; `change` changes the options.
+    pub fn with_options(view: View, change: impl FnOnce(&mut MountOptions)) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let at = directory.path().join("at");
         std::fs::create_dir(&at).expect("a new directory");
-        let options = MountOptions {
+        let mut options = MountOptions {
             source: "test".into(),
             name: "test".into(),
             threads: 3,
-            writes_back,
-            in_place,
+            writes_back: false,
+            in_place: InPlace::default(),
             allows_others: true,
+            known_files_max: KNOWN_FILES_MAX,
             store: None,
             clock: Arc::new(SystemClock),
             report: Box::new(|error| println!("reported: {error}")),
         };
+        change(&mut options);
         let mount = Mount::new(view, &at, options).expect("mount");
+        let known_files = Box::new(mount.known_files());
         let serving = std::thread::spawn(move || mount.run().and_then(|ending| ending.closed));
-        Self { directory, serving: Some(serving) }
+        Self { directory, known_files, serving: Some(serving) }
     }
 
     /// A session in memory, mounted.

@@ -16,7 +16,7 @@ use esker_fs::marker::Holder;
 use esker_fs::read_lease::{ReadLease, ReaderMarkers};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fuse::{InPlace, Mount as Mounted, MountOptions, SOURCE, View};
+use esker_fuse::{InPlace, KNOWN_FILES_MAX, Mount as Mounted, MountOptions, SOURCE, View};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::{Value, json};
 
@@ -260,6 +260,7 @@ impl Mount {
             writes_back: self.write_back,
             in_place: self.in_place.into(),
             allows_others: self.allow_other || is_root,
+            known_files_max: KNOWN_FILES_MAX,
             store: Some(PathBuf::from(store.strip_prefix("file://").unwrap_or(store)))
                 .filter(|path| path.is_dir()),
             clock: Arc::new(SystemClock),
