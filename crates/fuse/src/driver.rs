@@ -158,6 +158,9 @@ impl Filesystem for Driver {
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_READDIRPLUS_AUTO;
+        // A handle of a file would be good only while the kernel remembers the file: there are none,
+        // rather than handles that programs keep in vain.
+        wanted |= InitFlags::FUSE_NO_EXPORT_SUPPORT;
         if self.0.writes_back {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }

@@ -4,9 +4,16 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
-use rustix::fs::{FallocateFlags, SeekFrom, XattrFlags};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, XattrFlags};
 
 use crate::mounted::{Mounted, can_mount};
+
+/// Runs `script` with Python in `mounted`, which succeeds.
+fn run_python(mounted: &Mounted, script: &str) {
+    let mut python = std::process::Command::new("python3");
+    let done = python.args(["-c", script]).current_dir(mounted.root()).status();
+    assert!(done.expect("python3 is installed").success(), "{script}");
+}
 
 /// Runs `script` with Python in `mounted` as a user who is nobody; false if that cannot be done here.
 fn run_as_nobody(mounted: &Mounted, script: &str) -> bool {
@@ -141,9 +148,94 @@ fn times_of_collected_writes_stay() {
     file.sync_all().expect("sync");
     drop(file);
     let inode = session.stat("/f", esker_fs::namespace::Follow::No).expect("stat");
-    let ns = |seconds: i64, part: i64| (seconds * 1_000_000_000 + part) as u64;
+    let ns = esker_fs::timestamp::of_parts;
     assert_eq!(inode.mtime_ns, ns(before.mtime(), before.mtime_nsec()));
     assert_eq!(inode.ctime_ns, ns(before.ctime(), before.ctime_nsec()));
+    mounted.end().expect("closed");
+}
+
+/// Symptom: times before 1970 became 1970.
+/// Cause: timestamps had no sign.
+/// Fix: they have; what is outside their range is kept as the nearest in it.
+#[test]
+fn times_before_1970_are_kept() {
+    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+    if !can_mount() {
+        return;
+    }
+    let (mounted, session) = Mounted::session();
+    let path = mounted.path("f");
+    fs::write(&path, "text").expect("write");
+    let nearest = |ns: i64| (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000));
+    let cases = [
+        ((-2, 300), (-2, 300)),
+        ((-1, 999_999_999), (-1, 999_999_999)),
+        ((-1 << 31, 0), (-1 << 31, 0)),
+        ((1 << 32, 5), (1 << 32, 5)),
+        ((-1 << 40, 7), nearest(i64::MIN)),
+        ((1 << 40, 7), nearest(i64::MAX)),
+    ];
+    for ((tv_sec, tv_nsec), kept) in cases {
+        let time = Timespec { tv_sec, tv_nsec };
+        let times = Timestamps { last_access: time, last_modification: time };
+        utimensat(CWD, &path, &times, AtFlags::empty()).expect("utimensat");
+        let inode = session.stat("/f", esker_fs::namespace::Follow::No).expect("stat");
+        assert_eq!(nearest(inode.mtime_ns), kept);
+        let stat = fs::metadata(&path).expect("stat");
+        assert_eq!((stat.mtime(), stat.mtime_nsec()), kept);
+        assert_eq!((stat.atime(), stat.atime_nsec()), kept);
+    }
+    mounted.end().expect("closed");
+}
+
+/// Symptom: a handle of a file opened it until the kernel had forgotten the file, then never again.
+/// Cause: a mount finds files by the numbers that the kernel remembers.
+/// Fix: it gives no handles, and programs that need some know at once.
+#[test]
+fn file_handles_are_refused() {
+    if !can_mount() {
+        return;
+    }
+    let (mounted, _session) = Mounted::session();
+    fs::write(mounted.path("f"), "text").expect("write");
+    run_python(
+        &mounted,
+        "import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+handle = ctypes.create_string_buffer(bytes([128, 0, 0, 0]), 136)
+number = ctypes.c_int()
+got = libc.name_to_handle_at(-100, b'f', handle, ctypes.byref(number), 0)
+assert got == -1 and ctypes.get_errno() == errno.EOPNOTSUPP, (got, ctypes.get_errno())",
+    );
+    mounted.end().expect("closed");
+}
+
+/// Locks of either kind hold between processes.
+#[test]
+fn locks_hold_between_processes() {
+    if !can_mount() {
+        return;
+    }
+    let (mounted, _session) = Mounted::session();
+    fs::write(mounted.path("f"), [0; 100]).expect("write");
+    for lock in ["flock(f, fcntl.LOCK_EX", "lockf(f, fcntl.LOCK_EX"] {
+        let more = if lock.starts_with("lockf") { ", 10, 0" } else { "" };
+        let script = format!(
+            "import fcntl, subprocess, sys
+f = open('f', 'r+b')
+fcntl.{lock}{more})
+child = '''import fcntl
+f = open('f', 'r+b')
+try:
+    fcntl.{lock} | fcntl.LOCK_NB{more})
+    raise SystemExit('the lock is not held')
+except BlockingIOError:
+    pass
+'''
+subprocess.run([sys.executable, '-c', child], check=True)"
+        );
+        run_python(&mounted, &script);
+    }
     mounted.end().expect("closed");
 }
 
@@ -166,6 +258,9 @@ fn what_is_not_supported_says_so() {
         assert_eq!(rustix::fs::fallocate(&to, mode, 0, 4096), Err(Errno::OPNOTSUPP));
     }
     assert_eq!(rustix::fs::ioctl_ficlone(&to, &from), Err(Errno::OPNOTSUPP));
+    let unnamed = OFlags::TMPFILE | OFlags::RDWR;
+    let opened = rustix::fs::open(mounted.root(), unnamed, rustix::fs::Mode::RWXU);
+    assert_eq!(opened.map(drop), Err(Errno::OPNOTSUPP));
     for name in ["system.posix_acl_access", "system.posix_acl_default"] {
         let set = rustix::fs::setxattr(mounted.root(), name, &[2, 0, 0, 0], XattrFlags::empty());
         assert_eq!(set, Err(Errno::OPNOTSUPP), "{name}");
