@@ -2,9 +2,9 @@
 """Runs a null FUSE file system, ext4 on a loop image and a mount of Esker in turn, under the same
 work, and prints medians and ratios as Markdown; the figures of every round go to JSON.
 
-usage: scripts/compare_mount.py [--rounds N] [--files N] [--entries N] [--megabytes N]
-                                [--processes 1,2,4] [--systems null,ext4,esker] [--only WORD]
-                                [--json FILE] [--directory DIR]
+usage: scripts/compare_mount.py [--rounds N] [--files N] [--entries N] [--megabytes N] [--seconds N]
+                                [--processes 1,2,4] [--systems null,ext4,esker] [--only PART,PART]
+                                [--json FILE] [--directory DIR] [--esker FILE] [--before FILE]
 
 Takes the superuser: it mounts, and lets the kernel forget what it knows between phases, of all
 alike. Everything lies in DIR (default: target/compare-mount). Systems take turns within a round, so
@@ -12,16 +12,24 @@ that a machine that slows down slows all of them.
 
 Work: mdtest's easy phases (empty files, a directory for each process) and hard phases (one
 directory, 3901 bytes) by peers/mount-load; `ls -f` and `find` of one directory with N entries; fio
-with 1 MiB sequential and 4 KiB random reads and writes, synced at the end of writes.
+with 1 MiB sequential and 4 KiB random reads and writes, synced at the end of writes; `rm -rf` of
+16,160 directories and of a chain of 1,000; files made in new directories of a session on five bases
+and of one on none; a minute of 4 KiB overwrites at random places of a 1 GiB file; 100 bytes appended
+to each of 1,000 files of 1.1 MiB in turn.
+
+`--before` adds a system `before`: a mount by another binary of Esker. `--only` runs some parts of the
+work: metadata, listing, transfer, removal, bases, overwrites, appends.
 """
 
 import argparse
 import json
 import os
+import random
 import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -43,7 +51,27 @@ BOUNDS = [
     ("fio.read", "ext4", 0.85),
     ("fio.write", "ext4", 0.85),
     ("fio.write_next", "ext4", 0.85),
+    ("removal.tree", "ext4", 0.50),
+    ("appends.rate", "ext4", 0.50),
 ]
+# The least ratio of a figure of Esker to another of its own.
+OWN_BOUNDS = [
+    ("bases.five", "bases.none", 0.90),
+    ("overwrites.last_ten_seconds", "overwrites.first_ten_seconds", 0.80),
+]
+# The most that a figure of Esker may be.
+LIMITS = [
+    ("overwrites.store_mib_over_twice_shown", 256),
+    ("appends.objects_a_file", 2),
+]
+
+# `rm -rf` removes so many directories, each with so many in it.
+TREE_DIRECTORIES, TREE_FANOUT = 160, 100
+CHAIN_DEPTH = 1000
+BASES, BASE_FILES = 5, 2000
+NEW_DIRECTORIES, NEW_FILES = 400, 25
+OVERWRITTEN_BYTES, BLOCK_BYTES = 1 << 30, 4096
+APPENDED_FILES, APPENDED_FILE_BYTES, APPENDS = 1000, 1_150_000, 10
 
 
 def run(*arguments, **options):
@@ -79,6 +107,12 @@ class System:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def end(self):
+        # A program that has just ended, or a scan of mounts by another, may hold it for a moment.
+        for _ in range(50):
+            run("umount", self.at, check=False, stderr=subprocess.DEVNULL)
+            if not os.path.ismount(self.at):
+                return
+            time.sleep(0.1)
         run("umount", self.at)
 
 
@@ -103,29 +137,43 @@ class Null(System):
 
 class Ext4(System):
     name = "ext4"
+    image_bytes = 12 << 30
+    files = 4_000_000
 
     def begin(self):
         image = self.directory / "image"
         with open(image, "wb") as file:
-            file.truncate(12 << 30)
-        run("mkfs.ext4", "-q", "-F", "-N", 4_000_000, image)
+            file.truncate(self.image_bytes)
+        run("mkfs.ext4", "-q", "-F", "-N", self.files, image)
         run("mount", "-o", "loop,noatime", image, self.at)
 
 
 class Esker(System):
     name = "esker"
+    binary = ESKER
 
     def begin(self):
-        self.environment = {**os.environ, "ESKER_STORE": str(self.directory / "store")}
-        run(ESKER, "init", env=self.environment)
-        shown = run(ESKER, "mount", "--json", "--write", "result", self.at, env=self.environment)
-        self.served_by = json.loads(shown)["pid"]
+        self.store = self.directory / "store"
+        self.run("init")
+        self.served_by = self.mount("result", self.at)
+
+    def run(self, *arguments):
+        environment = {**os.environ, "ESKER_STORE": str(self.store)}
+        return run(self.binary, *arguments, env=environment)
+
+    def mount(self, name, at, *options):
+        """Mounts a session at a directory; returns the process that serves it."""
+        return json.loads(self.run("mount", "--json", "--write", name, *options, at))["pid"]
 
     def pid(self):
         return self.served_by
 
     def end(self):
-        run(ESKER, "umount", self.at, env=self.environment)
+        self.run("umount", self.at)
+
+
+class Before(Esker):
+    name = "before"
 
 
 def metadata(system, options, figures):
@@ -185,11 +233,186 @@ def transfer(system, options, figures):
     shutil.rmtree(place)
 
 
-WORK = (("metadata", metadata), ("listing", listing), ("transfer", transfer))
+def make_tree(place):
+    for number in range(TREE_DIRECTORIES):
+        os.makedirs(place / str(number))
+        for inner in range(TREE_FANOUT):
+            os.mkdir(place / str(number) / str(inner))
+
+
+def make_chain(place, depth):
+    """Makes directories within each other: deeper than a path may be long."""
+    place.mkdir()
+    at = os.open(place, os.O_DIRECTORY)
+    for _ in range(depth):
+        os.mkdir("directory", dir_fd=at)
+        below = os.open("directory", os.O_DIRECTORY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+
+
+def slowest_mkdir(place, end, slowest):
+    """Makes and removes directories until `end`; appends the longest time that one took."""
+    longest = 0.0
+    while not end.is_set():
+        start = time.monotonic()
+        place.mkdir()
+        longest = max(longest, time.monotonic() - start)
+        place.rmdir()
+        time.sleep(0.001)
+    slowest.append(longest)
+
+
+def removal(system, options, figures):
+    count = TREE_DIRECTORIES * (TREE_FANOUT + 1)
+    before = system.busy()
+    make_tree(system.at / "tree")
+    start = time.monotonic()
+    run("rm", "-rf", system.at / "tree")
+    figures["removal.tree"] = count / (time.monotonic() - start)
+    figures["removal.tree_cpu_us_a_directory"] = (system.busy() - before) / count * 1e6
+    make_chain(system.at / "chain", CHAIN_DEPTH)
+    start = time.monotonic()
+    run("rm", "-rf", system.at / "chain")
+    figures["removal.chain"] = CHAIN_DEPTH / (time.monotonic() - start)
+    make_tree(system.at / "tree")
+    make_chain(system.at / "chain", CHAIN_DEPTH)
+    end, slowest = threading.Event(), []
+    elsewhere = threading.Thread(
+        target=slowest_mkdir, args=(system.at / "elsewhere", end, slowest))
+    elsewhere.start()
+    run("rm", "-rf", system.at / "tree", system.at / "chain")
+    end.set()
+    elsewhere.join()
+    figures["removal.slowest_mkdir_us"] = slowest[0] * 1e6
+
+
+def make_new_directories(place):
+    """Files made a second, in directories that are made for them."""
+    start = time.monotonic()
+    place.mkdir()
+    for number in range(NEW_DIRECTORIES):
+        directory = place / f"directory.{number}"
+        directory.mkdir()
+        for file in range(NEW_FILES):
+            os.close(os.open(f"{directory}/file.{file}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    return NEW_DIRECTORIES * NEW_FILES / (time.monotonic() - start)
+
+
+def bases(system, options, figures):
+    if not isinstance(system, Esker):
+        return
+    source = system.directory / "source"
+    stack = []
+    for base in range(BASES):
+        for file in range(BASE_FILES):
+            path = source / f"base.{base}" / f"{file % 40}" / f"file.{file}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        system.run("import", source, f"base-{base}")
+        shutil.rmtree(source)
+        stack += ["--base", f"base-{base}"]
+    mounts = {"none": system.directory / "on-none", "five": system.directory / "on-five"}
+    rates = {name: [] for name in mounts}
+    for name, at in mounts.items():
+        at.mkdir()
+        system.mount(f"on-{name}", at, *(stack if name == "five" else []))
+    try:
+        for number in range(7):
+            for name, at in sorted(mounts.items(), reverse=number % 2 == 0):
+                rates[name].append(make_new_directories(at / str(number)))
+    finally:
+        for at in mounts.values():
+            system.run("umount", at)
+    for name, values in rates.items():
+        figures[f"bases.{name}"] = statistics.median(values)
+
+
+def stored_bytes(store):
+    """Bytes that the files of a store take."""
+    total = 0
+    for directory, _, files in os.walk(store):
+        for file in files:
+            try:
+                total += os.lstat(os.path.join(directory, file)).st_blocks * 512
+            except FileNotFoundError:
+                pass
+    return total
+
+
+def watch_store(store, end, most):
+    while not end.wait(0.25):
+        most.append(stored_bytes(store))
+
+
+def overwrites(system, options, figures):
+    path = system.at / "overwritten"
+    chunk = os.urandom(1 << 20)
+    with open(path, "wb") as file:
+        for _ in range(OVERWRITTEN_BYTES >> 20):
+            file.write(chunk)
+        os.fsync(file.fileno())
+    end, most = threading.Event(), []
+    watcher = None
+    if isinstance(system, Esker):
+        watcher = threading.Thread(target=watch_store, args=(system.store, end, most))
+        watcher.start()
+    source, block = random.Random(1), chunk[:BLOCK_BYTES]
+    counts = [0] * options.seconds
+    file = os.open(path, os.O_WRONLY)
+    start = time.monotonic()
+    while (second := int(time.monotonic() - start)) < options.seconds:
+        for _ in range(16):
+            offset = source.randrange(OVERWRITTEN_BYTES // BLOCK_BYTES) * BLOCK_BYTES
+            os.pwrite(file, block, offset)
+        counts[second] += 16
+    os.close(file)
+    tenth = min(10, options.seconds // 2)
+    figures["overwrites.first_ten_seconds"] = sum(counts[:tenth]) / tenth
+    figures["overwrites.last_ten_seconds"] = sum(counts[-tenth:]) / tenth
+    if watcher:
+        end.set()
+        watcher.join()
+        over = max(most) - 2 * OVERWRITTEN_BYTES
+        figures["overwrites.store_mib_over_twice_shown"] = over / 2**20
+        figures["overwrites.store_mib_at_most"] = max(most) / 2**20
+    path.unlink()
+
+
+def appends(system, options, figures):
+    place = system.at / "appended"
+    place.mkdir()
+    names = [str(place / str(number)) for number in range(APPENDED_FILES)]
+    content = os.urandom(APPENDED_FILE_BYTES)
+    for name in names:
+        Path(name).write_bytes(content)
+    # What is written back meanwhile is not measured.
+    os.sync()
+    start = time.monotonic()
+    for _ in range(APPENDS):
+        for name in names:
+            file = os.open(name, os.O_WRONLY | os.O_APPEND)
+            os.write(file, content[:100])
+            os.close(file)
+    figures["appends.rate"] = APPENDS * len(names) / (time.monotonic() - start)
+    if isinstance(system, Esker):
+        objects = sum(len(files) for _, _, files in os.walk(system.store))
+        figures["appends.objects_a_file"] = objects / len(names)
+    for name in names:
+        assert os.stat(name).st_size == APPENDED_FILE_BYTES + 100 * APPENDS
+    shutil.rmtree(place)
+
+
+WORK = {"metadata": metadata, "listing": listing, "transfer": transfer, "removal": removal,
+        "bases": bases, "overwrites": overwrites, "appends": appends}
+# Work that says nothing of a file system in memory, or that it cannot do.
+NOT_OF_NULL = ("transfer", "overwrites")
 
 
 def measure(options):
-    systems = {kind.name: kind for kind in (Null, Ext4, Esker)}
+    systems = {kind.name: kind for kind in (Null, Ext4, Before, Esker)}
+    Before.binary, Esker.binary = options.before, options.esker
     rounds = []
     for number in range(options.rounds):
         for name in options.systems:
@@ -198,17 +421,24 @@ def measure(options):
             system.begin()
             figures = {}
             try:
-                for work, function in WORK:
-                    # Of a file system in memory, bytes a second say nothing.
-                    if options.only and options.only != work or work == "transfer" and name == "null":
+                for work in options.only:
+                    if name == "null" and work in NOT_OF_NULL:
                         continue
                     print(f"round {number}: {name}: {work}", file=sys.stderr)
-                    function(system, options, figures)
+                    WORK[work](system, options, figures)
             finally:
                 system.end()
             rounds.append({"round": number, "system": name, "figures": figures})
             shutil.rmtree(directory)
     return rounds
+
+
+def compared(mine, others, what, bound):
+    """The ratio of two medians, how far the machine let that of each round stray, and the verdict."""
+    value = statistics.median(mine) / statistics.median(others)
+    spread = [one / other for one, other in zip(mine, others)]
+    return (f"{value:.2f} {what} ({min(spread):.2f}–{max(spread):.2f})",
+            f"{bound:.2f} {'✓' if value >= bound else '✗'}")
 
 
 def fits(pattern, name):
@@ -227,14 +457,18 @@ def table(rounds, systems):
              "|---" * (len(systems) + 3) + "|"]
     for name, of in medians.items():
         ratio, least = "", ""
+        mine = every[name].get("esker", [])
         for pattern, against, bound in BOUNDS:
-            if fits(pattern, name) and "esker" in of and against in of:
-                value = of["esker"] / of[against]
-                # The ratios of each round: how far the machine let them stray.
-                pairs = list(zip(every[name]["esker"], every[name][against]))
-                spread = [mine / other for mine, other in pairs]
-                ratio = f"{value:.2f} of {against} ({min(spread):.2f}–{max(spread):.2f})"
-                least = f"{bound:.2f} {'✓' if value >= bound else '✗'}"
+            if fits(pattern, name) and mine and against in of:
+                ratio, least = compared(mine, every[name][against], f"of {against}", bound)
+        for pattern, other, bound in OWN_BOUNDS:
+            if fits(pattern, name) and mine:
+                ratio, least = compared(mine, every[other]["esker"], f"of {other}", bound)
+        for pattern, limit in LIMITS:
+            if fits(pattern, name) and mine:
+                least = f"at most {limit} {'✓' if max(mine) <= limit else '✗'}"
+        if not ratio and mine and "before" in of and of["before"]:
+            ratio, _ = compared(mine, every[name]["before"], "of before", 0)
         cells = [f"{of[system]:,.0f}" if system in of else "" for system in systems]
         lines.append(f"| {name} | " + " | ".join(cells) + f" | {ratio} | {least} |")
     return medians, "\n".join(lines)
@@ -250,13 +484,20 @@ def main():
     parser.add_argument("--processes", default="1,2,4",
                         type=lambda text: [int(number) for number in text.split(",")])
     parser.add_argument("--systems", default="null,ext4,esker", type=lambda text: text.split(","))
-    parser.add_argument("--only", choices=[name for name, _ in WORK])
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--only", default=",".join(WORK), type=lambda text: text.split(","))
+    parser.add_argument("--esker", type=Path, default=ESKER)
+    parser.add_argument("--before", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--directory", type=Path, default=TARGET / "compare-mount")
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("compare_mount.py: mounting and forgetting take the superuser")
-    for program in (ESKER, PEERS / "null-fs", PEERS / "mount-load"):
+    if options.before and "before" not in options.systems:
+        options.systems.insert(-1, "before")
+    if not set(options.only) <= set(WORK):
+        sys.exit(f"compare_mount.py: --only takes some of {', '.join(WORK)}")
+    for program in (options.esker, PEERS / "null-fs", PEERS / "mount-load"):
         if not program.exists():
             sys.exit(f"compare_mount.py: {program} is missing: run `make compare-mount`")
     options.directory.mkdir(parents=True, exist_ok=True)
