@@ -27,7 +27,7 @@ demo: build ## Install what is missing, build, and run the main job on real file
 	@scripts/demo.sh
 
 soak: ## Run the long campaigns for MINUTES (60)
-	@scripts/setup.sh build test
+	@scripts/setup.sh build test soak
 	@scripts/soak.sh $(MINUTES)
 
 mutants: ## Revert each mend of a defect in turn and show which no test notices

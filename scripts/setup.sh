@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what is missing, and nothing else. Takes well under a second when nothing is missing.
 #
-# usage: scripts/setup.sh [build|test|mpi|compare]...      (default: build test)
+# usage: scripts/setup.sh [build|test|mpi|soak|compare]...      (default: build test)
 #   build     a C compiler and linker for the dependencies, git
 #   test      rustfmt, clippy, what mounts need, suites and programs that are run in mounts, Go and
 #             the S3 server that the tests start
+#   soak      Python, stress-ng, fio, ext4 tools
 #   mpi       Open MPI, MPICH, and libclang, which reads their headers
 #   compare   Python, fio, ext4 tools; peers/Makefile installs what the rival engines need
 #
@@ -155,6 +156,13 @@ have_libclang() {
         || compgen -G '/usr/lib/llvm-*/lib/libclang-[0-9]*.so*' >/dev/null
 }
 
+setup_soak() {
+    need required "runs the campaigns in mounts" python3 python3
+    need required "works in mounts" stress-ng stress-ng
+    need required "writes large files in mounts" fio fio
+    need required "makes the file system to compare mounts with" e2fsprogs mkfs.ext4
+}
+
 setup_compare() {
     need required "runs the comparison" python3 python3
     need required "measures mounts" fio fio
@@ -164,7 +172,7 @@ setup_compare() {
 [ $# -gt 0 ] || set -- build test
 for part; do
     case $part in
-        build | test | mpi | compare) "setup_$part" ;;
+        build | test | mpi | soak | compare) "setup_$part" ;;
         *)
             sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0" >&2
             exit 2

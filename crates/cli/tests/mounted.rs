@@ -7,6 +7,10 @@ use std::time::Duration;
 
 use crate::esker::Esker;
 
+/// Options of all mounts that write, each with its value if it has one: `scripts/mount_matrix.sh` runs
+/// suites in every mode. A test that chooses a mode itself keeps that.
+const OPTIONS: &str = "ESKER_TEST_MOUNT_OPTIONS";
+
 /// A store and a directory at which something of it may be mounted.
 pub struct Mounted {
     pub esker: Esker,
@@ -52,7 +56,11 @@ impl Mounted {
     /// Mounts as `arguments` say, in the directory.
     pub fn mount(&self, arguments: &[&str]) {
         let log = self.esker.path("log");
+        let options = std::env::var(OPTIONS).unwrap_or_default();
         let mut all: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+        if arguments.contains(&"--write") {
+            all.extend(options_beside(arguments, &options).into_iter().map(OsStr::new));
+        }
         all.extend([OsStr::new("--log"), log.as_os_str(), self.at.as_os_str()]);
         self.esker.ok(all);
     }
@@ -112,6 +120,18 @@ impl Mounted {
     pub fn resume(&self, name: &str) {
         self.mount(&["mount", "--write", name, "--resume"]);
     }
+}
+
+/// What `options` has that `arguments` do not choose.
+fn options_beside<'a>(arguments: &[&str], options: &'a str) -> Vec<&'a str> {
+    let mut is_kept = true;
+    let is_beside = |word: &&str| {
+        if word.starts_with("--") {
+            is_kept = !arguments.contains(word);
+        }
+        is_kept
+    };
+    options.split_whitespace().filter(is_beside).collect()
 }
 
 impl Drop for Mounted {

@@ -177,19 +177,14 @@ fn soak_fsx_a_million_operations() {
     }
 }
 
-/// A million operations together, half of them on files that a base has; after each part of them the
-/// mount dies, and what was synced must be there.
-#[test]
-#[ignore = "long: see scripts/soak.sh"]
-fn soak_fsx_finds_nothing_with_crashes_between() {
-    if !can_mount() {
-        return;
-    }
+/// fsx in a session without a base, then in one on it; after each round the mount dies, and what was
+/// synced must be there.
+fn fsx_with_crashes_between(rounds: u64, operations: u32) {
     let mounted = Mounted::new();
     for (name, bases, seed) in [("fresh", &[][..], 100), ("inherited", &["fresh"][..], 200)] {
         mounted.write(name, bases);
-        for round in 0..10 {
-            fsx(&mounted, &format!("file-{round}"), 50_000, seed + round);
+        for round in 0..rounds {
+            fsx(&mounted, &format!("file-{round}"), operations, seed + round);
             let sum = "cat file-* | sha256sum";
             let before = run(mounted.root(), "sh", &["-c", &format!("sync file-* && {sum}")]);
             // Which also keeps the store from growing by all that was ever written.
@@ -201,6 +196,22 @@ fn soak_fsx_finds_nothing_with_crashes_between() {
             assert_eq!(run(mounted.root(), "sh", &["-c", sum]), before, "{name}, round {round}");
         }
         end(&mounted);
+    }
+}
+
+#[test]
+fn fsx_finds_nothing_with_a_few_crashes_between() {
+    if can_mount() {
+        fsx_with_crashes_between(2, 2_000);
+    }
+}
+
+/// A million operations together, half of them on files that a base has.
+#[test]
+#[ignore = "long: see scripts/soak.sh"]
+fn soak_fsx_finds_nothing_with_crashes_between() {
+    if can_mount() {
+        fsx_with_crashes_between(10, 50_000);
     }
 }
 
@@ -234,22 +245,58 @@ fn fio_reads_what_it_wrote() {
     end(&mounted);
 }
 
-#[test]
-#[ignore = "long: see scripts/soak.sh"]
-fn soak_fio_reads_what_it_wrote_with_crashes_between() {
-    if !can_mount() {
-        return;
-    }
+/// fio; after each round the mount dies, and what was synced must be there.
+fn fio_with_crashes_between(rounds: u32, megabytes: u32) {
     let mounted = Mounted::writing("io", &[]);
-    for round in 0..8 {
+    for round in 0..rounds {
         for pattern in ["write", "rw", "randwrite", "randrw"] {
-            fio(&mounted, &format!("{pattern}-{round}"), pattern, 128);
+            fio(&mounted, &format!("{pattern}-{round}"), pattern, megabytes);
         }
         let before = run(mounted.root(), "sh", &["-c", "cat *.0 | sha256sum && sync *.0"]);
         mounted.crash();
         mounted.resume("io");
         assert_eq!(run(mounted.root(), "sh", &["-c", "cat *.0 | sha256sum"]), before);
     }
+    end(&mounted);
+}
+
+#[test]
+fn fio_reads_what_it_wrote_with_a_crash_between() {
+    if can_mount() {
+        fio_with_crashes_between(1, 8);
+    }
+}
+
+#[test]
+#[ignore = "long: see scripts/soak.sh"]
+fn soak_fio_reads_what_it_wrote_with_crashes_between() {
+    if can_mount() {
+        fio_with_crashes_between(8, 128);
+    }
+}
+
+/// A buffered read beside a direct write may bring a page in that the write replaces in the store. After
+/// asynchronous ones the kernel leaves such pages, so a mount makes none of them asynchronous.
+#[test]
+fn buffered_reads_find_what_asynchronous_direct_writes_wrote() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::writing("direct", &[]);
+    let write =
+        ["--name=write", "--stonewall", "--rw=randwrite", "--direct=1", "--ioengine=libaio"];
+    let read = ["--name=read", "--rw=randread", "--ioengine=psync", "--invalidate=0", "--loops=8"];
+    let common = ["--output-format=terse", "--filename=file", "--size=8m", "--bs=4k"];
+    let first = ["--name=first", "--rw=write", "--end_fsync=1"];
+    let more = ["--iodepth=16", "--loops=8"];
+    let all = [&common[..], &first[..], &write[..], &more[..], &read[..]].concat();
+    run(mounted.root(), "fio", &all);
+    let sum = |flag: &str| {
+        let command = format!("dd if=file bs=1M iflag={flag} status=none | sha256sum");
+        run(mounted.root(), "sh", &["-c", &command])
+    };
+    // The pages that the kernel has, and then what the store has.
+    assert_eq!(sum("fullblock"), sum("direct"));
     end(&mounted);
 }
 
