@@ -39,7 +39,7 @@ fn each_kind_of_error_has_its_exit_code() {
         (2, &["find", "base", "--size", "much"]),
         (2, &["find", "base", "--mtime", "x"]),
         (2, &["touch", "base:/x", "-d", "never", "--as", "new"]),
-        (2, &["rename", "base", "-x"]),
+        (2, &["rename", "base", ".x"]),
         (2, &["import", "tree-base", "a b"]),
         (14, &["stat", &long]),
     ] {
