@@ -1,9 +1,12 @@
 //! Indexed directories as entries of a tree: where their logs are, and how these go where the entry
 //! goes. What is in the logs only `esker-imd` knows.
 //!
-//! `set/<set>/imd/<number>/` has the logs and the root object of one directory; the number is chosen
-//! at random, so that copies in other sets keep it. An entry refers to set and number, and has the
-//! checksum of the root object, which is the last that is written.
+//! `set/<set>/imd/<number>/` has the logs and the root object of one written part; the number is
+//! chosen at random, so that copies in other sets keep it. An entry consists of the part that was
+//! appended last, to which its extent refers, and of those before it, which its content lists. Each
+//! reference has the checksum of the part's root object, which is the last that is written.
+//! Layout: docs/format/inode.md, "Parts of an indexed directory". This file is its only encoder and
+//! decoder.
 //! Source: DeltaFS thesis §5.2.4.
 
 use esker_base::store::SharedStore;
@@ -21,18 +24,92 @@ pub(crate) const ROOT_BYTES_MAX: u64 = 1 << 30;
 /// The object that completes an indexed directory.
 const ROOT: &str = "root";
 
+/// An indexed directory consists of at most this many parts: their references fit the entry's record.
+pub const PARTS_MAX: usize = 128;
+
+/// Bytes of a reference to a part: set, number, checksum.
+const PART_BYTES: usize = 28;
+
+const _: () = assert!(PART_BYTES * (PARTS_MAX - 1) < crate::path::PATH_BYTES_MAX);
+
+/// A part of an indexed directory: what one job wrote or appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexedPart {
+    /// The set in whose folder its objects are.
+    pub set: SetId,
+    /// Its number there.
+    pub number: u64,
+    /// The checksum of its root object.
+    pub checksum: u32,
+}
+
+impl IndexedPart {
+    /// What the names of its objects begin with.
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        prefix(self.set, self.number)
+    }
+
+    /// The part that the extent of an entry refers to.
+    pub(crate) const fn of_extent(extent: &Extent) -> Self {
+        Self { set: extent.set, number: extent.log, checksum: extent.checksum }
+    }
+
+    /// The extent of an entry whose last part this is.
+    pub(crate) fn extent(&self) -> Extent {
+        let Self { set, number: log, checksum } = *self;
+        Extent { set, log, checksum, ..Extent::default() }
+    }
+}
+
+/// The parts of the indexed directory `inode`, the oldest first; none if it is none. Its content has
+/// been read, as by [`crate::namespace::Namespace::stat`].
+#[must_use]
+pub fn parts_of(inode: &Inode) -> Vec<IndexedPart> {
+    let is_indexed = inode.kind() == Some(crate::inode::FileKind::Indexed);
+    let Some(last) = inode.extent.as_ref().filter(|_| is_indexed) else { return Vec::new() };
+    earlier_parts(&inode.content).chain([IndexedPart::of_extent(last)]).collect()
+}
+
+/// Where the objects of the indexed directory `inode` are, of its last part; none if it is none.
+#[must_use]
+pub fn prefix_of(inode: &Inode) -> Option<String> {
+    parts_of(inode).last().map(IndexedPart::prefix)
+}
+
+/// Whether an entry's content can be a list of parts.
+pub(crate) const fn is_list(content: &[u8]) -> bool {
+    content.len().is_multiple_of(PART_BYTES) && content.len() / PART_BYTES < PARTS_MAX
+}
+
+/// The parts that an entry's content lists.
+pub(crate) fn earlier_parts(content: &[u8]) -> impl Iterator<Item = IndexedPart> {
+    content.as_chunks::<PART_BYTES>().0.iter().map(|bytes| {
+        let (set, rest) = bytes.split_first_chunk::<16>().expect("28 bytes");
+        let (number, rest) = rest.split_first_chunk::<8>().expect("12 bytes");
+        IndexedPart {
+            set: SetId(u128::from_le_bytes(*set)),
+            number: u64::from_le_bytes(*number),
+            checksum: u32::from_le_bytes(*rest.first_chunk().expect("4 bytes")),
+        }
+    })
+}
+
+/// The content of an entry that lists `parts`.
+pub(crate) fn list(parts: &[IndexedPart]) -> Vec<u8> {
+    let mut content = Vec::with_capacity(parts.len() * PART_BYTES);
+    for part in parts {
+        content.extend_from_slice(&part.set.0.to_le_bytes());
+        content.extend_from_slice(&part.number.to_le_bytes());
+        content.extend_from_slice(&part.checksum.to_le_bytes());
+    }
+    content
+}
+
 /// What the names of all objects of directory `number` in `set` begin with; ends in `/`.
 #[must_use]
 pub fn prefix(set: SetId, number: u64) -> String {
     format!("set/{set}/imd/{number:016x}/")
-}
-
-/// Where the objects of the indexed directory `inode` are; none if it is none.
-#[must_use]
-pub fn prefix_of(inode: &Inode) -> Option<String> {
-    let is_indexed = inode.kind() == Some(crate::inode::FileKind::Indexed);
-    let extent = inode.extent.as_ref().filter(|_| is_indexed)?;
-    Some(prefix(extent.set, extent.log))
 }
 
 /// The name of the root object of directory `number` in `set`.
@@ -45,41 +122,66 @@ pub(crate) fn checksum(root: &[u8]) -> u32 {
     crc32c::crc32c(root)
 }
 
-/// Copies all objects of the directory that `extent` refers to into `set`, the root object last,
-/// and verifies that. Returns what an entry there refers to, and the bytes copied. Objects that
-/// are there already, which several entries may share, stay.
-pub(crate) fn copy(store: &SharedStore, extent: &Extent, set: SetId) -> Result<(Extent, u64)> {
-    let (from, to) = (prefix(extent.set, extent.log), prefix(set, extent.log));
-    let placed = Extent { set, ..*extent };
+/// Copies all objects of `part` into `set`, the root object last, and verifies that. Returns the copy,
+/// and the bytes copied. Objects that are there already, which several entries may share, stay.
+pub(crate) fn copy(
+    store: &SharedStore,
+    part: &IndexedPart,
+    set: SetId,
+) -> Result<(IndexedPart, u64)> {
+    let (from, to) = (part.prefix(), prefix(set, part.number));
     let mut copied = 0;
     for object in store.list(&from)? {
         let name = &object.name[from.len()..];
         if name == ROOT {
             continue;
         }
-        let log = match store.append_log(&format!("{to}{name}")) {
+        match copy_log(store, &object.name, &format!("{to}{name}"), object.bytes) {
             // Another entry of the same directory came first, in this or another thread.
             Err(error) if error.kind() == Kind::Exists => continue,
-            log => log?,
-        };
-        let mut at = 0;
-        while at < object.bytes {
-            let end = object.bytes.min(at + PIECE_BYTES);
-            log.append(&store.get_range(&object.name, at..end)?)?;
-            at = end;
+            done => done?,
         }
-        log.sync()?;
         copied += object.bytes;
     }
-    let name = root(extent.set, extent.log);
+    let name = root(part.set, part.number);
     let bytes = store.get(&name, ROOT_BYTES_MAX)?;
-    if checksum(&bytes) != extent.checksum {
+    if checksum(&bytes) != part.checksum {
         let what = "the root of an indexed directory is not the one that its entry has";
         return Err(esker_base::Error::corrupt(&name, 0, what));
     }
-    match store.put_if_absent(&root(set, extent.log), &bytes) {
+    match store.put_if_absent(&root(set, part.number), &bytes) {
         Err(error) if error.kind() == Kind::Exists => {}
         put => put?,
     }
-    Ok((placed, copied + bytes.len() as u64))
+    Ok((IndexedPart { set, ..*part }, copied + bytes.len() as u64))
+}
+
+/// Copies the first `bytes` of the log `from` to a new log `to`, which survives power loss then.
+///
+/// # Errors
+/// `Exists` if there is a log `to`; what the store answers.
+pub fn copy_log(store: &SharedStore, from: &str, to: &str, bytes: u64) -> Result<()> {
+    let log = store.append_log(to)?;
+    let mut at = 0;
+    while at < bytes {
+        let end = bytes.min(at + PIECE_BYTES);
+        log.append(&store.get_range(from, at..end)?)?;
+        at = end;
+    }
+    log.sync()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_parts_round_trip() {
+        let part = |number| IndexedPart { set: SetId(7 << 100), number, checksum: 9 };
+        let parts = [part(1), part(u64::MAX)];
+        let content = list(&parts);
+        assert!(is_list(&content) && is_list(&[]));
+        assert_eq!(earlier_parts(&content).collect::<Vec<_>>(), parts);
+        assert!(!is_list(&content[1..]) && !is_list(&list(&vec![part(0); PARTS_MAX])));
+    }
 }

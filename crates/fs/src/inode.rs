@@ -244,7 +244,8 @@ pub struct Inode {
     pub branch: Option<Box<BranchContent>>,
     /// Content in a data log, if any.
     pub extent: Option<Extent>,
-    /// Content of a small file, or the target of a symbolic link.
+    /// Content of a small file, the target of a symbolic link, or the earlier parts of an indexed
+    /// directory.
     pub content: Vec<u8>,
     /// Extended attributes, encoded (`xattr.rs`).
     pub xattrs: Vec<u8>,
@@ -577,6 +578,7 @@ fn is_content(entry: Entry, content: &[u8]) -> bool {
     match entry {
         Entry::Is(FileKind::File) => true,
         Entry::Is(FileKind::Symlink) => content.len() < PATH_BYTES_MAX && !content.contains(&0),
+        Entry::Is(FileKind::Indexed) => crate::indexed::is_list(content),
         _ => false,
     }
 }

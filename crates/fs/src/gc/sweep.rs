@@ -16,7 +16,8 @@ use hashbrown::{HashMap, HashSet};
 
 use super::{Collection, Known};
 use crate::condemn::{self, Phase};
-use crate::inode::{INODE, column};
+use crate::indexed;
+use crate::inode::{Entry, FileKind, INODE, column};
 use crate::marker::{self, Holder};
 
 /// What the name of an object in a set's folder says.
@@ -316,7 +317,12 @@ impl Collection<'_> {
             let cursor = run.cursor(&INODE, &Key::FIRST, &Key::LAST);
             let mut merge = Merge::new(vec![cursor], &Key::FIRST)?;
             while merge.advance()? {
-                let ints = merge.row().ints;
+                let row = merge.row();
+                let ints = row.ints;
+                if ints[column::ENTRY] == Entry::Is(FileKind::Indexed).number() {
+                    let earlier = indexed::earlier_parts(row.strings[column::CONTENT]);
+                    out.extend(earlier.filter(|part| part.set == set).map(|part| part.number));
+                }
                 if ints[column::LOG_SET_HIGH] == high && ints[column::LOG_SET_LOW] == low {
                     out.insert(ints[column::LOG]);
                 }

@@ -8,7 +8,7 @@ use esker_table::segment::LogPlace;
 use hashbrown::HashMap;
 
 use super::copy::DataCopy;
-use crate::indexed;
+use crate::indexed::{self, IndexedPart};
 use crate::inode::Extent;
 
 /// Data logs of other sets to which records refer.
@@ -83,15 +83,18 @@ impl<'a> FileData<'a> {
         }
     }
 
-    /// Where the new set has the indexed directory of `extent`.
-    pub(super) fn place_indexed(&mut self, extent: Extent) -> Result<Extent> {
+    /// Where the new set has `part` of an indexed directory.
+    pub(super) fn place_part(&mut self, part: IndexedPart) -> Result<IndexedPart> {
         match self {
             Self::Copied(copy) => {
-                let (placed, bytes) = indexed::copy(copy.store, &extent, copy.set)?;
+                let (placed, bytes) = indexed::copy(copy.store, &part, copy.set)?;
                 copy.copied_bytes += bytes;
                 Ok(placed)
             }
-            Self::Referenced(_) => self.place(extent),
+            Self::Referenced(references) => {
+                references.add(part.set, part.number);
+                Ok(part)
+            }
         }
     }
 

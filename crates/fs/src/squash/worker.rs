@@ -15,6 +15,7 @@ use esker_table::tables::Tables;
 use super::file_data::{FileData, PlacedData};
 use super::ranges::Range;
 use super::segments::MappedFile;
+use crate::indexed::{self, IndexedPart};
 use crate::inode::{DirId, Entry, Extent, FileId, FileKind, INODE, Inode, MAPPED, column};
 use crate::layers::{LayerIndex, Layers, dir_of};
 use crate::shape::Shape;
@@ -170,6 +171,7 @@ impl Worker<'_> {
                 more = merge.skip_block()?;
                 continue;
             }
+            let earlier;
             let mut row = merge.row();
             if to.is_some_and(|to| INODE.key(&row) >= to) {
                 break;
@@ -186,6 +188,10 @@ impl Worker<'_> {
                     if let Some(squash) = self.job.squash {
                         count_names(&squash, &mut row);
                         self.move_content(&mut row, layer)?;
+                        earlier = self.move_earlier_parts(&row)?;
+                        if let Some(earlier) = &earlier {
+                            row.strings[column::CONTENT] = earlier;
+                        }
                     }
                     writer.push(&row)?;
                 }
@@ -223,6 +229,10 @@ impl Worker<'_> {
         }
         let is_zero = |column| block.column(column).all_are(0);
         if !is_zero(column::RDEV) || (self.job.copies_data() && has_extents(block)) {
+            return false;
+        }
+        // What parts an indexed directory has is in its content.
+        if block.column(column::ENTRY).contains(INDEXED) {
             return false;
         }
         let dir = |row| [block.column(0).at(row), block.column(1).at(row)];
@@ -343,7 +353,7 @@ impl Worker<'_> {
             checksum: ints[c::LOG_CHECKSUM] as u32,
         };
         let placed = match ints[c::ENTRY] {
-            INDEXED => self.data.place_indexed(extent)?,
+            INDEXED => self.data.place_part(IndexedPart::of_extent(&extent))?.extent(),
             _ => self.data.place(extent)?,
         };
         if placed == extent {
@@ -358,6 +368,17 @@ impl Worker<'_> {
         INODE.store(&mut ints);
         row.ints = ints;
         Ok(())
+    }
+
+    /// Sees to the parts of an indexed directory that the content of `row` lists; the list of where they
+    /// are then.
+    fn move_earlier_parts(&mut self, row: &Row) -> Result<Option<Vec<u8>>> {
+        let content = row.strings[column::CONTENT];
+        if row.ints[column::ENTRY] != INDEXED || content.is_empty() {
+            return Ok(None);
+        }
+        let earlier = indexed::earlier_parts(content).map(|part| self.data.place_part(part));
+        Ok(Some(indexed::list(&earlier.collect::<Result<Vec<_>>>()?)))
     }
 }
 

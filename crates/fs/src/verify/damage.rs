@@ -16,6 +16,7 @@ use esker_table::tables::Tables;
 use hashbrown::HashMap;
 
 use super::{FINDINGS_PER_OBJECT_MAX, Finding, Verification};
+use crate::indexed;
 use crate::inode::{DirId, Entry, FileKind, INODE, Inode};
 use crate::layers::dir_of;
 use crate::shape::Shape;
@@ -123,7 +124,8 @@ impl Damage {
         }
         let Some(extent) = &inode.extent else { return BTreeSet::new() };
         if inode.kind() == Some(FileKind::Indexed) {
-            return self.indexed.get(&(extent.set, extent.log)).cloned().into_iter().collect();
+            let parts = indexed::parts_of(inode).into_iter();
+            return parts.filter_map(|p| self.indexed.get(&(p.set, p.number)).cloned()).collect();
         }
         let written = extent.written.max(extent.length);
         let range = extent.offset..extent.offset.saturating_add(written);

@@ -10,7 +10,7 @@ use esker_table::segment::{LogPlace, Segment};
 use super::{Finding, Severity, Verification};
 use crate::data::log_name;
 use crate::dependency;
-use crate::indexed;
+use crate::indexed::{self, IndexedPart};
 use crate::inode::Extent;
 
 /// Bytes that are read together.
@@ -58,9 +58,9 @@ impl Extents {
         self.reach_to((place.set, place.log), place.offset + segment.length, whose);
     }
 
-    /// Notes the indexed directory that a record refers to.
-    pub(super) fn add_indexed(&mut self, extent: &Extent, whose: String) {
-        self.indexed.insert((extent.set, extent.log), (extent.checksum, whose));
+    /// Adds a part of the indexed directory that a record is.
+    pub(super) fn add_indexed(&mut self, part: &IndexedPart, whose: String) {
+        self.indexed.insert((part.set, part.number), (part.checksum, whose));
     }
 
     /// Notes that a record refers to the bytes of `log` up to `end`.

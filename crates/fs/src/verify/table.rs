@@ -15,6 +15,7 @@ use hashbrown::HashMap;
 use super::extents::Extents;
 use super::identities::InheritedFiles;
 use super::{Finding, Limited, Severity};
+use crate::indexed;
 use crate::inode::{DirId, Entry, FileKind, INODE, Inode, column, name_hash};
 use crate::path::check_name;
 use crate::xattr;
@@ -290,7 +291,9 @@ impl Check<'_> {
         if let Some(extent) = &inode.extent {
             let whose = || format!("{} of {}", shown(key), self.name);
             if inode.kind() == Some(FileKind::Indexed) {
-                self.extents.add_indexed(extent, whose());
+                for part in indexed::parts_of(&inode) {
+                    self.extents.add_indexed(&part, whose());
+                }
                 return Ok(());
             }
             if inode.kind() != Some(FileKind::File) || !inode.content.is_empty() {
