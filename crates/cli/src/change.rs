@@ -154,6 +154,8 @@ pub struct Change {
     new_name: Option<String>,
     /// The snapshot below the changes, as the user wrote it.
     base: Option<String>,
+    /// What becomes of the name if it stands for another set.
+    if_taken: IfTaken,
     is_ours: bool,
 }
 
@@ -184,7 +186,7 @@ impl Change {
             }
         };
         let base = is_ours.then(|| stack.to_string());
-        Ok(Self { session, repository, new_name, base, is_ours })
+        Ok(Self { session, repository, new_name, base, if_taken: IfTaken::Refuse, is_ours })
     }
 
     /// Begins a session on top of `bases` to be published as `new_name`.
@@ -196,9 +198,31 @@ impl Change {
     ) -> Result<Self> {
         let repository = context.repository()?;
         check_free(&repository, new_name)?;
+        Self::begin_in(repository, bases, new_name, options)
+    }
+
+    /// Begins a session on top of `bases`, to be published as `name`, which stands for them, unless that
+    /// has moved by then.
+    pub fn begin_succeeding(
+        context: &Context,
+        bases: &[SetId],
+        name: &str,
+        options: SessionOptions,
+    ) -> Result<Self> {
+        let begun = Self::begin_in(context.repository()?, bases, name, options)?;
+        Ok(Self { if_taken: IfTaken::ReplaceUnlessMoved, ..begun })
+    }
+
+    fn begin_in(
+        repository: Repository,
+        bases: &[SetId],
+        new_name: &str,
+        options: SessionOptions,
+    ) -> Result<Self> {
         let session = repository.begin(bases, options.private())?;
         let base = bases.first().map(|set| format!("@{set}"));
-        Ok(Self { session, repository, new_name: Some(new_name.to_owned()), base, is_ours: true })
+        let (new_name, if_taken) = (Some(new_name.to_owned()), IfTaken::Refuse);
+        Ok(Self { session, repository, new_name, base, if_taken, is_ours: true })
     }
 
     /// Runs `work` in the session, then publishes or flushes it. If `work` fails, a session that
@@ -231,15 +255,21 @@ impl Change {
 
     fn finish(&self) -> Result<()> {
         let Some(name) = &self.new_name else { return self.session.end() };
-        let published = self.session.publish(name).map_err(|error| {
-            let set = self.session.set();
+        let set = self.session.set();
+        let published = match self.if_taken {
+            IfTaken::Refuse => self.session.publish(name).map(drop),
+            if_taken => self
+                .session
+                .complete()
+                .and_then(|set| self.repository.publish_replacing(set, name, if_taken).map(drop)),
+        };
+        published.map_err(|error| {
             // For whoever publishes it under another name. The error that led here matters more.
             if let Err(error) = self.keep() {
                 notice(format!("@{set} may go with the next `esker gc`: {error}"));
             }
             error.within(format!("session @{set} stays; publish it by `esker publish @{set} NAME`"))
-        });
-        published.map(drop)
+        })
     }
 
     /// Makes the session one that others can go on with, or publish.

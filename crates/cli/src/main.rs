@@ -14,6 +14,7 @@ mod mount_overlap;
 mod output;
 mod progress;
 mod quantity;
+mod record_table;
 mod text;
 mod usage;
 mod users;

@@ -58,7 +58,7 @@ fn a_directory_is_read_by_path() {
     assert_eq!(listed.lines().count(), 100);
     assert!(listed.lines().any(|line| line == FIRST_KEY));
     let long = esker.ok(["ls", "-l", "run:/"]);
-    assert!(long.starts_with("irw-r--r--"), "{long}");
+    assert!(long.starts_with("irwxr-xr-x"), "{long}");
     esker.fails(3, ["cat", "run:/particles/0000000000000000"]);
     esker.fails(13, ["cat", "run:/particles/short"]);
     esker.fails(13, ["imd", "get", "run:/", "x"]);
@@ -71,19 +71,19 @@ fn values_leave_as_csv_and_numpy() {
     let esker = Esker::new();
     write(&esker, "run", &["--keys", "10", "--format", "ordered"]);
     let csv = esker.ok(["imd", "get", "run:/particles", FIRST_KEY]);
-    assert_eq!(csv.lines().next(), Some("key,epoch,value"));
+    assert_eq!(csv.lines().next(), Some("key,epoch,step,value"));
     assert_eq!(csv.lines().count(), 4);
     let range = ["imd", "range", "run:/particles", "0000000000000000", "ffffffffffffffff"];
     let all = esker.ok(range);
     assert_eq!(all.lines().count(), 31);
-    let first = ["--epoch", "2", "--limit", "4"];
+    let first = ["--epochs", "2", "--limit", "4"];
     let some = esker.ok(range.iter().chain(&first));
     assert_eq!(some.lines().count(), 5);
     esker.ok(["imd", "get", "run:/particles", FIRST_KEY, "--output", "npy", "--to", "out.npy"]);
     let npy = std::fs::read(esker.path("out.npy")).expect("written");
     assert!(npy.starts_with(b"\x93NUMPY\x01\x00"));
     let head = usize::from(u16::from_le_bytes([npy[8], npy[9]])) + 10;
-    assert_eq!((head % 64, npy.len() - head), (0, 3 * (8 + 4 + 40)));
+    assert_eq!((head % 64, npy.len() - head), (0, 3 * (8 + 4 + 8 + 40)));
     let described = String::from_utf8_lossy(&npy[10..head]).into_owned();
     assert!(described.contains("('value', '|V40')") && described.contains("'shape': (3,)"));
 }

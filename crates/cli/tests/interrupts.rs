@@ -347,7 +347,7 @@ fn a_lost_log_is_damage() {
         dumps(&esker);
         esker.ok([&IMPORT[..], &["dump5", "dump6"]].concat());
         let info = &esker.json(["imd", "info", "run:/p"])[0];
-        let objects = info["objects"].as_str().expect("a prefix");
+        let objects = info["objects"][0].as_str().expect("a prefix");
         std::fs::remove_file(esker.store().join(objects).join(log)).expect("it is there");
         let said = esker.fails(12, ["imd", "get", "run:/p", "0000000000000007"]);
         assert!(said.contains(log) && said.contains("gone"), "{said}");

@@ -10,6 +10,7 @@ mod faulty_proxy;
 mod guides;
 mod holders;
 mod imd;
+mod imd_append;
 mod imd_import;
 mod inherited;
 mod interrupts;

@@ -38,7 +38,7 @@ pub struct ConflictingVersion {
     /// What it has there; none if it removed it.
     pub inode: Option<Inode>,
     /// When its file was modified, or removed, in nanoseconds since the Unix epoch.
-    pub changed_ns: u64,
+    pub changed_ns: i64,
 }
 
 /// A name of which several bases say different things.

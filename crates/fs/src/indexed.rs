@@ -71,12 +71,6 @@ pub fn parts_of(inode: &Inode) -> Vec<IndexedPart> {
     earlier_parts(&inode.content).chain([IndexedPart::of_extent(last)]).collect()
 }
 
-/// Where the objects of the indexed directory `inode` are, of its last part; none if it is none.
-#[must_use]
-pub fn prefix_of(inode: &Inode) -> Option<String> {
-    parts_of(inode).last().map(IndexedPart::prefix)
-}
-
 /// Whether an entry's content can be a list of parts.
 pub(crate) const fn is_list(content: &[u8]) -> bool {
     content.len().is_multiple_of(PART_BYTES) && content.len() / PART_BYTES < PARTS_MAX

@@ -6,12 +6,15 @@
 use std::ops::Range;
 
 use esker_base::{Error, Result};
-use esker_table::wire::{Damage, Input, put_varint};
+use esker_table::wire::{Damage, Input, put_bytes, put_varint};
 
 use crate::index::head::Head;
+use crate::names;
+use crate::schema::{DirectorySchema, SCHEMA_BYTES_MAX};
+use crate::shape::Format;
 
 /// First bytes of the root object; the last is the version.
-pub const ROOT_MAGIC: &[u8; 8] = b"ESKERIR2";
+pub const ROOT_MAGIC: &[u8; 8] = b"ESKERIR3";
 
 /// A root object has at most as many bytes: some dozen for each of a million ranks and for each
 /// bound of an epoch.
@@ -22,8 +25,10 @@ pub const ROOT_BYTES_MAX: u64 = 1 << 30;
 pub struct Directory {
     /// The head of partition 0's index log; those of the others differ in their partition.
     pub head: Head,
-    /// How many epochs every partition has.
-    pub epochs: u32,
+    /// What keys and values are.
+    pub schema: DirectorySchema,
+    /// The step of each epoch, ascending.
+    pub steps: Vec<u64>,
     /// What each partition has.
     pub partitions: Vec<PartitionTotals>,
     /// Of an ordered directory: the bounds in force, by epoch.
@@ -82,6 +87,29 @@ impl PartitionTotals {
         self.auxiliary_bytes += other.auxiliary_bytes;
     }
 
+    /// Bytes of all its logs.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.index_bytes + self.data_bytes + self.value_bytes + self.auxiliary_bytes
+    }
+
+    /// The logs of partition `number` of a directory of `format` below `prefix`, and their bytes.
+    #[must_use]
+    pub fn logs(&self, prefix: &str, format: Format, number: u32) -> Vec<(String, u64)> {
+        let mut logs = vec![
+            (names::index(prefix, number), self.index_bytes),
+            (names::data(prefix, number), self.data_bytes),
+        ];
+        match format {
+            Format::Pointer => logs.push((names::values(prefix, number), self.value_bytes)),
+            Format::Lossy | Format::Static => {
+                logs.push((names::auxiliary(prefix, number), self.auxiliary_bytes));
+            }
+            Format::Base | Format::Ordered => {}
+        }
+        logs
+    }
+
     fn numbers(&self) -> [u64; 6] {
         [
             self.rows,
@@ -115,6 +143,12 @@ impl PartitionTotals {
 }
 
 impl Directory {
+    /// How many epochs every partition has.
+    #[must_use]
+    pub fn epochs(&self) -> u32 {
+        u32::try_from(self.steps.len()).expect("epochs fit 32 bits")
+    }
+
     /// Its bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -123,7 +157,15 @@ impl Directory {
         self.head.encode(&mut head);
         put_varint(&mut out, head.len() as u64);
         out.extend_from_slice(&head);
-        put_varint(&mut out, u64::from(self.epochs));
+        let mut schema = Vec::new();
+        self.schema.encode(&mut schema);
+        put_bytes(&mut out, &schema);
+        put_varint(&mut out, self.steps.len() as u64);
+        let mut before = 0;
+        for &step in &self.steps {
+            put_varint(&mut out, step - before);
+            before = step;
+        }
         self.partitions.iter().for_each(|totals| totals.encode(&mut out));
         put_varint(&mut out, self.bounds.len() as u64);
         for bounds in &self.bounds {
@@ -155,11 +197,20 @@ impl Directory {
     fn decode_covered(bytes: &[u8]) -> Result<Self, Damage> {
         let mut input = Input::new(bytes);
         if input.take(ROOT_MAGIC.len())? != ROOT_MAGIC {
-            let what = "ESKERIR2, the root of an indexed directory of the version read here";
+            let what = "ESKERIR3, the root of an indexed directory of the version read here";
             return Err(Damage { offset: 0, what });
         }
         let head = Head::decode(input.bytes(256, "a head")?)?;
-        let epochs = input.varint_max(u32::MAX as usize, "epochs")? as u32;
+        let schema = input.bytes(SCHEMA_BYTES_MAX, "a schema")?;
+        let schema = DirectorySchema::decode(schema, head.shape)?;
+        let epochs = input.varint_max(input.left(), "a byte for each epoch")?;
+        let mut steps: Vec<u64> = Vec::new();
+        for epoch in 0..epochs {
+            let before = steps.last().copied().unwrap_or(0);
+            let step = input.varint()?.checked_add(before);
+            let step = step.filter(|step| epoch == 0 || *step > before);
+            steps.push(step.ok_or(input.damage("steps that ascend"))?);
+        }
         let mut partitions = Vec::new();
         for _ in 0..head.partitions {
             partitions.push(PartitionTotals::decode(&mut input)?);
@@ -177,14 +228,14 @@ impl Directory {
             bounds.push(Bounds { starts });
         }
         input.end()?;
-        Ok(Self { head, epochs, partitions, bounds })
+        Ok(Self { head, schema, steps, partitions, bounds })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::{Format, Shape};
+    use crate::shape::Shape;
 
     #[test]
     fn directories_round_trip() {
@@ -197,8 +248,13 @@ mod tests {
         };
         let totals = PartitionTotals { rows: 7, index_bytes: 300, ..PartitionTotals::default() };
         let bounds = Bounds { starts: vec![5, u64::MAX] };
-        let directory =
-            Directory { head, epochs: 2, partitions: vec![totals; 3], bounds: vec![bounds; 2] };
+        let directory = Directory {
+            head,
+            schema: DirectorySchema { key_name: "id".into(), ..DirectorySchema::default() },
+            steps: vec![0, 700],
+            partitions: vec![totals; 3],
+            bounds: vec![bounds; 2],
+        };
         let bytes = directory.encode();
         assert_eq!(Directory::decode(&bytes, "root").expect("whole"), directory);
         for bit in 0..bytes.len() * 8 {

@@ -32,6 +32,7 @@ use crate::names;
 use crate::read::cache::PieceCache;
 use crate::read::counts::Counts;
 use crate::read::partition::PartitionReader;
+use crate::schema::{DirectorySchema, KeyNames};
 
 /// An indexed directory that is read.
 #[derive(Debug)]
@@ -39,6 +40,7 @@ pub struct Reader {
     pub(crate) store: SharedStore,
     pub(crate) prefix: String,
     pub(crate) head: Head,
+    schema: DirectorySchema,
     /// What rank 0 wrote, if the directory was finished.
     pub(crate) directory: Option<Directory>,
     pub(crate) cache: Arc<PieceCache>,
@@ -94,14 +96,15 @@ impl Reader {
             Err(error) => return Err(error),
         };
         let cache = Arc::new(PieceCache::new(cache_bytes));
-        let head = match &directory {
-            Some(directory) => directory.head,
+        let (head, schema) = match &directory {
+            Some(directory) => (directory.head, directory.schema.clone()),
             None => Self::head_of_any(store, prefix, &cache)?,
         };
         Ok(Self {
             store: store.clone(),
             prefix: prefix.to_owned(),
             head,
+            schema,
             directory,
             cache,
             keeps_auxiliary: cache_bytes > 0,
@@ -111,13 +114,20 @@ impl Reader {
         })
     }
 
-    /// The head of an unfinished directory: of the first partition that can be read.
-    fn head_of_any(store: &SharedStore, prefix: &str, cache: &Arc<PieceCache>) -> Result<Head> {
+    /// The head and schema of an unfinished directory: of the first partition that can be read.
+    fn head_of_any(
+        store: &SharedStore,
+        prefix: &str,
+        cache: &Arc<PieceCache>,
+    ) -> Result<(Head, DirectorySchema)> {
         let mut failure = None;
         for partition in names::partitions(store, prefix)? {
             let mut counts = Counts::default();
-            match PartitionReader::open(store, prefix, partition, None, None, cache, &mut counts) {
-                Ok(reader) => return Ok(*reader.head()),
+            let opened =
+                PartitionReader::open(store, prefix, partition, None, None, cache, &mut counts);
+            let read = opened.and_then(|part| Ok((*part.head(), part.log.schema(&mut counts)?)));
+            match read {
+                Ok(read) => return Ok(read),
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
@@ -130,6 +140,32 @@ impl Reader {
     #[must_use]
     pub fn head(&self) -> &Head {
         &self.head
+    }
+
+    /// What its keys and values are.
+    #[must_use]
+    pub fn schema(&self) -> &DirectorySchema {
+        &self.schema
+    }
+
+    /// How its keys are named.
+    #[must_use]
+    pub fn key_names(&self) -> KeyNames {
+        KeyNames::new(self.schema.key_type, self.head.shape)
+    }
+
+    /// The step of each epoch that is complete, ascending. Cost: as [`Reader::epochs_complete`].
+    ///
+    /// # Errors
+    /// As [`Reader::epochs_complete`].
+    pub fn steps(&self) -> Result<Vec<u64>> {
+        if let Some(directory) = &self.directory {
+            return Ok(directory.steps.clone());
+        }
+        let mut counts = Counts::default();
+        let epochs = self.epochs_complete()?;
+        let part = self.partition(0, &mut counts)?;
+        (0..epochs).map(|epoch| Ok(part.epoch(epoch, &mut counts)?.step)).collect()
     }
 
     /// Its totals by partition, if it was finished.
@@ -152,7 +188,7 @@ impl Reader {
     /// That of the first partition that cannot be read, by its number.
     pub fn epochs_complete(&self) -> Result<u32> {
         if let Some(directory) = &self.directory {
-            return Ok(directory.epochs);
+            return Ok(directory.epochs());
         }
         if let Some(complete) = self.complete.get() {
             return Ok(*complete);
@@ -211,7 +247,7 @@ impl Reader {
             let what = "the log of another directory";
             return Err(reader.named(Error::corrupt(&reader.log.name, 0, what)));
         }
-        if self.directory.as_ref().is_some_and(|all| reader.epochs() < all.epochs) {
+        if self.directory.as_ref().is_some_and(|all| reader.epochs() < all.epochs()) {
             let what = format!("only {} epochs are left", reader.epochs());
             return Err(reader.named(Error::corrupt(&reader.log.name, 0, what)));
         }

@@ -1,5 +1,7 @@
 //! Shape: what the records of a directory look like, and what it is told when it is made.
 
+use std::fmt;
+
 use esker_base::{Error, Kind, Result};
 
 use crate::hash::{KEY_BYTES_MAX, KEY_BYTES_MIN};
@@ -117,6 +119,17 @@ impl Shape {
                      {VALUE_BYTES_MAX}"
                 ),
             ),
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed { key_bytes, value_bytes } => {
+                write!(f, "{key_bytes} + {value_bytes} bytes")
+            }
+            Self::Variable => f.write_str("any length"),
         }
     }
 }

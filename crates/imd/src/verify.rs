@@ -40,11 +40,11 @@ pub fn verify(store: &SharedStore, prefix: &str, tell: &mut dyn FnMut(Error)) ->
             sort(checked.map_err(|error| part.named(error)), tell)?;
         }
         let totals = reader.directory().map(|all| &all.partitions[partition as usize]);
-        let Some(lengths) = sort(LogLengths::of(&part, totals, &mut counts), tell)? else {
-            continue;
-        };
-        for (name, bytes) in lengths.of_logs(prefix, &part) {
-            let checked = check_length(store, &name, bytes, lengths.are_final);
+        // More may follow the last epoch of a log that was not finished.
+        let are_final = totals.is_some();
+        let Some(lengths) = sort(log_lengths(&part, totals, &mut counts), tell)? else { continue };
+        for (name, bytes) in lengths.logs(prefix, part.head().format, partition) {
+            let checked = check_length(store, &name, bytes, are_final);
             sort(checked.map_err(|error| part.named(error)), tell)?;
         }
         for epoch in 0..part.epochs() {
@@ -54,7 +54,7 @@ pub fn verify(store: &SharedStore, prefix: &str, tell: &mut dyn FnMut(Error)) ->
             sort(check_auxiliary(store, prefix, &part, epoch, &mut counts), tell)?;
         }
         if reader.head().format == Format::Pointer {
-            let checked = check_values(store, prefix, &part, lengths.values);
+            let checked = check_values(store, prefix, &part, lengths.value_bytes);
             let checked = checked.map_err(|error| part.named(error));
             values += sort(checked, tell)?.unwrap_or(0);
         }
@@ -129,59 +129,25 @@ fn check_values(
     Ok(bytes)
 }
 
-/// How long the logs of a partition are.
-#[derive(Clone, Copy, Debug)]
-struct LogLengths {
-    index: u64,
-    data: u64,
-    values: u64,
-    auxiliary: u64,
-    /// Whether that is all: more may follow the last epoch of a log that was not finished.
-    are_final: bool,
-}
-
-impl LogLengths {
-    /// As the root object says; of a directory without one, as the partition's epochs do.
-    fn of(
-        part: &PartitionReader,
-        totals: Option<&PartitionTotals>,
-        counts: &mut Counts,
-    ) -> Result<Self> {
-        if let Some(totals) = totals {
-            return Ok(Self {
-                index: totals.index_bytes,
-                data: totals.data_bytes,
-                values: totals.value_bytes,
-                auxiliary: totals.auxiliary_bytes,
-                are_final: true,
-            });
-        }
-        let mut lengths =
-            Self { index: part.index_bytes(), data: 0, values: 0, auxiliary: 0, are_final: false };
-        for number in 0..part.epochs() {
-            let epoch = part.epoch(number, counts)?;
-            (lengths.data, lengths.values) = (epoch.data_bytes, epoch.value_bytes);
-            lengths.auxiliary = epoch.auxiliary.last().map_or(lengths.auxiliary, |last| last.end);
-        }
-        Ok(lengths)
+/// How long the logs of a partition are: as the root object says; of a directory without one, as the
+/// partition's epochs do.
+fn log_lengths(
+    part: &PartitionReader,
+    totals: Option<&PartitionTotals>,
+    counts: &mut Counts,
+) -> Result<PartitionTotals> {
+    if let Some(totals) = totals {
+        return Ok(*totals);
     }
-
-    /// The logs that a directory of this format has.
-    fn of_logs(&self, prefix: &str, part: &PartitionReader) -> Vec<(String, u64)> {
-        let number = part.partition;
-        let mut logs = vec![
-            (names::index(prefix, number), self.index),
-            (names::data(prefix, number), self.data),
-        ];
-        match part.head().format {
-            Format::Pointer => logs.push((names::values(prefix, number), self.values)),
-            Format::Lossy | Format::Static => {
-                logs.push((names::auxiliary(prefix, number), self.auxiliary));
-            }
-            Format::Base | Format::Ordered => {}
-        }
-        logs
+    let mut lengths =
+        PartitionTotals { index_bytes: part.index_bytes(), ..PartitionTotals::default() };
+    for number in 0..part.epochs() {
+        let epoch = part.epoch(number, counts)?;
+        (lengths.data_bytes, lengths.value_bytes) = (epoch.data_bytes, epoch.value_bytes);
+        let auxiliary_end = epoch.auxiliary.last().map(|last| last.end);
+        lengths.auxiliary_bytes = auxiliary_end.unwrap_or(lengths.auxiliary_bytes);
     }
+    Ok(lengths)
 }
 
 fn check_length(store: &SharedStore, name: &str, expected: u64, is_final: bool) -> Result<()> {

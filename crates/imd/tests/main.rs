@@ -6,6 +6,8 @@ mod crash;
 mod damage;
 mod golden;
 mod model;
+mod parts;
+mod schema;
 mod slots;
 mod vpic;
 mod written;

@@ -11,7 +11,7 @@ use esker_imd::import::{Layout, Step, append_all, survey};
 use esker_imd::{Format, Imd, Options, Reader, Summary};
 
 const TRACERS: u64 = 16_384;
-const STEPS: [i64; 6] = [0, 100, 200, 300, 400, 500];
+const STEPS: [u64; 6] = [0, 100, 200, 300, 400, 500];
 
 /// The dumps, unless they are not here.
 fn dumps() -> Option<Vec<PathBuf>> {

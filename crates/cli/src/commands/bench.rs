@@ -11,6 +11,7 @@ use esker_bench::{
     ImdGet, ImdWrite, QueryOptions, create, imd_get, imd_speedup, imd_throttled, list, remove,
     squash, stat,
 };
+use esker_imd::entry::IndexedEntry;
 use esker_imd::{Format, Options, Shape as ImdShape};
 use serde::Serialize;
 
@@ -205,7 +206,8 @@ impl Bench {
             }
             Workload::ImdSpeedup { target, threads } => {
                 let (entry, _) = super::imd::open(context, &target, 0)?;
-                return show(context, &imd_speedup(&context.store()?, &entry.prefix, threads)?);
+                let prefix = only_part(&entry, &target)?;
+                return show(context, &imd_speedup(&context.store()?, prefix, threads)?);
             }
             Workload::ImdThrottled { keys, share } => {
                 let store = context.store_or_new()?;
@@ -224,6 +226,15 @@ impl Bench {
     }
 }
 
+/// What the names of the objects of `entry`, found at `target`, begin with.
+fn only_part<'e>(entry: &'e IndexedEntry, target: &Location) -> Result<&'e str> {
+    let [prefix] = &entry.prefixes[..] else {
+        let what = format!("{target}: benchmarks read directories that nothing was appended to");
+        return Err(Error::new(Kind::Invalid, what));
+    };
+    Ok(prefix)
+}
+
 /// Gets keys of the directory at `target`, which has what `esker imd write` writes.
 fn imd_get_at(
     context: &Context,
@@ -232,14 +243,15 @@ fn imd_get_at(
     query: &Query,
 ) -> Result<Report> {
     let (entry, reader) = super::imd::open(context, target, 0)?;
-    let directory = reader.directory().cloned();
+    let prefix = only_part(&entry, target)?;
+    let directory = reader.parts().next().and_then(|part| part.directory().cloned());
     let (Some(directory), ImdShape::Fixed { key_bytes: 8, value_bytes }) =
-        (directory, reader.head().shape)
+        (directory, reader.shape())
     else {
         let what = format!("{target}: not written by `esker imd write`");
         return Err(Error::new(Kind::Invalid, what));
     };
-    let epochs = directory.epochs;
+    let epochs = directory.epochs();
     let records: u64 = directory.partitions.iter().map(|totals| totals.rows).sum();
     let particles = Particles {
         keys: records / u64::from(epochs.max(1)),
@@ -248,7 +260,7 @@ fn imd_get_at(
     };
     let (threads, cache_bytes) = (query.threads, query.cache_bytes());
     let work = ImdGet { particles, epochs, operations, threads, cache_bytes };
-    imd_get(&context.store()?, &entry.prefix, &work)
+    imd_get(&context.store()?, prefix, &work)
 }
 
 fn show(context: &Context, report: &(impl Serialize + Display)) -> Result<()> {

@@ -72,7 +72,7 @@ impl Cat {
         entry: &IndexedEntry,
     ) -> Result<()> {
         let reader = entry.open(store, 0)?;
-        let key = entry::key_of_name(&entry.rest, reader.head().shape)?;
+        let key = reader.key_names().key_of_name(&entry.rest)?;
         let values = reader.get(&key)?.values;
         if values.is_empty() {
             return Err(Error::new(Kind::NotFound, "no record has this key"));

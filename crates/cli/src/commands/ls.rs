@@ -5,13 +5,12 @@ use std::process::ExitCode;
 use clap::{ArgAction, Args, ValueEnum};
 use esker_base::Result;
 use esker_fs::identity::READ;
-use esker_fs::indexed;
+use esker_fs::indexed::{self, IndexedPart};
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::list::{DirCursor, DirEntry};
 use esker_fs::namespace::{Follow, Namespace};
 use esker_fs::walk::{Next, Order, Step, normalized};
-use esker_imd::Reader;
-use esker_imd::entry::name_of_key;
+use esker_imd::IndexedReader;
 
 use crate::context::Context;
 use crate::location::Location;
@@ -139,12 +138,10 @@ impl Listing<'_> {
         }
         let follow = if self.ls.directory || self.ls.long { Follow::No } else { Follow::Yes };
         let found = view.find(&location.path, follow)?;
-        if let Some(prefix) = indexed::prefix_of(&found.inode)
-            && !self.ls.directory
-            && !self.ls.long
-        {
+        let parts = indexed::parts_of(&found.inode);
+        if !parts.is_empty() && !self.ls.directory && !self.ls.long {
             view.identity().check(READ, &found.inode, &path)?;
-            return self.keys(view, &path, &prefix);
+            return self.keys(view, &path, &parts);
         }
         if self.ls.directory || !found.inode.is_directory() {
             return self.entry(view, &path, &path, &found.inode);
@@ -173,11 +170,12 @@ impl Listing<'_> {
     }
 
     /// Lists the keys of an indexed directory, in the order of their hashes.
-    fn keys(&self, view: &Namespace, path: &[u8], prefix: &str) -> Result<()> {
-        let reader = Reader::open(&view.layers().source().store, prefix, 0)?;
-        let (shape, out) = (reader.head().shape, &self.context.out);
-        let keys = reader.keys(0..u32::MAX, |key| {
-            let name = name_of_key(key, shape);
+    fn keys(&self, view: &Namespace, path: &[u8], parts: &[IndexedPart]) -> Result<()> {
+        let prefixes: Vec<String> = parts.iter().map(IndexedPart::prefix).collect();
+        let reader = IndexedReader::open(&view.layers().source().store, &prefixes, 0)?;
+        let (names, out) = (reader.key_names(), &self.context.out);
+        reader.keys(|key| {
+            let name = names.name_of_key(key);
             if out.is_json() {
                 let path = [path, b"/", name.as_bytes()].concat();
                 let mut object = serde_json::Map::new();
@@ -188,8 +186,7 @@ impl Listing<'_> {
                 out.line(name)?;
             }
             Ok(true)
-        });
-        keys.map(drop)
+        })
     }
 
     fn sort(&self, entries: &mut [DirEntry]) {

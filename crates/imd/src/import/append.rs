@@ -4,20 +4,7 @@ use esker_base::Result;
 use esker_comm::Transport;
 
 use super::{Layout, Step};
-use crate::shape::Shape;
 use crate::write::Imd;
-
-impl Layout {
-    /// The shape of a directory that takes such records: keys, and whole records as values.
-    ///
-    /// # Panics
-    /// If the layout was not checked.
-    #[must_use]
-    pub fn shape(&self) -> Shape {
-        let key_bytes = u8::try_from(self.key.key_bytes()).expect("keys have at most 255 bytes");
-        Shape::Fixed { key_bytes, value_bytes: self.record_bytes }
-    }
-}
 
 /// Appends every record of `steps`, of which each becomes an epoch; each rank the records of every
 /// so manyth file as there are ranks. Collective. Returns how many records this rank appended.
@@ -32,7 +19,7 @@ pub fn append_all<T: Transport>(imd: &mut Imd<T>, steps: &[Step], layout: &Layou
             dump.records(layout, |key, record| imd.append(key, record))?;
             appended += dump.records;
         }
-        imd.epoch_flush()?;
+        imd.epoch_flush_at(step.number)?;
     }
     Ok(appended)
 }

@@ -2,8 +2,9 @@
 
 use esker_base::{Error, Kind, Result};
 
-use super::field::{Field, Number};
-use crate::hash::KEY_BYTES_MAX;
+use super::field::Field;
+use crate::schema::{DirectorySchema, FieldType, SchemaField};
+use crate::shape::Shape;
 
 /// Headers have at most this many bytes.
 const HEADER_BYTES_MAX: u32 = 1 << 20;
@@ -20,6 +21,10 @@ pub struct Layout {
     pub record_bytes: u32,
     /// The key within a record.
     pub key: Field,
+    /// What the key is called.
+    pub key_name: String,
+    /// What is known of a record besides, for the directory's schema.
+    pub fields: Vec<SchemaField>,
     /// The step within the header: files of one step become one epoch. Without it all files do.
     pub step: Option<Field>,
     /// The number of records within the header, to be compared with the size of the file.
@@ -28,15 +33,55 @@ pub struct Layout {
 
 impl Layout {
     /// Particles as `dump_particles` of VPIC (lanl/vpic) writes them, little-endian; tracers carry
-    /// their id in the weight: `id = w · 2^100`.
+    /// their id in the weight: `id = w · 2^100`. Positions are within the cell `i`, from -1 to 1,
+    /// momenta those of the mass at rest, `p / mc`.
     #[must_use]
-    pub const fn vpic() -> Self {
+    pub fn vpic() -> Self {
+        let field = |name: &str, unit: &str, offset, kind| SchemaField {
+            name: name.into(),
+            unit: unit.into(),
+            offset,
+            kind,
+        };
+        let fields = vec![
+            field("dx", "half cells", 0, FieldType::F32),
+            field("dy", "half cells", 4, FieldType::F32),
+            field("dz", "half cells", 8, FieldType::F32),
+            field("i", "", 12, FieldType::I32),
+            field("ux", "mc", 16, FieldType::F32),
+            field("uy", "mc", 20, FieldType::F32),
+            field("uz", "mc", 24, FieldType::F32),
+            field("w", "", 28, FieldType::F32),
+        ];
         Self {
             header_bytes: 115,
             record_bytes: 32,
-            key: Field { offset: 28, number: Number::ScaledF32 { exponent: 100 } },
-            step: Some(Field { offset: 31, number: Number::I32 }),
-            count: Some(Field { offset: 111, number: Number::I32 }),
+            key: Field { offset: 28, kind: FieldType::ScaledF32 { exponent: 100 } },
+            key_name: "tracer".into(),
+            fields,
+            step: Some(Field { offset: 31, kind: FieldType::I32 }),
+            count: Some(Field { offset: 111, kind: FieldType::I32 }),
+        }
+    }
+
+    /// The shape of a directory that takes such records: keys, and whole records as values.
+    ///
+    /// # Panics
+    /// If the layout was not checked.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        let key_bytes = u8::try_from(self.key.kind.key_bytes()).expect("at most 255 bytes");
+        Shape::Fixed { key_bytes, value_bytes: self.record_bytes }
+    }
+
+    /// The schema of such a directory.
+    #[must_use]
+    pub fn schema(&self) -> DirectorySchema {
+        DirectorySchema {
+            key_name: self.key_name.clone(),
+            key_unit: String::new(),
+            key_type: self.key.kind,
+            fields: self.fields.clone(),
         }
     }
 
@@ -65,15 +110,13 @@ impl Layout {
             }
         }
         for (name, field) in [("step", self.step), ("count", self.count)] {
-            if field.is_some_and(|field| !field.number.is_integer()) {
+            if field.is_some_and(|field| !field.kind.is_integer()) {
                 return invalid(format!("the {name} is an integer of up to 8 bytes"));
             }
         }
-        if let Number::Bytes { count } = self.key.number
-            && !(1..=KEY_BYTES_MAX).contains(&usize::from(count))
-        {
-            return invalid(format!("keys have 1 to {KEY_BYTES_MAX} bytes, not {count}"));
+        if self.key.kind.bytes() == 0 {
+            return invalid("keys have 1 byte at least".into());
         }
-        Ok(())
+        self.schema().check(self.shape())
     }
 }

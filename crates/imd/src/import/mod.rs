@@ -5,8 +5,9 @@
 //! file:   header | record | record | …      header: maybe the step and the number of records
 //! record: … key …                           stored whole as the value
 //! ```
-//! [`survey`] looks at the headers of all files and groups them by step; [`Dump::records`] reads
-//! one; [`append_all`] appends all. What is wrong with a file is `Corrupt` with its name and the offset.
+//! [`survey`] checks the headers, sizes and some keys of all files and groups these by step;
+//! [`Dump::records`] reads one; [`append_all`] appends all. A file that is not as the layout says is
+//! `Invalid`, with its name and the offset: what is wrong may be either.
 //! Concurrency: each rank reads its own files.
 
 mod append;
@@ -15,17 +16,21 @@ mod layout;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use esker_base::{Error, Kind, Result};
 
 pub use append::append_all;
-pub use field::{Field, KEY_NUMBER_BYTES, Number};
+pub use field::Field;
 pub use layout::Layout;
 
 /// Bytes read of a file at once.
 const READ_BYTES: usize = 1 << 20;
+
+/// Steps up to here are exact as a 64-bit floating-point number too. A larger one is no count of steps
+/// but other bytes of the file.
+pub const STEP_MAX: u64 = 1 << 53;
 
 /// A file of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +38,7 @@ pub struct Dump {
     /// Where it is.
     pub path: PathBuf,
     /// The step that its header says; 0 if the layout has none.
-    pub step: i64,
+    pub step: u64,
     /// How many records it has.
     pub records: u64,
 }
@@ -42,20 +47,20 @@ pub struct Dump {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Its number in the files.
-    pub number: i64,
+    pub number: u64,
     /// Its files, in the order given.
     pub dumps: Vec<Dump>,
 }
 
-/// Looks at the header and size of each file and groups them by step, which ascend: each becomes an
-/// epoch.
+/// Checks the header, the size and the keys at both ends of each file and groups them by step, which
+/// ascend: each becomes an epoch. Nothing is written.
 ///
 /// # Errors
-/// `Invalid` if the layout or the list of files makes no sense, or a file's size does not fit the
-/// layout or its header; what opening and reading a file says.
+/// `Invalid` if the layout or the list of files makes no sense, or a file's size, step or keys do not
+/// fit the layout or its header; what opening and reading a file says.
 pub fn survey(paths: &[PathBuf], layout: &Layout) -> Result<Vec<Step>> {
     layout.check()?;
-    let mut steps: BTreeMap<i64, Vec<Dump>> = BTreeMap::new();
+    let mut steps: BTreeMap<u64, Vec<Dump>> = BTreeMap::new();
     for path in paths {
         let dump = Dump::survey(path, layout)?;
         steps.entry(dump.step).or_default().push(dump);
@@ -73,7 +78,7 @@ impl Step {
     }
 }
 
-/// The error of a file that is not as the layout says; nothing has been written by then.
+/// The error of a file that is not as the layout says.
 fn misread(path: &Path, what: &str) -> Error {
     let advice = "check the layout: bytes of the header and of a record, and where its fields are";
     Error::new(Kind::Invalid, format!("{}: {what}; {advice}", path.display()))
@@ -100,55 +105,89 @@ impl Dump {
         let records = body / record_bytes;
         let mut header = vec![0; layout.header_bytes as usize];
         file.read_exact(&mut header).map_err(|error| Error::io(error, name.to_string()))?;
-        let number = |field: Field| {
-            let at = field.offset;
-            let integer = field.integer(&header);
-            integer.map_err(|what| misread(path, &format!("its header at byte {at}: {what}")))
-        };
         if let Some(field) = layout.count {
-            let told = number(field)?;
-            if u64::try_from(told) != Ok(records) {
+            let told = field.integer(&header);
+            if told != i128::from(records) {
                 let what = format!("its header says {told} records, and its size {records}");
                 return Err(misread(path, &what));
             }
         }
-        let step = layout.step.map_or(Ok(0), number)?;
-        Ok(Self { path: path.to_owned(), step, records })
+        let step = layout.step.map_or(Ok(0), |field| {
+            let told = field.integer(&header);
+            u64::try_from(told).ok().filter(|step| *step <= STEP_MAX).ok_or_else(|| {
+                let what = format!(
+                    "its step, {field} of its header, would be {told}, not 0 to {STEP_MAX}"
+                );
+                misread(path, &what)
+            })
+        })?;
+        let dump = Self { path: path.to_owned(), step, records };
+        dump.check_keys(&mut file, layout)?;
+        Ok(dump)
+    }
+
+    /// Fails unless the keys of the first and of the last records are some, as far as one read of
+    /// either has them. `file` is behind the header.
+    fn check_keys(&self, file: &mut File, layout: &Layout) -> Result<()> {
+        let record_bytes = u64::from(layout.record_bytes);
+        let count = self.records.min((READ_BYTES as u64 / record_bytes).max(1));
+        let last = u64::from(layout.header_bytes) + (self.records - count) * record_bytes;
+        self.each_record(file, layout, (0, count), |_, _| Ok(()))?;
+        let failed = |error| Error::io(error, self.path.display().to_string());
+        file.seek(SeekFrom::Start(last)).map_err(failed)?;
+        self.each_record(file, layout, (self.records - count, count), |_, _| Ok(()))
     }
 
     /// Gives every record to `sink` as (key, record) in order of the file. Memory: 1 MiB and a record.
     ///
     /// # Errors
-    /// `Corrupt` if the file is shorter than when it was surveyed, or a record's key is none; what
+    /// `Invalid` if the file is shorter than when it was surveyed, or a record's key is none; what
     /// reading and the sink say.
     pub fn records(
         &self,
         layout: &Layout,
+        sink: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut file = open(&self.path)?;
+        let failed = |error| Error::io(error, self.path.display().to_string());
+        file.seek(SeekFrom::Start(u64::from(layout.header_bytes))).map_err(failed)?;
+        self.each_record(&mut file, layout, (0, self.records), sink)
+    }
+
+    /// Gives `count` records from number `first` on, where `file` is, to `sink`.
+    fn each_record(
+        &self,
+        file: &mut File,
+        layout: &Layout,
+        (first, count): (u64, u64),
         mut sink: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let name = self.path.display();
         let record_bytes = layout.record_bytes as usize;
-        let mut file = open(&self.path)?;
-        let mut header = vec![0; layout.header_bytes as usize];
-        let failed = |error| Error::io(error, name.to_string());
-        file.read_exact(&mut header).map_err(failed)?;
-        let mut buffer = vec![0; (READ_BYTES / record_bytes).max(1) * record_bytes];
-        let mut left = self.records;
-        let mut at = u64::from(layout.header_bytes);
+        let pieces_max = (READ_BYTES / record_bytes).max(1) as u64;
+        let mut buffer = vec![0; pieces_max.min(count) as usize * record_bytes];
+        let mut left = count;
+        let mut at = u64::from(layout.header_bytes) + first * record_bytes as u64;
         let mut key = Vec::new();
         while left > 0 {
-            let count = left.min((buffer.len() / record_bytes) as u64);
-            let bytes = usize::try_from(count).expect("at most a buffer") * record_bytes;
-            file.read_exact(&mut buffer[..bytes]).map_err(failed)?;
+            let piece = left.min(pieces_max);
+            let bytes = usize::try_from(piece).expect("at most a buffer") * record_bytes;
+            file.read_exact(&mut buffer[..bytes]).map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => {
+                    let records = self.records;
+                    misread(&self.path, &format!("it does not have its {records} records any more"))
+                }
+                _ => Error::io(error, self.path.display().to_string()),
+            })?;
             for record in buffer[..bytes].chunks_exact(record_bytes) {
                 key.clear();
-                layout.key.put_key(record, &mut key).map_err(|what| {
-                    Error::corrupt(&name.to_string(), at + u64::from(layout.key.offset), what)
+                layout.key.put_key(record, &mut key).map_err(|wanted| {
+                    let at = at + u64::from(layout.key.offset);
+                    misread(&self.path, &format!("the key at byte {at} is not {wanted}"))
                 })?;
                 sink(&key, record)?;
                 at += record_bytes as u64;
             }
-            left -= count;
+            left -= piece;
         }
         Ok(())
     }

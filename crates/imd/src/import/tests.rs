@@ -7,6 +7,8 @@ fn layout() -> Layout {
         header_bytes: 8,
         record_bytes: 6,
         key: "1:u16".parse().expect("a field"),
+        key_name: "key".into(),
+        fields: Vec::new(),
         step: Some("0:i32".parse().expect("a field")),
         count: Some("4:u32".parse().expect("a field")),
     }
@@ -53,12 +55,12 @@ fn files_become_epochs_in_order_of_their_steps() {
     let files = Files::new();
     let paths = [
         files.put("a", &dump(20, &[1])),
-        files.put("b", &dump(-5, &[2, 513])),
+        files.put("b", &dump(5, &[2, 513])),
         files.put("c", &dump(20, &[])),
     ];
     let steps = survey(&paths, &layout()).expect("good files");
-    let numbers: Vec<(i64, usize)> = steps.iter().map(|s| (s.number, s.dumps.len())).collect();
-    assert_eq!(numbers, [(-5, 1), (20, 2)]);
+    let numbers: Vec<(u64, usize)> = steps.iter().map(|s| (s.number, s.dumps.len())).collect();
+    assert_eq!(numbers, [(5, 1), (20, 2)]);
     assert_eq!(keys(&steps[0].dumps[0], &layout()), [2_u64.to_be_bytes(), 513_u64.to_be_bytes()]);
     let second: Vec<&Path> = steps[1].of_rank(1, 2).map(|dump| dump.path.as_path()).collect();
     assert_eq!(second, [paths[2].as_path()]);
@@ -90,16 +92,22 @@ fn files_that_do_not_fit_their_layout_are_named() {
     let steps = survey(&[path], &layout()).expect("a good file");
     files.put("later", &whole[..whole.len() - 1]);
     let error = steps[0].dumps[0].records(&layout(), |_, _| Ok(())).expect_err("cut meanwhile");
-    assert_eq!(error.kind(), Kind::Corrupt);
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.to_string().contains("does not have its 3 records any more"), "{error}");
     assert!(survey(&[files.0.path().join("absent")], &layout()).is_err());
     assert_eq!(survey(&[], &layout()).expect_err("no files").kind(), Kind::Invalid);
 }
 
+/// Symptom: an import with a wrong header or record width wrote what it could and then failed with
+/// exit code 12, "bytes are not what was written".
+/// Cause: keys were checked only while records were appended, as if the file were damaged; any step
+/// was taken.
+/// Fix: the survey, which writes nothing, checks steps and keys, and what does not fit is `Invalid`.
 #[test]
-fn a_key_that_is_no_integer_is_corrupt() {
+fn keys_that_are_none_are_refused_before_anything_is_written() {
     let files = Files::new();
-    let layout =
-        Layout { header_bytes: 0, record_bytes: 4, step: None, count: None, ..Layout::vpic() };
+    let vpic = Layout { fields: Vec::new(), ..Layout::vpic() };
+    let layout = Layout { header_bytes: 0, record_bytes: 4, step: None, count: None, ..vpic };
     let key = Field { offset: 0, ..layout.key };
     let layout = Layout { key, ..layout };
     let scaled = |id: f32| (id * 2_f32.powi(-100)).to_le_bytes();
@@ -109,10 +117,33 @@ fn a_key_that_is_no_integer_is_corrupt() {
     assert_eq!(keys(&steps[0].dumps[0], &layout), ids);
     for bad in [0.5, -1.0, f32::NAN, f32::INFINITY, 3e19] {
         let path = files.put("bad", &[scaled(1.0), scaled(bad)].concat());
-        let steps = survey(&[path], &layout).expect("whole records");
-        let error = steps[0].dumps[0].records(&layout, |_, _| Ok(())).expect_err("no id");
-        assert!(error.to_string().contains("bad at byte 4"), "{bad}: {error}");
+        let error = survey(&[path], &layout).expect_err("no id");
+        assert_eq!(error.kind(), Kind::Invalid);
+        let said = error.to_string();
+        assert!(
+            said.contains("bad: the key at byte 4 is not") && said.contains("check the layout")
+        );
     }
+    // In the middle of a large file it is found while that is read, and says the same.
+    let mut many = scaled(1.0).repeat(700_000);
+    many[1_400_000..1_400_004].copy_from_slice(&scaled(0.5));
+    let steps = survey(&[files.put("large", &many)], &layout).expect("good ends");
+    let error = steps[0].dumps[0].records(&layout, |_, _| Ok(())).expect_err("no id");
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.to_string().contains("large: the key at byte 1400000 is not"), "{error}");
+}
+
+#[test]
+fn steps_that_make_no_sense_are_refused() {
+    let files = Files::new();
+    let path = files.put("a", &dump(-5, &[1]));
+    let error = survey(&[path], &layout()).expect_err("a negative step");
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.to_string().contains("its step, 0:i32 of its header, would be -5"), "{error}");
+    let path = files.put("b", &dump(7, &[1]));
+    let wide = Layout { step: Some("0:u64be".parse().expect("a field")), ..layout() };
+    let error = survey(&[path], &wide).expect_err("a huge step");
+    assert!(error.to_string().contains("not 0 to 9007199254740992"), "{error}");
 }
 
 #[test]

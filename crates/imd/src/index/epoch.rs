@@ -15,6 +15,8 @@ use crate::slot::{LOW_BITS_MAX, SLOT_BITS_MAX};
 pub struct Epoch {
     /// Its number, from 0.
     pub number: u32,
+    /// The step that its writer gave it.
+    pub step: u64,
     /// Bytes of the data log when it ended.
     pub data_bytes: u64,
     /// Bytes of the values that its rank kept, when it ended.
@@ -91,6 +93,7 @@ impl Epoch {
     /// Appends its bytes.
     pub fn encode(&self, shape: Shape, out: &mut Vec<u8>) {
         put_varint(out, u64::from(self.number));
+        put_varint(out, self.step);
         put_varint(out, self.data_bytes);
         put_varint(out, self.value_bytes);
         put_varint(out, self.record_bytes);
@@ -143,6 +146,7 @@ impl Epoch {
     pub fn decode(bytes: &[u8], shape: Shape, index_bytes: u64) -> Result<Self, Damage> {
         let mut input = Input::new(bytes);
         let number = narrow(&mut input, "an epoch's number")?;
+        let step = input.varint()?;
         let (data_bytes, value_bytes) = (input.varint()?, input.varint()?);
         let record_bytes = input.varint()?;
         let count = input.varint_max(input.left() / 2, "two bytes for each auxiliary table")?;
@@ -158,7 +162,7 @@ impl Epoch {
             segments.push(Segment::decode(&mut input, shape, index_bytes, data_bytes)?);
         }
         input.end()?;
-        Ok(Self { number, data_bytes, value_bytes, record_bytes, segments, auxiliary })
+        Ok(Self { number, step, data_bytes, value_bytes, record_bytes, segments, auxiliary })
     }
 }
 

@@ -19,6 +19,8 @@ pub const HEADER_BYTES: usize = 20;
 pub enum FrameKind {
     /// What the log is of.
     Head,
+    /// What the directory's keys and values are.
+    Schema,
     /// Slots of an epoch's tables.
     Segment,
     /// The end of an epoch.
@@ -30,8 +32,9 @@ pub enum FrameKind {
 }
 
 impl FrameKind {
-    const ALL: [(Self, [u8; 4]); 5] = [
+    const ALL: [(Self, [u8; 4]); 6] = [
         (Self::Head, *b"IHED"),
+        (Self::Schema, *b"ISCH"),
         (Self::Segment, *b"ISEG"),
         (Self::Epoch, *b"IEPO"),
         (Self::Copies, *b"ICOP"),

@@ -8,7 +8,7 @@ use crate::shape::{Format, Shape};
 use crate::write::POINTER_BYTES;
 
 /// First bytes of an index log; the last is the version.
-pub const INDEX_MAGIC: &[u8; 8] = b"ESKERIM2";
+pub const INDEX_MAGIC: &[u8; 8] = b"ESKERIM3";
 
 /// What an index log is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

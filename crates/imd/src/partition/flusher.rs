@@ -19,7 +19,7 @@ use super::segment::{SegmentBuilder, TableIndex};
 use super::share::Share;
 use super::sort::{Sorter, number_of};
 use super::writer::Written;
-use super::{Order, Setup};
+use super::{EpochEnd, Order, Setup};
 use crate::block::{BLOCK_BYTES, VariableBlock, rows_of_block};
 use crate::checksum::{CHECKSUM_BYTES, LogChecksum, LogKind};
 use crate::index::epoch::{Epoch, Segment, Span, Table};
@@ -34,8 +34,8 @@ pub(super) enum Job {
     Table(Buffer, u64),
     /// Keep an auxiliary table of this epoch.
     Auxiliary(Vec<u8>),
-    /// Make the epoch durable, at whose end the rank had kept so many bytes of values.
-    Epoch(u64, SyncSender<Result<()>>),
+    /// Make the epoch durable.
+    Epoch(EpochEnd, SyncSender<Result<()>>),
     /// Make the logs whole.
     Finish(SyncSender<Result<Written>>),
 }
@@ -174,11 +174,13 @@ impl Flusher {
         })
     }
 
-    /// Writes the magic and the head. Not durable before the first epoch.
-    pub(super) fn begin(&mut self, head: &[u8]) -> Result<()> {
+    /// Writes the magic, the head and the schema. Not durable before the first epoch.
+    pub(super) fn begin(&mut self, head: &[u8], schema: &[u8]) -> Result<()> {
         let mut out = INDEX_MAGIC.to_vec();
         let offset = out.len() as u64;
         frame::encode(FrameKind::Head, head, LogChecksum::HEAD, offset, &mut out);
+        let offset = out.len() as u64;
+        frame::encode(FrameKind::Schema, schema, self.index.checksum, offset, &mut out);
         self.root.head = head.to_vec();
         self.index.append(&out)
     }
@@ -203,8 +205,8 @@ impl Flusher {
                     }
                 }
                 Job::Auxiliary(_) => (),
-                Job::Epoch(value_bytes, answer) => {
-                    let done = if failed { Err(closed()) } else { self.end_epoch(value_bytes) };
+                Job::Epoch(end, answer) => {
+                    let done = if failed { Err(closed()) } else { self.end_epoch(end) };
                     failed |= done.is_err();
                     // Nobody waits if the caller has given up.
                     let _ = answer.send(done);
@@ -353,7 +355,7 @@ impl Flusher {
         Ok(())
     }
 
-    fn end_epoch(&mut self, value_bytes: u64) -> Result<()> {
+    fn end_epoch(&mut self, end: EpochEnd) -> Result<()> {
         self.pool.check()?;
         self.data.sync()?;
         if let Some(auxiliary) = &self.auxiliary {
@@ -362,8 +364,9 @@ impl Flusher {
         self.write_segment()?;
         let epoch = Epoch {
             number: u32::try_from(self.root.epochs.len()).expect("epochs fit 32 bits"),
+            step: end.step,
             data_bytes: self.data.bytes,
-            value_bytes,
+            value_bytes: end.value_bytes,
             record_bytes: std::mem::take(&mut self.record_bytes),
             segments: std::mem::take(&mut self.segments),
             auxiliary: std::mem::take(&mut self.auxiliary_places),

@@ -24,7 +24,7 @@ mod writer;
 pub(crate) use segment::SLOT_HEADER_BYTES;
 pub use share::MEMORY_BYTES_MIN;
 pub(crate) use sort::prefix as key_prefix;
-pub use writer::{PartitionWriter, Written};
+pub use writer::PartitionWriter;
 
 use crate::shape::Shape;
 
@@ -45,6 +45,15 @@ pub struct Setup {
     pub has_auxiliary: bool,
     /// Memory for records, what is being written, and the index of the running epoch.
     pub memory_bytes: u64,
+}
+
+/// What a rank knows when an epoch ends.
+#[derive(Clone, Copy, Debug)]
+pub struct EpochEnd {
+    /// The epoch's step.
+    pub step: u64,
+    /// Bytes of values that the rank has kept.
+    pub value_bytes: u64,
 }
 
 /// What the rows of a table are sorted by.

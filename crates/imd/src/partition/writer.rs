@@ -11,7 +11,7 @@ use super::buffer::{Buffer, Geometry};
 use super::flusher::{Flusher, Job, Logs};
 use super::pool::{Grant, Pool, Ready, closed};
 use super::share::Share;
-use super::{Order, Setup};
+use super::{EpochEnd, Order, Setup};
 use crate::hash::home;
 use crate::names;
 
@@ -58,12 +58,17 @@ pub struct Written {
 
 impl PartitionWriter {
     /// Opens the logs of `setup.partition` below `prefix` (empty, or ending in `/`) of `store`.
-    /// `head` is the payload of the index log's first frame.
+    /// `head` and `schema` are the payloads of the index log's first frames.
     ///
     /// # Errors
     /// `Exists` if somebody opened them before, `Invalid` for an impossible setup, and what the
     /// store answers.
-    pub fn create(store: &SharedStore, prefix: &str, setup: Setup, head: &[u8]) -> Result<Self> {
+    pub fn create(
+        store: &SharedStore,
+        prefix: &str,
+        setup: Setup,
+        (head, schema): (&[u8], &[u8]),
+    ) -> Result<Self> {
         setup.shape.check()?;
         let share = Share::of(&setup)?;
         let mut geometry = Geometry::of(setup.shape, share.record_bytes);
@@ -77,7 +82,7 @@ impl PartitionWriter {
         let auxiliary = auxiliary.map(|name| store.append_log(&name)).transpose()?;
         let logs = Logs { data, index, auxiliary };
         let mut flusher = Flusher::new(setup, geometry, share, Arc::clone(&pool), logs)?;
-        flusher.begin(head)?;
+        flusher.begin(head, schema)?;
         let (jobs, inbox) = channel();
         let background = std::thread::Builder::new()
             .name(format!("imd-{}", setup.partition))
@@ -187,13 +192,13 @@ impl PartitionWriter {
         self.send(Job::Auxiliary(table));
     }
 
-    /// Ends the epoch: all records appended so far survive power loss once it returns, if the
-    /// `value_bytes` of values that this rank has kept do. Waits for their writing and two syncs.
+    /// Ends the epoch: all records appended so far survive power loss once it returns, if the values
+    /// that this rank has kept do. Waits for their writing and two syncs.
     ///
     /// # Errors
     /// What writing failed with, and `Closed` afterwards; the epoch is then incomplete.
-    pub fn epoch_flush(&mut self, value_bytes: u64) -> Result<()> {
-        self.ask(|answer| Job::Epoch(value_bytes, answer))
+    pub fn epoch_flush(&mut self, end: EpochEnd) -> Result<()> {
+        self.ask(|answer| Job::Epoch(end, answer))
     }
 
     /// Ends the logs. Records since the last [`PartitionWriter::epoch_flush`] are an error of the

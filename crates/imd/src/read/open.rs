@@ -17,6 +17,7 @@ use crate::index::epoch::Epoch;
 use crate::index::frame::{self, FrameKind, HEADER_BYTES, Header};
 use crate::index::head::{Head, INDEX_MAGIC};
 use crate::index::root::{FOOTER_BYTES, Root, decode_footer};
+use crate::schema::{DirectorySchema, SCHEMA_BYTES_MAX};
 
 /// Index logs up to this size are read as a whole when a partition is opened.
 pub const WHOLE_BYTES_MAX: u64 = 1 << 20;
@@ -36,6 +37,8 @@ pub(crate) struct IndexLog {
     tail: Bytes,
     tail_start: u64,
     pub(crate) head: Head,
+    /// The payload of the schema's frame; none in a log that was finished, whose root object has it.
+    schema: Option<Range<u64>>,
     /// The frames of the epochs.
     pub(crate) epochs: Vec<Range<u64>>,
     /// Whether its writer finished it.
@@ -81,6 +84,7 @@ impl IndexLog {
             tail,
             tail_start,
             head: unknown,
+            schema: None,
             epochs: Vec::new(),
             is_finished: false,
         };
@@ -182,6 +186,9 @@ impl IndexLog {
         (self.head, at) = self.read_head(counts)?;
         let mut last = None;
         while let Some((header, payload)) = self.frame_at(at, counts)? {
+            if header.kind == FrameKind::Schema {
+                self.schema = Some(payload.clone());
+            }
             if header.kind == FrameKind::Epoch {
                 last = Some(self.epochs.len());
                 self.epochs.push(at..payload.end);
@@ -231,6 +238,22 @@ impl IndexLog {
             }
         }
         Ok(true)
+    }
+
+    /// What keys and values are, of a log that was not finished; nothing is known of them if its
+    /// writer died before it wrote that.
+    ///
+    /// # Errors
+    /// `Corrupt` if the frame is damaged.
+    pub(crate) fn schema(&self, counts: &mut Counts) -> Result<DirectorySchema> {
+        let Some(payload) = self.schema.clone() else { return Ok(DirectorySchema::default()) };
+        if payload.end - payload.start > SCHEMA_BYTES_MAX as u64 {
+            let what = "a schema that is too long";
+            return Err(Error::corrupt(&self.name, payload.start, what));
+        }
+        let bytes = self.read(payload.clone(), counts)?;
+        DirectorySchema::decode(&bytes, self.head.shape)
+            .map_err(|bad| bad.of(&self.name, payload.start))
     }
 
     /// What epoch number `epoch` consists of.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use esker_base::store::{SharedStore, runs};
-use esker_base::{Error, Result};
+use esker_base::{Error, Kind, Result};
 use hashbrown::HashMap;
 
 use super::cache::PieceCache;
@@ -15,6 +15,14 @@ use crate::checksum::{LogChecksum, LogKind};
 use crate::names;
 use crate::shape::VALUE_BYTES_MAX;
 use crate::write::{PAGE_BYTES, PAGE_VALUE_BYTES, Pointer, pages_of};
+
+/// The length of the value that `row`, a pointer that tells it, leads to.
+pub(crate) fn value_bytes(row: &[u8]) -> Result<u64> {
+    let pointer = Pointer::decode(row, None);
+    let pointer = pointer.filter(|pointer| pointer.bytes as usize <= VALUE_BYTES_MAX);
+    let what = "a row that is no pointer to a value";
+    pointer.map(|pointer| pointer.bytes.into()).ok_or_else(|| Error::new(Kind::Corrupt, what))
+}
 
 /// The logs of values of all ranks.
 pub(crate) struct Values<'r> {

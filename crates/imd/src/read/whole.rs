@@ -7,13 +7,14 @@ use bytes::Bytes;
 use esker_base::{Error, Kind, Random, Result};
 
 use super::counts::Counts;
+use super::pointers;
 use super::scan::{TableCursor, merge};
 use super::share::share;
 use crate::block::Rows;
 use crate::hash::{PLACE_BITS, key_hash};
 use crate::partition::key_prefix;
 use crate::reader::Reader;
-use crate::shape::Format;
+use crate::shape::{Format, Shape};
 
 /// What of a hash is left of its order: hashes that agree in the rest may be in any order.
 /// Partitions of one directory refine their hashes by at most 32 bits more than [`PLACE_BITS`].
@@ -103,6 +104,35 @@ impl Reader {
             }
             seen.push(key.clone());
             visit(key)
+        })?;
+        Ok(counts)
+    }
+
+    /// Hands the key of each record of `epochs` and the bytes of its value to `visit`, in the order of
+    /// [`Reader::scan`] over all of them, until `visit` returns false.
+    ///
+    /// Reads all records of those epochs, but no values that stayed where they were appended.
+    ///
+    /// # Errors
+    /// As [`Reader::scan`].
+    pub fn value_sizes(
+        &self,
+        epochs: Range<u32>,
+        mut visit: impl FnMut(&Bytes, u64) -> Result<bool>,
+    ) -> Result<Counts> {
+        let mut counts = Counts::default();
+        let fixed = match self.head.shape {
+            Shape::Fixed { value_bytes, .. } => Some(u64::from(value_bytes)),
+            Shape::Variable => None,
+        };
+        let is_pointer = self.head.format == Format::Pointer;
+        self.walk(epochs, &mut counts, |key, value, _| {
+            let bytes = match fixed {
+                Some(bytes) => bytes,
+                None if is_pointer => pointers::value_bytes(value)?,
+                None => value.len() as u64,
+            };
+            visit(key, bytes)
         })?;
         Ok(counts)
     }

@@ -14,7 +14,8 @@ use crate::directory::{Directory, PartitionTotals};
 use crate::hash::{home, key_hash};
 use crate::index::head::Head;
 use crate::names;
-use crate::partition::{MEMORY_BYTES_MIN, PartitionWriter, Setup, Written};
+use crate::partition::{EpochEnd, MEMORY_BYTES_MIN, PartitionWriter, Setup};
+use crate::schema::DirectorySchema;
 use crate::shape::{Format, Shape};
 
 /// What ranks tell rank 0 when they finish.
@@ -47,15 +48,18 @@ pub struct Options {
     pub memory_bytes: u64,
     /// Bits of a fingerprint, for format lossy.
     pub fingerprint_bits: u32,
+    /// What keys and values are, which readers are told.
+    pub schema: DirectorySchema,
 }
 
 impl Options {
-    /// Records of `shape` in `format`, routed directly, in 256 MiB a rank.
+    /// Records of `shape` in `format`, routed directly, in 256 MiB a rank, without a schema.
     #[must_use]
     pub fn new(directory: u128, format: Format, shape: Shape) -> Self {
         let fingerprint_bits = cuckoo::FINGERPRINT_BITS;
         let (routing, memory_bytes) = (Routing::Direct, 256 << 20);
-        Self { directory, format, shape, routing, memory_bytes, fingerprint_bits }
+        let schema = DirectorySchema::default();
+        Self { directory, format, shape, routing, memory_bytes, fingerprint_bits, schema }
     }
 }
 
@@ -75,7 +79,7 @@ pub struct Summary {
 /// One rank of a job that writes an indexed directory.
 ///
 /// A rank that fails, in any call, is lost to the others, whose next collective call says so. What
-/// [`Imd::epoch_flush`] returned for stays, and is read without [`Imd::finish`] too.
+/// [`Imd::epoch_flush_at`] returned for stays, and is read without [`Imd::finish`] too.
 ///
 /// # Examples
 /// ```
@@ -125,6 +129,9 @@ pub struct Imd<T> {
     store: SharedStore,
     prefix: String,
     head: Head,
+    schema: DirectorySchema,
+    /// The step of each epoch that has ended.
+    steps: Vec<u64>,
     batch_memory: u64,
     /// Memory for values, or for agreeing on bounds.
     besides_memory: u64,
@@ -203,6 +210,7 @@ impl<T: Transport> Imd<T> {
         options: &Options,
     ) -> Result<Self> {
         options.shape.check()?;
+        options.schema.check(options.shape)?;
         let (me, partitions) = (transport.rank().0, transport.size());
         let Options { format, shape, .. } = *options;
         let head = Head { directory: options.directory, partition: me, partitions, format, shape };
@@ -223,21 +231,18 @@ impl<T: Transport> Imd<T> {
             has_auxiliary,
             memory_bytes: left - pairs_memory - value_memory - bounds_memory,
         };
-        let mut head_bytes = Vec::new();
-        head.encode(&mut head_bytes);
-        let writer = PartitionWriter::create(store, prefix, setup, &head_bytes)?;
-        let encoding = encoding_of(options);
-        let values = || ValueLog::create(store, prefix, &head, value_memory);
-        let values = is_pointer.then(values).transpose()?;
+        let begins =
+            (&*encoded(|out| head.encode(out)), &*encoded(|out| options.schema.encode(out)));
+        let writer = PartitionWriter::create(store, prefix, setup, begins)?;
+        let values = is_pointer.then(|| ValueLog::create(store, prefix, &head, value_memory));
         let fits_memory = if is_pointer { u64::MAX } else { writer.record_bytes_max() };
-        let key_bytes = key_bytes_of(shape);
         let local = Local {
             writer,
-            values,
-            sources: encoding.map(Builder::new),
+            values: values.transpose()?,
+            sources: encoding_of(options).map(Builder::new),
             pairs_max: usize::try_from(pairs_memory / PAIR_MEMORY_BYTES).unwrap_or(usize::MAX),
             pairs_peak: 0,
-            key_bytes,
+            key_bytes: key_bytes_of(shape),
             format,
             received: 0,
             row: Vec::new(),
@@ -262,6 +267,8 @@ impl<T: Transport> Imd<T> {
             store: store.clone(),
             prefix: prefix.to_owned(),
             head,
+            schema: options.schema.clone(),
+            steps: Vec::new(),
             batch_memory,
             besides_memory: value_memory + bounds_memory,
         })
@@ -412,23 +419,40 @@ impl<T: Transport> Imd<T> {
         done
     }
 
-    /// Ends an epoch; collective. Once it returns on any rank, all records that all ranks appended
-    /// before survive power loss: each rank waits for its own writes and syncs, then for the others.
+    /// Ends an epoch whose step is the one after the last, from 0; else as [`Imd::epoch_flush_at`].
     ///
     /// # Errors
-    /// What sending and writing failed with, `Unavailable` naming a rank that is lost, and `Closed`
-    /// afterwards. The epoch is then incomplete in some partitions, and readers say so.
+    /// As [`Imd::epoch_flush_at`].
     pub fn epoch_flush(&mut self) -> Result<()> {
+        self.epoch_flush_at(self.steps.last().map_or(0, |last| last.saturating_add(1)))
+    }
+
+    /// Ends an epoch, by which readers find it as `step`, which all ranks give; collective. Once it
+    /// returns on any rank, all records that all ranks appended before survive power loss: each rank
+    /// waits for its own writes and syncs, then for the others.
+    ///
+    /// # Errors
+    /// `Invalid` unless `step` is greater than that of the epoch before, which changes nothing; what
+    /// sending and writing failed with, `Unavailable` naming a rank that is lost, and `Closed`
+    /// afterwards. The epoch is then incomplete in some partitions, and readers say so.
+    pub fn epoch_flush_at(&mut self, step: u64) -> Result<()> {
         if self.has_failed {
             return Err(closed());
         }
-        let done = self.flush();
+        if let Some(last) = self.steps.last().filter(|last| **last >= step) {
+            let what = format!("step {step} behind step {last}: the steps of epochs ascend");
+            return Err(Error::new(Kind::Invalid, what));
+        }
+        let done = self.flush(step);
         self.has_failed |= done.is_err();
         self.is_dirty = false;
+        if done.is_ok() {
+            self.steps.push(step);
+        }
         done
     }
 
-    fn flush(&mut self) -> Result<()> {
+    fn flush(&mut self, step: u64) -> Result<()> {
         if self.balancer.as_ref().is_some_and(|balancer| !balancer.has_bounds()) {
             self.agree_on_bounds()?;
         }
@@ -439,7 +463,7 @@ impl<T: Transport> Imd<T> {
             values.sync()?;
         }
         let value_bytes = self.local.values.as_ref().map_or(0, ValueLog::bytes);
-        self.local.writer.epoch_flush(value_bytes)?;
+        self.local.writer.epoch_flush(EpochEnd { step, value_bytes })?;
         self.router.transport().barrier()?;
         if let Some(balancer) = &mut self.balancer {
             // Bounds that fitted this epoch badly are replaced before the next.
@@ -452,7 +476,7 @@ impl<T: Transport> Imd<T> {
     /// Ends the directory; collective. Readers then open it by one object, which rank 0 writes.
     ///
     /// # Errors
-    /// `Invalid` if this rank appended records since its last [`Imd::epoch_flush`]; else as there.
+    /// `Invalid` if this rank appended records since its last epoch ended; else as there.
     pub fn finish(self) -> Result<Summary> {
         if self.has_failed {
             return Err(closed());
@@ -477,9 +501,9 @@ impl<T: Transport> Imd<T> {
         transport.send(Rank(0), TOTALS, message)?;
         if self.me == 0 {
             let bounds = self.balancer.map(Balancer::into_history).unwrap_or_default();
-            let directory =
-                Directory { head: self.head, epochs: 0, partitions: Vec::new(), bounds };
-            let root = gather(&mut transport, directory, &written)?;
+            let (head, schema, steps) = (self.head, self.schema, self.steps);
+            let directory = Directory { head, schema, steps, partitions: Vec::new(), bounds };
+            let root = gather(&mut transport, directory)?;
             self.store.put_if_absent(&names::root(&self.prefix), &root.encode())?;
         }
         transport.barrier()?;
@@ -491,12 +515,7 @@ impl<T: Transport> Imd<T> {
 }
 
 /// Fills in what all ranks say of their partitions.
-fn gather<T: Transport>(
-    transport: &mut T,
-    mut directory: Directory,
-    written: &Written,
-) -> Result<Directory> {
-    directory.epochs = u32::try_from(written.epochs).expect("epochs fit 32 bits");
+fn gather<T: Transport>(transport: &mut T, mut directory: Directory) -> Result<Directory> {
     let ranks = transport.size() as usize;
     directory.partitions = vec![PartitionTotals::default(); ranks];
     for _ in 0..ranks {
@@ -507,6 +526,13 @@ fn gather<T: Transport>(
         directory.partitions[message.from.index()] = totals.map_err(|bad| bad.of(&name, 0))?;
     }
     Ok(directory)
+}
+
+/// What `encode` appends.
+fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(&mut out);
+    out
 }
 
 /// Bytes of every key, if all have the same.

@@ -1,31 +1,34 @@
 //! `esker imd get`: the values of keys.
 
-use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
-use esker_imd::entry::{key_of_name, name_of_key};
 use esker_imd::{Counts, Value};
 use serde_json::json;
 
+use super::epoch_range::EpochRange;
 use super::open;
 use crate::context::Context;
 use crate::location::Location;
 use crate::output::notice;
 use crate::quantity;
-use crate::text::{self, hex};
+use crate::record_table::{Record, RecordTable};
+use crate::text;
 
 /// Get the values of keys
 ///
-/// A line for each value: key, epoch, value in hexadecimal digits; keys in the order given, values
-/// by epoch. Exits with 3 if a key has none. A key is its bytes; 0x and hexadecimal digits; or 16 digits where keys have 8 bytes.
+/// A line for each value: key, epoch by number and by step, and the fields of the directory's schema,
+/// or the value in hexadecimal digits where it has none; keys in the order given, values by epoch.
+/// Exits with 3 if a key has none. Where keys are numbers a key is one in decimal digits; else its
+/// bytes; 0x and hexadecimal digits; or 16 digits where keys have 8 bytes.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  esker imd get run:/particles 0000000000000042
-  esker imd get run:/particles --keys-from tracers.txt --epochs 2..5 --threads 2 --counts
-  esker imd get run:/particles --keys-from tracers.txt --output npy --to tracers.npy")]
+  esker imd get run:/tracers 12345678
+  esker imd get run:/tracers --keys-from tracers.txt --steps 200..500 --threads 2 --counts
+  esker imd get run:/tracers --keys-from tracers.txt --output npy --to tracers.npy
+  esker imd get run:/tracers 12345678 --steps 300 --bytes > record")]
 pub struct Get {
     /// The directory
     #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
@@ -36,9 +39,14 @@ pub struct Get {
     /// Read further keys from a file, one a line; - for standard input
     #[arg(long, value_name = "FILE")]
     keys_from: Option<PathBuf>,
-    /// Only these epochs: N, or A..B without B
-    #[arg(long, value_parser = epochs, value_name = "A..B")]
-    epochs: Option<Range<u32>>,
+    #[command(flatten)]
+    epochs: EpochRange,
+    /// Keys are hexadecimal digits, and so are keys and values that are printed
+    #[arg(long, conflicts_with = "bytes")]
+    hex: bool,
+    /// Keys are their bytes, and the bytes of the values are all that is printed
+    #[arg(long, conflicts_with = "output")]
+    bytes: bool,
     /// Threads that look
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: usize,
@@ -62,7 +70,7 @@ enum Form {
     /// Comma-separated lines with a head
     #[default]
     Csv,
-    /// A NumPy array of records with the fields key, epoch and value; for values of one length
+    /// A NumPy array with the same columns, each of its type; for values of one length
     Npy,
 }
 
@@ -70,39 +78,38 @@ impl Get {
     /// Gets.
     pub fn run(self, context: &Context) -> Result<()> {
         let (_, reader) = open(context, &self.target, self.cache)?;
-        let shape = reader.head().shape;
-        let names = self.names()?;
-        let keys = names.iter().map(|name| key_of_name(name.as_bytes(), shape));
+        let texts = self.names()?;
+        let names = reader.key_names();
+        let keys = texts.iter().map(|text| match (self.hex, self.bytes) {
+            (true, _) => names.key_of_hex(text),
+            (_, true) => names.key_of_bytes(text.as_bytes()),
+            _ => names.key_of_name(text.as_bytes()),
+        });
         let keys: Vec<Vec<u8>> = keys.collect::<Result<_>>()?;
-        let epochs = self.epochs.clone().unwrap_or(0..u32::MAX);
+        let steps = reader.steps()?;
+        let epochs = self.epochs.among(&steps)?;
+        let table = RecordTable::new(reader.schema(), names, steps);
+        let table = if self.hex { table.in_hex() } else { table };
         let answers = reader.get_many(&keys, epochs, self.threads.max(1))?;
         if self.counts {
             notice(cost(&answers.counts));
         }
-        let rows = keys
-            .iter()
-            .zip(&answers.values)
-            .flat_map(|(key, values)| values.iter().map(move |value| (key.as_slice(), value)));
+        let records = keys.iter().zip(&answers.values).flat_map(|(key, values)| {
+            values.iter().map(|Value { epoch, bytes }| Record { key, epoch: *epoch, value: bytes })
+        });
         let bytes = match self.output {
+            _ if self.bytes => records.flat_map(|record| record.value).copied().collect(),
             Form::Csv if context.out.is_json() && self.to.is_none() => {
-                let values = rows.map(|(key, value)| {
-                    let name = name_of_key(key, shape);
-                    json!({"key": name, "epoch": value.epoch, "value": hex(&value.bytes)})
-                });
-                let values: Vec<_> = values.collect();
+                let values: Vec<_> = records.map(|record| table.json(record)).collect();
                 let counts = counts_object(&answers.counts);
                 context.out.json(json!({"values": values, "counts": counts}))?;
-                return self.check_all_found(&names, &answers.values);
+                return self.check_all_found(&texts, &answers.values);
             }
             Form::Csv => {
-                let mut text = String::from("key,epoch,value\n");
-                for (key, value) in rows {
-                    let (key, epoch) = (name_of_key(key, shape), value.epoch);
-                    text.push_str(&format!("{},{epoch},{}\n", quoted(&key), hex(&value.bytes)));
-                }
-                text.into_bytes()
+                let lines = records.map(|record| table.csv(record) + "\n");
+                lines.fold(table.csv_head() + "\n", |text, line| text + &line).into_bytes()
             }
-            Form::Npy => npy(&rows.collect::<Vec<_>>())?,
+            Form::Npy => table.npy(&records.collect::<Vec<_>>())?,
         };
         match &self.to {
             Some(path) => {
@@ -111,14 +118,14 @@ impl Get {
             }
             None => context.out.raw(&bytes)?,
         }
-        self.check_all_found(&names, &answers.values)
+        self.check_all_found(&texts, &answers.values)
     }
 
     /// Fails with the first of the keys that has no value.
     fn check_all_found(&self, names: &[String], values: &[Vec<Value>]) -> Result<()> {
         let mut absent = names.iter().zip(values).filter(|(_, values)| values.is_empty());
         let Some((first, _)) = absent.next() else { return Ok(()) };
-        let epochs = if self.epochs.is_some() { " in these epochs" } else { "" };
+        let epochs = if self.epochs.is_given() { " in these epochs" } else { "" };
         let others = match absent.count() {
             0 => String::new(),
             count => format!(", nor has {count} of the others"),
@@ -138,16 +145,6 @@ impl Get {
         };
         names.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Into::into));
         Ok(names)
-    }
-}
-
-/// Reads `N` or `A..B`.
-fn epochs(text: &str) -> Result<Range<u32>, String> {
-    let wrong = || format!("{text:?} is no range of epochs; expected as 3 or 2..5");
-    let number = |text: &str| text.parse::<u32>().map_err(|_| wrong());
-    match text.split_once("..") {
-        Some((start, end)) => Ok(number(start)?..number(end)?),
-        None => number(text).map(|epoch| epoch..epoch.saturating_add(1)),
     }
 }
 
@@ -176,45 +173,4 @@ pub fn counts_object(counts: &Counts) -> serde_json::Value {
         "tables": counts.tables,
         "partitions": counts.partitions,
     })
-}
-
-/// A field of a comma-separated line.
-pub fn quoted(field: &str) -> String {
-    if field.contains([',', '"']) {
-        format!("\"{}\"", field.replace('"', "\"\""))
-    } else {
-        field.to_owned()
-    }
-}
-
-/// A NumPy array file, version 1.0, of records without padding.
-fn npy(rows: &[(&[u8], &Value)]) -> Result<Vec<u8>> {
-    let (key_bytes, value_bytes) =
-        rows.first().map_or((0, 0), |(key, value)| (key.len(), value.bytes.len()));
-    let even = |row: &(&[u8], &Value)| row.0.len() == key_bytes && row.1.bytes.len() == value_bytes;
-    if !rows.iter().all(even) {
-        let what = "keys or values differ in length, and a NumPy array has one: write CSV";
-        return Err(Error::new(Kind::Invalid, what));
-    }
-    let mut head = format!(
-        "{{'descr': [('key', '|V{key_bytes}'), ('epoch', '<u4'), ('value', '|V{value_bytes}')], \
-         'fortran_order': False, 'shape': ({},), }}",
-        rows.len()
-    );
-    // Magic, version, length and head make up a multiple of 64 bytes.
-    const BEFORE: usize = 10;
-    while !(BEFORE + head.len() + 1).is_multiple_of(64) {
-        head.push(' ');
-    }
-    head.push('\n');
-    let length = u16::try_from(head.len()).expect("a head of some dozen bytes");
-    let mut out = b"\x93NUMPY\x01\x00".to_vec();
-    out.extend_from_slice(&length.to_le_bytes());
-    out.extend_from_slice(head.as_bytes());
-    for (key, value) in rows {
-        out.extend_from_slice(key);
-        out.extend_from_slice(&value.epoch.to_le_bytes());
-        out.extend_from_slice(&value.bytes);
-    }
-    Ok(out)
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use esker_base::{Error, Random, Result};
 use esker_bench::plot;
-use esker_imd::directory::PartitionTotals;
-use esker_imd::{Reader, Shape};
+use esker_imd::schema::{DirectorySchema, SchemaField};
+use esker_imd::{IndexedReader, Shape};
 use serde_json::{Value, json};
 
 use super::open;
@@ -17,7 +17,7 @@ use crate::text;
 /// Seed of the keys that are tried.
 const SEED_SAMPLE: u64 = 1;
 
-/// Show sizes, bits of index a key, and how many tables queries ask
+/// Show the schema, the steps of epochs, sizes, and how many tables queries ask
 ///
 /// Tries some keys that are there, each in all epochs, and counts the tables whose rows were looked
 /// at: one an epoch, unless a filter erred or the key has values in several.
@@ -25,6 +25,7 @@ const SEED_SAMPLE: u64 = 1;
 #[command(after_help = "\
 Examples:
   esker imd info run:/particles
+  esker imd show run:/particles --json | jq .schema
   esker imd info run:/particles --queries 100000 --plot tables.svg")]
 pub struct Info {
     /// The directory
@@ -43,33 +44,29 @@ impl Info {
     pub fn run(self, context: &Context) -> Result<()> {
         let (entry, reader) = open(context, &self.target, 64 << 20)?;
         let epochs = reader.epochs_complete()?;
-        let mut totals = PartitionTotals::default();
-        for part in reader.directory().iter().flat_map(|directory| &directory.partitions) {
-            totals.add(part);
-        }
+        let totals = reader.totals();
         let histogram = self.histogram(&reader)?;
-        if let Some(path) = &self.plot {
-            let title =
-                format!("Tables asked for a key in {}", text::counted(u64::from(epochs), "epoch"));
-            let svg = plot::histogram(&title, "tables", "queries", &histogram)?;
-            std::fs::write(path, svg)
-                .map_err(|error| Error::io(error, format!("write {}", path.display())))?;
-        }
+        self.draw(epochs, &histogram)?;
         let queries: u64 = histogram.iter().sum();
         let asked: u64 = (0..).zip(&histogram).map(|(tables, count)| tables * count).sum();
         let each = asked as f64 / queries.max(1) as f64;
         let bits =
             (totals.index_bytes + totals.auxiliary_bytes) as f64 * 8.0 / totals.rows.max(1) as f64;
-        let head = reader.head();
+        let (shape, schema, steps) = (reader.shape(), reader.schema(), reader.steps()?);
+        let formats: Vec<&str> = reader.parts().map(|part| part.head().format.name()).collect();
+        let partitions: u64 = reader.parts().map(|part| u64::from(part.partitions())).sum();
         if context.out.is_json() {
-            let shape = match head.shape {
+            let shape = match shape {
                 Shape::Fixed { key_bytes, value_bytes } => json!([key_bytes, value_bytes]),
                 Shape::Variable => Value::Null,
             };
             return context.out.json(json!({
-                "format": head.format.name(),
-                "partitions": head.partitions,
+                "format": formats.last(),
+                "parts": formats.len(),
+                "partitions": partitions,
                 "epochs": epochs,
+                "steps": steps,
+                "schema": schema_object(schema),
                 "record_bytes": shape,
                 "records": totals.rows,
                 "tables": totals.tables,
@@ -80,23 +77,28 @@ impl Info {
                 "index_bits_per_key": bits,
                 "tables_per_query": each,
                 "queries_by_tables": histogram,
-                "objects": entry.prefix,
+                "objects": entry.prefixes,
             }));
         }
         let line = |name: &str, value: String| context.out.line(format!("{name:<12} {value}"));
-        line("format", head.format.name().to_owned())?;
+        line("format", formats.join(", "))?;
         line(
             "records",
-            match head.shape {
-                Shape::Fixed { key_bytes, value_bytes } => {
-                    let rows = text::count(totals.rows);
-                    format!("{rows} of {key_bytes} + {value_bytes} bytes")
-                }
+            match shape {
+                Shape::Fixed { .. } => format!("{} of {shape}", text::count(totals.rows)),
                 Shape::Variable => text::count(totals.rows),
             },
         )?;
-        line("epochs", epochs.to_string())?;
-        line("partitions", head.partitions.to_string())?;
+        line(
+            "epochs",
+            match &steps[..] {
+                [] => "0".to_owned(),
+                [step] => format!("1, of step {step}"),
+                [first, .., last] => format!("{epochs}, of steps {first} to {last}"),
+            },
+        )?;
+        schema_lines(schema).try_for_each(|(name, text)| line(name, text))?;
+        line("partitions", partitions.to_string())?;
         line("tables", text::count(totals.tables))?;
         line("data", text::bytes(totals.data_bytes + totals.value_bytes))?;
         line("index", format!("{}, {bits:.2} bits a key", text::bytes(totals.index_bytes)))?;
@@ -107,11 +109,21 @@ impl Info {
         for (tables, count) in histogram.iter().enumerate().filter(|(_, count)| **count > 0) {
             line("", format!("{}: {count}", text::counted(tables as u64, "table")))?;
         }
-        line("objects", entry.prefix)
+        entry.prefixes.into_iter().try_for_each(|prefix| line("objects", prefix))
+    }
+
+    /// Draws the histogram, if that was asked for.
+    fn draw(&self, epochs: u32, histogram: &[u64]) -> Result<()> {
+        let Some(path) = &self.plot else { return Ok(()) };
+        let epochs = text::counted(u64::from(epochs), "epoch");
+        let title = format!("Tables asked for a key in {epochs}");
+        let svg = plot::histogram(&title, "tables", "queries", histogram)?;
+        let failed = |error| Error::io(error, format!("write {}", path.display()));
+        std::fs::write(path, svg).map_err(failed)
     }
 
     /// How many of some keys asked how many tables.
-    fn histogram(&self, reader: &Reader) -> Result<Vec<u64>> {
+    fn histogram(&self, reader: &IndexedReader) -> Result<Vec<u64>> {
         let mut random = Random::from_seed(SEED_SAMPLE);
         let mut histogram = Vec::new();
         for key in reader.sample(self.queries, &mut random)? {
@@ -123,4 +135,30 @@ impl Info {
         }
         Ok(histogram)
     }
+}
+
+/// A schema in words: what each line is about, and the rest of it.
+fn schema_lines(schema: &DirectorySchema) -> impl Iterator<Item = (&'static str, String)> {
+    let typed = |name: &str, kind: String, unit: &str| match unit {
+        "" => format!("{name}: {kind}"),
+        _ => format!("{name}: {kind}, in {unit}"),
+    };
+    let key = typed(&schema.key_name, schema.key_type.to_string(), &schema.key_unit);
+    let fields = schema.fields.iter().map(move |field| {
+        let kind = format!("{} at byte {}", field.kind, field.offset);
+        ("field", typed(&field.name, kind, &field.unit))
+    });
+    [("key", key)].into_iter().chain(fields)
+}
+
+/// A schema for programs.
+fn schema_object(schema: &DirectorySchema) -> Value {
+    let fields = schema.fields.iter().map(|field| {
+        let SchemaField { name, unit, offset, kind } = field;
+        json!({"name": name, "type": kind.to_string(), "unit": unit, "offset": offset})
+    });
+    let fields: Vec<Value> = fields.collect();
+    let DirectorySchema { key_name, key_unit, key_type, .. } = schema;
+    let key = json!({"name": key_name, "type": key_type.to_string(), "unit": key_unit});
+    json!({"key": key, "fields": fields})
 }

@@ -1,5 +1,9 @@
 //! `esker imd`: indexed directories, whose files are the records of a key.
 
+mod adopt;
+mod append;
+mod dumps;
+mod epoch_range;
 mod get;
 mod import;
 mod info;
@@ -12,7 +16,7 @@ use esker_base::{Error, Kind, Result};
 use esker_fs::inode::{Entry, FileKind, Inode};
 use esker_fs::repository::Repository;
 use esker_fs::timestamp;
-use esker_imd::Reader;
+use esker_imd::IndexedReader;
 use esker_imd::entry::{self, IndexedEntry};
 use esker_table::manifest::Manifest;
 
@@ -42,8 +46,11 @@ pub struct Imd {
 enum ImdCommand {
     Write(write::Write),
     Import(import::Import),
+    Append(append::Append),
+    Adopt(adopt::Adopt),
     Get(get::Get),
     Range(range::Range),
+    #[command(visible_aliases = ["show", "stat"])]
     Info(info::Info),
 }
 
@@ -53,6 +60,8 @@ impl Imd {
         match self.command {
             ImdCommand::Write(command) => command.run(context),
             ImdCommand::Import(command) => command.run(context),
+            ImdCommand::Append(command) => command.run(context),
+            ImdCommand::Adopt(command) => command.run(context),
             ImdCommand::Get(command) => command.run(context),
             ImdCommand::Range(command) => command.run(context),
             ImdCommand::Info(command) => command.run(context),
@@ -66,7 +75,7 @@ pub fn open(
     context: &Context,
     target: &Location,
     cache_bytes: u64,
-) -> Result<(IndexedEntry, Reader)> {
+) -> Result<(IndexedEntry, IndexedReader)> {
     let repository = context.repository()?;
     let view = context.view(&repository, &target.stack)?;
     let found = entry::find(&view, &target.path)?;
@@ -94,7 +103,7 @@ fn open_left(
     repository: &Repository,
     target: &Location,
     cache_bytes: u64,
-) -> Result<Option<(IndexedEntry, Reader)>> {
+) -> Result<Option<(IndexedEntry, IndexedReader)>> {
     let Stack::Set(_) = &target.stack else { return Ok(None) };
     let (store, set) = (repository.store(), context.set_of(repository, &target.stack)?);
     let manifest = Manifest::load(&**store, set)?;
@@ -103,13 +112,13 @@ fn open_left(
     }
     let folder = format!("set/{set}/imd/");
     let [number] = &store.list_names(&folder)?[..] else { return Ok(None) };
-    let prefix = format!("{folder}{number}/");
-    let reader = Reader::open(store, &prefix, cache_bytes)?;
+    let prefixes = vec![format!("{folder}{number}/")];
+    let reader = IndexedReader::open(store, &prefixes, cache_bytes)?;
     let epochs = text::counted(u64::from(reader.epochs_complete()?), "epoch");
     notice(format!(
         "{target} is incomplete: {epochs} that all ranks had flushed when its writer ended"
     ));
     let inode =
         Inode::new(Entry::Is(FileKind::Indexed), 0, timestamp::of_clock(manifest.created_ns));
-    Ok(Some((IndexedEntry { inode, prefix, rest: Vec::new() }, reader)))
+    Ok(Some((IndexedEntry { inode, prefixes, rest: Vec::new() }, reader)))
 }

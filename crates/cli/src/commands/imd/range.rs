@@ -2,15 +2,15 @@
 
 use clap::Args;
 use esker_base::Result;
-use esker_imd::entry::{key_of_name, name_of_key};
 use serde_json::json;
 
-use super::get::{cost, counts_object, quoted};
+use super::epoch_range::EpochRange;
+use super::get::{cost, counts_object};
 use super::open;
 use crate::context::Context;
 use crate::location::Location;
 use crate::output::notice;
-use crate::text::hex;
+use crate::record_table::{Record, RecordTable};
 
 /// List the records with keys from LOW to HIGH, of an ordered directory
 ///
@@ -18,7 +18,7 @@ use crate::text::hex;
 #[derive(Args)]
 #[command(after_help = "\
 Example:
-  esker imd range run:/energies 0x3f000000 0x3f7fffff --epoch 3")]
+  esker imd range run:/energies 0.5 0.75 --steps 300")]
 pub struct Range {
     /// The directory
     #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
@@ -29,9 +29,8 @@ pub struct Range {
     /// The highest key
     #[arg(value_name = "HIGH")]
     high: String,
-    /// Only this epoch; all of them unless given
-    #[arg(long, value_name = "N")]
-    epoch: Option<u32>,
+    #[command(flatten)]
+    epochs: EpochRange,
     /// Stop after so many records
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
@@ -44,16 +43,16 @@ impl Range {
     /// Lists.
     pub fn run(self, context: &Context) -> Result<()> {
         let (_, reader) = open(context, &self.target, 0)?;
-        let shape = reader.head().shape;
-        let low = key_of_name(self.low.as_bytes(), shape)?;
-        let high = key_of_name(self.high.as_bytes(), shape)?;
-        let epochs = match self.epoch {
-            Some(epoch) => epoch..epoch.saturating_add(1),
-            None => 0..reader.epochs_complete()?,
-        };
+        let names = reader.key_names();
+        let low = names.key_of_name(self.low.as_bytes())?;
+        let high = names.key_of_name(self.high.as_bytes())?;
+        let steps = reader.steps()?;
+        let epochs = self.epochs.among(&steps)?;
+        let epochs = epochs.start..epochs.end.min(reader.epochs_complete()?);
+        let table = RecordTable::new(reader.schema(), names, steps);
         let is_json = context.out.is_json();
         if !is_json {
-            context.out.line("key,epoch,value")?;
+            context.out.line(table.csv_head())?;
         }
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut all = esker_imd::Counts::default();
@@ -64,11 +63,11 @@ impl Range {
                     return Ok(false);
                 }
                 left -= 1;
-                let (key, value) = (name_of_key(key, shape), hex(value));
+                let record = Record { key, epoch, value };
                 if is_json {
-                    values.push(json!({"key": key, "epoch": epoch, "value": value}));
+                    values.push(table.json(record));
                 } else {
-                    context.out.line(format!("{},{epoch},{value}", quoted(&key)))?;
+                    context.out.line(table.csv(record))?;
                 }
                 Ok(left > 0)
             })?;

@@ -1,15 +1,15 @@
-//! Target: where an indexed directory is made, and the snapshot in which it is published.
+//! Target: where an indexed directory is made or appended to, and the snapshot in which it is
+//! published.
 
 use clap::Args;
 use esker_base::{Random, Result};
-use esker_fs::indexed;
 use esker_fs::repository::Repository;
-use esker_fs::session::Session;
-use esker_imd::directory::PartitionTotals;
+use esker_fs::session::{Session, SessionOptions};
+use esker_imd::SessionDirectory;
 
 use crate::change::{Change, SessionSettings};
 use crate::context::Context;
-use crate::location::Location;
+use crate::location::{Location, Stack};
 
 /// The property of a change set that says where the directory will be that is written in it.
 pub const TARGET: &str = "indexed directory";
@@ -25,7 +25,7 @@ pub struct Target {
     new_name: Option<String>,
 }
 
-/// A snapshot with a new directory.
+/// A snapshot with a new directory, or more epochs of one.
 pub struct Published {
     /// Its name.
     pub name: String,
@@ -45,26 +45,79 @@ impl Target {
         let new_name = self.new_name.as_deref();
         let (bases, published) =
             context.bases_and_name(&repository, &self.target.stack, new_name)?;
-        let mut options = SessionSettings::for_few().options(context);
-        let path = String::from_utf8_lossy(&self.target.path).into_owned();
-        options.properties.insert(TARGET.to_owned(), path);
+        let options = options_for(context, &self.target);
         let change = Change::begin(context, &bases, published, options)?;
-        let set = change.session.set().to_string();
-        let written = change.run_silently(write)?;
-        Ok((written, Published { name: published.to_owned(), set }))
+        finish(change, published, write)
     }
 
-    /// Gives the finished directory, whose partitions have `totals`, its name.
-    pub fn place(&self, session: &Session, number: u64, totals: &PartitionTotals) -> Result<()> {
-        let (dir, name) = session.locate(&self.target.path)?;
-        let bytes = totals.data_bytes + totals.index_bytes;
-        let size = bytes + totals.value_bytes + totals.auxiliary_bytes;
-        session.create_indexed(&dir, name, 0o644, number, size).map(drop)
+    /// Gives the finished directory its name.
+    pub fn place(
+        &self,
+        context: &Context,
+        session: &Session,
+        directory: SessionDirectory,
+    ) -> Result<()> {
+        // As a directory's: who may list it may reach its keys.
+        let mode = 0o777 & !context.umask;
+        directory.create(session, &self.target.path, mode).map(drop)
     }
 }
 
-/// A number for a new directory of this session, and what the names of its objects begin with.
-pub fn place_of(session: &Session) -> (u64, String) {
-    let number = Random::from_system().next_u64();
-    (number, indexed::prefix(session.set(), number))
+/// The directory that takes more epochs.
+#[derive(Args)]
+pub struct AppendTarget {
+    /// The directory
+    #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
+    pub target: Location,
+    /// Publish as NEWNAME and leave NAME as it is; unless given, NAME stands for the result
+    #[arg(long = "as", value_name = "NEWNAME")]
+    new_name: Option<String>,
+}
+
+impl AppendTarget {
+    /// Begins a session on top of the target's name, lets `write` fill and append a directory,
+    /// publishes.
+    pub fn publish<T>(
+        &self,
+        context: &Context,
+        write: impl FnOnce(&Session) -> Result<T>,
+    ) -> Result<(T, Published)> {
+        let repository = context.repository()?;
+        let stack = &self.target.stack;
+        let name = match (stack, &self.new_name) {
+            (_, Some(new_name)) => new_name.as_str(),
+            (Stack::Name(name), None) => name.as_str(),
+            // What is refused below, with what to do about it.
+            (Stack::Set(_), None) => "",
+        };
+        let (bases, published) = context.bases_and_name(&repository, stack, Some(name))?;
+        let options = options_for(context, &self.target);
+        let change = match &self.new_name {
+            None => Change::begin_succeeding(context, &bases, published, options)?,
+            Some(_) => Change::begin(context, &bases, published, options)?,
+        };
+        finish(change, published, write)
+    }
+}
+
+fn options_for(context: &Context, target: &Location) -> SessionOptions {
+    let mut options = SessionSettings::for_few().options(context);
+    let path = String::from_utf8_lossy(&target.path).into_owned();
+    options.properties.insert(TARGET.to_owned(), path);
+    options
+}
+
+fn finish<T>(
+    change: Change,
+    name: &str,
+    write: impl FnOnce(&Session) -> Result<T>,
+) -> Result<(T, Published)> {
+    let set = change.session.set().to_string();
+    let written = change.run_silently(write)?;
+    Ok((written, Published { name: name.to_owned(), set }))
+}
+
+/// A new directory of `session`.
+pub fn new_directory(session: &Session) -> SessionDirectory {
+    SessionDirectory::new(session, &mut Random::from_system())
 }

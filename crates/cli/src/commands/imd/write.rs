@@ -10,13 +10,12 @@ use esker_comm::job::Job;
 #[cfg(feature = "mpi")]
 use esker_comm::mpi;
 use esker_comm::{Channel, Rank, Routing, Transport, tcp};
-use esker_fs::indexed;
 use esker_fs::session::Session;
-use esker_imd::{Format, Options, Shape, Summary};
+use esker_imd::{Format, SessionDirectory, Shape, Summary};
 use esker_table::manifest::SetId;
 use serde_json::json;
 
-use super::target::{Published, Target, place_of};
+use super::target::{Published, Target, new_directory};
 use crate::context::Context;
 use crate::output::{notice, value_of};
 use crate::{quantity, text};
@@ -135,11 +134,11 @@ impl Write {
     pub fn run(self, context: &Context) -> Result<()> {
         match self.transport()? {
             TransportName::Threads => self.lead(context, |session| {
-                let (number, prefix) = place_of(session);
-                let work = self.work(session.set(), number, self.ranks);
+                let directory = new_directory(session);
+                let work = self.work(directory, self.ranks);
                 let store = session.layers().source().store.clone();
-                let written = imd_write(&store, &prefix, &work)?;
-                self.target.place(session, number, &written.1.totals)?;
+                let written = imd_write(&store, &directory.prefix(), &work)?;
+                self.target.place(context, session, directory)?;
                 Ok(written)
             }),
             TransportName::Tcp => self.run_over_tcp(context),
@@ -208,31 +207,29 @@ impl Write {
             let (set, number) =
                 place.ok_or_else(|| Error::new(Kind::Corrupt, "rank 0 told no place to write"))?;
             let set = SetId(u128::from_le_bytes(*set));
-            let number = u64::from_le_bytes(*number);
-            let work = self.work(set, number, ranks);
-            let prefix = indexed::prefix(set, number);
+            let directory = SessionDirectory { set, number: u64::from_le_bytes(*number) };
+            let (work, prefix) = (self.work(directory, ranks), directory.prefix());
             // Rank 0 made the store if there was none.
             return write_rank(&context.store()?, &prefix, transport, &work).map(drop);
         }
         self.lead(context, |session| {
-            let (number, prefix) = place_of(session);
-            let set = session.set();
+            let directory = new_directory(session);
+            let SessionDirectory { set, number } = directory;
             let told = [&set.0.to_le_bytes()[..], &number.to_le_bytes()].concat();
             for rank in Rank::all(ranks).skip(1) {
                 transport.send(rank, PLACE, told.clone())?;
             }
-            let work = self.work(set, number, ranks);
+            let work = self.work(directory, ranks);
             let store = session.layers().source().store.clone();
-            let written = imd_write_as_first(&store, &prefix, transport, &work)?;
-            self.target.place(session, number, &written.1.totals)?;
+            let written = imd_write_as_first(&store, &directory.prefix(), transport, &work)?;
+            self.target.place(context, session, directory)?;
             Ok(written)
         })
     }
 
-    fn work(&self, set: SetId, number: u64, ranks: u32) -> ImdWrite {
+    fn work(&self, directory: SessionDirectory, ranks: u32) -> ImdWrite {
         let shape = Shape::Fixed { key_bytes: KEY_BYTES as u8, value_bytes: self.value_bytes };
-        let directory = u128::from(number) | set.0 << 64;
-        let mut options = Options::new(directory, self.format.format(), shape);
+        let mut options = directory.options(self.format.format(), shape);
         options.routing = self.routing.routing();
         options.memory_bytes = self.rank_memory;
         let value_bytes = self.value_bytes as usize;

@@ -1,0 +1,49 @@
+//! `esker imd adopt`: an indexed directory that a program wrote without a namespace becomes an entry.
+
+use clap::Args;
+use esker_base::Result;
+use serde_json::json;
+
+use super::target::{Target, new_directory};
+use crate::context::Context;
+use crate::text;
+
+/// Adopt an indexed directory that a program wrote into the store by itself
+///
+/// Programs may write one below any prefix of a store, where it belongs to no namespace: nothing
+/// lists, verifies or collects it. A copy of it becomes the entry NAME:/path; the original stays, and
+/// may be deleted. All ranks have to have finished it.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker imd adopt electrons/ run:/electrons
+  esker imd adopt electrons/ run:/electrons --as run-2")]
+pub struct Adopt {
+    /// What the names of its objects in the store begin with
+    #[arg(value_name = "PREFIX")]
+    prefix: String,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Adopt {
+    /// Adopts.
+    pub fn run(self, context: &Context) -> Result<()> {
+        // Only an existing store can have it.
+        context.store()?;
+        let slash = if self.prefix.is_empty() || self.prefix.ends_with('/') { "" } else { "/" };
+        let prefix = self.prefix.clone() + slash;
+        let (bytes, published) = self.target.publish(context, |session| {
+            let directory = new_directory(session);
+            let bytes = directory.adopt(session, &prefix)?;
+            self.target.place(context, session, directory)?;
+            Ok(bytes)
+        })?;
+        let (name, set) = (published.name, published.set);
+        if context.out.is_json() {
+            return context.out.json(json!({"published": name, "set": set, "bytes": bytes}));
+        }
+        context.out.line(format!("copied {} from {prefix}, which stays", text::bytes(bytes)))?;
+        context.out.line(format!("published {name} @{set}"))
+    }
+}

@@ -1,0 +1,51 @@
+//! `esker imd append`: dumps of binary records become further epochs of an indexed directory.
+
+use clap::Args;
+use esker_base::Result;
+use esker_imd::session_directory::AppendBase;
+
+use super::dumps::Dumps;
+use super::target::{AppendTarget, new_directory};
+use crate::context::Context;
+
+/// Append dumps to an indexed directory, as further epochs
+///
+/// The records have to be as those that the directory has, whose names count where no --field is
+/// given, and their steps behind its last; without --step all files become one epoch, of the step
+/// behind the last. The epochs that are there are not
+/// copied: the result is a change set on top of them. NAME stands for the result then, unless --as
+/// gives that a name of its own. Of two commands that append to one snapshot at once the first gets
+/// the name; the other fails with a conflict (exit code 9) and leaves a session to be published under another.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker imd append run:/tracers --preset vpic later/tparticle.*
+  esker imd append run:/tracers --as run-2 --preset vpic later/tparticle.*")]
+pub struct Append {
+    #[command(flatten)]
+    target: AppendTarget,
+    #[command(flatten)]
+    dumps: Dumps,
+}
+
+impl Append {
+    /// Appends.
+    pub fn run(self, context: &Context) -> Result<()> {
+        let mut surveyed = self.dumps.survey()?;
+        let path = &self.target.target.path;
+        let (first_epoch, published) = self.target.publish(context, |session| {
+            let base = AppendBase::of(session, path)?;
+            base.complete(&mut surveyed.layout);
+            if surveyed.layout.step.is_none() {
+                surveyed.steps.iter_mut().for_each(|step| step.number = base.next_step());
+            }
+            let (layout, first) = (&surveyed.layout, surveyed.steps.first());
+            base.check(layout.shape(), &layout.schema(), first.map(|step| step.number))?;
+            let directory = new_directory(session);
+            self.dumps.write(session, directory, &surveyed)?;
+            directory.append(session, path)?;
+            Ok(base.epochs())
+        })?;
+        self.dumps.report(context, &surveyed.steps, first_epoch, &published)
+    }
+}

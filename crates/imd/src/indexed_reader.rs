@@ -1,0 +1,298 @@
+//! Indexed reader: all parts of an indexed directory as one, by key.
+//!
+//! Each part is what one job wrote or appended, with partitions and a format of its own. The epochs of
+//! a part follow those of the parts before it.
+//! Invariants: all parts have records of one shape and one schema; only the last may be unfinished.
+//! Concurrency: every method may be called from several threads at once.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use esker_base::store::SharedStore;
+use esker_base::{Error, Random, Result};
+use hashbrown::HashMap;
+
+use crate::directory::PartitionTotals;
+use crate::names;
+use crate::read::counts::Counts;
+use crate::reader::{Answer, Answers, Reader, Value};
+use crate::schema::{DirectorySchema, KeyNames};
+use crate::shape::Shape;
+
+/// Keys that are looked for together in the parts before.
+const KEYS_AT_ONCE: usize = 4096;
+
+/// An indexed directory with all its parts.
+#[derive(Debug)]
+pub struct IndexedReader {
+    parts: Vec<ReaderPart>,
+}
+
+/// One part.
+#[derive(Debug)]
+struct ReaderPart {
+    reader: Reader,
+    /// What its first epoch is in the whole.
+    first_epoch: u32,
+}
+
+impl ReaderPart {
+    /// Those of `epochs` of the whole that may be this part's, by their number in it.
+    fn own(&self, epochs: &Range<u32>) -> Range<u32> {
+        let own = |epoch: u32| epoch.saturating_sub(self.first_epoch);
+        own(epochs.start)..own(epochs.end)
+    }
+}
+
+impl IndexedReader {
+    /// Opens the parts below `prefixes`, the oldest first, keeping up to `cache_bytes` of what is read
+    /// ([`Reader::open`]).
+    ///
+    /// # Errors
+    /// As [`Reader::open`]; `Corrupt` if parts differ in their records.
+    pub fn open(store: &SharedStore, prefixes: &[String], cache_bytes: u64) -> Result<Self> {
+        let share = cache_bytes / prefixes.len().max(1) as u64;
+        let mut parts: Vec<ReaderPart> = Vec::new();
+        let mut first_epoch = 0_u32;
+        for (number, prefix) in prefixes.iter().enumerate() {
+            let reader = Reader::open(store, prefix, share)?;
+            if let Some(first) = parts.first().map(|part| &part.reader)
+                && (first.head().shape, first.schema()) != (reader.head().shape, reader.schema())
+            {
+                let what = "a part with records of another kind than those of the parts before it";
+                return Err(Error::corrupt(&names::root(prefix), 0, what));
+            }
+            let is_last = number + 1 == prefixes.len();
+            // That of an unfinished part needs all its partitions: only queries of it do.
+            let epochs = if is_last { 0 } else { reader.epochs_complete()? };
+            parts.push(ReaderPart { reader, first_epoch });
+            first_epoch = first_epoch.saturating_add(epochs);
+        }
+        assert!(!parts.is_empty(), "a directory has at least one part");
+        Ok(Self { parts })
+    }
+
+    /// Its parts, the oldest first.
+    pub fn parts(&self) -> impl DoubleEndedIterator<Item = &Reader> + ExactSizeIterator {
+        self.parts.iter().map(|part| &part.reader)
+    }
+
+    fn first(&self) -> &Reader {
+        &self.parts[0].reader
+    }
+
+    /// What its keys and values are.
+    #[must_use]
+    pub fn schema(&self) -> &DirectorySchema {
+        self.first().schema()
+    }
+
+    /// What its records look like.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        self.first().head().shape
+    }
+
+    /// How its keys are named.
+    #[must_use]
+    pub fn key_names(&self) -> KeyNames {
+        self.first().key_names()
+    }
+
+    /// What all finished parts have together.
+    #[must_use]
+    pub fn totals(&self) -> PartitionTotals {
+        let mut totals = PartitionTotals::default();
+        let directories = self.parts().filter_map(Reader::directory);
+        directories.flat_map(|all| &all.partitions).for_each(|part| totals.add(part));
+        totals
+    }
+
+    /// How many epochs are complete ([`Reader::epochs_complete`]).
+    ///
+    /// # Errors
+    /// As [`Reader::epochs_complete`].
+    pub fn epochs_complete(&self) -> Result<u32> {
+        let last = self.parts.last().expect("a directory has at least one part");
+        Ok(last.first_epoch.saturating_add(last.reader.epochs_complete()?))
+    }
+
+    /// The step of each epoch that is complete, ascending.
+    ///
+    /// # Errors
+    /// As [`Reader::steps`].
+    pub fn steps(&self) -> Result<Vec<u64>> {
+        let mut steps = Vec::new();
+        for reader in self.parts() {
+            steps.extend(reader.steps()?);
+        }
+        Ok(steps)
+    }
+
+    /// All values of `key` ([`Reader::get`]).
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
+    pub fn get(&self, key: &[u8]) -> Result<Answer> {
+        let Answers { mut values, counts } = self.get_many(&[key], 0..u32::MAX, 1)?;
+        Ok(Answer { values: values.pop().unwrap_or_default(), counts })
+    }
+
+    /// The values of each of `keys` in `epochs`, found by `threads` threads
+    /// ([`Reader::get_many`]). Each part is asked.
+    ///
+    /// # Errors
+    /// As [`Reader::get_many`].
+    pub fn get_many<K: AsRef<[u8]> + Sync>(
+        &self,
+        keys: &[K],
+        epochs: Range<u32>,
+        threads: usize,
+    ) -> Result<Answers> {
+        let mut all = Answers { values: vec![Vec::new(); keys.len()], counts: Counts::default() };
+        for part in &self.parts {
+            let own = part.own(&epochs);
+            if own.is_empty() {
+                continue;
+            }
+            let found = part.reader.get_many(keys, own, threads)?;
+            all.counts += found.counts;
+            for (values, found) in all.values.iter_mut().zip(found.values) {
+                let moved = found.into_iter().map(|value| Value {
+                    epoch: value.epoch + part.first_epoch,
+                    bytes: value.bytes,
+                });
+                values.extend(moved);
+            }
+        }
+        Ok(all)
+    }
+
+    /// The part that has `epoch`, and its number there; the last for epochs that there are not.
+    fn part_of(&self, epoch: u32) -> (&Reader, u32) {
+        let after = self.parts.partition_point(|part| part.first_epoch <= epoch);
+        let part = &self.parts[after - 1];
+        (&part.reader, epoch - part.first_epoch)
+    }
+
+    /// As [`Reader::scan`].
+    ///
+    /// # Errors
+    /// As [`Reader::scan`].
+    pub fn scan(
+        &self,
+        epoch: u32,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<bool>,
+    ) -> Result<Counts> {
+        let (reader, epoch) = self.part_of(epoch);
+        reader.scan(epoch, visit)
+    }
+
+    /// As [`Reader::range`]; the part that has `epoch` is ordered.
+    ///
+    /// # Errors
+    /// As [`Reader::range`].
+    pub fn range(
+        &self,
+        low: &[u8],
+        high: &[u8],
+        epoch: u32,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<bool>,
+    ) -> Result<Counts> {
+        let (reader, epoch) = self.part_of(epoch);
+        reader.range(low, high, epoch, visit)
+    }
+
+    /// Keys of about `count` records, each as likely as another ([`Reader::sample`]).
+    ///
+    /// # Errors
+    /// As [`Reader::sample`].
+    pub fn sample(&self, count: usize, random: &mut Random) -> Result<Vec<Bytes>> {
+        let rows = |reader: &Reader| {
+            let partitions = reader.directory().map(|all| &all.partitions);
+            partitions.into_iter().flatten().map(|part| part.rows).sum::<u64>().max(1)
+        };
+        let all: u64 = self.parts().map(rows).sum();
+        let mut keys = Vec::new();
+        for reader in self.parts() {
+            let share = (count as u64).saturating_mul(rows(reader)).div_ceil(all);
+            let share = usize::try_from(share).unwrap_or(usize::MAX).min(count - keys.len());
+            keys.extend(reader.sample(share, random)?);
+        }
+        Ok(keys)
+    }
+
+    /// Hands each key to `visit`, once, in the order of each part ([`Reader::keys`]), until `visit`
+    /// returns false. Reads all records, and looks for the keys of later parts in those before.
+    ///
+    /// # Errors
+    /// As [`Reader::keys`].
+    pub fn keys(&self, mut visit: impl FnMut(&[u8]) -> Result<bool>) -> Result<()> {
+        for (number, part) in self.parts.iter().enumerate() {
+            let earlier = &self.parts[..number];
+            let mut batch = Vec::new();
+            let mut goes_on = true;
+            part.reader.keys(0..u32::MAX, |key| {
+                if earlier.is_empty() {
+                    goes_on = visit(key)?;
+                } else {
+                    batch.push(key.to_vec());
+                    if batch.len() == KEYS_AT_ONCE {
+                        goes_on = visit_new(earlier, &mut batch, &mut visit)?;
+                    }
+                }
+                Ok(goes_on)
+            })?;
+            if !goes_on || !visit_new(earlier, &mut batch, &mut visit)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// All keys with the bytes of their values together, if there are at most `keys_max`. Reads all
+    /// records, or as many as it takes to find more keys.
+    ///
+    /// # Errors
+    /// As [`Reader::keys`].
+    pub fn list(&self, keys_max: usize) -> Result<Option<Vec<(Bytes, u64)>>> {
+        let mut keys: Vec<(Bytes, u64)> = Vec::new();
+        let mut numbers: HashMap<Bytes, usize> = HashMap::new();
+        for reader in self.parts() {
+            reader.value_sizes(0..u32::MAX, |key, bytes| {
+                let number = *numbers.entry(key.clone()).or_insert_with(|| {
+                    keys.push((key.clone(), 0));
+                    keys.len() - 1
+                });
+                keys[number].1 += bytes;
+                Ok(keys.len() <= keys_max)
+            })?;
+            if keys.len() > keys_max {
+                return Ok(None);
+            }
+        }
+        Ok(Some(keys))
+    }
+}
+
+/// Hands those of `batch` that no part of `earlier` has to `visit`, and empties it; whether `visit`
+/// never said stop.
+fn visit_new(
+    earlier: &[ReaderPart],
+    batch: &mut Vec<Vec<u8>>,
+    visit: &mut impl FnMut(&[u8]) -> Result<bool>,
+) -> Result<bool> {
+    let mut is_known = vec![false; batch.len()];
+    for part in earlier {
+        let found = part.reader.get_many(batch, 0..u32::MAX, 1)?;
+        for (is_known, values) in is_known.iter_mut().zip(found.values) {
+            *is_known |= !values.is_empty();
+        }
+    }
+    for (key, is_known) in batch.drain(..).zip(is_known) {
+        if !is_known && !visit(&key)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

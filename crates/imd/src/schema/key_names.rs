@@ -1,0 +1,171 @@
+//! Key names: keys as people and paths write them.
+//!
+//! A key that is a number is named by its decimal digits. Any key has a name of `0x` and hexadecimal
+//! digits, two for each byte; where keys are bytes, 16 digits without `0x` name one of eight bytes,
+//! and anything else is the bytes themselves.
+//! Source: DeltaFS thesis §5.2.4.
+
+use esker_base::{Error, Kind, Result};
+
+use super::{FieldType, KEY_NUMBER_BYTES};
+use crate::hash::{KEY_BYTES_MAX, KEY_BYTES_MIN};
+use crate::shape::Shape;
+
+/// How the keys of a directory are named.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyNames {
+    key_type: FieldType,
+    shape: Shape,
+}
+
+impl KeyNames {
+    /// Of keys of `key_type` in records of `shape`.
+    #[must_use]
+    pub const fn new(key_type: FieldType, shape: Shape) -> Self {
+        Self { key_type, shape }
+    }
+
+    /// The key that `name` stands for.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that is no key's; says how they are named.
+    pub fn key_of_name(&self, name: &[u8]) -> Result<Vec<u8>> {
+        let text = std::str::from_utf8(name).unwrap_or_default();
+        if let Some(digits) = text.strip_prefix("0x") {
+            let digits = parse_hex(digits).filter(|key| self.fits(key));
+            return digits.ok_or_else(|| self.misnamed(name));
+        }
+        if self.key_type.is_number() {
+            let key = self.key_type.key_of_text(text);
+            return key.map(Into::into).ok_or_else(|| self.misnamed(name));
+        }
+        let is_bare = self.has_bare_digits() && name.len() == 2 * KEY_NUMBER_BYTES;
+        if let Some(key) = parse_hex(text).filter(|_| is_bare) {
+            return Ok(key);
+        }
+        self.key_of_bytes(name)
+    }
+
+    /// The key of hexadecimal digits, with or without `0x`.
+    ///
+    /// # Errors
+    /// `Invalid` if there are others, or not as many as keys have.
+    pub fn key_of_hex(&self, digits: &str) -> Result<Vec<u8>> {
+        let key = parse_hex(digits.strip_prefix("0x").unwrap_or(digits));
+        key.filter(|key| self.fits(key)).ok_or_else(|| self.misnamed(digits.as_bytes()))
+    }
+
+    /// The key that `bytes` are.
+    ///
+    /// # Errors
+    /// `Invalid` if no key of this directory has as many.
+    pub fn key_of_bytes(&self, bytes: &[u8]) -> Result<Vec<u8>> {
+        if self.fits(bytes) { Ok(bytes.to_vec()) } else { Err(self.misnamed(bytes)) }
+    }
+
+    /// The name of `key`.
+    #[must_use]
+    pub fn name_of_key(&self, key: &[u8]) -> String {
+        if self.key_type.is_number() {
+            return self.key_type.value_of_key(key).to_string();
+        }
+        let is_plain = key.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'/');
+        let is_dots = key == b"." || key == b"..";
+        if is_plain && !is_dots && !key.starts_with(b"0x") && !self.has_bare_digits() {
+            return String::from_utf8_lossy(key).into_owned();
+        }
+        let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        if self.has_bare_digits() { digits } else { format!("0x{digits}") }
+    }
+
+    /// Whether keys of eight bytes have no `0x` in their names.
+    const fn has_bare_digits(&self) -> bool {
+        matches!(self.shape, Shape::Fixed { key_bytes: 8, .. }) && !self.key_type.is_number()
+    }
+
+    fn fits(&self, key: &[u8]) -> bool {
+        match self.shape {
+            Shape::Fixed { key_bytes, .. } => key.len() == usize::from(key_bytes),
+            Shape::Variable => (KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&key.len()),
+        }
+    }
+
+    fn misnamed(&self, name: &[u8]) -> Error {
+        let wanted = match self.shape {
+            Shape::Fixed { key_bytes, .. } if self.key_type.is_number() => format!(
+                "keys of this directory are numbers of type {}, or 0x and {} digits",
+                self.key_type,
+                2 * u32::from(key_bytes)
+            ),
+            Shape::Fixed { key_bytes, .. } => format!(
+                "keys of this directory have {key_bytes} bytes, as text or as 0x and {} digits",
+                2 * u32::from(key_bytes)
+            ),
+            Shape::Variable => format!(
+                "keys have {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes, as text or as 0x and two \
+                 hexadecimal digits for each byte"
+            ),
+        };
+        Error::new(Kind::Invalid, format!("{}: {wanted}", String::from_utf8_lossy(name)))
+    }
+}
+
+fn parse_hex(digits: &str) -> Option<Vec<u8>> {
+    if !digits.len().is_multiple_of(2) || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let pairs = (0..digits.len()).step_by(2);
+    pairs.map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_keys_agree() {
+        let eight = Shape::Fixed { key_bytes: 8, value_bytes: 4 };
+        let digits = KeyNames::new(FieldType::UNTYPED, eight);
+        let key = digits.key_of_name(b"0000000000000042").expect("digits");
+        assert_eq!(key, 0x42_u64.to_be_bytes());
+        assert_eq!(digits.name_of_key(&key), "0000000000000042");
+        assert_eq!(digits.key_of_name(b"abcdefgh").expect("bytes"), b"abcdefgh");
+        assert!(digits.key_of_name(b"42").is_err());
+        let text = KeyNames::new(FieldType::UNTYPED, Shape::Variable);
+        assert_eq!(text.key_of_name(b"0x6162").expect("digits"), b"ab");
+        assert_eq!(text.key_of_name(b"ab").expect("bytes"), b"ab");
+        assert_eq!(text.key_of_hex("6162").expect("digits"), b"ab");
+        for (key, name) in
+            [(&b"ab"[..], "ab"), (b"a\0", "0x6100"), (b"0x", "0x3078"), (b"..", "0x2e2e")]
+        {
+            assert_eq!(text.name_of_key(key), name);
+            assert_eq!(text.key_of_name(name.as_bytes()).expect(name), key);
+        }
+        for bad in [&b"0x1"[..], b"0xzz", b"", &[b'a'; 256]] {
+            assert_eq!(text.key_of_name(bad).expect_err("no key").kind(), Kind::Invalid);
+        }
+    }
+
+    #[test]
+    fn numbers_are_named_by_their_digits() {
+        let eight = Shape::Fixed { key_bytes: 8, value_bytes: 4 };
+        let numbers = KeyNames::new(FieldType::U64, eight);
+        let key = numbers.key_of_name(b"12345678").expect("a number");
+        assert_eq!(key, 12_345_678_u64.to_be_bytes());
+        assert_eq!(numbers.name_of_key(&key), "12345678");
+        assert_eq!(
+            numbers.key_of_name(b"0000000000000042").expect("a number"),
+            42_u64.to_be_bytes()
+        );
+        assert_eq!(
+            numbers.key_of_name(b"0x0000000000000042").expect("bytes"),
+            66_u64.to_be_bytes()
+        );
+        assert_eq!(numbers.key_of_bytes(b"abcdefgh").expect("bytes"), b"abcdefgh");
+        for bad in [&b"-1"[..], b"0x42", b"abcdefgh", b"", b"18446744073709551616"] {
+            let error = numbers.key_of_name(bad).expect_err("no key");
+            assert!(error.to_string().contains("numbers of type u64"), "{error}");
+        }
+        assert!(numbers.key_of_bytes(b"12").is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! Session directory: an indexed directory that is written in a session's change set and gets its
+//! place in the session's tree.
+//!
+//! ```text
+//! new → all ranks write below `prefix` (Imd) → finish → create, or append
+//! adopt → the same for logs that were written elsewhere in the store
+//! ```
+
+use esker_base::store::SharedStore;
+use esker_base::{Error, Kind, Random, Result};
+use esker_fs::indexed;
+use esker_fs::inode::Inode;
+use esker_fs::session::Session;
+use esker_table::manifest::SetId;
+
+use crate::directory::{Directory, PartitionTotals, ROOT_BYTES_MAX};
+use crate::import::Layout;
+use crate::indexed_reader::IndexedReader;
+use crate::names;
+use crate::reader::Reader;
+use crate::schema::DirectorySchema;
+use crate::shape::{Format, Shape};
+use crate::write::Options;
+
+/// Where a directory is written.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use esker_base::Random;
+/// use esker_base::store::{MemoryStore, SharedStore};
+/// use esker_comm::threads;
+/// use esker_fs::identity::Identity;
+/// use esker_fs::repository::Repository;
+/// use esker_fs::session::SessionOptions;
+/// use esker_imd::{Format, Imd, SessionDirectory, Shape, entry};
+///
+/// let store: SharedStore = Arc::new(MemoryStore::new());
+/// let repository = Repository::new(store.clone());
+/// let session = repository.begin(&[], SessionOptions::default())?;
+/// let place = SessionDirectory::new(&session, &mut Random::from_system());
+/// let mut options = place.options(Format::Base, Shape::Fixed { key_bytes: 8, value_bytes: 4 });
+/// options.memory_bytes = 4 << 20;
+/// threads::run(2, 2, |transport| {
+///     let mut directory = Imd::create(&store, &place.prefix(), transport, &options)?;
+///     directory.append(b"particle", b"here")?;
+///     directory.epoch_flush_at(500)?;
+///     directory.finish()
+/// })?;
+/// place.create(&session, b"/particles", 0o755)?;
+/// let set = session.publish("run")?;
+///
+/// let view = repository.open(&[set], Identity::of_process())?;
+/// let found = entry::find(&view, b"/particles")?.expect("an indexed directory");
+/// let reader = found.open(&store, 0)?;
+/// assert_eq!(reader.get(b"particle")?.values.len(), 2);
+/// assert_eq!(reader.steps()?, [500]);
+/// # Ok::<(), esker_base::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionDirectory {
+    /// The session's set.
+    pub set: SetId,
+    /// Its number there, which no other of the set has.
+    pub number: u64,
+}
+
+impl SessionDirectory {
+    /// A new one in the set of `session`.
+    pub fn new(session: &Session, random: &mut Random) -> Self {
+        Self { set: session.set(), number: random.next_u64() }
+    }
+
+    /// What the names of its objects begin with.
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        indexed::prefix(self.set, self.number)
+    }
+
+    /// Options to write it with: its id, `format` and `shape`.
+    #[must_use]
+    pub fn options(&self, format: Format, shape: Shape) -> Options {
+        Options::new(u128::from(self.number) | self.set.0 << 64, format, shape)
+    }
+
+    /// Makes it, once it is finished, the entry `path` of `session`.
+    ///
+    /// Survives what the session's durability promises once it returns.
+    ///
+    /// # Errors
+    /// `NotFound` unless it is finished; as [`Session::create_indexed`].
+    pub fn create(&self, session: &Session, path: &[u8], mode: u32) -> Result<Inode> {
+        let bytes = self.bytes(store_of(session))?;
+        let (dir, name) = session.locate(path)?;
+        session.create_indexed(&dir, name, mode, self.number, bytes)
+    }
+
+    /// Adds its epochs, once it is finished, to those of the indexed directory `path` of `session`.
+    ///
+    /// Survives what the session's durability promises once it returns.
+    ///
+    /// # Errors
+    /// `Invalid` if its records are not of the kind that `path` has, or its first step is not behind
+    /// the last there; as [`Session::append_indexed`].
+    pub fn append(&self, session: &Session, path: &[u8]) -> Result<Inode> {
+        let store = store_of(session);
+        let reader = Reader::open(store, &self.prefix(), 0)?;
+        let base = AppendBase::of(session, path)?;
+        base.check(reader.head().shape, reader.schema(), reader.steps()?.first().copied())?;
+        let (dir, name) = session.locate(path)?;
+        session.append_indexed(&dir, name, self.number, self.bytes(store)?)
+    }
+
+    /// Copies the finished directory below `prefix` of the session's store, which belongs to no
+    /// namespace, so that it can be [created](Self::create). The original stays. Returns the bytes
+    /// copied, which survive power loss. Cost: a read and an append of all of them.
+    ///
+    /// # Errors
+    /// `NotFound` if no finished directory is there; `Corrupt` if a log is shorter than it was when
+    /// the directory was finished; what the store answers.
+    pub fn adopt(&self, session: &Session, prefix: &str) -> Result<u64> {
+        let store = store_of(session);
+        let (from, to) = (names::root(prefix), names::root(&self.prefix()));
+        let root = store.get(&from, ROOT_BYTES_MAX).map_err(|error| match error.kind() {
+            Kind::NotFound => {
+                let what =
+                    "no finished indexed directory is there: its ranks did not all call finish";
+                Error::new(Kind::NotFound, format!("{prefix}: {what}"))
+            }
+            _ => error,
+        })?;
+        let directory = Directory::decode(&root, &from)?;
+        let mut copied = root.len() as u64;
+        for (partition, totals) in (0..).zip(&directory.partitions) {
+            let from = totals.logs(prefix, directory.head.format, partition);
+            let to = totals.logs(&self.prefix(), directory.head.format, partition);
+            for ((from, bytes), (to, _)) in from.iter().zip(&to) {
+                if store.size(from)? < *bytes {
+                    let what = format!("a log that had {bytes} bytes and has fewer");
+                    return Err(Error::corrupt(from, *bytes, what));
+                }
+                indexed::copy_log(store, from, to, *bytes)?;
+                copied += bytes;
+            }
+        }
+        store.put_if_absent(&to, &root)?;
+        Ok(copied)
+    }
+
+    /// Bytes of all its logs.
+    fn bytes(&self, store: &SharedStore) -> Result<u64> {
+        let name = names::root(&self.prefix());
+        let directory = Directory::decode(&store.get(&name, ROOT_BYTES_MAX)?, &name)?;
+        let mut all = PartitionTotals::default();
+        directory.partitions.iter().for_each(|totals| all.add(totals));
+        Ok(all.bytes())
+    }
+}
+
+/// The directory to which another is appended.
+#[derive(Clone, Debug)]
+pub struct AppendBase {
+    shape: Shape,
+    schema: DirectorySchema,
+    last_step: Option<u64>,
+    epochs: u32,
+}
+
+impl AppendBase {
+    /// That at `path` of `session`.
+    ///
+    /// # Errors
+    /// `NotADirectory` if it is no indexed directory; as [`IndexedReader::open`].
+    pub fn of(session: &Session, path: &[u8]) -> Result<Self> {
+        let found = crate::entry::find(session, path)?.filter(|found| found.rest.is_empty());
+        let Some(entry) = found else {
+            session.stat(path, esker_fs::namespace::Follow::Yes)?;
+            let path = String::from_utf8_lossy(path).into_owned();
+            return Err(Error::new(Kind::NotADirectory, format!("{path}: no indexed directory")));
+        };
+        let reader: IndexedReader = entry.open(store_of(session), 0)?;
+        let (shape, schema) = (reader.shape(), reader.schema().clone());
+        let (last_step, epochs) = (reader.steps()?.last().copied(), reader.epochs_complete()?);
+        Ok(Self { shape, schema, last_step, epochs })
+    }
+
+    /// How many epochs it has.
+    #[must_use]
+    pub const fn epochs(&self) -> u32 {
+        self.epochs
+    }
+
+    /// The step behind its last.
+    #[must_use]
+    pub fn next_step(&self) -> u64 {
+        self.last_step.map_or(0, |last| last.saturating_add(1))
+    }
+
+    /// Gives `layout` the names of the key and of fields that the directory has, unless it has some.
+    pub fn complete(&self, layout: &mut Layout) {
+        if layout.fields.is_empty() {
+            layout.fields.clone_from(&self.schema.fields);
+            layout.key_name.clone_from(&self.schema.key_name);
+        }
+    }
+
+    /// Whether records of `shape` and `schema`, in epochs from `first_step` on, can be appended.
+    ///
+    /// # Errors
+    /// `Invalid` says what differs.
+    pub fn check(
+        &self,
+        shape: Shape,
+        schema: &DirectorySchema,
+        first_step: Option<u64>,
+    ) -> Result<()> {
+        let invalid = |what: String| Err(Error::new(Kind::Invalid, what));
+        if shape != self.shape {
+            return invalid(format!("records of {shape}, but the directory has {}", self.shape));
+        }
+        if *schema != self.schema {
+            let what = "keys or fields that are not those of the directory's schema: `esker imd show` \
+                        prints it";
+            return invalid(what.into());
+        }
+        match (first_step, self.last_step) {
+            (Some(first), Some(last)) if first <= last => invalid(format!(
+                "step {first}, but the directory has epochs up to step {last}: append later ones"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn store_of(session: &Session) -> &SharedStore {
+    &session.layers().source().store
+}
