@@ -7,6 +7,7 @@ mod change;
 mod commands;
 mod context;
 mod graph_lines;
+mod indexed_export;
 mod interrupt;
 mod location;
 mod mode_change;

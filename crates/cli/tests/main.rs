@@ -12,6 +12,7 @@ mod holders;
 mod imd;
 mod imd_append;
 mod imd_import;
+mod imd_mount;
 mod inherited;
 mod interrupts;
 mod json;

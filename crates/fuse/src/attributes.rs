@@ -162,6 +162,7 @@ impl Front {
         let found = match &place {
             Place::Dir(dir) => self.view.stat_dir(dir),
             Place::Name(dir, name) => self.view.lookup(dir, name, false),
+            Place::Key(file) => return self.key_inode(file),
             Place::Gone(inode) => return Ok((**inode).clone()),
         };
         found.map_err(|error| self.errno(&error))
@@ -198,6 +199,7 @@ impl Front {
                 None => session.setattr_root(&changes).and_then(|()| session.stat_dir(dir)),
             },
             (None, Place::Name(dir, name)) => session.setattr(dir, name, &changes),
+            (None, Place::Key(_)) => return Err(Errno::EROFS),
             (None, Place::Gone(inode)) => {
                 let inode = changed_gone(inode, &changes, now_ns());
                 *node.place.lock() = Place::Gone(Box::new(inode.clone()));

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::{fmt, io};
 
+use esker_base::Bytes;
 use esker_fs::file::OpenFile;
 use esker_fs::inode::{FileKind, Inode};
 use fuser::{BackingId, Errno, FileAttr, INodeNo, Request};
@@ -75,6 +76,8 @@ enum Content {
     /// Of a snapshot: the inode says it all.
     Fixed(Arc<Inode>),
     Changing(Arc<OpenFile>),
+    /// Of a key of an indexed directory: its values.
+    Values(Bytes),
 }
 
 impl Front {
@@ -119,14 +122,17 @@ impl Front {
         flags: OFlags,
         register: impl FnOnce(&File) -> io::Result<BackingId>,
     ) -> Result<Opened, Errno> {
-        let content = self.content(node)?;
         let writes = flags.intersects(WRITES);
+        if writes && matches!(&*node.place.lock(), Place::Key(_)) {
+            return Err(Errno::EROFS);
+        }
+        let content = self.content(node)?;
         let (is_new, backing) = match &content {
             Content::Fixed(inode) => (false, self.pass_reads(inode, register)),
             Content::Changing(file) if writes && file.is_blank() => {
                 (true, self.pass_writes(self.parent(node).as_deref(), file, register))
             }
-            Content::Changing(_) => (false, None),
+            Content::Changing(_) | Content::Values(_) => (false, None),
         };
         Ok(Opened { content, count: 1, is_new, backing })
     }
@@ -182,9 +188,11 @@ impl Front {
 
     fn content(&self, node: &Node) -> Result<Content, Errno> {
         let place = node.place.lock().clone();
-        let Place::Name(dir, name) = &place else {
+        let (dir, name) = match &place {
+            Place::Name(dir, name) => (dir, name),
+            Place::Key(file) => return self.read_key(file).map(Content::Values),
             // The kernel opens what has a name or is open already.
-            return Err(Errno::ESTALE);
+            Place::Dir(_) | Place::Gone(_) => return Err(Errno::ESTALE),
         };
         let opened = match self.view.session() {
             Some(session) => session.open_file(dir, name).map(Content::Changing),
@@ -305,12 +313,7 @@ impl Front {
     }
 
     /// Up to `bytes_max` bytes from `offset` on.
-    pub(crate) fn read(
-        &self,
-        number: u64,
-        offset: u64,
-        bytes_max: usize,
-    ) -> Result<esker_base::Bytes, Errno> {
+    pub(crate) fn read(&self, number: u64, offset: u64, bytes_max: usize) -> Result<Bytes, Errno> {
         let node = self.node(number)?;
         let content = match &*node.file.lock() {
             Some(opened) => opened.content.clone(),
@@ -319,6 +322,11 @@ impl Front {
         let read = match &content {
             Content::Fixed(inode) => self.view.read(inode, offset, bytes_max),
             Content::Changing(file) => self.session()?.read_file(file, offset, bytes_max),
+            Content::Values(values) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(values.len());
+                let end = start.saturating_add(bytes_max).min(values.len());
+                Ok(values.slice(start..end))
+            }
         };
         read.map_err(|error| self.errno(&error))
     }
@@ -350,7 +358,12 @@ impl Front {
     /// Returns once the file survives power loss.
     pub(crate) fn fsync(&self, number: u64) -> Result<(), Errno> {
         let Some(session) = self.view.session() else { return Ok(()) };
-        let synced = session.sync_file(&self.changing(number)?);
+        let node = self.node(number)?;
+        if matches!(&*node.place.lock(), Place::Key(_)) {
+            return Ok(());
+        }
+        let file = self.open_for_change(&node).ok_or(Errno::EBADF)?;
+        let synced = session.sync_file(&file);
         synced.map_err(|error| self.errno(&error))
     }
 
@@ -386,7 +399,19 @@ impl Front {
             // The kernel then takes files of snapshots for data all over.
             return Err(Errno::ENOSYS);
         };
-        let file = self.changing(number)?;
+        let node = self.node(number)?;
+        if let Place::Key(file) = &*node.place.lock() {
+            // It is data all over.
+            let size = i64::try_from(file.size()).map_err(|_| Errno::EOVERFLOW)?;
+            let offset = i64::try_from(offset).unwrap_or(i64::MAX);
+            return match whence {
+                _ if offset >= size => Err(Errno::ENXIO),
+                SEEK_DATA => Ok(offset),
+                SEEK_HOLE => Ok(size),
+                _ => Err(Errno::EINVAL),
+            };
+        }
+        let file = self.open_for_change(&node).ok_or(Errno::EBADF)?;
         let size = session.stat_file(&file).map_err(|error| self.errno(&error))?.size;
         if offset >= size {
             return Err(Errno::ENXIO);

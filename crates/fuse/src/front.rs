@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use esker_base::{Clock, Error, Kind};
+use esker_fs::inode::FileKind;
 use esker_fs::session::Session;
 use esker_fs::timestamp;
 use fuser::{Errno, Notifier};
@@ -17,6 +18,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use crate::file::InPlace;
+use crate::indexed::IndexedReaders;
 use crate::listing::DirHandle;
 use crate::nodes::{Node, Nodes};
 use crate::place::Place;
@@ -29,6 +31,7 @@ const BLOCKS_UNKNOWN: u64 = 1 << 40;
 pub(crate) struct Front {
     pub(crate) view: View,
     pub(crate) nodes: Nodes,
+    pub(crate) indexed: IndexedReaders,
     /// How many changes were made, so that what was read ahead can be told to be stale.
     pub(crate) changes: AtomicU64,
     /// What commands are told of the mount, as JSON.
@@ -64,6 +67,7 @@ impl Front {
         Self {
             view,
             nodes: Nodes::new(root),
+            indexed: IndexedReaders::default(),
             changes: AtomicU64::new(0),
             status,
             handles: Mutex::default(),
@@ -142,11 +146,9 @@ impl Front {
 
     pub(crate) fn open_handle(&self, number: u64) -> Result<u64, Errno> {
         let node = self.node(number)?;
-        // Of what is shown as a directory only indexed ones are reached by a name.
-        if matches!(&*node.place.lock(), Place::Name(..)) {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let handle = Arc::new(DirHandle::new(node));
+        let is_indexed = node.kind == FileKind::Indexed;
+        let keys = is_indexed.then(|| self.key_list(&node)).transpose()?;
+        let handle = Arc::new(DirHandle::new(node, keys));
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.handles.lock().insert(number, handle);
         Ok(number)

@@ -16,6 +16,7 @@ mod control;
 mod driver;
 mod file;
 mod front;
+mod indexed;
 mod link_count;
 mod listing;
 mod lookup;

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 
 use crate::attributes::Attributes;
 use crate::front::Front;
+use crate::indexed::KeyList;
 use crate::nodes::{Node, ROOT};
 
 /// Entries of the first batch: a small directory costs little.
@@ -46,6 +47,8 @@ const _: () = assert!(52 + TIE_BITS < 63);
 #[derive(Debug)]
 pub(crate) struct DirHandle {
     node: Arc<Node>,
+    /// Of an indexed directory: its keys.
+    keys: Option<KeyList>,
     state: Mutex<State>,
     ahead: Mutex<Ahead>,
 }
@@ -138,8 +141,8 @@ fn resume(cookie: u64) -> (u64, u64) {
 }
 
 impl DirHandle {
-    pub(crate) fn new(node: Arc<Node>) -> Self {
-        Self { node, state: Mutex::default(), ahead: Mutex::default() }
+    pub(crate) fn new(node: Arc<Node>, keys: Option<KeyList>) -> Self {
+        Self { node, keys, state: Mutex::default(), ahead: Mutex::default() }
     }
 }
 
@@ -180,6 +183,9 @@ impl Front {
         cookie: u64,
         sink: &mut S,
     ) -> Result<(), Errno> {
+        if let Some(keys) = &handle.keys {
+            return self.list_keys(&handle.node, keys, cookie, sink);
+        }
         let dir = match self.dir(&handle.node) {
             // A directory that was removed while it was open is empty, and has not even dots.
             Err(Errno::ENOENT) => return Ok(()),

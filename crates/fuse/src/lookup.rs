@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use esker_base::Kind;
 use esker_fs::dir::Dir;
-use esker_fs::inode::Inode;
+use esker_fs::inode::{FileKind, Inode};
 use fuser::{Errno, FileAttr};
 
 use crate::front::Front;
@@ -14,7 +14,11 @@ use crate::place::Place;
 impl Front {
     /// What `name` in `parent` is, which the kernel is told; none if there is nothing.
     pub(crate) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Option<FileAttr>, Errno> {
-        let dir = self.dir(&*self.node(parent)?)?;
+        let parent = self.node(parent)?;
+        if parent.kind == FileKind::Indexed {
+            return self.look_up_key(&parent, name);
+        }
+        let dir = self.dir(&parent)?;
         match self.view.lookup(&dir, name, false) {
             Ok(inode) => Ok(Some(self.tell(&dir, name, &inode)?)),
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
@@ -60,7 +64,9 @@ impl Front {
     pub(crate) fn dir(&self, node: &Node) -> Result<Dir, Errno> {
         match &*node.place.lock() {
             Place::Dir(dir) => Ok(dir.clone()),
-            Place::Name(..) => Err(Errno::ENOTDIR),
+            // Keys come and go with all of it.
+            Place::Name(..) if node.kind == FileKind::Indexed => Err(Errno::EROFS),
+            Place::Name(..) | Place::Key(_) => Err(Errno::ENOTDIR),
             Place::Gone(inode) if inode.is_directory() => Err(Errno::ENOENT),
             Place::Gone(_) => Err(Errno::ENOTDIR),
         }
@@ -76,7 +82,7 @@ impl Front {
                 found.map(|inode| inode.content).map_err(|error| self.errno(&error))
             }
             Place::Gone(inode) => Ok(inode.content.clone()),
-            Place::Dir(_) => Err(Errno::EINVAL),
+            Place::Dir(_) | Place::Key(_) => Err(Errno::EINVAL),
         }
     }
 }

@@ -96,7 +96,7 @@ impl Front {
             // file system finds it.
             Place::Name(old_dir, old_name) => (old_dir, old_name),
             Place::Gone(_) => return Err(Errno::ENOENT),
-            Place::Dir(_) => return Err(Errno::EPERM),
+            Place::Dir(_) | Place::Key(_) => return Err(Errno::EPERM),
         };
         let linked = session.link(&old_dir, &old_name, &dir, name);
         self.note_change();

@@ -35,6 +35,7 @@ pub(crate) struct Node {
     pub(crate) number: u64,
     /// Its identity.
     pub(crate) id: u128,
+    pub(crate) kind: FileKind,
     pub(crate) place: Mutex<Place>,
     /// Its content, while somebody has it open.
     pub(crate) file: Mutex<Option<Opened>>,
@@ -64,7 +65,7 @@ pub(crate) struct Nodes {
 impl Nodes {
     pub(crate) fn new(root: Place) -> Self {
         Self {
-            root: Arc::new(Node::new(ROOT, 0, root)),
+            root: Arc::new(Node::new(ROOT, (0, FileKind::Directory), root)),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             displaced: Mutex::default(),
             displaced_count: AtomicUsize::new(0),
@@ -129,7 +130,7 @@ impl Nodes {
             let mut shard = self.shard(number);
             match shard.get_mut(&number) {
                 None => {
-                    let node = Arc::new(Node::new(number, id, place()));
+                    let node = Arc::new(Node::new(number, (id, kind), place()));
                     shard.insert(number, Known { node: node.clone(), lookups: 1 });
                     if is_displaced {
                         self.displaced.lock().insert(id, number);
@@ -198,10 +199,11 @@ impl Nodes {
 }
 
 impl Node {
-    fn new(number: u64, id: u128, place: Place) -> Self {
+    fn new(number: u64, (id, kind): (u128, FileKind), place: Place) -> Self {
         Self {
             number,
             id,
+            kind,
             place: Mutex::new(place),
             file: Mutex::default(),
             directories: Mutex::default(),

@@ -29,6 +29,7 @@ impl Front {
         let inode = match &place {
             Place::Dir(dir) => self.view.stat_dir(dir),
             Place::Name(dir, name) => self.view.lookup(dir, name, true),
+            Place::Key(_) => return Ok(esker_fs::xattr::Xattrs::new()),
             Place::Gone(inode) => Ok((**inode).clone()),
         };
         let xattrs = inode.and_then(|inode| self.view.xattrs(&inode));
@@ -114,6 +115,7 @@ impl Front {
         match place {
             Place::Dir(dir) => Ok(dir.place()),
             Place::Name(dir, name) => Ok(Some((dir, name.into()))),
+            Place::Key(_) => Err(Errno::EROFS),
             Place::Gone(_) => Err(Errno::ENOENT),
         }
     }

@@ -349,9 +349,9 @@ fn indexed_directories_are_shown_as_directories_and_removed_whole() {
     assert_eq!(links(&mounted.root()), 4);
     let errno = |error: std::io::Error| error.raw_os_error();
     let listed = fs::read_dir(mounted.path("rm")).map(drop).map_err(errno);
-    assert_eq!(listed, Err(Some(rustix::io::Errno::OPNOTSUPP.raw_os_error())));
+    assert_eq!(listed, Err(Some(rustix::io::Errno::IO.raw_os_error())), "it has no records");
     let key = File::open(mounted.path("rm/0x00")).map(drop).map_err(errno);
-    assert_eq!(key, Err(Some(rustix::io::Errno::NOTDIR.raw_os_error())));
+    assert_eq!(key, Err(Some(rustix::io::Errno::IO.raw_os_error())));
     let run = |program: &str, arguments: &[&str]| {
         let mut command = std::process::Command::new(program);
         let output = command.current_dir(mounted.root()).args(arguments).output();

@@ -11,6 +11,7 @@ use esker_fs::tally::Tally;
 
 use crate::commands::transfer;
 use crate::context::Context;
+use crate::indexed_export::IndexedFormName;
 use crate::interrupt;
 use crate::location::Location;
 use crate::progress;
@@ -28,6 +29,7 @@ use crate::progress;
 Examples:
   esker export headers:/ /tmp/headers
   esker export --resume headers:/ /tmp/headers
+  esker export run:/ /tmp/run --indexed npy
   esker export climate-7:/runs/7/out.nc ./out.nc")]
 pub struct Export {
     /// What to export
@@ -45,6 +47,9 @@ pub struct Export {
     /// Threads that write files
     #[arg(long, default_value_t = 4, value_name = "N")]
     threads: usize,
+    /// What indexed directories become; one file has a name that ends so, unless it is exported alone
+    #[arg(long, value_enum, default_value_t, value_name = "FORM")]
+    indexed: IndexedFormName,
 }
 
 impl Export {
@@ -54,7 +59,8 @@ impl Export {
         let view = context.view(&repository, &self.source.stack)?;
         let tally = Arc::new(Tally::default());
         let Self { threads, overwrite, resume, .. } = self;
-        let options = ExportOptions { threads, overwrite, resume };
+        let indexed = Some(self.indexed.form());
+        let options = ExportOptions { threads, overwrite, resume, indexed };
         let partial = view.export_partial_path(&self.source.path, &self.target);
         interrupt::advise(self.advice(&partial));
         let (done, seconds) = context.timed(|| {

@@ -171,7 +171,7 @@ impl Destination {
     }
 }
 
-fn open_directory(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
+pub(super) fn open_directory(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | NO_FOLLOW;
     match rustix::fs::openat(parent, name, flags, Mode::empty()) {
         Err(Errno::LOOP | Errno::NOTDIR | Errno::NOENT) => Err(replaced()),
@@ -181,7 +181,7 @@ fn open_directory(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
 
 /// Opens a directory of an interrupted export, which may have its final attributes already, and
 /// makes it one that only this process's user can change.
-fn retake_directory(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
+pub(super) fn retake_directory(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | NO_FOLLOW;
     let handle = match rustix::fs::openat(parent, name, flags, Mode::empty()) {
         Err(Errno::LOOP | Errno::NOTDIR | Errno::NOENT) => return Err(replaced()),

@@ -13,6 +13,7 @@
 
 mod attributes;
 mod destination;
+mod indexed;
 mod partial;
 
 use std::fs::File;
@@ -32,6 +33,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use self::attributes::{FileHandle, failure};
 use self::destination::{Destination, DirHandle, MadeIndex};
+pub use self::indexed::{IndexedContent, IndexedForm};
 use self::partial::Partial;
 use crate::inode::{FileKind, Inode};
 use crate::namespace::{Follow, Namespace};
@@ -55,11 +57,13 @@ pub struct ExportOptions {
     /// Whether the export goes on with what it had written when it was interrupted, if it was. Files
     /// whose size and time are right are not written again.
     pub resume: bool,
+    /// What becomes of indexed directories; without it each is a problem.
+    pub indexed: Option<IndexedForm>,
 }
 
 impl Default for ExportOptions {
     fn default() -> Self {
-        Self { threads: 4, overwrite: false, resume: false }
+        Self { threads: 4, overwrite: false, resume: false, indexed: None }
     }
 }
 
@@ -74,6 +78,9 @@ struct Job {
 struct Export<'a> {
     namespace: &'a Namespace,
     tally: &'a Tally,
+    form: Option<&'a IndexedForm>,
+    /// Whether all that is exported is one entry that is no directory, and so has the target's name.
+    is_single: bool,
     is_resumed: bool,
     /// Files and directories that the store did not give.
     unavailable: AtomicU64,
@@ -116,13 +123,17 @@ impl Namespace {
         let found = self.find(start, Follow::Yes)?;
         let &ExportOptions { overwrite, resume, .. } = options;
         let digest = self.export_digest(start);
-        let is_directory = found.inode.is_directory();
+        let form = options.indexed.as_ref();
+        let is_single = !found.inode.is_directory();
+        let is_directory = !is_single || indexed::becomes_directory(&found.inode, form);
         let partial = Partial::new(target, digest, is_directory, overwrite, resume)?;
         let mut destination =
             Destination::new(partial.top.clone(), target, partial.partial_name(), resume);
         let export = Export {
             namespace: self,
             tally,
+            form,
+            is_single,
             is_resumed: resume,
             unavailable: AtomicU64::new(0),
             failure: Mutex::default(),
@@ -321,10 +332,7 @@ impl Export<'_> {
             FileKind::Socket => FileType::Socket,
             FileKind::CharDevice => FileType::CharacterDevice,
             FileKind::BlockDevice => FileType::BlockDevice,
-            FileKind::Indexed => {
-                let what = "an indexed directory has no form as a file: read it with `esker imd`";
-                return Err(Error::new(Kind::Invalid, what));
-            }
+            FileKind::Indexed => return self.indexed(job),
             FileKind::Directory => unreachable!("the walk makes directories"),
         };
         self.earlier(job)?;

@@ -1,0 +1,123 @@
+//! Indexed export: what indexed directories become where a tree is exported.
+
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use esker_base::store::SharedStore;
+use esker_base::{Error, Kind, Result};
+use esker_fs::export::IndexedForm;
+use esker_fs::indexed::IndexedPart;
+use esker_imd::{IndexedReader, Shape};
+
+use crate::record_table::{Record, RecordTable};
+
+/// Keys whose values are read together.
+const KEYS_AT_ONCE: usize = 1024;
+
+/// Bytes of lines or rows that are written together.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Takes a name and bytes.
+type Take<'t> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 't;
+
+/// What an indexed directory becomes.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum IndexedFormName {
+    /// A directory with a file for each key, of its values one after the other
+    #[default]
+    Files,
+    /// A NumPy array of all records, each field of its type
+    Npy,
+    /// A table of all records, comma-separated
+    Csv,
+}
+
+impl IndexedFormName {
+    /// The form.
+    pub fn form(self) -> IndexedForm {
+        match self {
+            Self::Files => IndexedForm::Files(Arc::new(|store, parts, take| {
+                each_key(&open(store, parts)?, take)
+            })),
+            Self::Npy => IndexedForm::OneFile(
+                ".npy",
+                Arc::new(|store, parts, take| npy(&open(store, parts)?, take)),
+            ),
+            Self::Csv => IndexedForm::OneFile(
+                ".csv",
+                Arc::new(|store, parts, take| csv(&open(store, parts)?, take)),
+            ),
+        }
+    }
+}
+
+fn open(store: &SharedStore, parts: &[IndexedPart]) -> Result<IndexedReader> {
+    let prefixes: Vec<String> = parts.iter().map(IndexedPart::prefix).collect();
+    IndexedReader::open(store, &prefixes, 0)
+}
+
+/// Hands the name and all values of each key to `take`.
+fn each_key(reader: &IndexedReader, take: &mut Take<'_>) -> Result<()> {
+    let names = reader.key_names();
+    let mut batch: Vec<Vec<u8>> = Vec::new();
+    let mut hand_over = |batch: &mut Vec<Vec<u8>>| -> Result<()> {
+        let found = reader.get_many(batch, 0..u32::MAX, 1)?;
+        for (key, values) in batch.drain(..).zip(found.values) {
+            let pieces: Vec<&[u8]> = values.iter().map(|value| &value.bytes[..]).collect();
+            take(names.name_of_key(&key).as_bytes(), &pieces.concat())?;
+        }
+        Ok(())
+    };
+    reader.keys(|key| {
+        batch.push(key.to_vec());
+        if batch.len() == KEYS_AT_ONCE {
+            hand_over(&mut batch)?;
+        }
+        Ok(true)
+    })?;
+    hand_over(&mut batch)
+}
+
+/// Hands all records to `put`, epoch after epoch, which appends them to the bytes that `take` gets.
+fn each_record(
+    reader: &IndexedReader,
+    head: Vec<u8>,
+    put: impl Fn(Record<'_>, &mut Vec<u8>),
+    take: &mut Take<'_>,
+) -> Result<()> {
+    let mut bytes = head;
+    for epoch in 0..reader.epochs_complete()? {
+        reader.scan(epoch, |key, value| {
+            put(Record { key, epoch, value }, &mut bytes);
+            if bytes.len() >= PIECE_BYTES {
+                take(b"", &bytes)?;
+                bytes.clear();
+            }
+            Ok(true)
+        })?;
+    }
+    take(b"", &bytes)
+}
+
+fn table_of(reader: &IndexedReader) -> Result<RecordTable> {
+    Ok(RecordTable::new(reader.schema(), reader.key_names(), reader.steps()?))
+}
+
+fn csv(reader: &IndexedReader, take: &mut Take<'_>) -> Result<()> {
+    let table = table_of(reader)?;
+    let put = |record: Record<'_>, out: &mut Vec<u8>| {
+        out.extend_from_slice(table.csv(record).as_bytes());
+        out.push(b'\n');
+    };
+    each_record(reader, (table.csv_head() + "\n").into_bytes(), put, take)
+}
+
+fn npy(reader: &IndexedReader, take: &mut Take<'_>) -> Result<()> {
+    let Shape::Fixed { key_bytes, value_bytes } = reader.shape() else {
+        let what = "its records differ in length, and a NumPy array has one: use --indexed csv";
+        return Err(Error::new(Kind::Invalid, what));
+    };
+    let (table, rows) = (table_of(reader)?, reader.totals().rows);
+    let head = table.npy_head(rows, usize::from(key_bytes), value_bytes as usize);
+    each_record(reader, head, |record, out| table.put_npy(record, out), take)
+}

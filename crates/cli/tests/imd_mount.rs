@@ -1,0 +1,140 @@
+//! Indexed directories in mounts, and exported.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use rustix::io::Errno;
+
+use crate::esker::Esker;
+use crate::imd_import::dump;
+use crate::mounted::{Mounted, can_mount, try_run};
+
+/// A store with `run:/p`, of 40 keys in the epoch of step 100 and 10 of them in that of step 200.
+fn imported() -> Esker {
+    let esker = Esker::new();
+    let files = [dump(&esker, "first", 100, 0..40), dump(&esker, "second", 200, 30..40)];
+    let layout = ["--header-bytes", "8", "--record-bytes", "7", "--key", "id=0:u16be"];
+    let more = ["--field", "a=2:u8", "--step", "4:u32", "--rank-memory", "4M"];
+    let words = ["imd", "import", "run:/p"];
+    esker.ok([&words[..], &layout, &more, &[&files[0], &files[1]]].concat());
+    esker
+}
+
+fn errno(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).expect("from the system")
+}
+
+/// Symptom: `ls` of an indexed directory in a mount said that it is not supported, `cat` that it is no
+/// directory, and it had no search permission.
+/// Cause: the mount knew that there is a directory, and nothing of what is in it.
+/// Fix: it reads keys as files.
+#[test]
+fn keys_are_files_of_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::of(imported());
+    for arguments in [&["mount", "run"][..], &["mount", "--write", "next", "--base", "run"]] {
+        mounted.mount(arguments);
+        let directory = fs::metadata(mounted.path("p")).expect("stat");
+        assert!(directory.is_dir());
+        let mode = directory.permissions().mode();
+        assert_eq!((mode & 0o111) << 2, mode & 0o444, "{mode:o}");
+
+        let mut names: Vec<u16> = fs::read_dir(mounted.path("p"))
+            .expect("it can be listed")
+            .map(|entry| entry.expect("an entry").file_name().to_str().expect("text").to_owned())
+            .map(|name| name.parse().expect("a number"))
+            .collect();
+        names.sort_unstable();
+        assert_eq!(names, (0..40).collect::<Vec<u16>>());
+        let long = try_run(mounted.root(), "ls", &["-l", "p"]);
+        assert!(long.status.success(), "{long:?}");
+        let long = String::from_utf8(long.stdout).expect("text");
+        assert_eq!(long.lines().filter(|line| line.starts_with("-r--")).count(), 40, "{long}");
+
+        assert_eq!(fs::read(mounted.path("p/5")).expect("read"), b"\0\x05value");
+        assert_eq!(fs::read(mounted.path("p/35")).expect("read"), b"\0#value\0#value");
+        assert_eq!(fs::metadata(mounted.path("p/35")).expect("stat").len(), 14);
+        let inode = |name: &str| fs::metadata(mounted.path(name)).expect("stat").ino();
+        assert_eq!((inode("p/5"), inode("p/5") == inode("p/6")), (inode("p/5"), false));
+        assert_eq!(fs::read(mounted.path("p/40")).map_err(errno), Err(Errno::NOENT));
+        assert_eq!(fs::read(mounted.path("p/name")).map_err(errno), Err(Errno::NOENT));
+
+        // Nobody changes a key.
+        assert_eq!(fs::write(mounted.path("p/5"), "x").map_err(errno), Err(Errno::ROFS));
+        assert_eq!(fs::write(mounted.path("p/new"), "x").map_err(errno), Err(Errno::ROFS));
+        assert_eq!(fs::remove_file(mounted.path("p/5")).map_err(errno), Err(Errno::ROFS));
+        if arguments.contains(&"--write") {
+            fs::copy(mounted.path("p/35"), mounted.path("copy")).expect("copy");
+            assert_eq!(fs::read(mounted.path("copy")).expect("read").len(), 14);
+            fs::rename(mounted.path("p"), mounted.path("q")).expect("rename");
+            assert_eq!(fs::read(mounted.path("q/5")).expect("read"), b"\0\x05value");
+            assert!(!try_run(mounted.root(), "rm", &["-r", "q"]).status.success());
+            assert_eq!(fs::read_dir(mounted.path("q")).expect("all is there").count(), 40);
+            fs::remove_dir(mounted.path("q")).expect("with all its keys");
+        }
+        mounted.end();
+    }
+    assert_eq!(mounted.log(), "");
+}
+
+#[test]
+fn a_directory_of_many_keys_says_why_it_is_not_listed() {
+    if !can_mount() {
+        return;
+    }
+    let esker = Esker::new();
+    let words = ["imd", "write", "run:/many", "--keys", "16385", "--rank-memory", "4M"];
+    esker.ok(words.iter().chain(&["--epochs", "2", "--ranks", "2"]));
+    esker.ok([
+        "imd",
+        "write",
+        "run:/most",
+        "--as",
+        "both",
+        "--keys",
+        "16384",
+        "--rank-memory",
+        "4M",
+    ]);
+    let mounted = Mounted::of(esker);
+    mounted.mount(&["mount", "both"]);
+    assert_eq!(fs::read_dir(mounted.path("most")).expect("list").count(), 16_384);
+    assert_eq!(fs::read_dir(mounted.path("many")).map(drop).map_err(errno), Err(Errno::FBIG));
+    // Each key can be read.
+    let first = fs::read(mounted.path("many/e220a8397b1dcdaf")).expect("read");
+    assert_eq!(first.len(), 2 * 40);
+    mounted.end();
+    let log = mounted.log();
+    assert!(log.contains("many has more than 16384 keys") && log.contains("`esker ls`"), "{log}");
+}
+
+/// Symptom: an export left indexed directories out.
+/// Cause: they had no form as files.
+/// Fix: they have three.
+#[test]
+fn indexed_directories_are_exported() {
+    let esker = imported();
+    esker.ok(["export", "run:/", "files"]);
+    assert_eq!(fs::read_dir(esker.path("files/p")).expect("a directory").count(), 40);
+    assert_eq!(fs::read(esker.path("files/p/35")).expect("a key"), b"\0#value\0#value");
+    let mode = fs::metadata(esker.path("files/p/35")).expect("stat").permissions().mode();
+    assert_eq!(mode & 0o111, 0, "{mode:o}");
+
+    esker.ok(["export", "run:/p", "alone"]);
+    assert_eq!(fs::read_dir(esker.path("alone")).expect("a directory").count(), 40);
+
+    esker.ok(["export", "run:/", "table", "--indexed", "csv"]);
+    let csv = fs::read_to_string(esker.path("table/p.csv")).expect("a table");
+    assert_eq!(csv.lines().next(), Some("id,epoch,step,a"));
+    assert_eq!(csv.lines().count(), 1 + 40 + 10);
+    assert!(csv.lines().any(|line| line == "35,1,200,118"), "{csv}");
+
+    esker.ok(["export", "run:/p", "array", "--indexed", "npy"]);
+    let npy = fs::read(esker.path("array")).expect("an array");
+    let head = usize::from(u16::from_le_bytes([npy[8], npy[9]])) + 10;
+    let text = String::from_utf8_lossy(&npy[..head]).into_owned();
+    assert!(text.contains("('a', '|u1')") && text.contains("'shape': (50,)"), "{text}");
+    assert_eq!(npy.len() - head, 50 * (8 + 4 + 8 + 7));
+}

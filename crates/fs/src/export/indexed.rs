@@ -1,0 +1,149 @@
+//! Indexed directories: exported as a directory with a file for each key, or as one file.
+//!
+//! What is in them only `esker-imd` knows, so the caller gives the content; made and given attributes
+//! they are here, like all else.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use esker_base::store::SharedStore;
+use esker_base::{Error, Kind, Result};
+use rustix::fs::{AtFlags, Mode};
+use rustix::io::Errno;
+
+use super::attributes::{FileHandle, failure};
+use super::{Export, Job, destination};
+use crate::indexed::{IndexedPart, parts_of};
+use crate::inode::{Entry, FileKind, Inode};
+
+/// Hands the content of the directory that consists of some parts to a function, piece by piece: the
+/// name of a key, and the bytes of its values; or no name, and the next bytes of the one file.
+pub type IndexedContent = Arc<
+    dyn Fn(&SharedStore, &[IndexedPart], &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()>
+        + Send
+        + Sync,
+>;
+
+/// How indexed directories are exported.
+#[derive(Clone)]
+pub enum IndexedForm {
+    /// As a directory with a file for each key, of the values one after the other.
+    Files(IndexedContent),
+    /// As a file whose name ends in this, unless it is exported alone.
+    OneFile(&'static str, IndexedContent),
+}
+
+impl fmt::Debug for IndexedForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Files(_) => f.write_str("Files"),
+            Self::OneFile(suffix, _) => write!(f, "OneFile({suffix:?})"),
+        }
+    }
+}
+
+impl Export<'_> {
+    /// Exports the indexed directory of `job`.
+    pub(super) fn indexed(&self, job: &Job) -> Result<()> {
+        match self.form {
+            Some(IndexedForm::Files(content)) => self.indexed_files(job, content),
+            Some(IndexedForm::OneFile(suffix, content)) => self.indexed_file(job, suffix, content),
+            None => {
+                let what = "an indexed directory has no form as a file, and none was given";
+                Err(Error::new(Kind::Invalid, what))
+            }
+        }
+    }
+
+    fn indexed_files(&self, job: &Job, content: &IndexedContent) -> Result<()> {
+        let made = match rustix::fs::mkdirat(&*job.dir, &*job.name, Mode::RWXU) {
+            Err(Errno::EXIST) if self.is_resumed => {
+                destination::retake_directory(&job.dir, &job.name)
+            }
+            made => made
+                .map_err(|error| failure(error, "make directory"))
+                .and_then(|()| destination::open_directory(&job.dir, &job.name)),
+        };
+        let dir = made?;
+        self.tally.directory();
+        self.each_piece(job, content, &mut |name, bytes| {
+            let named = |error: Error| error.within(String::from_utf8_lossy(name));
+            self.key_file(&dir, name, bytes, &file_inode(&job.inode, bytes.len())).map_err(named)
+        })?;
+        self.give(FileHandle::Open(dir.as_fd()), &job.inode)
+    }
+
+    /// Makes the file of a key.
+    fn key_file(&self, dir: &OwnedFd, name: &[u8], bytes: &[u8], inode: &Inode) -> Result<()> {
+        if self.is_resumed
+            && let Some(file) = destination::complete_file(dir, name, inode)?
+        {
+            self.tally.file();
+            return self.give(FileHandle::Path(file.as_fd()), inode);
+        }
+        let mut file = File::from(destination::create(dir, name)?);
+        file.write_all(bytes).map_err(|error| failure(error, "write"))?;
+        self.tally.bytes(bytes.len());
+        self.tally.file();
+        self.give(FileHandle::Open(file.as_fd()), inode)
+    }
+
+    fn indexed_file(&self, job: &Job, suffix: &str, content: &IndexedContent) -> Result<()> {
+        // What is exported alone has the name that the user chose.
+        let suffix = if self.is_single { "" } else { suffix };
+        let name = [&job.name[..], suffix.as_bytes()].concat();
+        let remove = || rustix::fs::unlinkat(&*job.dir, &*name, AtFlags::empty());
+        if self.is_resumed {
+            match remove() {
+                Err(Errno::NOENT) => {}
+                removed => removed.map_err(|error| failure(error, "remove"))?,
+            }
+        }
+        let mut file = File::from(destination::create(&job.dir, &name)?);
+        let mut size = 0;
+        let written = self.each_piece(job, content, &mut |_, bytes| {
+            self.tally.bytes(bytes.len());
+            size += bytes.len();
+            file.write_all(bytes).map_err(|error| failure(error, "write"))
+        });
+        written.inspect_err(|_| {
+            // Part of a file is worse than none.
+            let _ = remove();
+        })?;
+        self.tally.file();
+        self.give(FileHandle::Open(file.as_fd()), &file_inode(&job.inode, size))
+    }
+
+    /// Hands the content of the directory of `job` to `take`.
+    fn each_piece(
+        &self,
+        job: &Job,
+        content: &IndexedContent,
+        take: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let store = &self.namespace.layers().source().store;
+        let mut is_local = false;
+        let given = content(store, &parts_of(&job.inode), &mut |name, bytes| {
+            take(name, bytes).inspect_err(|_| is_local = true)
+        });
+        given.inspect_err(|error| {
+            if !is_local {
+                self.count_unavailable(error);
+            }
+        })
+    }
+}
+
+/// Whether an indexed directory that is exported alone, in `form`, becomes a directory.
+pub(super) fn becomes_directory(inode: &Inode, form: Option<&IndexedForm>) -> bool {
+    inode.kind() == Some(FileKind::Indexed) && matches!(form, Some(IndexedForm::Files(_)))
+}
+
+/// The inode of a file of `bytes` bytes that has something of the indexed directory `inode`.
+fn file_inode(inode: &Inode, bytes: usize) -> Inode {
+    let (mode, size) = (inode.mode & 0o666, bytes as u64);
+    Inode { entry: Entry::Is(FileKind::File), mode, size, ..inode.clone() }
+}

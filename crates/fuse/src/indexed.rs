@@ -1,0 +1,222 @@
+//! Indexed directories: their keys as files that are read.
+//!
+//! A key is a file with all values of the key, one after the other. It belongs to whom the directory
+//! belongs to, who may read that may read it, and nobody changes it: what is in an indexed directory
+//! stays as it was written. It is looked up in the logs of the directory; readers of some directories
+//! stay open.
+//! Concurrency: readers are shared; the map of open ones is a leaf lock, not held across store I/O.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use esker_base::{Bytes, Error, Kind};
+use esker_fs::indexed::{IndexedPart, parts_of};
+use esker_fs::inode::{Entry, FileKind, Inode};
+use esker_imd::IndexedReader;
+use esker_imd::hash::key_hash;
+use fuser::{Errno, FileAttr};
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+use crate::front::Front;
+use crate::listing::{Shown, Sink};
+use crate::nodes::Node;
+use crate::place::Place;
+
+/// Directories with more keys are not listed: nobody reads the names of millions, and programs that
+/// list whatever they find would read all records for them.
+pub(crate) const LISTED_KEYS_MAX: usize = 16 << 10;
+
+/// Readers that stay open, each with so much of what it read.
+const READERS_MAX: usize = 32;
+const READER_CACHE_BYTES: u64 = 8 << 20;
+
+/// Cookies of the two dots, which listings of keys begin with.
+const DOTS: u64 = 2;
+
+/// Readers that are open, by the last part of their directory.
+#[derive(Debug, Default)]
+pub(crate) struct IndexedReaders {
+    open: Mutex<HashMap<(u128, u64), Arc<IndexedReader>>>,
+}
+
+/// A key of an indexed directory.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyFile {
+    /// The directory, which keeps its node while keys of it are known.
+    pub(crate) directory: Arc<Node>,
+    key: Bytes,
+    /// Bytes of its values.
+    size: u64,
+}
+
+/// The keys of a directory as they were when it was opened.
+#[derive(Debug)]
+pub(crate) struct KeyList {
+    keys: Vec<(String, Bytes, u64)>,
+}
+
+impl KeyFile {
+    /// Bytes of its values.
+    pub(crate) const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The file, in a directory that has the inode `directory`.
+    fn inode(&self, directory: &Inode) -> Inode {
+        let mut inode =
+            Inode::new(Entry::Is(FileKind::File), directory.mode & 0o444, directory.mtime_ns);
+        let id = directory.id.to_le_bytes();
+        // Of another hash each, so that no two keys of a mount share an identity but by an accident of
+        // 128 bits.
+        let halves = [[&id[..], &self.key].concat(), [&self.key[..], &id].concat()];
+        let [high, low] = halves.map(|bytes| u128::from(key_hash(&bytes)));
+        inode.id = high << 64 | low;
+        (inode.uid, inode.gid, inode.size) = (directory.uid, directory.gid, self.size);
+        inode.nlink = 1;
+        inode
+    }
+}
+
+impl Front {
+    /// The inode of an indexed directory and its parts.
+    fn indexed_inode(&self, directory: &Node) -> Result<Inode, Errno> {
+        let place = directory.place.lock().clone();
+        match &place {
+            Place::Name(dir, name) => {
+                self.view.lookup(dir, name, true).map_err(|error| self.errno(&error))
+            }
+            Place::Gone(_) => Err(Errno::ENOENT),
+            Place::Dir(_) | Place::Key(_) => Err(Errno::ENOTDIR),
+        }
+    }
+
+    /// A reader of the indexed directory `inode`.
+    fn indexed_reader(&self, inode: &Inode) -> Result<Arc<IndexedReader>, Errno> {
+        let parts = parts_of(inode);
+        let last = parts.last().ok_or(Errno::ENOTDIR)?;
+        let name = (last.set.0, last.number);
+        if let Some(reader) = self.indexed.open.lock().get(&name) {
+            return Ok(Arc::clone(reader));
+        }
+        let prefixes: Vec<String> = parts.iter().map(IndexedPart::prefix).collect();
+        let store = &self.view.layers().source().store;
+        let opened = IndexedReader::open(store, &prefixes, READER_CACHE_BYTES);
+        let reader = Arc::new(opened.map_err(|error| self.errno(&error))?);
+        let mut open = self.indexed.open.lock();
+        if open.len() >= READERS_MAX {
+            open.clear();
+        }
+        Ok(Arc::clone(open.entry(name).or_insert(reader)))
+    }
+
+    /// What `name` in the indexed directory `directory` is, which the kernel is told; none if no key
+    /// is called so, or it has no value.
+    pub(crate) fn look_up_key(
+        &self,
+        directory: &Arc<Node>,
+        name: &[u8],
+    ) -> Result<Option<FileAttr>, Errno> {
+        let inode = self.indexed_inode(directory)?;
+        let reader = self.indexed_reader(&inode)?;
+        let Ok(key) = reader.key_names().key_of_name(name) else { return Ok(None) };
+        let values = reader.get(&key).map_err(|error| self.errno(&error))?.values;
+        if values.is_empty() {
+            return Ok(None);
+        }
+        let size = values.iter().map(|value| value.bytes.len() as u64).sum();
+        let file = KeyFile { directory: Arc::clone(directory), key: key.into(), size };
+        self.remember_key(file, &inode).map(Some)
+    }
+
+    /// Attributes of `file`, in a directory with `inode`, which the kernel is told of.
+    fn remember_key(&self, file: KeyFile, inode: &Inode) -> Result<FileAttr, Errno> {
+        let shown = file.inode(inode);
+        let node = self.nodes.remember(&shown, || Place::Key(Box::new(file)));
+        node.is_bare.store(true, Ordering::Relaxed);
+        self.shown(&node, &shown).inspect_err(|_| self.forget(node.number, 1))
+    }
+
+    /// The inode of a key.
+    pub(crate) fn key_inode(&self, file: &KeyFile) -> Result<Inode, Errno> {
+        Ok(file.inode(&self.indexed_inode(&file.directory)?))
+    }
+
+    /// All values of a key, one after the other.
+    pub(crate) fn read_key(&self, file: &KeyFile) -> Result<Bytes, Errno> {
+        let reader = self.indexed_reader(&self.indexed_inode(&file.directory)?)?;
+        let mut values = reader.get(&file.key).map_err(|error| self.errno(&error))?.values;
+        if values.len() == 1 {
+            return Ok(values.remove(0).bytes);
+        }
+        let pieces: Vec<&[u8]> = values.iter().map(|value| &value.bytes[..]).collect();
+        Ok(pieces.concat().into())
+    }
+
+    /// The keys of an indexed directory.
+    ///
+    /// # Errors
+    /// `EFBIG` if there are more than [`LISTED_KEYS_MAX`], which is reported with what to do instead.
+    pub(crate) fn key_list(&self, directory: &Node) -> Result<KeyList, Errno> {
+        let reader = self.indexed_reader(&self.indexed_inode(directory)?)?;
+        let listed = reader.list(LISTED_KEYS_MAX).map_err(|error| self.errno(&error))?;
+        let Some(keys) = listed else {
+            let name = match &*directory.place.lock() {
+                Place::Name(_, name) => String::from_utf8_lossy(name).into_owned(),
+                _ => "an indexed directory".to_owned(),
+            };
+            let what = format!(
+                "{name} has more than {LISTED_KEYS_MAX} keys, which a mount does not list: each can be \
+                 read by its name, and `esker ls` lists all"
+            );
+            self.report(&Error::new(Kind::FileTooLarge, what));
+            return Err(Errno::EFBIG);
+        };
+        let names = reader.key_names();
+        let named = |(key, size): (Bytes, u64)| (names.name_of_key(&key), key, size);
+        Ok(KeyList { keys: keys.into_iter().map(named).collect() })
+    }
+
+    /// Passes the keys of `list` after `cookie` to `sink` until it is full or they end.
+    pub(crate) fn list_keys<S: Sink>(
+        &self,
+        directory: &Arc<Node>,
+        list: &KeyList,
+        cookie: u64,
+        sink: &mut S,
+    ) -> Result<(), Errno> {
+        let inode = self.indexed_inode(directory)?;
+        let parent = match &*directory.place.lock() {
+            Place::Name(dir, _) => self.nodes.number(dir.id().0, FileKind::Directory),
+            _ => directory.number,
+        };
+        let dots = [(1, &b"."[..], directory.number), (DOTS, b"..", parent)];
+        for (dot, name, number) in dots {
+            let shown = Shown::Kind(number, FileKind::Directory);
+            if dot > cookie && !sink.put(dot, name, shown) {
+                return Ok(());
+            }
+        }
+        let first = usize::try_from(cookie.saturating_sub(DOTS)).unwrap_or(usize::MAX);
+        for (at, (name, key, size)) in list.keys.iter().enumerate().skip(first) {
+            let file = KeyFile { directory: Arc::clone(directory), key: key.clone(), size: *size };
+            let cookie = DOTS + 1 + at as u64;
+            let has_room = if S::WITH_ATTRIBUTES {
+                let shown = self.remember_key(file, &inode)?;
+                let number = shown.ino.0;
+                let has_room = sink.put(cookie, name.as_bytes(), Shown::All(shown));
+                if !has_room {
+                    self.forget(number, 1);
+                }
+                has_room
+            } else {
+                let number = self.nodes.number(file.inode(&inode).id, FileKind::File);
+                sink.put(cookie, name.as_bytes(), Shown::Kind(number, FileKind::File))
+            };
+            if !has_room {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
