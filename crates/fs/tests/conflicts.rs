@@ -24,7 +24,7 @@ fn set(repository: &Repository, bases: &[SetId], change: impl FnOnce(&Session)) 
     session.publish(&session.set().to_string()).expect("publish")
 }
 
-fn rewrite(session: &Session, path: &str, bytes: &[u8], mtime_ns: u64) {
+fn rewrite(session: &Session, path: &str, bytes: &[u8], mtime_ns: i64) {
     let (dir, name) = session.locate(path).map(|(dir, name)| (dir, name.to_vec())).expect("path");
     match session.unlink(&dir, &name) {
         Err(error) if error.kind() == Kind::NotFound => {}
@@ -84,7 +84,7 @@ fn branches(repository: &Repository) -> [SetId; 3] {
         rewrite(session, "/deep/er/both", &[b'b'; 700], 9_000);
         rewrite(session, "/same", b"same", 3_000);
         rewrite(session, "/new", b"b", 4_000);
-        rewrite(session, "/removed", b"b", u64::MAX / 4);
+        rewrite(session, "/removed", b"b", i64::MAX / 4);
         let changes = Changes { mode: Some(0o640), ..Changes::default() };
         session.setattr(session.root(), b"other", &changes).expect("setattr");
     });

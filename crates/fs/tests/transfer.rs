@@ -219,7 +219,7 @@ fn an_export_goes_on_where_it_was_interrupted() {
     assert_eq!((is.ino(), is.mtime_nsec()), (was.ino(), was.mtime_nsec()));
     let of_session = session.stat("/a/1", Follow::No).expect("stat").mtime_ns;
     let of_copy = fs::metadata(target.join("a/1")).expect("stat");
-    assert_eq!(of_copy.mtime() as u64 * 1_000_000_000 + of_copy.mtime_nsec() as u64, of_session);
+    assert_eq!(of_copy.mtime() * 1_000_000_000 + of_copy.mtime_nsec(), of_session);
 }
 
 /// Symptom: a resumed export of the superuser gave a file that somebody else had put in the place of
