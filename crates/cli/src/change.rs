@@ -6,6 +6,7 @@
 
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use esker_base::store::{SharedStore, concurrent};
 use esker_base::{Error, Kind, Result};
 use esker_fs::names::{self, IfTaken};
 use esker_fs::repository::Repository;
@@ -162,24 +163,23 @@ pub struct Change {
 impl Change {
     /// Opens a session to change what `stack` shows.
     pub fn open(context: &Context, stack: &Stack, arguments: &ChangeArguments) -> Result<Self> {
-        let repository = context.repository()?;
         let new_name = arguments.new_name.clone();
         let options = arguments.settings.options_to_resume(context, arguments.take_over);
-        if let Some(name) = &new_name {
-            check_free(&repository, name)?;
-        }
+        new_name.iter().for_each(|name| usage::check_name(name));
+        let (store, base) =
+            context.store_while(|store| look_up(store, stack, new_name.as_deref()))?;
+        let repository = Repository::new(store);
         let (session, is_ours) = match (stack, &new_name) {
             (Stack::Name(name), None) => {
-                context.resolve(&repository, name)?;
                 let context = format!(
                     "{name} is published and never changes: add `--as NEWNAME` to publish the \
                      result as another name, or work in a session: `esker session begin --base {name}`"
                 );
                 return Err(Error::new(Kind::Invalid, context));
             }
-            (Stack::Name(name), Some(_)) => {
-                let base = context.resolve(&repository, name)?;
-                (repository.begin(&[base], options.private())?, true)
+            (Stack::Name(_), Some(_)) => {
+                let bases: Vec<SetId> = base.into_iter().collect();
+                (repository.begin(&bases, options.private())?, true)
             }
             (Stack::Set(_), _) => {
                 (repository.resume(context.set_of(&repository, stack)?, options)?, false)
@@ -302,10 +302,24 @@ fn over_others(base: &str, error: &Error) -> Error {
 /// Fails if `name` is taken; ends the command if it is no name.
 pub fn check_free(repository: &Repository, name: &str) -> Result<()> {
     usage::check_name(name);
-    if names::is_taken(&**repository.store(), name)? {
+    check_free_in(repository.store(), name)
+}
+
+fn check_free_in(store: &SharedStore, name: &str) -> Result<()> {
+    if names::is_taken(&**store, name)? {
         return Err(names::taken(name));
     }
     Ok(())
+}
+
+/// What the name in `stack` stands for, if it is one; fails if `new_name` is taken.
+fn look_up(store: &SharedStore, stack: &Stack, new_name: Option<&str>) -> Result<Option<SetId>> {
+    let check = || new_name.map_or(Ok(()), |name| check_free_in(store, name));
+    let resolve = || match stack {
+        Stack::Name(name) => names::resolve(&**store, name).map(|named| Some(named.set)),
+        Stack::Set(_) => Ok(None),
+    };
+    concurrent::try_join(&**store, check, resolve).map(|((), base)| base)
 }
 
 /// Prints what was published.

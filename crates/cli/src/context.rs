@@ -8,7 +8,8 @@ use std::time::Duration;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use esker_base::clock::SystemClock;
-use esker_base::store::{SharedStore, url};
+use esker_base::store::identity::Identity as StoreIdentity;
+use esker_base::store::{SharedStore, concurrent, url};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_comm::Rank;
 use esker_fs::identity::Identity;
@@ -80,7 +81,19 @@ impl Context {
 
     /// Opens the store.
     pub fn store(&self) -> Result<SharedStore> {
-        url::open(self.store_url()).map(guarded)
+        self.store_while(|_| Ok(())).map(|(store, ())| store)
+    }
+
+    /// Opens the store; from a far one `read` reads beside the look whether it is a store, and its
+    /// outcome counts only if it is.
+    pub fn store_while<T: Send>(
+        &self,
+        read: impl FnOnce(&SharedStore) -> Result<T> + Send,
+    ) -> Result<(SharedStore, T)> {
+        let store = guarded(url::connect(self.store_url())?);
+        let look = || StoreIdentity::read(&*store);
+        let (_, read) = concurrent::try_join(&*store, look, || read(&store))?;
+        Ok((store, read))
     }
 
     /// Opens the store; makes it if there is none.

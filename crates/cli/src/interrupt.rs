@@ -10,8 +10,6 @@
 //! make it fail, which is no news.
 
 mod gate_store;
-#[cfg(debug_assertions)]
-mod signal_store;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -27,6 +25,7 @@ use signal_hook::low_level::emulate_default_handler;
 use crate::change::SessionSettings;
 use crate::context::Context;
 use crate::output::notice;
+use crate::test_hooks::with_test_hooks;
 
 /// What stays and how to go on where no session was given up.
 static ADVICE: Mutex<String> = Mutex::new(String::new());
@@ -117,10 +116,7 @@ fn end(store: Option<&str>, options: &SessionOptions) {
 }
 
 /// `store`, into which nothing more is put once a signal ends this process; in builds for tests with
-/// a signal at the request that `ESKER_TEST_SIGNAL` names.
+/// what the environment asks of it.
 pub fn guarded(store: SharedStore) -> SharedStore {
-    let store = gate_store::wrap(store);
-    #[cfg(debug_assertions)]
-    let store = signal_store::wrap(store);
-    store
+    with_test_hooks(gate_store::wrap(store))
 }

@@ -16,6 +16,7 @@ mod output;
 mod progress;
 mod quantity;
 mod record_table;
+mod test_hooks;
 mod text;
 mod usage;
 mod users;

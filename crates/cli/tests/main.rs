@@ -3,6 +3,7 @@
 mod arguments;
 mod esker;
 mod failures;
+mod far_stores;
 #[cfg(feature = "s3")]
 #[expect(dead_code, reason = "the tests of the stores use the rest")]
 #[path = "../../base/tests/faulty_proxy.rs"]

@@ -64,6 +64,36 @@ fn a_mount_on_a_server_that_hangs_answers_errors_and_goes_on_once_it_answers() {
     machine.ok(&["umount", text(&at)]);
 }
 
+/// Symptom: 100 small files of one directory took 103 requests through a mount.
+/// Cause and fix: see `data::read_ahead`.
+#[test]
+fn small_files_of_one_directory_come_together_through_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let Some(server) = S3Server::start() else { return };
+    let machine = Machine::new(server);
+    let (source, at) = (machine.esker.path("source"), machine.esker.path("at"));
+    fs::create_dir(&source).expect("mkdir");
+    fs::create_dir(&at).expect("mkdir");
+    let content = |file: usize| vec![file as u8; 8_000];
+    for file in 0..100 {
+        fs::write(source.join(file.to_string()), content(file)).expect("write");
+    }
+    machine.ok(&["init"]);
+    machine.ok(&["import", text(&source), "base"]);
+    machine.ok(&["mount", "base", text(&at)]);
+    machine.proxy.reset();
+    for entry in fs::read_dir(&at).expect("list") {
+        let entry = entry.expect("list");
+        let file = entry.file_name().to_str().expect("UTF-8").parse().expect("a number");
+        assert!(fs::read(entry.path()).expect("read") == content(file));
+    }
+    let requests = machine.proxy.requests();
+    machine.ok(&["umount", text(&at)]);
+    assert!(requests <= 10, "{requests} requests");
+}
+
 /// What keeps the command from a store was reported as there being none: an address at which there
 /// is no S3, a bucket that is not there.
 #[test]

@@ -105,9 +105,21 @@ fn restore(store: &dyn Store, set: SetId, mut manifest: Manifest) -> Result<bool
 /// # Errors
 /// `NotFound` if the set is gone or going; as [`Manifest::load`].
 pub(crate) fn load_live(store: &dyn Store, set: SetId) -> Result<Manifest> {
+    load_live_expecting(store, set, None)
+}
+
+/// As [`load_live`], of a set whose newest manifest had the number `expected` a moment ago.
+///
+/// # Errors
+/// As [`load_live`].
+pub(crate) fn load_live_expecting(
+    store: &dyn Store,
+    set: SetId,
+    mut expected: Option<u64>,
+) -> Result<Manifest> {
     let mut wait = WAIT;
     for _ in 0..TRIES_MAX {
-        let manifest = Manifest::load(store, set)?;
+        let manifest = Manifest::load_expecting(store, set, expected.take())?;
         match phase(&manifest) {
             Phase::Live => return Ok(manifest),
             Phase::Condemned if marker::holders(store, set)?.iter().any(Holder::keeps_tables) => {
@@ -154,6 +166,17 @@ pub(crate) fn keep_data(store: &dyn Store, set: SetId) -> Result<()> {
         }
     }
     Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
+}
+
+/// As [`load_live`], of a set whose manifest was `known`. A listing if it still is.
+///
+/// # Errors
+/// As [`load_live`].
+pub(crate) fn reload_live(store: &dyn Store, set: SetId, known: &Manifest) -> Result<Manifest> {
+    if phase(known) == Phase::Live && Manifest::newest_number(store, set)? == known.number {
+        return Ok(known.clone());
+    }
+    load_live(store, set)
 }
 
 /// What the markers on a set keep of it.

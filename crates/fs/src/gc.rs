@@ -17,11 +17,12 @@ mod data_only;
 mod sweep;
 
 pub(crate) use self::sweep::Place;
+use self::sweep::{SetFolder, SweepRules};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use esker_base::store::Store;
+use esker_base::store::{Store, concurrent};
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 
@@ -94,8 +95,9 @@ impl Repository {
     /// Deletes what nobody needs: sets without markers, and in other sets tables and logs that no
     /// manifest lists. Safe beside writers, readers and other collectors; when it is stopped the
     /// next one goes on. Works in a store that is full ([`Store::keep_reserve`]); without a reserve it
-    /// frees first what it can without writing, and puts the rest off. Cost: some listings,
-    /// a request a set, one for each deleted object.
+    /// frees first what it can without writing, and puts the rest off. Cost: three listings, a
+    /// request for each part of the name table that has names, two a set, and one for each deleted
+    /// object. On a far store without garbage and of few sets these are four round trips.
     ///
     /// # Errors
     /// What the store reports. A set that cannot be read is reported, and deleted only if nothing
@@ -150,6 +152,53 @@ impl Known {
     }
 }
 
+/// A set as a survey finds it.
+struct FoundSet {
+    set: SetId,
+    /// Its newest manifest, or what is wrong with that.
+    known: Result<Known, String>,
+    is_littered: bool,
+}
+
+/// Every set that has anything in the store, and `held`. Cost: a listing, and a listing and a read for
+/// each set; on a far store those of the sets side by side.
+fn survey_sets(
+    repository: &Repository,
+    held: BTreeSet<SetId>,
+    rules: &SweepRules,
+) -> Result<Vec<FoundSet>> {
+    let mut ids = held;
+    ids.extend(repository.sets()?);
+    let ids: Vec<SetId> = ids.into_iter().collect();
+    let store = &**repository.store();
+    concurrent::try_map(store, &ids, |set| find_set(store, *set, rules))
+}
+
+fn find_set(store: &dyn Store, set: SetId, rules: &SweepRules) -> Result<FoundSet> {
+    let objects = store.list(&format!("set/{set}/"))?;
+    let newest = objects.iter().filter_map(|object| Manifest::number_of(set, &object.name)).max();
+    let loaded = match newest.map(|number| Manifest::load_number(store, set, number)) {
+        None => Manifest::load(store, set),
+        // Another has replaced it since.
+        Some(Err(error)) if error.kind() == Kind::NotFound => Manifest::load(store, set),
+        Some(loaded) => loaded,
+    };
+    let mut is_littered = false;
+    let known = match loaded {
+        Ok(manifest) => {
+            let folder = SetFolder::new(set, manifest, objects);
+            is_littered = folder.may_shrink(rules);
+            Ok(Known::Manifest(Box::new(folder.manifest)))
+        }
+        Err(error) if error.kind() == Kind::NotFound => Ok(Known::Missing),
+        Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => {
+            Err(error.to_string())
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(FoundSet { set, known, is_littered })
+}
+
 /// One collection.
 struct Collection<'a> {
     repository: &'a Repository,
@@ -171,6 +220,8 @@ struct Collection<'a> {
     unrestored: BTreeSet<(SetId, Holder)>,
     /// Why something was put off that has to write before it frees anything.
     no_space: Option<Error>,
+    /// Live sets in whose folders something was that may go.
+    littered: BTreeSet<SetId>,
     report: GcReport,
 }
 
@@ -188,24 +239,21 @@ impl<'a> Collection<'a> {
             }
         }
         let mut report = GcReport::default();
-        let mut damaged_names = names::survey(store)?;
+        let rules = SweepRules::new(&options, now_ns);
+        let sets = || survey_sets(repository, markers.keys().copied().collect(), &rules);
+        let (mut damaged_names, found) =
+            concurrent::try_join(store, || names::survey(store), sets)?;
         report.problems.extend(damaged_names.damaged.iter().map(|(_, error)| error.to_string()));
         let names = std::mem::take(&mut damaged_names.names).into_iter();
         let names = names.map(|named| (named.name, named.set)).collect();
-        let mut sets = BTreeMap::new();
-        let mut ids: BTreeSet<SetId> = repository.sets()?.into_iter().collect();
-        ids.extend(markers.keys().copied());
-        for set in ids {
-            let known = match Manifest::load(store, set) {
-                Ok(manifest) => Known::Manifest(Box::new(manifest)),
-                Err(error) if error.kind() == Kind::NotFound => Known::Missing,
-                Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::TooLarge) => {
-                    report.problems.push(error.to_string());
-                    Known::Damaged
-                }
-                Err(error) => return Err(error),
-            };
+        let (mut sets, mut littered) = (BTreeMap::new(), BTreeSet::new());
+        for FoundSet { set, known, is_littered } in found {
+            let known = known.unwrap_or_else(|damage| {
+                report.problems.push(damage);
+                Known::Damaged
+            });
             sets.insert(set, known);
+            littered.extend(is_littered.then_some(set));
         }
         let stale_names = BTreeMap::new();
         Ok(Self {
@@ -220,8 +268,13 @@ impl<'a> Collection<'a> {
             counted: BTreeSet::new(),
             unrestored: BTreeSet::new(),
             no_space: None,
+            littered,
             report,
         })
+    }
+
+    fn rules(&self) -> SweepRules {
+        SweepRules::new(&self.options, self.now_ns)
     }
 
     fn store(&self) -> &'a dyn Store {
@@ -230,7 +283,7 @@ impl<'a> Collection<'a> {
 
     /// Whether something of `then_ns` is older than the grace.
     fn is_old(&self, then_ns: u64) -> bool {
-        self.now_ns.saturating_sub(then_ns) >= ns(self.options.grace)
+        self.rules().is_old(then_ns)
     }
 
     /// Who holds `set` now, and who did when the collection began and was not collected by it: one

@@ -45,6 +45,11 @@ impl Repository {
     /// As [`Repository::glimpse`].
     pub fn unflushed_bytes(&self, set: SetId) -> Result<u64> {
         let manifest = Manifest::load(&**self.store(), set)?;
+        self.unflushed_bytes_of(set, &manifest)
+    }
+
+    /// As [`Repository::unflushed_bytes`], of a set whose manifest is known. A listing.
+    pub(crate) fn unflushed_bytes_of(&self, set: SetId, manifest: &Manifest) -> Result<u64> {
         if manifest.state != SetState::Open {
             return Ok(0);
         }

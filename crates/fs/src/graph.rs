@@ -1,5 +1,6 @@
 //! Graph: the change sets of a store or of a stack, what each builds on, and what it is called.
 
+use esker_base::store::{ObjectInfo, concurrent};
 use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use hashbrown::{HashMap, HashSet};
@@ -99,14 +100,19 @@ impl Repository {
 
     pub(crate) fn node(&self, set: SetId, names: Vec<String>) -> Result<GraphNode> {
         let store = &**self.store();
-        let manifest = match Manifest::load(store, set) {
-            Err(error) if is_of_manifest(error.kind()) => Err(error.to_string()),
-            loaded => Ok(loaded?),
+        let load = || match Manifest::load(store, set) {
+            Err(error) if is_of_manifest(error.kind()) => Ok(Err(error.to_string())),
+            loaded => loaded.map(Ok),
         };
+        let list = || {
+            let holders = || marker::holders(store, set);
+            concurrent::try_join(store, holders, || store.list(&crate::data::folder(set)))
+        };
+        let (manifest, (holders, logs)) = concurrent::try_join(store, load, list)?;
         let mut node = GraphNode {
             set,
             names,
-            holders: marker::holders(store, set)?,
+            holders,
             needs: Vec::new(),
             rows: 0,
             table_bytes: 0,
@@ -124,24 +130,24 @@ impl Repository {
             }
             let runs = manifest.tables.chunk_by(|a, b| a.schema == b.schema && a.run == b.run);
             node.runs = runs.count();
-            node.data_bytes = self.log_bytes(set, &|_| true)?;
+            node.data_bytes = log_bytes(set, &logs, &|_| true);
             for logs in &manifest.referenced_logs {
+                let listed = store.list(&crate::data::folder(logs.set))?;
                 node.referenced_bytes +=
-                    self.log_bytes(logs.set, &|number| logs.numbers.contains(number))?;
+                    log_bytes(logs.set, &listed, &|number| logs.numbers.contains(number));
             }
         }
         Ok(node)
     }
+}
 
-    /// Bytes of those data logs of `set` whose numbers are `wanted`. One listing.
-    fn log_bytes(&self, set: SetId, wanted: &dyn Fn(u64) -> bool) -> Result<u64> {
-        let logs = self.store().list(&crate::data::folder(set))?;
-        let is_wanted = |name: &str| match Place::of(set, name) {
-            Some(Place::Data(number)) => wanted(number),
-            _ => false,
-        };
-        Ok(logs.iter().filter(|log| is_wanted(&log.name)).map(|log| log.bytes).sum())
-    }
+/// Bytes of those data logs of `set`, which are `listed`, whose numbers are `wanted`.
+fn log_bytes(set: SetId, listed: &[ObjectInfo], wanted: &dyn Fn(u64) -> bool) -> u64 {
+    let is_wanted = |name: &str| match Place::of(set, name) {
+        Some(Place::Data(number)) => wanted(number),
+        _ => false,
+    };
+    listed.iter().filter(|log| is_wanted(&log.name)).map(|log| log.bytes).sum()
 }
 
 /// Whether an error says something of the manifest that was to be read, and not of the store.

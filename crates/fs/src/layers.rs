@@ -8,6 +8,7 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use esker_base::store::concurrent;
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use esker_table::merge::Cursor;
@@ -16,7 +17,7 @@ use esker_table::segment::{Overlay, SegmentTables};
 use esker_table::table::Wanted;
 use esker_table::tables::{TableSource, Tables};
 use esker_table::tree::Tree;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use crate::condemn;
 use crate::inode::{BranchContent, DirId, Entry, FileId, FileKind, INODE, Inode};
@@ -127,22 +128,39 @@ pub(crate) fn order<E>(
     Ok(order)
 }
 
-/// Loads `roots` and everything they build on, in [`order`]. Two store requests a set.
+/// Loads `roots` and everything they build on, in [`order`]. Two store requests a set; on a far store
+/// those of sets at the same height of the stack side by side.
 ///
 /// # Errors
 /// `NotFound` or `Invalid` if a set is gone or not complete; `TooLarge` over [`LAYERS_MAX`].
 pub(crate) fn load_stack(source: &TableSource, roots: &[SetId]) -> Result<Vec<Arc<BaseSet>>> {
-    let mut loaded = HashMap::new();
-    let order = order(roots, |set| {
-        if loaded.len() == LAYERS_MAX {
+    load_stack_expecting(source, roots, &HashMap::new())
+}
+
+/// As [`load_stack`], of sets whose newest manifests had the numbers `expected` a moment ago.
+///
+/// # Errors
+/// As [`load_stack`].
+pub(crate) fn load_stack_expecting(
+    source: &TableSource,
+    roots: &[SetId],
+    expected: &HashMap<SetId, u64>,
+) -> Result<Vec<Arc<BaseSet>>> {
+    let mut loaded: HashMap<SetId, Arc<BaseSet>> = HashMap::new();
+    let mut waiting = roots.to_vec();
+    while !waiting.is_empty() {
+        let mut met = HashSet::new();
+        waiting.retain(|set| !loaded.contains_key(set) && met.insert(*set));
+        if loaded.len() + waiting.len() > LAYERS_MAX {
             let context = format!("a stack of over {LAYERS_MAX} change sets; squash some first");
             return Err(Error::new(Kind::TooLarge, context));
         }
-        let base = load_base(source, set)?;
-        let bases = base.manifest.bases.clone();
-        loaded.insert(set, base);
-        Ok(bases)
-    })?;
+        let load = |set: &SetId| load_base(source, *set, expected.get(set).copied());
+        let bases = concurrent::try_map(&*source.store, &waiting, load)?;
+        waiting = bases.iter().flat_map(|base| &base.manifest.bases).copied().collect();
+        loaded.extend(bases.into_iter().map(|base| (base.set, base)));
+    }
+    let order = order(roots, |set| Ok::<_, Error>(loaded[&set].manifest.bases.clone()))?;
     if order.len() < loaded.len() {
         let context = "change sets build on each other in a circle; run `esker verify`";
         return Err(Error::new(Kind::Corrupt, context));
@@ -151,8 +169,8 @@ pub(crate) fn load_stack(source: &TableSource, roots: &[SetId]) -> Result<Vec<Ar
 }
 
 /// Loads a complete set.
-fn load_base(source: &TableSource, set: SetId) -> Result<Arc<BaseSet>> {
-    let manifest = condemn::load_live(&*source.store, set)?;
+fn load_base(source: &TableSource, set: SetId, expected: Option<u64>) -> Result<Arc<BaseSet>> {
+    let manifest = condemn::load_live_expecting(&*source.store, set, expected)?;
     if manifest.state != SetState::Published {
         let context =
             format!("@{set} is an open session; publish it first by `esker publish @{set} NAME`");
@@ -269,6 +287,12 @@ impl Layers {
             }
         }
         Ok(None)
+    }
+
+    /// Looks the root directory's record up, so that the tables that have it are in memory.
+    pub(crate) fn warm_root(&self) -> Result<()> {
+        let key = crate::inode::key(DirId::ROOT, b"");
+        self.get(&key, false, true, &mut RowBuffer::default()).map(drop)
     }
 
     /// What the layers below the writer say of `key`. All of them are asked, because the next

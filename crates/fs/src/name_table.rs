@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use esker_base::store::{ObjectInfo, Store};
+use esker_base::store::{ObjectInfo, Store, concurrent};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::{NUMBER_MAX, SetId};
 use serde::{Deserialize, Serialize};
@@ -52,6 +52,23 @@ pub(crate) type NameEntries = BTreeMap<String, NameEntry>;
 pub(crate) struct NamePart {
     number: u64,
     pub(crate) entries: NameEntries,
+}
+
+/// A part as somebody has just read it, for a change that follows.
+#[derive(Debug)]
+pub(crate) struct SeenPart {
+    names: NamePart,
+    /// All versions of it that were there.
+    versions: Vec<ObjectInfo>,
+    /// When reading began, by the clock and by the monotonic one.
+    start_ns: (u64, u64),
+}
+
+impl SeenPart {
+    /// The names.
+    pub(crate) fn entries(&self) -> &NameEntries {
+        &self.names.entries
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -165,6 +182,30 @@ fn keeps_changing(part: u32) -> Error {
     Error::new(Kind::Conflict, what)
 }
 
+/// The part that has `name`, for a change that follows soon. A listing, and a request if there is one.
+///
+/// # Errors
+/// `Corrupt`; what the store reports.
+pub(crate) fn see(store: &dyn Store, clock: &dyn Clock, name: &str) -> Result<SeenPart> {
+    see_part(store, clock, part_of(name))
+}
+
+fn see_part(store: &dyn Store, clock: &dyn Clock, part: u32) -> Result<SeenPart> {
+    for _ in 0..TRIES_MAX {
+        let start_ns = (clock.now_ns(), clock.monotonic_ns());
+        let versions = store.list(&folder(part))?;
+        let names = match versions.iter().filter_map(version_number).max() {
+            None => NamePart::default(),
+            Some(number) => match load_number(store, part, number) {
+                Err(error) if error.kind() == Kind::NotFound => continue,
+                loaded => loaded?,
+            },
+        };
+        return Ok(SeenPart { names, versions, start_ns });
+    }
+    Err(keeps_changing(part))
+}
+
 /// Changes the names of the part that has `name`, as [`change_part`].
 ///
 /// # Errors
@@ -175,7 +216,20 @@ pub(crate) fn change(
     name: &str,
     edit: &mut dyn FnMut(&mut NameEntries) -> Result<bool>,
 ) -> Result<()> {
-    change_part(store, clock, part_of(name), edit)
+    change_part(store, clock, (part_of(name), None), edit)
+}
+
+/// As [`change`], of a part that was `seen`: a put if nobody has changed it since.
+///
+/// # Errors
+/// As [`change_part`].
+pub(crate) fn change_seen(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    (name, seen): (&str, SeenPart),
+    edit: &mut dyn FnMut(&mut NameEntries) -> Result<bool>,
+) -> Result<()> {
+    change_part(store, clock, (part_of(name), Some(seen)), edit)
 }
 
 /// Applies `edit` to the names of `part` and makes the result its next version, durable once this
@@ -189,18 +243,13 @@ pub(crate) fn change(
 fn change_part(
     store: &dyn Store,
     clock: &dyn Clock,
-    part: u32,
+    (part, mut seen): (u32, Option<SeenPart>),
     edit: &mut dyn FnMut(&mut NameEntries) -> Result<bool>,
 ) -> Result<()> {
     for _ in 0..TRIES_MAX {
-        let start = (clock.now_ns(), clock.monotonic_ns());
-        let versions = store.list(&folder(part))?;
-        let mut names = match versions.iter().filter_map(version_number).max() {
-            None => NamePart::default(),
-            Some(number) => match load_number(store, part, number) {
-                Err(error) if error.kind() == Kind::NotFound => continue,
-                loaded => loaded?,
-            },
+        let SeenPart { mut names, versions, start_ns: start } = match seen.take() {
+            Some(seen) => seen,
+            None => see_part(store, clock, part)?,
         };
         if !edit(&mut names.entries)? {
             return Ok(());
@@ -245,10 +294,13 @@ fn delete_replaced(store: &dyn Store, versions: &[ObjectInfo]) {
     let is_long_ago = |version: &&[ObjectInfo]| {
         newest_ns.saturating_sub(version[1].modified_ns) > REPLACED_NS_MIN
     };
-    for version in versions.windows(2).take_while(is_long_ago).take(2) {
-        // What cannot be deleted does no harm.
-        drop(store.delete(&version[0].name));
-    }
+    let old: Vec<&ObjectInfo> =
+        versions.windows(2).take_while(is_long_ago).take(2).map(|version| &version[0]).collect();
+    // What cannot be deleted does no harm.
+    drop(concurrent::try_map(store, &old, |version| {
+        drop(store.delete(&version.name));
+        Ok(())
+    }));
 }
 
 /// The number of the newest version of `part` if that cannot be read. A listing and a request.
@@ -330,32 +382,39 @@ pub(crate) fn survey(store: &dyn Store, with_old: bool) -> Result<Vec<ListedPart
             numbers.entry(part).or_default().push(number);
         }
     }
+    let parts: Vec<(u32, Vec<u64>)> = numbers.into_iter().collect();
+    let load = |(part, numbers): &(u32, Vec<u64>)| load_versions(store, *part, numbers, with_old);
+    Ok(concurrent::try_map(store, &parts, load)?.into_iter().flatten().collect())
+}
+
+/// The versions `numbers` of `part`, or only the newest.
+fn load_versions(
+    store: &dyn Store,
+    part: u32,
+    numbers: &[u64],
+    with_old: bool,
+) -> Result<Vec<ListedPart>> {
     let mut listed = Vec::new();
-    for (part, mut numbers) in numbers {
-        numbers.sort_unstable();
-        let newest = numbers.pop().expect("a part is listed with a number");
-        for number in numbers.into_iter().filter(|_| with_old) {
-            let entries = match load_number(store, part, number) {
-                Err(error) if error.kind() == Kind::NotFound => continue,
-                loaded => or_damage(loaded)?,
-            };
-            listed.push(ListedPart {
-                part,
-                object: object(part, number),
-                is_newest: false,
-                entries,
-            });
-        }
-        let (number, entries) = match load_number(store, part, newest) {
-            // It was replaced meanwhile.
-            Err(error) if error.kind() == Kind::NotFound => match load(store, part) {
-                Ok(loaded) => (loaded.number, Ok(loaded.entries)),
-                damaged => (newest, or_damage(damaged)?),
-            },
-            loaded => (newest, or_damage(loaded)?),
+    let newest = *numbers.iter().max().expect("a part is listed with a number");
+    let mut old: Vec<u64> = numbers.iter().copied().filter(|number| *number != newest).collect();
+    old.sort_unstable();
+    for number in old.into_iter().filter(|_| with_old) {
+        let entries = match load_number(store, part, number) {
+            Err(error) if error.kind() == Kind::NotFound => continue,
+            loaded => or_damage(loaded)?,
         };
-        listed.push(ListedPart { part, object: object(part, number), is_newest: true, entries });
+        let object = object(part, number);
+        listed.push(ListedPart { part, object, is_newest: false, entries });
     }
+    let (number, entries) = match load_number(store, part, newest) {
+        // It was replaced meanwhile.
+        Err(error) if error.kind() == Kind::NotFound => match load(store, part) {
+            Ok(loaded) => (loaded.number, Ok(loaded.entries)),
+            damaged => (newest, or_damage(damaged)?),
+        },
+        loaded => (newest, or_damage(loaded)?),
+    };
+    listed.push(ListedPart { part, object: object(part, number), is_newest: true, entries });
     Ok(listed)
 }
 

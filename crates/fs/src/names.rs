@@ -7,7 +7,7 @@ use esker_base::store::Store;
 use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::SetId;
 
-use crate::name_table::{self, NameEntry, part_of};
+use crate::name_table::{self, NameEntries, NameEntry, SeenPart, part_of};
 
 /// A name takes at most this many bytes.
 pub const PUBLISHED_NAME_BYTES_MAX: usize = 200;
@@ -72,7 +72,8 @@ pub enum IfTaken {
 
 /// Lets `name` stand for `set`; returns what it stood for. Durable once it returns. A change that
 /// took effect though the store did not say so is recognized. `before_replacing` is called with a
-/// set that loses the name, before it does. Cost: a listing, a read and a put.
+/// set that loses the name, before it does. Cost: a listing, a read and a put; only the put if the part
+/// of the table was `seen` just now.
 ///
 /// # Errors
 /// `Exists` if the name stands for another set and must not be replaced. With any other error the
@@ -82,12 +83,12 @@ pub(crate) fn publish(
     clock: &dyn Clock,
     name: &str,
     entry: NameEntry,
-    if_taken: IfTaken,
+    (if_taken, seen): (IfTaken, Option<SeenPart>),
     before_replacing: &mut dyn FnMut(SetId) -> Result<()>,
 ) -> Result<Option<NameEntry>> {
     check(name)?;
     let mut replaced = None;
-    let published = name_table::change(store, clock, name, &mut |names| {
+    let mut edit = |names: &mut NameEntries| {
         match names.get(name) {
             Some(other) if other.set == entry.set => return Ok(false),
             Some(_) if if_taken == IfTaken::Refuse => return Err(taken(name)),
@@ -98,7 +99,11 @@ pub(crate) fn publish(
         }
         names.insert(name.to_owned(), entry);
         Ok(true)
-    });
+    };
+    let published = match seen {
+        Some(seen) => name_table::change_seen(store, clock, (name, seen), &mut edit),
+        None => name_table::change(store, clock, name, &mut edit),
+    };
     published.map(|()| replaced).map_err(|error| match error.kind() {
         Kind::Unavailable => {
             let what = "whether the name was published is not known; look at `esker names`";
@@ -165,6 +170,24 @@ pub fn check_free_for(store: &dyn Store, name: &str, set: SetId) -> Result<()> {
     match find(store, name)? {
         Some(entry) if entry.set != set => Err(taken(name)),
         _ => Ok(()),
+    }
+}
+
+/// As [`check_free_for`]; returns the part of the table, for the publication that follows.
+///
+/// # Errors
+/// As [`check_free_for`].
+pub(crate) fn see_free_for(
+    store: &dyn Store,
+    clock: &dyn Clock,
+    name: &str,
+    set: SetId,
+) -> Result<SeenPart> {
+    check(name)?;
+    let seen = name_table::see(store, clock, name)?;
+    match seen.entries().get(name) {
+        Some(entry) if entry.set != set => Err(taken(name)),
+        _ => Ok(seen),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use esker_base::store::concurrent;
 use esker_base::{Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 
@@ -21,6 +22,15 @@ pub struct OpenSession {
     pub hold: Option<Hold>,
     /// Bytes of its logs that are not in tables yet.
     pub log_bytes: u64,
+}
+
+/// Sessions that nobody writes.
+#[derive(Debug)]
+pub struct LeftSessions {
+    /// Those that were given up, or would have been.
+    pub given_up: Vec<OpenSession>,
+    /// Those that stay.
+    pub kept: Vec<OpenSession>,
 }
 
 impl OpenSession {
@@ -59,20 +69,20 @@ impl OpenSession {
 
 impl Repository {
     /// All sessions that have no name yet, the latest begun first, those whose manifest cannot be read
-    /// at the end. Cost: a listing, and some requests for each session.
+    /// at the end. Cost: a listing, and some requests for each session; on a far store side by side, in
+    /// three round trips.
     ///
     /// # Errors
     /// What the store reports.
     pub fn open_sessions(&self) -> Result<Vec<OpenSession>> {
         let store = &**self.store();
-        let mut sessions = Vec::new();
-        for marker in marker::all(store)? {
-            if marker.holder == Holder::Session
-                && let Some(session) = self.open_session(marker.set)?
-            {
-                sessions.push(session);
-            }
-        }
+        let markers = marker::all(store)?.into_iter();
+        let sets: Vec<SetId> = markers
+            .filter(|marker| marker.holder == Holder::Session)
+            .map(|marker| marker.set)
+            .collect();
+        let sessions = concurrent::try_map(store, &sets, |set| self.open_session(*set))?;
+        let mut sessions: Vec<OpenSession> = sessions.into_iter().flatten().collect();
         let begun = |session: &OpenSession| {
             session.node.manifest.as_ref().map_or(0, |manifest| manifest.created_ns)
         };
@@ -106,15 +116,15 @@ impl Repository {
         if !is_session {
             return Ok(None);
         }
-        let hold = self.hold(set, manifest)?;
-        let log_bytes = self.unflushed_bytes(set)?;
+        let hold = || self.hold(set, manifest);
+        let log_bytes = || self.unflushed_bytes_of(set, manifest);
+        let (hold, log_bytes) = concurrent::try_join(&**self.store(), hold, log_bytes)?;
         Ok(Some(OpenSession { node, hold, log_bytes }))
     }
 
-    /// Gives up the sessions that nobody needs, and returns them: those that a command of this machine
-    /// had begun for itself when it died, and with an `age` all that nobody has written for so long.
-    /// With `dry_run` none is given up. Cost: as [`Repository::open_sessions`], and some requests for
-    /// each of them.
+    /// Gives up the sessions that nobody needs: those that a command of this machine had begun for itself
+    /// when it died, and with an `age` all that nobody has written for so long. With `dry_run` none is
+    /// given up. Cost: as [`Repository::open_sessions`], and some requests for each that is given up.
     ///
     /// # Errors
     /// What the store reports.
@@ -123,7 +133,7 @@ impl Repository {
         age: Option<Duration>,
         dry_run: bool,
         options: &SessionOptions,
-    ) -> Result<Vec<OpenSession>> {
+    ) -> Result<LeftSessions> {
         let now_ns = self.clock().now_ns();
         let is_old = |session: &OpenSession| {
             let age_ns = u128::from(now_ns.saturating_sub(session.seen_ns()));
@@ -132,12 +142,12 @@ impl Repository {
                 && session.is_left()
                 && age.is_some_and(|age| age_ns >= age.as_nanos())
         };
-        let mut sessions = self.open_sessions()?;
-        sessions.retain(|session| session.is_useless() || is_old(session));
-        if dry_run {
-            return Ok(sessions);
-        }
-        self.give_up_all(sessions, options)
+        let sessions = self.open_sessions()?.into_iter();
+        let (useless, mut kept): (Vec<_>, Vec<_>) =
+            sessions.partition(|session| session.is_useless() || is_old(session));
+        kept.retain(OpenSession::is_left);
+        let given_up = if dry_run { useless } else { self.give_up_all(useless, options)? };
+        Ok(LeftSessions { given_up, kept })
     }
 
     /// Gives up the sessions that this process, as `options` name it, has begun for itself; returns them.

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use esker_base::store::Store;
+use esker_base::store::{Store, concurrent};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use hashbrown::HashSet;
@@ -17,7 +17,7 @@ use crate::condemn;
 use crate::delete::hold_former;
 use crate::graph::is_of_manifest;
 use crate::marker::{self, Holder};
-use crate::name_table::NameEntry;
+use crate::name_table::{NameEntry, SeenPart};
 use crate::names::{self, IfTaken};
 use crate::repository::{Repository, best_effort};
 
@@ -93,11 +93,11 @@ impl Repository {
     fn publish_as(&self, set: SetId, name: &str, if_taken: IfTaken) -> Result<Option<SetId>> {
         let store = &**self.store();
         marker::hold(store, set, &Holder::Name(name.to_owned()))?;
-        let manifest = condemn::load_live(store, set)?;
-        check_complete(set, &manifest, "resume and publish it")?;
-        let replaced = publish_held(store, &**self.clock(), set, name, if_taken)?;
-        best_effort(release_session(store, set, manifest.job.is_some()))?;
-        Ok(replaced)
+        let known = condemn::load_live(store, set)?;
+        check_complete(set, &known, "resume and publish it")?;
+        let publication =
+            Publication { set, known: &known, name, if_taken, seen: None, was_session: true };
+        publish_held(store, &**self.clock(), publication)
     }
 }
 
@@ -121,8 +121,21 @@ fn check_complete(set: SetId, manifest: &Manifest, advice: &str) -> Result<()> {
     Err(Error::new(Kind::Invalid, format!("change set {set} is not complete; {advice}")))
 }
 
-/// Lets `name` stand for `set`, which has the marker of that name and is complete; returns the set
-/// that lost it.
+/// A set that is complete and has the marker of a name, and how it gets the name.
+pub(crate) struct Publication<'a> {
+    pub(crate) set: SetId,
+    /// Its newest manifest a moment ago.
+    pub(crate) known: &'a Manifest,
+    pub(crate) name: &'a str,
+    pub(crate) if_taken: IfTaken,
+    /// The part of the name table, if it was read just now.
+    pub(crate) seen: Option<SeenPart>,
+    /// Whether the set may have a session's marker, which goes then.
+    pub(crate) was_session: bool,
+}
+
+/// Lets a name stand for a set; returns the set that lost it. Cost: a put if the part of the name table
+/// was seen, else a read of that before it; then, on a far store side by side, a listing and a deletion.
 ///
 /// # Errors
 /// As [`names::publish`]; `NotFound` if the set was collected meanwhile, `Invalid` if opened again:
@@ -130,10 +143,9 @@ fn check_complete(set: SetId, manifest: &Manifest, advice: &str) -> Result<()> {
 pub(crate) fn publish_held(
     store: &dyn Store,
     clock: &dyn Clock,
-    set: SetId,
-    name: &str,
-    if_taken: IfTaken,
+    publication: Publication<'_>,
 ) -> Result<Option<SetId>> {
+    let Publication { set, known, name, if_taken, seen, was_session } = publication;
     let entry = NameEntry { set, published_ns: clock.now_ns() };
     let keep = &mut |former| {
         if if_taken == IfTaken::ReplaceUnlessMoved {
@@ -141,24 +153,42 @@ pub(crate) fn publish_held(
         }
         hold_former(store, clock, former, name)
     };
-    let replaced = names::publish(store, clock, name, entry, if_taken, keep)?;
-    let refused = match condemn::load_live(store, set) {
-        Err(error) if error.kind() == Kind::NotFound => error,
+    let replaced = names::publish(store, clock, name, entry, (if_taken, seen), keep)?;
+    let look = || refusal(set, condemn::reload_live(store, set, known));
+    let release = || match was_session {
+        true => best_effort(release_session(store, set, known.job.is_some())),
+        false => Ok(()),
+    };
+    let refused = match known.job {
+        // Should it be refused, it is being deleted, and its markers with it.
+        None => concurrent::try_join(store, look, release)?.0,
+        // A part of a job that was opened again needs its marker.
+        Some(_) => match look()? {
+            None => release().map(|()| None)?,
+            refused => refused,
+        },
+    };
+    match refused {
+        None => Ok(replaced.map(|former| former.set)),
+        Some(refused) => {
+            take_back(store, clock, name, set, replaced)?;
+            Err(refused)
+        }
+    }
+}
+
+/// Why the name must be taken back from `set`, whose manifest was `looked` for after it had the name;
+/// nothing if it stays, and an error if that is not to be decided.
+fn refusal(set: SetId, looked: Result<Manifest>) -> Result<Option<Error>> {
+    match looked {
+        Err(error) if error.kind() == Kind::NotFound => Ok(Some(error)),
         // A part of a job was opened again, which looked for names after that.
         Ok(manifest) => {
             let advice = "it was opened again meanwhile; complete it first";
-            match check_complete(set, &manifest, advice) {
-                Ok(()) => return Ok(replaced.map(|former| former.set)),
-                Err(error) => error,
-            }
+            Ok(check_complete(set, &manifest, advice).err())
         }
-        Err(error) => {
-            best_effort(Err(error))?;
-            return Ok(replaced.map(|former| former.set));
-        }
-    };
-    take_back(store, clock, name, set, replaced)?;
-    Err(refused)
+        Err(error) => best_effort(Err(error)).map(|()| None),
+    }
 }
 
 /// Fails if what builds on `bases`, or is one of them, would hide what was published as `name` since it

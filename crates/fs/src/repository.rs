@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use esker_base::clock::SystemClock;
 use esker_base::memory::available_bytes;
-use esker_base::store::SharedStore;
+use esker_base::store::{SharedStore, concurrent};
 use esker_base::{Clock, Error, Kind, Result};
 use esker_table::manifest::{JobMembership, Manifest, SetId, SetState};
 use esker_table::schema::Row;
@@ -14,18 +14,21 @@ use esker_table::set_writer::SetWriter;
 use esker_table::tables::TableSource;
 use esker_table::tree::{Tree, TreeSetup};
 use esker_table::wal::Logged;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
 
 use crate::condemn;
 use crate::data::DataLogs;
-use crate::dependency;
+use crate::dependency::{self, Dependency};
 use crate::identity::Identity;
 use crate::inode::{INODE, Inode};
 use crate::job::joined_job;
-use crate::layers::{BaseSet, Layers, load_stack};
+use crate::layers::{BaseSet, Layers, load_stack, load_stack_expecting};
 use crate::marker::{self, Holder};
+use crate::name_table::SeenPart;
 use crate::names::{self, IfTaken, PublishedName};
 use crate::namespace::Namespace;
-use crate::publication::{publish_held, release_session};
+use crate::publication::{Publication, publish_held};
 use crate::session::{Session, SessionOptions};
 use crate::set_ids::SetIds;
 
@@ -169,17 +172,45 @@ impl Repository {
         store.keep_reserve();
         // Markers first, then a look at what they hold: see `marker.rs`. If a collector swept them
         // meanwhile, the set cannot begin: see `condemn.rs`.
-        marker::hold(store, set, &Holder::Session)?;
-        for base in bases {
-            marker::hold(store, *base, &Holder::Set(set))?;
-        }
-        let stack = load_stack(&self.source, bases)?;
+        let expected = self.hold_bases(set, bases)?;
+        let stack = load_stack_expecting(&self.source, bases, &expected)?;
         let mut manifest = Manifest::new(bases.to_vec(), self.clock.now_ns());
         manifest.job = job;
         manifest.properties.clone_from(&options.properties);
         let data = Arc::new(DataLogs::new(self.store().clone(), set, manifest.epoch << 32));
-        let tree = Tree::create(self.setup(&options, &data), set, manifest)?;
+        let create = || Tree::create(self.setup(&options, &data), set, manifest);
+        let (tree, ()) = concurrent::try_join(store, create, || self.warm_root(&stack))?;
         self.session(stack, tree, data, &options)
+    }
+
+    /// Puts the markers of a session of `set` on itself and on `bases`. On a far store lists the
+    /// numbers of the bases' manifests beside that, which spares a round trip when they are read.
+    fn hold_bases(&self, set: SetId, bases: &[SetId]) -> Result<HashMap<SetId, u64>> {
+        let store = &**self.store();
+        let own = (set, Holder::Session);
+        let held: Vec<(SetId, Holder)> = std::iter::once(own)
+            .chain(bases.iter().map(|base| (*base, Holder::Set(set))))
+            .collect();
+        let hold = || {
+            let hold = |(set, holder): &(SetId, Holder)| marker::hold(store, *set, holder);
+            concurrent::try_map(store, &held, hold)
+        };
+        if store.requests_at_once() <= 1 {
+            return hold().map(|_| HashMap::new());
+        }
+        // What is wrong with one shows when it is read.
+        let number = |base: &SetId| Ok((*base, Manifest::newest_number(store, *base).ok()));
+        let numbers = || concurrent::try_map(store, bases, number);
+        let (_, numbers) = concurrent::try_join(store, hold, numbers)?;
+        Ok(numbers.into_iter().filter_map(|(base, number)| Some((base, number?))).collect())
+    }
+
+    /// Reads what the session's beginning looks up in `stack`, from a far store.
+    fn warm_root(&self, stack: &[Arc<BaseSet>]) -> Result<()> {
+        if self.store().requests_at_once() <= 1 {
+            return Ok(());
+        }
+        Layers::new(self.source.clone(), stack.to_vec(), None).warm_root()
     }
 
     /// Goes on with the session of `set`, which its writer left: fences that writer, and recovers
@@ -193,9 +224,12 @@ impl Repository {
     pub fn resume(&self, set: SetId, options: SessionOptions) -> Result<Session> {
         let store = &**self.store();
         // It has had its marker since before it began, until somebody gave it up.
-        let is_session = marker::is_held(store, set, &Holder::Session)?;
+        let is_held = || marker::is_held(store, set, &Holder::Session);
+        let (is_session, first) =
+            concurrent::try_join(store, is_held, || condemn::load_live(store, set))?;
+        let mut first = Some(first);
         for attempt in 1.. {
-            let manifest = condemn::load_live(store, set)?;
+            let manifest = first.take().map_or_else(|| condemn::load_live(store, set), Ok)?;
             check_is_session(set, &manifest, is_session)?;
             self.check_not_held(set, &manifest, &options)?;
             match self.resume_from(set, manifest, &options) {
@@ -350,17 +384,29 @@ impl Session {
     pub fn publish(&self, name: &str) -> Result<SetId> {
         let store = self.layers().source().store.clone();
         let set = self.set();
-        if let Err(error) = names::check_free_for(&*store, name, set) {
-            // The session stays, and a caller that ends now relies on everything being in it.
-            if self.tree().manifest().state == SetState::Open {
-                self.flush()?;
+        let seen: Arc<Mutex<Option<SeenPart>>> = Arc::default();
+        let check = {
+            let (store, clock, name) = (store.clone(), self.clock().clone(), name.to_owned());
+            let seen = seen.clone();
+            move || {
+                *seen.lock() = Some(names::see_free_for(&*store, &*clock, &name, set)?);
+                Ok(())
             }
-            return Err(error);
-        }
-        marker::hold(&*store, set, &Holder::Name(name.to_owned()))?;
-        self.complete()?;
-        publish_held(&*store, &**self.clock(), set, name, IfTaken::Refuse)?;
-        best_effort(release_session(&*store, set, self.tree().manifest().job.is_some()))?;
+        };
+        let complete = || self.complete_if(check);
+        let hold = || marker::hold(&*store, set, &Holder::Name(name.to_owned()));
+        concurrent::try_join(&*store, complete, hold)?;
+        let publication = Publication {
+            set,
+            known: &self.tree().committed(),
+            name,
+            if_taken: IfTaken::Refuse,
+            seen: seen.lock().take(),
+            was_session: true,
+        };
+        let publish = || publish_held(&*store, &**self.clock(), publication);
+        let delete_logs = || best_effort(self.tree().delete_logs());
+        concurrent::try_join(&*store, publish, delete_logs)?;
         Ok(set)
     }
 
@@ -372,10 +418,18 @@ impl Session {
     /// # Errors
     /// `Fenced`; `Closed` after a failed write; what the store reports.
     pub fn complete(&self) -> Result<SetId> {
+        self.complete_if(|| Ok(()))?;
+        best_effort(self.tree().delete_logs())?;
+        Ok(self.set())
+    }
+
+    /// As [`Session::complete`] if `check` succeeds, also if the set is complete; else the session
+    /// stays as it is, flushed. Its logs stay.
+    fn complete_if(&self, check: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         let set = self.set();
         let is_complete = || self.tree().manifest().state == SetState::Published;
         if is_complete() {
-            return Ok(set);
+            return check();
         }
         let _shown = self.files().show();
         self.settle()?;
@@ -384,11 +438,12 @@ impl Session {
         self.alone(|| {
             if is_complete() {
                 // By another thread, for which this one has waited.
-                return Ok(set);
+                return check();
             }
-            let committed = self.tree().commit(complete_manifest);
+            let committed = self.tree().complete(complete_manifest, check);
             match &committed {
-                Ok(_) => self.tree().close(format!(
+                Ok(Err(_)) => {}
+                Ok(Ok(_)) => self.tree().close(format!(
                     "change set {set} is complete and takes no more changes; begin a session on \
                      top of it"
                 )),
@@ -399,7 +454,7 @@ impl Session {
                     "whether change set {set} is complete is not known; publish @{set} anew"
                 )),
             }
-            committed.map(|_| set)
+            committed?.map(drop)
         })
     }
 
@@ -420,9 +475,9 @@ impl Session {
         let snapshot = self.draw_set_id();
         // Held before its tables are listed: a collector that sees one of them obsolete sees this,
         // and leaves them until the snapshot has a manifest, or cannot get one any more.
-        for needed in dependency::of(snapshot, &self.tree().manifest()) {
-            marker::hold(&*store, needed.set, &needed.holder)?;
-        }
+        let needed = dependency::of(snapshot, &self.tree().manifest());
+        let hold = |needed: &Dependency| marker::hold(&*store, needed.set, &needed.holder);
+        concurrent::try_map(&*store, &needed, hold)?;
         self.hold_own_set(snapshot)?;
         let own = self.tree().commit(|_| {})?;
         drop(shown);
@@ -436,7 +491,15 @@ impl Session {
         // Nothing else holds it: without its name it is garbage.
         marker::hold(&*store, snapshot, &Holder::Name(name.to_owned()))?;
         manifest.claim(&*store, snapshot, self.clock().now_ns())?;
-        publish_held(&*store, &**self.clock(), snapshot, name, IfTaken::Refuse)?;
+        let publication = Publication {
+            set: snapshot,
+            known: &manifest,
+            name,
+            if_taken: IfTaken::Refuse,
+            seen: None,
+            was_session: false,
+        };
+        publish_held(&*store, &**self.clock(), publication)?;
         self.keep_logs_of(snapshot);
         Ok(snapshot)
     }

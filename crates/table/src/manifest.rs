@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use esker_base::store::Store;
+use esker_base::store::{Store, concurrent};
 use esker_base::{Error, Kind, Result};
 
 pub use job::JobMembership;
@@ -360,6 +360,14 @@ impl Manifest {
         Ok(names.iter().filter_map(number).collect())
     }
 
+    /// The number that `object`, a full name, has as a manifest of `set`.
+    #[must_use]
+    pub fn number_of(set: SetId, object: &str) -> Option<u64> {
+        let name = object.strip_prefix(&Self::folder(set))?;
+        let number = u64::from_str_radix(name, 16).ok()?;
+        (name == format!("{number:016x}")).then_some(number)
+    }
+
     /// The highest number of the manifests of `set`. One store request, a listing.
     ///
     /// # Errors
@@ -384,6 +392,24 @@ impl Manifest {
             }
         }
         Err(Error::new(Kind::Conflict, format!("the manifests of {set} keep changing; try again")))
+    }
+
+    /// As [`Manifest::load`], of which number `expected` was the newest a moment ago: on a far store it
+    /// is read while numbers are listed.
+    ///
+    /// # Errors
+    /// As [`Manifest::load`].
+    pub fn load_expecting(store: &dyn Store, set: SetId, expected: Option<u64>) -> Result<Self> {
+        let Some(expected) = expected.filter(|_| store.requests_at_once() > 1) else {
+            return Self::load(store, set);
+        };
+        let newest = || Self::newest_number(store, set);
+        let read = || Ok(Self::load_number(store, set, expected));
+        match concurrent::try_join(store, newest, read)? {
+            (newest, read) if newest == expected && !is_missing(&read) => read,
+            // Another one rules by now.
+            _ => Self::load(store, set),
+        }
     }
 
     /// Manifest `number` of `set`.
@@ -435,7 +461,7 @@ impl Manifest {
         });
         if committed.is_err() {
             self.number -= 1;
-        } else if let Some(old) = self.number.checked_sub(2) {
+        } else if let Some(old) = self.number.checked_sub(2).filter(|old| *old > 0) {
             // The one before stays for readers that have just listed it. An older one that cannot
             // be deleted does no harm.
             drop(store.delete(&Self::object(set, old)));
@@ -537,6 +563,10 @@ impl Manifest {
         }
         Error::new(Kind::Conflict, format!("change set {set} was changed by somebody else; retry"))
     }
+}
+
+fn is_missing<T>(read: &Result<T>) -> bool {
+    read.as_ref().is_err_and(|error| error.kind() == Kind::NotFound)
 }
 
 fn is_race(error: &Error) -> bool {

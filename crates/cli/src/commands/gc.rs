@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use esker_base::Result;
 use esker_fs::gc::{GcOptions, GcReport};
-use esker_fs::open_sessions::OpenSession;
+use esker_fs::open_sessions::LeftSessions;
 use esker_table::manifest::SetId;
 use serde_json::json;
 
@@ -54,23 +54,22 @@ impl Gc {
     /// Frees it.
     pub fn run(self, context: &Context) -> Result<()> {
         let session_options = SessionSettings::for_few().options(context);
-        let (dropped, report, left) = progress::watch_store(context, "gc:", |repository| {
-            let dropped = repository.give_up_left(
+        let (sessions, report) = progress::watch_store(context, "gc:", |repository| {
+            let sessions = repository.give_up_left(
                 self.sessions_older_than,
                 self.dry_run,
                 &session_options,
             )?;
-            let given_up: Vec<SetId> = dropped.iter().map(|session| session.node.set).collect();
-            let mut left = repository.open_sessions()?;
-            left.retain(|session| session.is_left() && !given_up.contains(&session.node.set));
+            let given_up = sessions.given_up.iter().map(|session| session.node.set).collect();
             let report = repository.gc(&GcOptions {
                 grace: self.grace,
                 dry_run: self.dry_run,
                 scan_data: self.scan_data,
                 given_up,
             })?;
-            Ok((dropped, report, left))
+            Ok((sessions, report))
         })?;
+        let LeftSessions { given_up: dropped, kept: left } = sessions;
         if context.out.is_json() {
             let ids = |sets: &[SetId]| sets.iter().map(ToString::to_string).collect::<Vec<_>>();
             let (sets, data_only_sets) = (ids(&report.sets), ids(&report.data_only_sets));

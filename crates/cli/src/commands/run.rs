@@ -68,9 +68,9 @@ fn give_up_left(context: &Context) {
     let given_up =
         context.repository().and_then(|repository| repository.give_up_left(None, false, &options));
     match given_up {
-        Ok(sessions) if sessions.is_empty() => {}
+        Ok(sessions) if sessions.given_up.is_empty() => {}
         Ok(sessions) => {
-            let count = text::counted(sessions.len() as u64, "session");
+            let count = text::counted(sessions.given_up.len() as u64, "session");
             output::notice(format!("gave up {count} whose commands were killed"));
         }
         Err(error) => output::notice(format!(

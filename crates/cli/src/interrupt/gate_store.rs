@@ -57,6 +57,12 @@ impl Store for GateStore {
     fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         self.inner.get_ranges(name, ranges)
     }
+    fn get_range_within(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.inner.get_range_within(name, range)
+    }
+    fn requests_at_once(&self) -> usize {
+        self.inner.requests_at_once()
+    }
     fn file(&self, name: &str) -> Result<Option<File>> {
         self.inner.file(name)
     }

@@ -14,7 +14,7 @@ use esker_table::segment::SegmentTables;
 use esker_table::tables::Tables;
 use hashbrown::{HashMap, HashSet};
 
-use super::{Collection, Known};
+use super::{Collection, GcOptions, Known, ns};
 use crate::condemn::{self, Phase};
 use crate::indexed;
 use crate::inode::{Entry, FileKind, INODE, column};
@@ -69,20 +69,103 @@ impl Place {
     }
 }
 
-/// What is in a set's folder besides what its manifest lists.
-struct Folder {
-    manifest: Manifest,
+/// What is in a set's folder besides its manifests and the tables that the newest of them lists.
+pub(super) struct SetFolder {
+    pub(super) manifest: Manifest,
     objects: Vec<(Place, ObjectInfo)>,
 }
 
+/// When objects that no manifest needs may go.
+#[derive(Clone, Copy)]
+pub(super) struct SweepRules {
+    now_ns: u64,
+    grace_ns: u64,
+    scan_data: bool,
+}
+
+impl SweepRules {
+    pub(super) fn new(options: &GcOptions, now_ns: u64) -> Self {
+        Self { now_ns, grace_ns: ns(options.grace), scan_data: options.scan_data }
+    }
+
+    /// Whether something of `then_ns` is older than the grace.
+    pub(super) fn is_old(&self, then_ns: u64) -> bool {
+        self.now_ns.saturating_sub(then_ns) >= self.grace_ns
+    }
+
+    fn may_log_go(&self, manifest: &Manifest, number: u64, object: &ObjectInfo) -> bool {
+        // A part of a job that was opened again has logs of a later epoch.
+        let is_complete = manifest.state == SetState::Published && number >> 32 <= manifest.epoch;
+        let is_done = is_complete || number < manifest.log_floor;
+        is_done && self.is_old(object.modified_ns) && self.is_old(manifest.written_ns)
+    }
+
+    fn may_beat_go(manifest: &Manifest, number: u64) -> bool {
+        manifest.state == SetState::Published || number >> 32 < manifest.epoch
+    }
+
+    /// Whether an unlisted table may go, unless holders or readers need it.
+    fn may_table_go(&self, manifest: &Manifest, number: u64) -> bool {
+        match manifest.obsolete.contains(&number) {
+            true => self.is_old(manifest.written_ns),
+            false => number >> 32 < manifest.epoch,
+        }
+    }
+
+    /// Whether logs and indexed directories of files may go if no record refers to them.
+    fn may_data_go(&self, manifest: &Manifest, object: &ObjectInfo) -> bool {
+        self.scan_data && manifest.state == SetState::Published && self.is_old(object.modified_ns)
+    }
+}
+
+impl SetFolder {
+    pub(super) fn new(set: SetId, manifest: Manifest, objects: Vec<ObjectInfo>) -> Self {
+        let needed = own_tables(set, &manifest);
+        let is_needed =
+            |place: Place| matches!(place, Place::Table(number) if needed.contains(&number));
+        let placed = |object: ObjectInfo| Some((Place::of(set, &object.name)?, object));
+        let objects = objects.into_iter().filter_map(placed);
+        let objects = objects.filter(|(place, _)| !is_needed(*place)).collect();
+        Self { manifest, objects }
+    }
+
+    /// Whether something in it may go. A newer manifest needs none of that either, since what is not
+    /// needed any more never is again.
+    pub(super) fn may_shrink(&self, rules: &SweepRules) -> bool {
+        let manifest = &self.manifest;
+        let may_go = |(place, object): &(Place, ObjectInfo)| match *place {
+            Place::Log(number) => rules.may_log_go(manifest, number, object),
+            Place::Beat(number) => SweepRules::may_beat_go(manifest, number),
+            Place::Table(number) => rules.may_table_go(manifest, number),
+            Place::Data(_) | Place::Indexed(_) => rules.may_data_go(manifest, object),
+        };
+        self.is_left_by_compaction(rules) || self.objects.iter().any(may_go)
+    }
+
+    /// Whether a published set has unlisted tables of its current epoch, the newest of which is old.
+    fn is_left_by_compaction(&self, rules: &SweepRules) -> bool {
+        let manifest = &self.manifest;
+        let current = |place: &Place| {
+            matches!(place, Place::Table(number) if number >> 32 == manifest.epoch
+                && !manifest.obsolete.contains(number))
+        };
+        let left = self.objects.iter().filter(|(place, _)| current(place));
+        let newest = left.map(|(_, object)| object.modified_ns).max();
+        manifest.state == SetState::Published
+            && newest.is_some_and(|newest_ns| rules.is_old(newest_ns))
+    }
+}
+
 impl Collection<'_> {
-    /// Deletes what live sets do not need.
+    /// Deletes what live sets do not need, of those that had any of it when they were surveyed.
     pub(super) fn sweep_sets(&mut self) -> Result<()> {
         let live: Vec<SetId> = self
             .sets
             .iter()
-            .filter(|(_, known)| match known {
-                Known::Manifest(manifest) => condemn::phase(manifest) == Phase::Live,
+            .filter(|(set, known)| match known {
+                Known::Manifest(manifest) => {
+                    condemn::phase(manifest) == Phase::Live && self.littered.contains(set)
+                }
                 _ => false,
             })
             .map(|(set, _)| *set)
@@ -113,14 +196,7 @@ impl Collection<'_> {
             return Ok(());
         }
         let objects = store.list(&format!("set/{set}/"))?;
-        let placed = |object: ObjectInfo| Some((Place::of(set, &object.name)?, object));
-        let objects = objects.into_iter().filter_map(placed).collect();
-        let mut folder = Folder { manifest, objects };
-        let needed = own_tables(set, &folder.manifest);
-        folder.objects.retain(|(place, _)| match place {
-            Place::Table(number) => !needed.contains(number),
-            _ => true,
-        });
+        let mut folder = SetFolder::new(set, manifest, objects);
         self.retire_epoch(set, &mut folder)?;
         self.sweep_logs(&folder)?;
         self.sweep_beats(&folder)?;
@@ -133,18 +209,11 @@ impl Collection<'_> {
 
     /// A published set's unlisted tables of its current epoch are those of a compaction: under way,
     /// or left behind. After a grace without a new one it is fenced, and they can go.
-    fn retire_epoch(&mut self, set: SetId, folder: &mut Folder) -> Result<()> {
-        let manifest = &mut folder.manifest;
-        let current = |place: &Place| {
-            matches!(place, Place::Table(number) if number >> 32 == manifest.epoch
-                && !manifest.obsolete.contains(number))
-        };
-        let left = folder.objects.iter().filter(|(place, _)| current(place));
-        let newest = left.map(|(_, object)| object.modified_ns).max();
-        let is_left = newest.is_some_and(|newest_ns| self.is_old(newest_ns));
-        if !is_left || manifest.state != SetState::Published {
+    fn retire_epoch(&mut self, set: SetId, folder: &mut SetFolder) -> Result<()> {
+        if !folder.is_left_by_compaction(&self.rules()) {
             return Ok(());
         }
+        let manifest = &mut folder.manifest;
         let mut next = manifest.clone();
         next.epoch += 1;
         if self.options.dry_run {
@@ -159,15 +228,11 @@ impl Collection<'_> {
         Ok(())
     }
 
-    fn sweep_logs(&mut self, folder: &Folder) -> Result<()> {
+    fn sweep_logs(&mut self, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
         for (place, object) in &folder.objects {
             let Place::Log(number) = place else { continue };
-            // A part of a job that was opened again has logs of a later epoch.
-            let is_complete =
-                manifest.state == SetState::Published && number >> 32 <= manifest.epoch;
-            let is_done = is_complete || *number < manifest.log_floor;
-            if is_done && self.is_old(object.modified_ns) && self.is_old(manifest.written_ns) {
+            if self.rules().may_log_go(manifest, *number, object) {
                 self.delete(&object.name, object.bytes)?;
             }
         }
@@ -175,24 +240,21 @@ impl Collection<'_> {
     }
 
     /// Deletes what writers that died have left of their beats.
-    fn sweep_beats(&mut self, folder: &Folder) -> Result<()> {
+    fn sweep_beats(&mut self, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
         for (place, object) in &folder.objects {
             let Place::Beat(number) = place else { continue };
-            if manifest.state == SetState::Published || number >> 32 < manifest.epoch {
+            if SweepRules::may_beat_go(manifest, *number) {
                 self.delete(&object.name, object.bytes)?;
             }
         }
         Ok(())
     }
 
-    fn sweep_tables(&mut self, set: SetId, folder: &Folder) -> Result<()> {
+    fn sweep_tables(&mut self, set: SetId, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
         let may_go = |place: &Place| match place {
-            Place::Table(number) if manifest.obsolete.contains(number) => {
-                self.is_old(manifest.written_ns)
-            }
-            Place::Table(number) => number >> 32 < manifest.epoch,
+            Place::Table(number) => self.rules().may_table_go(manifest, *number),
             _ => false,
         };
         let garbage: Vec<_> = folder.objects.iter().filter(|(place, _)| may_go(place)).collect();
@@ -254,7 +316,7 @@ impl Collection<'_> {
 
     /// Deletes data logs and indexed directories of a published set that neither its records
     /// refer to nor those of sets that build on it.
-    fn sweep_data(&mut self, set: SetId, folder: &Folder) -> Result<()> {
+    fn sweep_data(&mut self, set: SetId, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
         if manifest.state != SetState::Published {
             return Ok(());
@@ -269,7 +331,7 @@ impl Collection<'_> {
             .iter()
             .filter(|(place, object)| {
                 matches!(place, Place::Data(_) | Place::Indexed(_))
-                    && self.is_old(object.modified_ns)
+                    && self.rules().may_data_go(manifest, object)
             })
             .collect();
         if logs.is_empty() || self.is_being_read(set)? {

@@ -24,6 +24,10 @@ use crate::wire::Damage;
 /// How many blocks scans fetch in one request.
 pub(crate) const READ_AHEAD_BLOCKS: usize = 64;
 
+/// A table of a far store that is no larger is read as a whole when it is opened: it costs about the
+/// round trip of one block, and spares those of all.
+const WHOLE_BYTES_MAX: u64 = 64 << 10;
+
 /// What reads have cost, for reports.
 #[derive(Debug, Default)]
 pub struct ReadCounters {
@@ -43,6 +47,8 @@ pub struct Table {
     schema: &'static Schema,
     /// Filters, index and footer as they are in the object.
     tail: Bytes,
+    /// The blocks of a small table of a far store, which came with the tail.
+    blocks: Option<Bytes>,
     index: Index,
     footer: Footer,
     cache: Arc<BlockCache>,
@@ -123,7 +129,8 @@ impl Seek<'_> {
 }
 
 impl Table {
-    /// Opens the table `name` of `bytes` bytes, reading its last `tail_bytes`. One store request.
+    /// Opens the table `name` of `bytes` bytes, reading its last `tail_bytes`, or from a far store all
+    /// of it if it is small. One store request.
     ///
     /// # Errors
     /// `Corrupt` if anything in the tail is not as written, and what the store reports.
@@ -142,13 +149,30 @@ impl Table {
         if base > TABLE_DATA_BYTES_MAX {
             return Err(Error::corrupt(&name, base, "its manifest gives it too many bytes"));
         }
-        let tail = store.get_range(&name, base..bytes)?;
+        let is_whole = bytes <= WHOLE_BYTES_MAX && store.requests_at_once() > 1;
+        let start = if is_whole { 0 } else { base };
+        let mut read = store.get_range(&name, start..bytes)?;
+        let tail = read.split_off((base - start) as usize);
+        let blocks = is_whole.then_some(read);
         counters.tail_reads.fetch_add(1, Ordering::Relaxed);
         let (footer, index) =
             Self::parse_tail(schema, &tail, base).map_err(|damage| damage.of(&name, base))?;
         let shelf = cache.shelf(schema, index.first_orders(schema));
         let (kept, queue) = (Kept::default(), Queue::default());
-        Ok(Self { store, name, schema, tail, index, footer, cache, shelf, kept, queue, counters })
+        Ok(Self {
+            store,
+            name,
+            schema,
+            tail,
+            blocks,
+            index,
+            footer,
+            cache,
+            shelf,
+            kept,
+            queue,
+            counters,
+        })
     }
 
     fn parse_tail(
@@ -199,7 +223,8 @@ impl Table {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let slots = self.shelf.slots().map_or(0, Slots::memory_bytes);
-        self.tail.len() + self.index.memory_bytes() + slots
+        let blocks = self.blocks.as_ref().map_or(0, Bytes::len);
+        self.tail.len() + blocks + self.index.memory_bytes() + slots
     }
 
     /// Whether block `block` may hold a key of `digest`.
@@ -286,8 +311,11 @@ impl Table {
         self.counters.pace.percent_min(bytes as f64 / blocks.max(1) as f64)
     }
 
-    /// One store request, whose time is noted.
+    /// One store request, whose time is noted; none for a table that is in memory.
     pub(super) fn read(&self, place: Range<u64>) -> Result<Bytes> {
+        if let Some(blocks) = self.blocks.as_ref().filter(|all| place.end <= all.len() as u64) {
+            return Ok(blocks.slice(place.start as usize..place.end as usize));
+        }
         let start_ns = SystemClock.monotonic_ns();
         let bytes = self.store.get_range(&self.name, place)?;
         self.counters.pace.note(bytes.len() as u64, SystemClock.monotonic_ns() - start_ns);

@@ -9,7 +9,8 @@ use esker_base::{Bytes, Kind, Result};
 use super::background::FailOnPanic;
 use super::room::is_full;
 use super::{
-    FlushState, Frozen, Inner, LiveSegments, LiveShard, LogState, Mark, Pending, Tree, Version,
+    FlushState, Frozen, Inner, LastCommit, LiveSegments, LiveShard, LogState, Mark, Pending, Tree,
+    Version,
 };
 use crate::block::{Block, BlockBuilder};
 use crate::manifest::{Manifest, TableRef};
@@ -72,17 +73,6 @@ impl Tree {
         inner.check_owned()
     }
 
-    /// Flushes, then commits the manifest that `edit` makes of the current one.
-    ///
-    /// # Errors
-    /// As [`Tree::flush`].
-    pub fn commit(&self, edit: impl FnOnce(&mut Manifest)) -> Result<Manifest> {
-        self.flush()?;
-        let mut state = self.inner.flush.lock();
-        self.inner.commit(&mut state, edit)?;
-        Ok(state.manifest.clone())
-    }
-
     /// Ends writing in order: flushes, and commits that nobody writes the set any more, so that
     /// others may open it at once. Every later change fails with `Closed` and `why`. The caller sees
     /// to it that no change is under way. Cost: as [`Tree::flush`]; a commit if that has none.
@@ -123,7 +113,7 @@ impl Inner {
             self.keep_pace(bytes_max);
             return Ok(());
         }
-        self.freeze(false)?;
+        self.freeze(false, true)?;
         if !self.options.background {
             return self.flush_frozen();
         }
@@ -144,13 +134,14 @@ impl Inner {
             // However often this is asked for, no more memtables wait than without it.
             self.flush_frozen()?;
         }
-        self.freeze(true)?;
+        self.freeze(true, true)?;
         self.flush_frozen()
     }
 
     /// Freezes the active memtable: always if `all`, otherwise if it is over its share. If there is
-    /// no room for its log, or for the next, everything stays as it is.
-    pub(super) fn freeze(&self, all: bool) -> Result<()> {
+    /// no room for its log, or for the next, everything stays as it is. Unless this `begins_log`,
+    /// that of the next memtable, nothing may be put before the caller has begun it.
+    pub(super) fn freeze(&self, all: bool, begins_log: bool) -> Result<()> {
         let mut log = self.log.lock();
         if !all && self.active_bytes.load(Ordering::Relaxed) < self.options.active_bytes_max() {
             return Ok(());
@@ -161,7 +152,7 @@ impl Inner {
         if self.is_active_empty() {
             return Ok(());
         }
-        if self.logs() {
+        if self.logs() && begins_log {
             log.prepare()?;
         }
         let mut shards = self.lock_shards();
@@ -190,7 +181,7 @@ impl Inner {
         self.freezes.fetch_add(1, Ordering::Relaxed);
         self.active_bytes.store(0, Ordering::Relaxed);
         self.backlog.look_again();
-        if self.logs() {
+        if self.logs() && begins_log {
             log.switch();
         }
         drop(segments);
@@ -294,10 +285,13 @@ impl Inner {
         // Older records in memory must not come after newer ones on the store.
         self.drain_compressed(state)?;
         self.backlog.start_flush(frozen.memtable.rows() as u64);
-        let mut tables = self.write_sorted(state, &sorted, threads)?;
-        for segments in self.write_segments(state, &frozen.memtable)? {
-            tables.splice(0..0, segments);
-        }
+        let tables = self.write_beside_checks(state, |state| {
+            let mut tables = self.write_sorted(state, &sorted, threads)?;
+            for segments in self.write_segments(state, &frozen.memtable)? {
+                tables.splice(0..0, segments);
+            }
+            Ok(tables)
+        })?;
         self.install(state, tables, frozen.mark, |version| {
             version.frozen.retain(|memtable| !Arc::ptr_eq(memtable, &frozen.memtable));
         })
@@ -399,7 +393,7 @@ impl Inner {
 
     /// Merges all compressed runs into tables. Only blocks that overlap are decoded and encoded
     /// again (MetaKV §III-A).
-    fn drain_compressed(&self, state: &mut FlushState) -> Result<()> {
+    pub(super) fn drain_compressed(&self, state: &mut FlushState) -> Result<()> {
         let Some(mark) = state.compressed_mark else {
             return Ok(());
         };
@@ -449,11 +443,21 @@ impl Inner {
         mark: Mark,
         replaces: impl Fn(&mut Version),
     ) -> Result<()> {
-        self.commit(state, |manifest| {
+        let mut shown = Version::clone(&self.version.load());
+        replaces(&mut shown);
+        let is_last = shown.frozen.is_empty() && shown.compressed.is_empty();
+        let last = state.last.take();
+        let committed = self.commit(state, |manifest| {
             manifest.tables.splice(0..0, tables.iter().cloned());
             manifest.last_seq = mark.last_seq;
             manifest.log_floor = mark.log_floor;
-        })?;
+            if is_last && let Some(last) = &last {
+                last.apply(manifest);
+            }
+        });
+        let is_applied = is_last && committed.is_ok();
+        state.last = if is_applied { last.map(LastCommit::committed) } else { last };
+        committed?;
         let fresh = Tables::new(&tables, self.schema, &self.source);
         let segments = SegmentTables::new(&tables, &self.source);
         self.version.rcu(|version| {

@@ -4,9 +4,10 @@
 //! memtable is in tables. `LogState` is behind the tree's log mutex, which is taken before any
 //! shard's and held across the write: those who come next find their operations written already.
 
-use esker_base::store::{AppendLog, SharedStore};
+use esker_base::store::{AppendLog, SharedStore, concurrent};
 use esker_base::{Error, Kind, Result};
 
+use super::Durability;
 use super::room::is_full;
 use crate::manifest::SetId;
 use crate::wal::{Chunk, ChunkOrigin, LOG_MAGIC, LogId};
@@ -57,6 +58,15 @@ impl LogState {
             poisoned: false,
             written_bytes: 0,
         }
+    }
+
+    /// Opens the first log, if `durability` asks for one.
+    pub(super) fn begin(&mut self, durability: Durability) -> Result<()> {
+        if durability != Durability::None {
+            self.prepare()?;
+            self.switch();
+        }
+        Ok(())
     }
 
     /// The first log that what is put from now on needs.
@@ -147,6 +157,14 @@ impl LogState {
             }
         }
         self.poison(synced)
+    }
+
+    /// Deletes every log: nothing needs them any more.
+    pub(super) fn delete_all(&mut self) -> Result<()> {
+        self.poisoned = true;
+        let logs: Vec<String> =
+            self.live.drain(..).chain(self.spare.take()).map(|log| log.id.name()).collect();
+        concurrent::try_map(&*self.store, &logs, |name| self.store.delete(name)).map(drop)
     }
 
     /// Deletes logs below `floor`, which no manifest needs any more. One that a full store does not

@@ -15,6 +15,7 @@ mod flush;
 mod heartbeat;
 mod hint;
 mod insert;
+mod last_commit;
 mod log;
 mod open;
 mod options;
@@ -53,6 +54,7 @@ use crate::tables::{TableSource, Tables};
 use crate::wal::ShardLog;
 use backlog::Backlog;
 use hint::Hint;
+use last_commit::LastCommit;
 use log::LogState;
 use past::Past;
 use room::{Lack, Lacks, Stall, is_full};
@@ -165,6 +167,8 @@ struct FlushState {
     committed_tables: u64,
     /// When tables may be merged again by the monotonic clock, after there was no room for that.
     compaction_due_ns: u64,
+    /// What the commit that leaves nothing in memory also says.
+    last: Option<LastCommit>,
 }
 
 /// What waits for the flusher.

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
+use esker_base::store::concurrent;
 use esker_base::{Clock, Error, Kind, Result};
 use parking_lot::{Condvar, Mutex};
 
@@ -61,8 +62,11 @@ impl Tree {
         setup.schema.check();
         let now_ns = setup.clock.now_ns();
         manifest.writer = setup.writer();
-        manifest.claim(&*setup.source.store, set, now_ns)?;
-        Self::start(setup, set, manifest)
+        let store = setup.source.store.clone();
+        let mut log = LogState::new(store.clone(), set, manifest.epoch << 32);
+        let claim = || manifest.claim(&*store, set, now_ns);
+        concurrent::try_join(&*store, claim, || log.begin(setup.options.durability))?;
+        Self::start(setup, set, manifest, log)
     }
 
     /// Takes over change set `set`: fences its writer by a commit with a higher epoch, replays
@@ -106,13 +110,15 @@ impl Tree {
         manifest.claim(&*store, set, setup.clock.now_ns())?;
         let old_logs = old_logs(&setup, set, &manifest)?;
         let end = replay_end(&setup, &old_logs, manifest.last_seq, accepts)?;
-        let tree = Self::start(setup, set, manifest)?;
+        let mut log = LogState::new(store.clone(), set, manifest.epoch << 32);
+        log.begin(setup.options.durability)?;
+        let tree = Self::start(setup, set, manifest, log)?;
         tree.replay(&old_logs, end)?;
         tree.flush()?;
         // A flush commits nothing if the logs held nothing but operations that were given up. Their
         // numbers are taken all the same: the next log goes on after them.
         let floor = tree.inner.log.lock().floor();
-        tree.commit(|manifest| {
+        tree.commit(move |manifest| {
             manifest.log_floor = manifest.log_floor.max(floor);
             manifest.last_seq = manifest.last_seq.max(end);
         })?;
@@ -122,19 +128,13 @@ impl Tree {
         Ok(tree)
     }
 
-    fn start(setup: TreeSetup, set: SetId, manifest: Manifest) -> Result<Self> {
+    fn start(setup: TreeSetup, set: SetId, manifest: Manifest, log: LogState) -> Result<Self> {
         let tables = Tables::new(&manifest.tables, setup.schema, &setup.source);
         let inherited = tables.clone();
         let segments = SegmentTables::new(&manifest.tables, &setup.source);
         let version = Version { tables, segments, ..Version::default() };
-        let next_log = manifest.epoch << 32;
         let next_seq = manifest.last_seq + 1;
         let next_run = manifest.tables.iter().map(|table| table.run + 1).max().unwrap_or(1);
-        let mut log = LogState::new(setup.source.store.clone(), set, next_log);
-        if setup.options.durability != super::Durability::None {
-            log.prepare()?;
-            log.switch();
-        }
         let committed = ArcSwap::from_pointee(manifest.clone());
         let first_table = manifest.epoch << 32;
         let state = FlushState {
@@ -144,6 +144,7 @@ impl Tree {
             compressed_mark: None,
             committed_tables: first_table,
             compaction_due_ns: 0,
+            last: None,
         };
         let chunks = Chunks::new(setup.options.active_bytes_max(), setup.options.background);
         let chunks = Arc::new(chunks);
@@ -275,6 +276,8 @@ fn replay_end(
         let mut failed = Ok(());
         let mut check = |logged: Logged| {
             let (seq, accepted) = match logged {
+                // In tables: what it referred to may be gone since.
+                Logged::Row(seq, _) | Logged::Segments(seq, _) if seq <= last_seq => return,
                 Logged::Row(seq, row) => {
                     let mut readable = *row;
                     setup.schema.restore(&mut readable.ints);

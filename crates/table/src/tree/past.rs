@@ -121,9 +121,9 @@ mod tests {
         let tree = tree()?;
         let inner = &*tree.inner;
         assert_eq!(inserted(&tree, 0..3_000), 3_000);
-        inner.freeze(true)?;
+        inner.freeze(true, true)?;
         assert_eq!(inserted(&tree, 0..6_000), 3_000, "the frozen memtable is asked");
-        inner.freeze(true)?;
+        inner.freeze(true, true)?;
         for frozen in inner.version.load().frozen.iter().rev() {
             inner.learn(frozen, 2);
             assert_eq!(inserted(&tree, 0..6_000), 0);

@@ -1,0 +1,202 @@
+//! Hooked store: another store that sends its process a signal at one request, for tests that end a
+//! command at each of its requests in turn, or writes down its round trips.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use esker_base::store::concurrent::count_round;
+use esker_base::store::{
+    AppendLog, LogInPlace, ObjectInfo, ObjectWriter, SharedStore, Store, identity,
+};
+use esker_base::{Bytes, Result};
+use rustix::process::{Signal, getpid, kill_process};
+
+const SIGNAL: &str = "ESKER_TEST_SIGNAL";
+const ROUNDS: &str = "ESKER_TEST_ROUNDS";
+
+/// What S3 takes.
+const REQUESTS_AT_ONCE: usize = 64;
+
+/// What sends the signal.
+#[derive(Debug)]
+struct Trigger {
+    signal: Signal,
+    /// Requests until then.
+    left: AtomicU64,
+}
+
+impl Trigger {
+    fn of_environment() -> Option<Self> {
+        let text = std::env::var(SIGNAL).ok()?;
+        let (signal, request) = text.split_once(':')?;
+        let signal = Signal::from_named_raw(signal.parse().ok()?)?;
+        Some(Self { signal, left: AtomicU64::new(request.parse().ok()?) })
+    }
+
+    /// At the request in question, sends the signal and never returns, as a request that hangs.
+    fn count(&self) {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            kill_process(getpid(), self.signal).expect("a process may end itself");
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Hooks {
+    trigger: Option<Trigger>,
+    rounds: Option<File>,
+}
+
+impl Hooks {
+    fn count(&self, request: &str, name: &str) {
+        // The look whether it is a store is no request of the command.
+        if let Some(trigger) = self.trigger.as_ref().filter(|_| name != identity::NAME) {
+            trigger.count();
+        }
+        if let Some(mut rounds) = self.rounds.as_ref() {
+            let line = format!("{} {request} {name}\n", count_round());
+            rounds.write_all(line.as_bytes()).expect("a file of the test");
+        }
+    }
+}
+
+#[derive(Debug)]
+struct HookedStore {
+    inner: SharedStore,
+    hooks: Arc<Hooks>,
+}
+
+struct HookedLog {
+    inner: Box<dyn AppendLog>,
+    hooks: Arc<Hooks>,
+    name: String,
+}
+
+struct HookedWriter {
+    inner: Box<dyn ObjectWriter>,
+    hooks: Arc<Hooks>,
+    name: String,
+}
+
+/// `store`, with what the environment asks for, if it does.
+pub fn wrap(store: SharedStore) -> SharedStore {
+    let rounds = std::env::var_os(ROUNDS).map(|path| {
+        OpenOptions::new().create(true).append(true).open(path).expect("a file of the test")
+    });
+    let trigger = Trigger::of_environment();
+    if trigger.is_none() && rounds.is_none() {
+        return store;
+    }
+    Arc::new(HookedStore { inner: store, hooks: Arc::new(Hooks { trigger, rounds }) })
+}
+
+impl HookedStore {
+    fn counted(&self, request: &str, name: &str) -> &SharedStore {
+        self.hooks.count(request, name);
+        &self.inner
+    }
+}
+
+impl Store for HookedStore {
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.counted("put_if_absent", name).put_if_absent(name, bytes)
+    }
+    fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>> {
+        let inner = self.inner.create(name)?;
+        Ok(Box::new(HookedWriter { inner, hooks: self.hooks.clone(), name: name.into() }))
+    }
+    fn size(&self, name: &str) -> Result<u64> {
+        self.counted("size", name).size(name)
+    }
+    fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
+        self.counted("get", name).get(name, bytes_max)
+    }
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.counted("get_range", name).get_range(name, range)
+    }
+    fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.counted("get_ranges", name).get_ranges(name, ranges)
+    }
+    fn file(&self, name: &str) -> Result<Option<File>> {
+        self.inner.file(name)
+    }
+    fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
+        let inner = self.counted("append_log", name).append_log(name)?;
+        Ok(Box::new(HookedLog { inner, hooks: self.hooks.clone(), name: name.into() }))
+    }
+    fn log_in_place(&self, name: &str) -> Result<Option<LogInPlace>> {
+        self.counted("log_in_place", name).log_in_place(name)
+    }
+    fn get_range_within(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
+        self.counted("get_range_within", name).get_range_within(name, range)
+    }
+    fn requests_at_once(&self) -> usize {
+        match self.hooks.rounds {
+            Some(_) => REQUESTS_AT_ONCE,
+            None => self.inner.requests_at_once(),
+        }
+    }
+    fn open_logs_max(&self) -> usize {
+        self.inner.open_logs_max()
+    }
+    fn sync_log(&self, name: &str) -> Result<()> {
+        self.counted("sync_log", name).sync_log(name)
+    }
+    fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
+        self.counted("list", prefix).list(prefix)
+    }
+    fn list_names(&self, prefix: &str) -> Result<Vec<String>> {
+        self.counted("list_names", prefix).list_names(prefix)
+    }
+    fn delete(&self, name: &str) -> Result<()> {
+        self.counted("delete", name).delete(name)
+    }
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
+    fn keep_reserve(&self) {
+        self.inner.keep_reserve();
+    }
+    fn release_reserve(&self) -> bool {
+        self.inner.release_reserve()
+    }
+    fn sweep_unfinished(&self, before_ns: u64, dry_run: bool) -> Result<u64> {
+        self.counted("sweep_unfinished", "").sweep_unfinished(before_ns, dry_run)
+    }
+}
+
+impl AppendLog for HookedLog {
+    fn append(&self, bytes: &[u8]) -> Result<u64> {
+        // It gathers in memory where the store is far.
+        if self.hooks.rounds.is_none() {
+            self.hooks.count("append", &self.name);
+        }
+        self.inner.append(bytes)
+    }
+    fn sync(&self) -> Result<()> {
+        self.hooks.count("sync", &self.name);
+        self.inner.sync()
+    }
+    fn bytes(&self) -> u64 {
+        self.inner.bytes()
+    }
+}
+
+impl ObjectWriter for HookedWriter {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.inner.write(bytes)
+    }
+    fn finish(self: Box<Self>) -> Result<()> {
+        self.hooks.count("finish", &self.name);
+        self.inner.finish()
+    }
+}
