@@ -10,11 +10,11 @@
 //! "doom" happens. Whoever wants a set first puts a marker and then reads the manifest: it finds
 //! the set live, in which case the collector, which lists markers after it condemned, finds the
 //! marker; or condemned, in which case it restores the set itself or loses to "doom". Markers of sets
-//! that need only data logs ([`Holder::Data`]) do not restore a set, but keep it from being doomed: its
-//! tables go, with the commit that says so, and logs to which no such set refers. A set that begins to
-//! refer to them found the reference in another that does, and holds that one until it has committed;
-//! so whoever finds no marker of this kind after the last one was released finds none that is about
-//! to count. Committing under a higher epoch fences a writer that is still there.
+//! that need only data logs ([`Holder::Data`]) do not restore a set, but keep it from being doomed: the
+//! collector commits that its tables are gone, and deletes them and the logs to which no such set
+//! refers. A squash that begins to refer to a log found the reference in another set, and holds that
+//! set until it has committed, so there is a marker of this kind for as long as a log is needed.
+//! Committing under a higher epoch fences a writer that is still there.
 //! A set that has markers and no manifest is doomed by its first manifest: either that is there, or
 //! the one by which the set begins, never both. So the markers of a set that has begun were there
 //! from before it read what they hold.
@@ -148,8 +148,8 @@ pub(crate) fn load_live_expecting(
 }
 
 /// Makes sure that the data logs of `set`, on which the caller has put a [`Holder::Data`] marker, stay:
-/// a collector that listed the markers before that finds the set changed. The caller knows of the logs
-/// from another set that keeps them until this returns.
+/// a collector that listed the markers before the caller put it loses its next commit. Another set keeps
+/// the logs until this returns: the one in which the caller found them.
 ///
 /// # Errors
 /// `NotFound` if the set is gone or going; as [`Manifest::load`].

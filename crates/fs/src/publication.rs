@@ -107,11 +107,20 @@ impl Repository {
 /// its marker in the end; until then that of the name that it lost keeps it.
 pub(crate) fn release_session(store: &dyn Store, set: SetId, is_part: bool) -> Result<()> {
     marker::release(store, set, &Holder::Session)?;
-    if is_part && Manifest::load(store, set).is_ok_and(|manifest| manifest.state == SetState::Open)
-    {
-        marker::hold(store, set, &Holder::Session)?;
+    if !is_part {
+        return Ok(());
     }
-    Ok(())
+    match Manifest::load(store, set) {
+        Ok(manifest) if manifest.state == SetState::Open => {
+            marker::hold(store, set, &Holder::Session)
+        }
+        Ok(_) => Ok(()),
+        Err(error) => match error.kind() {
+            // It was collected meanwhile, or nobody can open it.
+            Kind::NotFound | Kind::Corrupt | Kind::TooLarge => Ok(()),
+            _ => Err(error),
+        },
+    }
 }
 
 fn check_complete(set: SetId, manifest: &Manifest, advice: &str) -> Result<()> {

@@ -106,9 +106,9 @@ impl Publish {
                 let mut options = self.settings.options(context);
                 options.properties.extend(self.message());
                 let change = Change::begin(context, &bases, name, options);
-                change.map_err(Replacing::advise)?.run(context, |session| {
-                    self.resolve_conflicts(context, &bases, session)
-                })
+                change
+                    .map_err(Replacing::advise)?
+                    .run(context, |session| self.resolve_conflicts(context, &bases, session))
             }
             ([source, name], []) => self.publish(context, source, name).map_err(Replacing::advise),
             ([_], []) => usage::exit("publish what? `esker publish @SETID NAME`, or with --base"),
