@@ -37,7 +37,7 @@ pub struct ConflictingVersion {
     pub base: usize,
     /// What it has there; none if it removed it.
     pub inode: Option<Inode>,
-    /// When its file was modified, or removed, in nanoseconds since the Unix epoch.
+    /// When its file was modified, or removed, as a timestamp.
     pub changed_ns: i64,
 }
 
