@@ -180,7 +180,9 @@ impl Nodes {
     pub(crate) fn unused(&self, share: usize) -> Vec<u64> {
         let of_shard = |shard: &Mutex<HashMap<u64, Known>>| -> Vec<u64> {
             let shard = shard.lock();
-            let is_closed = |known: &&Known| known.node.file.lock().is_none();
+            // Who opens a file holds its lock while the store is read.
+            let is_closed =
+                |known: &&Known| known.node.file.try_lock().is_some_and(|file| file.is_none());
             let closed = shard.values().filter(is_closed);
             closed.take(shard.len().div_ceil(share)).map(|known| known.node.number).collect()
         };
