@@ -212,7 +212,7 @@ def large(system, options):
     place.mkdir()
     common = ["fio", "--name=large", f"--directory={place}", "--filename=file", f"--size={size}",
               "--ioengine=psync", "--verify=crc32c", "--verify_fatal=1", "--output-format=terse",
-              "--fallocate=none", "--randseed=7"]
+              "--fallocate=none", "--randseed=7", "--verify_state_save=0"]
     run(*common, "--rw=write", "--bs=1m", "--end_fsync=1", "--do_verify=1")
     # The blocks that are written twice have other checksums, which fio looks for.
     run(*common, "--rw=randwrite", "--bs=4k", f"--io_size={min(size // 16, 256 << 20)}",
