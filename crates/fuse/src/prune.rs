@@ -19,6 +19,8 @@ pub const KNOWN_FILES_MAX: usize = 1 << 20;
 const PRUNED_SHARE: usize = 4;
 /// How often the thread counts: a lock for each shard of the table.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// Intervals after which the kernel is asked again although it forgot little the last time.
+const WAITS_MAX: u32 = 50;
 /// `FUSE_NOTIFY_PRUNE`.
 const NOTIFY_PRUNE: i32 = 9;
 /// Numbers in one message: as many as the kernel copies at a time.
@@ -32,17 +34,20 @@ pub(crate) fn prune_until(nodes: &Nodes, device: &OwnedFd, known_max: usize, end
     let slack = known_max / PRUNED_SHARE;
     // How many files there were when the kernel was asked last; 0 once there are few.
     let mut asked_at = 0;
+    let mut waits = 0;
     while end.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
         let known = nodes.count();
         if known <= known_max {
             asked_at = 0;
             continue;
         }
-        // If programs use most of them, asking again before there are more is in vain.
+        // If programs use most of them, asking again before there are more is in vain for a while.
         let has_forgotten = known + slack / 2 <= asked_at;
-        if asked_at > 0 && !has_forgotten && known < asked_at + slack {
+        if asked_at > 0 && !has_forgotten && known < asked_at + slack && waits < WAITS_MAX {
+            waits += 1;
             continue;
         }
+        waits = 0;
         for numbers in nodes.unused(PRUNED_SHARE).chunks(NUMBERS_MAX) {
             match rustix::io::write(device, &message(numbers)) {
                 Ok(_) | Err(Errno::INTR) => {}
