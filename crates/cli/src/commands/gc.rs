@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use esker_base::Result;
 use esker_fs::gc::{GcOptions, GcReport};
-use esker_fs::open_sessions::LeftSessions;
+use esker_fs::open_sessions::{LeftSessions, OpenSession};
 use esker_table::manifest::SetId;
 use serde_json::json;
 
