@@ -49,7 +49,7 @@ fn conflicts_of_bases_are_reported_refused_or_decided() {
     assert_eq!(esker.ok(["cat", "newest:/kept"]), "common");
     assert!(!esker.ok(with(&["--conflicts", "first", "first"])).contains("/file"));
     assert_eq!(esker.ok(["cat", "first:/file"]), "from old");
-    esker.ok(with(&["--conflicts", "newest", "--replace", "first"]));
+    esker.ok(with(&["--conflicts", "newest", "--replace", "--hide-newer", "first"]));
     assert_eq!(esker.ok(["cat", "first:/file"]), "from new");
     let lines = esker.json(with(&["json"]));
     assert_eq!((&lines[0]["conflict"], &lines[1]["published"]), (&"/file".into(), &"json".into()));

@@ -100,7 +100,7 @@ fn neighbours_in_a_packed_log_come_together() {
     let namespace = repository(&store).open(&[set], Identity::root()).expect("open");
     let read = || {
         for file in (0..100).rev() {
-            let inode = namespace.stat(&format!("/d/{file}"), Follow::No).expect("stat");
+            let inode = namespace.stat(format!("/d/{file}"), Follow::No).expect("stat");
             assert_eq!(namespace.read(&inode, 0, 1 << 20).expect("read"), CONTENT);
         }
     };
@@ -130,9 +130,10 @@ fn synced() -> SessionOptions {
 #[test]
 fn a_session_whose_name_is_taken_goes_on() {
     let near: SharedStore = Arc::new(MemoryStore::new());
-    for store in [far(near.clone()), Arc::new(CountedStore::new(near))] {
+    let stores = [("far", far(near.clone())), ("near", Arc::new(CountedStore::new(near)))];
+    for (distance, store) in stores {
         let repository = repository(&store);
-        let taken = format!("taken-{}", store.counts().rounds);
+        let taken = format!("taken-{distance}");
         publish_files(&repository, &taken, 1);
         let session = repository.begin(&[], synced()).expect("begin");
         write(&session, "/first", CONTENT).expect("write");
@@ -141,7 +142,7 @@ fn a_session_whose_name_is_taken_goes_on() {
         let set = session.set();
         drop(session);
         let session = repository.resume(set, synced()).expect("resume");
-        let free = format!("free-{}", store.counts().rounds);
+        let free = format!("free-{distance}");
         session.publish(&free).expect("publish");
         assert!(shows(&repository, &free, "/first") && shows(&repository, &free, "/second"));
         assert!(!marker::is_held(&*store, set, &Holder::Session).expect("look"));

@@ -201,7 +201,7 @@ fn an_export_goes_on_where_it_was_interrupted() {
     drop(cut);
     fs::remove_file(partial.join("b/2")).expect("removed");
     let kept = fs::metadata(partial.join("a/0")).expect("stat");
-    fs::set_permissions(partial.join("a"), Permissions::from_mode(0)).expect("mode");
+    fs::set_permissions(partial.join("a"), Permissions::from_mode(0o0)).expect("mode");
     let refused = export(false).expect_err("interrupted before");
     assert_eq!(refused.kind(), Kind::Exists);
     assert!(refused.to_string().contains("--resume"), "{refused}");

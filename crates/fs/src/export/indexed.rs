@@ -19,13 +19,13 @@ use super::{Export, Job, destination};
 use crate::indexed::{IndexedPart, parts_of};
 use crate::inode::{Entry, FileKind, Inode};
 
+/// Takes a piece of an indexed directory: the name of a key, and bytes.
+pub type TakePiece<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
+
 /// Hands the content of the directory that consists of some parts to a function, piece by piece: the
 /// name of a key, and the bytes of its values; or no name, and the next bytes of the one file.
-pub type IndexedContent = Arc<
-    dyn Fn(&SharedStore, &[IndexedPart], &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()>
-        + Send
-        + Sync,
->;
+pub type IndexedContent =
+    Arc<dyn Fn(&SharedStore, &[IndexedPart], &mut TakePiece<'_>) -> Result<()> + Send + Sync>;
 
 /// How indexed directories are exported.
 #[derive(Clone)]
@@ -122,7 +122,7 @@ impl Export<'_> {
         &self,
         job: &Job,
         content: &IndexedContent,
-        take: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+        take: &mut TakePiece<'_>,
     ) -> Result<()> {
         let store = &self.namespace.layers().source().store;
         let mut is_local = false;
