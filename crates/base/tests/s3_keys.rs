@@ -45,7 +45,7 @@ fn serve(answers: Vec<(&'static str, String)>) -> String {
             let (status, body) = found.map_or(("404 Not Found", ""), |(_, body)| ("200 OK", body));
             let length = body.len();
             let head = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n");
-            // Who has gone needs no answer.
+            // A client that has gone needs no answer.
             drop(write!(client, "{head}connection: close\r\n\r\n{body}"));
         }
     });

@@ -272,7 +272,7 @@ fn a_name_that_moved_meanwhile_is_not_replaced_silently() {
     esker.fails(9, ["publish", "--replace", "other", "name"]);
     esker.ok(["publish", "--replace", "--hide-newer", "other", "name"]);
     assert_eq!(esker.ok(["ls", "name"]), "f\nmore\nsecond\n");
-    // What has nothing in common with it replaces it as ever.
+    // A snapshot that shares nothing with it replaces it as ever.
     esker.publish("unrelated", &[("g", "")]);
     esker.ok(["publish", "--replace", "unrelated", "name"]);
     assert_eq!(esker.ok(["ls", "name"]), "g\n");

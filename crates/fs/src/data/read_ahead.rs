@@ -29,10 +29,10 @@ const WINDOW_GROWTH: u64 = 4;
 const WINDOW_BYTES_MAX: u64 = 4 << 20;
 /// Memory for windows.
 const KEPT_BYTES_MAX: u64 = 32 << 20;
-/// What is fetched of a log in vain, at most: so many times what was taken, and this.
+/// Of one log at most this many times the bytes that were taken are fetched, and `SPARE_BYTES`.
 const FETCHED_PER_TAKEN: u64 = 8;
 const SPARE_BYTES: u64 = 8 << 20;
-/// Logs of which it is known how they are read; the one that was read last is the last.
+/// The number of logs whose use is remembered; the one that was read last is the last.
 const LOGS_MAX: usize = 64;
 const _: () = assert!(WINDOW_BYTES_MAX * 2 <= KEPT_BYTES_MAX);
 

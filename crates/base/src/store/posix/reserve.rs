@@ -48,7 +48,7 @@ pub(super) fn keep(directories: &Directories, free_bytes: Option<u64>) {
         }
         (0..FILES).rev().try_for_each(|number| make(directories, tmp.as_fd(), number))
     });
-    // What was made before there was no room is kept.
+    // Files that were made before the room ran out are kept.
     let _ = made;
 }
 

@@ -23,7 +23,7 @@ enum Preset {
     Vpic,
 }
 
-/// What is imported, and how.
+/// The dumps to import, and how to read them.
 #[derive(Args)]
 pub struct Dumps {
     /// Files to import

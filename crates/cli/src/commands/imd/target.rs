@@ -87,7 +87,7 @@ impl AppendTarget {
         let name = match (stack, &self.new_name) {
             (_, Some(new_name)) => new_name.as_str(),
             (Stack::Name(name), None) => name.as_str(),
-            // What is refused below, with what to do about it.
+            // The refusals below say what to do about them.
             (Stack::Set(_), None) => "",
         };
         let (bases, published) = context.bases_and_name(&repository, stack, Some(name))?;
