@@ -1,5 +1,6 @@
-//! Mount overlap: stores and mount points that must not lie in each other.
+//! Mount overlap: stores, and mount points and exports, that must not lie in each other.
 //!
+//! An export that replaced its own store, or a directory with the store in it, would delete it.
 //! A mount over its own store hides that from the mount and from every other command. A store in a
 //! mount needs the mount to read and write itself, and is gone when the mount ends.
 
@@ -28,6 +29,23 @@ pub fn check_mountpoint(url: &str, mountpoint: &Path) -> Result<()> {
         return Ok(());
     };
     Err(Error::new(Kind::Invalid, format!("{} {what}", at.display())))
+}
+
+/// Fails if an export to `target` would go into the store at `url`, or replace it.
+pub fn check_export_target(url: &str, target: &Path) -> Result<()> {
+    let store = directory_of(url).and_then(|path| path.canonicalize().ok());
+    let (Some(store), Ok(absolute)) = (store, std::path::absolute(target)) else { return Ok(()) };
+    let replaced = absolute.canonicalize().is_ok_and(|target| store.starts_with(target));
+    let is_inside = nearest_existing(target).is_some_and(|existing| existing.starts_with(&store));
+    if !replaced && !is_inside {
+        return Ok(());
+    }
+    let what = if replaced {
+        "is the store itself or has it inside, and would be replaced: export to another directory"
+    } else {
+        "is in the store itself: export to another directory"
+    };
+    Err(Error::new(Kind::Invalid, format!("{} {what}", target.display())))
 }
 
 /// Fails if a store at `url` would be in a mount of Esker.

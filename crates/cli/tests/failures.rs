@@ -186,3 +186,24 @@ fn what_is_damaged_does_not_hide_the_rest_of_a_list() {
     assert_eq!(output.status.code(), Some(12), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1, "{output:?}");
 }
+
+/// Symptom: `export --overwrite` to the directory of the store, or to one above it, deleted the store.
+/// Cause: it asked of its destination only whether it may be replaced.
+/// Fix: a destination that is in the store, or has it inside, is refused.
+#[test]
+fn an_export_does_not_replace_its_store() {
+    let esker = Esker::new();
+    esker.publish("name", &[("file", "text")]);
+    let store = esker.path("store");
+    let inside = store.join("new/deep");
+    for target in [&store, &inside, &esker.path(".")] {
+        let target = target.to_str().expect("UTF-8");
+        for options in
+            [&["export", "--overwrite", "name:/", target][..], &["export", "name:/", target]]
+        {
+            let said = esker.fails(13, options);
+            assert!(said.contains("export to another directory"), "{options:?}: {said}");
+        }
+    }
+    assert_eq!(esker.ok(["cat", "name:/file"]), "text");
+}

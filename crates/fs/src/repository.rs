@@ -448,7 +448,7 @@ impl Session {
                      top of it"
                 )),
                 // It is not there, and may be tried again once there is room.
-                Err(error) if error.kind() == Kind::NoSpace => {}
+                Err(error) if error.kind() == Kind::NoSpace && !is_complete() => {}
                 // It may be there: then nobody reads a log that goes on.
                 Err(_) => self.tree().close(format!(
                     "whether change set {set} is complete is not known; publish @{set} anew"

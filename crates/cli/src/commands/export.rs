@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::indexed_export::IndexedFormName;
 use crate::interrupt;
 use crate::location::Location;
-use crate::progress;
+use crate::{mount_overlap, progress};
 
 /// Export a tree as real files
 ///
@@ -56,6 +56,7 @@ impl Export {
     /// Exports the tree.
     pub fn run(self, context: &Context) -> Result<ExitCode> {
         let repository = context.repository()?;
+        mount_overlap::check_export_target(context.store_url(), &self.target)?;
         let view = context.view(&repository, &self.source.stack)?;
         let tally = Arc::new(Tally::default());
         let Self { threads, overwrite, resume, .. } = self;
