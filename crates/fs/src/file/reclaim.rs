@@ -116,10 +116,20 @@ impl ReclaimScan {
     }
 }
 
+/// Whether `found` says that the content of `inode` is elsewhere.
+fn shows_same_content(found: &Inode, inode: &Inode) -> bool {
+    let content = |inode: &Inode| inode.extent.map(|extent| (extent.length, extent.checksum));
+    let is_elsewhere = found.mapped || found.extent != inode.extent;
+    let is_same = found.mapped || content(found) == content(inode);
+    is_elsewhere && is_same && found.size == inode.size
+}
+
 impl Namespace {
     /// The record of the file `inode`, which was looked up before the log that it refers to was given
-    /// up; none if the writer's tables have no other. A log is deleted only after its records are in
-    /// tables, so these are enough; an inode does not know its name, so all of them are read.
+    /// up; none if the writer's tables have no other of the same content. A log is deleted only after its
+    /// records are in tables, so these are enough; an inode does not know its name, so all of them are
+    /// read. A writer that was taken over may find an older record, whose content must not be taken for
+    /// that of `inode`: its log was deleted by the new writer.
     #[cold]
     pub(super) fn find_moved(&self, inode: &Inode) -> Result<Option<Inode>> {
         let Some(tree) = self.layers().writer() else { return Ok(None) };
@@ -135,7 +145,7 @@ impl Namespace {
             }
             let found = Inode::of_row(&row)?;
             if found.kind() == Some(FileKind::File) {
-                return Ok((found.mapped || found.extent != inode.extent).then_some(found));
+                return Ok(shows_same_content(&found, inode).then_some(found));
             }
         }
         Ok(None)
