@@ -296,9 +296,9 @@ impl Repository {
     /// Whether the bytes of an operation's segments survived, as far as they have checksums.
     fn has_bytes(&self, set: SetId, runs: &[SegmentRun], data: &DataLogs) -> Result<bool> {
         for segment in runs.iter().map(|run| &run.first) {
-            // The data of other sets was durable before anything here referred to it.
-            let Some(place) = segment.place.filter(|place| place.set == set) else { continue };
-            data.inherit(place.log);
+            if let Some(place) = segment.place.filter(|place| place.set == set) {
+                data.inherit(place.log);
+            }
             let Some(checksum) = segment.checksum else { continue };
             let range = segment.offset..segment.end();
             match crate::data::read_mapped(&**self.store(), range, &[*segment]) {
