@@ -40,7 +40,7 @@ impl OpenSession {
         self.hold.as_ref().is_none_or(|hold| hold.state != HolderState::Alive)
     }
 
-    /// What is wrong with its manifest, if that cannot be read: what the session changed is lost then.
+    /// Why its manifest cannot be read, if so: the changes of the session are lost then.
     #[must_use]
     pub fn damage(&self) -> Option<&str> {
         self.node.manifest.as_ref().err().map(String::as_str)

@@ -198,7 +198,7 @@ impl Repository {
         if store.requests_at_once() <= 1 {
             return hold().map(|_| HashMap::new());
         }
-        // What is wrong with one shows when it is read.
+        // Reading one shows its damage.
         let number = |base: &SetId| Ok((*base, Manifest::newest_number(store, *base).ok()));
         let numbers = || concurrent::try_map(store, bases, number);
         let (_, numbers) = concurrent::try_join(store, hold, numbers)?;

@@ -366,32 +366,44 @@ impl Session {
         &self,
         dir: &DirNode,
         name: &[u8],
-        mut change: impl FnMut(&mut Inode) -> Result<()>,
+        change: impl FnMut(&mut Inode) -> Result<()>,
     ) -> Result<Inode> {
-        let inode = self.amend_at(dir.id(), dir.is_fresh(), name, &mut change)?;
-        if inode.entry != Entry::Link {
-            return Ok(inode);
-        }
-        self.amend_at(DirId::LINKS, false, &inode.id.to_be_bytes(), &mut change)
+        self.amend_if_there(dir, name, change)?.ok_or_else(|| not_found(name))
     }
 
-    /// Updates the record at one key, unless it is a link; returns it.
+    /// As [`Session::amend`]; none if there is no such record. A store that lacks a table fails with
+    /// `NotFound`, too, which must not be taken for that.
+    pub(crate) fn amend_if_there(
+        &self,
+        dir: &DirNode,
+        name: &[u8],
+        mut change: impl FnMut(&mut Inode) -> Result<()>,
+    ) -> Result<Option<Inode>> {
+        match self.amend_at(dir.id(), dir.is_fresh(), name, &mut change)? {
+            Some(inode) if inode.entry == Entry::Link => {
+                self.amend_at(DirId::LINKS, false, &inode.id.to_be_bytes(), &mut change)
+            }
+            amended => Ok(amended),
+        }
+    }
+
+    /// Updates the record at one key, unless it is a link; returns it, if there is one.
     pub(crate) fn amend_at(
         &self,
         dir: DirId,
         only_writer: bool,
         name: &[u8],
         change: &mut dyn FnMut(&mut Inode) -> Result<()>,
-    ) -> Result<Inode> {
+    ) -> Result<Option<Inode>> {
         let key = key(dir, name);
         let below = self.below_to_change(&key, only_writer)?;
         self.tree().update([key], |[own], draft| {
-            let mut inode = State::of(own, &below)?.inode.ok_or_else(|| not_found(name))?;
+            let Some(mut inode) = State::of(own, &below)?.inode else { return Ok(None) };
             if inode.entry != Entry::Link {
                 change(&mut inode)?;
                 put(draft, &key, &inode);
             }
-            Ok(inode)
+            Ok(Some(inode))
         })
     }
 
@@ -426,11 +438,8 @@ impl Session {
             Ok(())
         };
         match node.place() {
-            Some((parent, name)) => match self.amend(&parent, &name, touch) {
-                // Under a tree that was removed as a whole there is no record any more.
-                Err(error) if error.kind() == Kind::NotFound => {}
-                amended => drop(amended?),
-            },
+            // Under a tree that was removed as a whole there is no record any more.
+            Some((parent, name)) => drop(self.amend_if_there(&parent, &name, touch)?),
             None => self.amend_root(touch)?,
         }
         node.settle_touch(written_ns);

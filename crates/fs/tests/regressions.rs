@@ -214,3 +214,30 @@ fn damage_of_a_shortened_file_does_not_survive_a_squash_unseen() {
     store.append_log(log).expect("a new log").append(&bytes).expect("append");
     assert_eq!(squash().map(drop).expect_err("damage").kind(), Kind::Corrupt);
 }
+
+/// Symptom: a file of a base was cut off, which succeeded, and kept its length for the next session.
+/// Cause: where a collector had deleted a table in use, the store's `NotFound` was taken for a file
+/// that has no name any more, whose size needs no record.
+/// Fix: only a record that is missing from tables that could be read says so (`amend_if_there`).
+#[test]
+fn a_change_of_size_fails_if_a_table_is_missing() {
+    use esker_base::store::SharedStore;
+
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let clock = || Arc::new(ManualClock::new(1));
+    let repository = Repository::with(store.clone(), 0, clock());
+    let session = repository.begin(&[], options(Identity::root())).expect("begin");
+    let content = Content { bytes: 500, seed: 1 };
+    session.create_with(session.root(), b"file", 0o644, &mut source(content)).expect("write");
+    let base = session.publish("base").expect("publish");
+
+    let session = repository.begin(&[base], options(Identity::root())).expect("begin");
+    let file = session.open_file(session.root(), b"file").expect("open");
+    for object in store.list(&format!("set/{base}/")).expect("list") {
+        if object.name.contains("/table") {
+            store.delete(&object.name).expect("delete");
+        }
+    }
+    let shortened = session.truncate_file(&file, 100).and_then(|()| session.sync_file(&file));
+    shortened.expect_err("there is no record to change");
+}

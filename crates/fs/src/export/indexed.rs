@@ -1,7 +1,7 @@
 //! Indexed directories: exported as a directory with a file for each key, or as one file.
 //!
-//! What is in them only `esker-imd` knows, so the caller gives the content; made and given attributes
-//! they are here, like all else.
+//! Only `esker-imd` can read their content, so the caller supplies it; this file creates the entries
+//! and sets their attributes, as the export does for all others.
 
 use std::fmt;
 use std::fs::File;
@@ -92,7 +92,7 @@ impl Export<'_> {
     }
 
     fn indexed_file(&self, job: &Job, suffix: &str, content: &IndexedContent) -> Result<()> {
-        // What is exported alone has the name that the user chose.
+        // An entry that is exported alone has the name that the user chose.
         let suffix = if self.is_single { "" } else { suffix };
         let name = [&job.name[..], suffix.as_bytes()].concat();
         let remove = || rustix::fs::unlinkat(&*job.dir, &*name, AtFlags::empty());

@@ -26,7 +26,7 @@ const NAME_BYTES_MAX: usize = 255;
 const PARTIAL: &str = "partial";
 const REPLACED: &str = "replaced";
 
-/// What has the name of the destination.
+/// The kind of thing that has the name of the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Present {
     /// Nothing.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use esker_base::{Kind, Result};
+use esker_base::Result;
 use esker_table::segment::Segment;
 
 use super::{InPlace, OpenFile, Place, State};
@@ -165,22 +165,23 @@ impl Session {
         mut change: impl FnMut(&mut Inode) -> Result<()>,
     ) -> Result<Option<Inode>> {
         let _shape = self.shape();
+        let mut is_other = false;
         let mut change = |inode: &mut Inode| {
-            if inode.id != file.id {
+            is_other = inode.id != file.id;
+            if is_other {
                 return Err(crate::session::not_found(b"file"));
             }
             change(inode)
         };
         let amended = match file.place() {
             Place::Gone => return Ok(None),
-            Place::Name(dir, name) => self.amend(&dir, &name, &mut change),
+            Place::Name(dir, name) => self.amend_if_there(&dir, &name, &mut change),
             Place::Links => self.amend_at(DirId::LINKS, false, &file.id.to_be_bytes(), &mut change),
         };
         match amended {
-            Ok(inode) => Ok(Some(inode)),
-            // Its name went, or went to another file, a moment ago.
-            Err(error) if error.kind() == Kind::NotFound => Ok(None),
-            Err(error) => Err(error),
+            // Its name went to another file a moment ago.
+            Err(_) if is_other => Ok(None),
+            amended => amended,
         }
     }
 

@@ -492,11 +492,8 @@ impl Session {
             }
             Ok(())
         };
-        match self.amend_at(dir, true, key.string, change) {
-            // The record has moved since the tables were written: its log stays.
-            Err(error) if error.kind() == Kind::NotFound => {}
-            amended => drop(amended?),
-        }
+        // If the record has moved since the tables were written, its log stays.
+        self.amend_at(dir, true, key.string, change)?;
         if !is_moved {
             self.data().garbage().add_garbage(old.length);
         }

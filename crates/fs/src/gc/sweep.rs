@@ -69,7 +69,7 @@ impl Place {
     }
 }
 
-/// What is in a set's folder besides its manifests and the tables that the newest of them lists.
+/// The objects in a set's folder besides its manifests and the tables that the newest of them lists.
 pub(super) struct SetFolder {
     pub(super) manifest: Manifest,
     objects: Vec<(Place, ObjectInfo)>,
