@@ -15,6 +15,8 @@ use esker_fs::session::{Session, SessionOptions};
 use esker_table::manifest::{EPOCH_MAX, Manifest, SetId, SetState};
 use esker_table::tree::{Durability, TreeOptions};
 
+use crate::hooked::{HookedStore, Request, When};
+
 pub fn options() -> SessionOptions {
     let tree = TreeOptions { background: false, memory_bytes: 1 << 22, ..TreeOptions::default() };
     SessionOptions {
@@ -402,6 +404,25 @@ fn a_holder_that_is_gone_is_no_problem() {
         assert_eq!(report.problems, [""; 0], "after {days} days");
     }
     assert_eq!(plain.sets().expect("sets").len(), 1);
+}
+
+/// Symptom: a collection reported a missing table as a problem.
+/// Cause: another collection deleted the set, whose name had just gone, while this one read it.
+/// Fix: the set is read again before a missing object is reported.
+#[test]
+fn a_set_that_another_collection_deletes_is_no_problem() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let plain = repository(&store);
+    publish(&plain, &[], "name").expect("publish");
+    let hooked = HookedStore::new(store.clone());
+    hooked.at(When::Before, Request::GetRange, "/table/", move || {
+        plain.delete("name")?;
+        assert_eq!(plain.gc(&eager())?.sets.len(), 1);
+        Ok(())
+    });
+    let report = Repository::with(Arc::new(hooked.clone()), 0, Arc::new(SystemClock)).gc(&eager());
+    assert_eq!(report.expect("gc").problems, [""; 0]);
+    assert!(hooked.has_acted(), "no table was read");
 }
 
 /// Symptom: no collection of a store ended in which one set had the highest epoch, or an object

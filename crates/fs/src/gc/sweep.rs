@@ -180,12 +180,25 @@ impl Collection<'_> {
                 Err(error)
                     if matches!(error.kind(), Kind::Corrupt | Kind::NotFound | Kind::TooLarge) =>
                 {
-                    self.problem(&error);
+                    if self.is_still_live(set)? {
+                        self.problem(&error);
+                    }
                 }
                 swept => swept?,
             }
         }
         Ok(())
+    }
+
+    /// Whether `set` is live now. Objects of a set that another collector deletes go missing while
+    /// this one reads them.
+    fn is_still_live(&self, set: SetId) -> Result<bool> {
+        match Manifest::load(self.store(), set) {
+            Ok(manifest) => Ok(condemn::phase(&manifest) == Phase::Live),
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            Err(error) if error.kind() == Kind::Corrupt => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     fn sweep_set(&mut self, set: SetId) -> Result<()> {
