@@ -2,11 +2,13 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build test demo soak mutants peers compare compare-imd compare-segments compare-mount clean
+.PHONY: help setup build install deb test demo soak mutants peers compare compare-imd compare-segments compare-mount clean
 
 CARGO ?= cargo
 # Minutes that the long campaigns may take.
 MINUTES ?= 60
+# Where `make install` puts things.
+PREFIX ?= /usr/local
 # The S3 client is a long build, so it is a feature of the command.
 FEATURES := $(shell grep -qs '^s3 *=' crates/cli/Cargo.toml && echo --features s3)
 
@@ -19,6 +21,15 @@ setup: ## Install what is missing to build and to test
 build: ## Build the esker command, optimized
 	@scripts/setup.sh build
 	$(CARGO) build --release -p esker-cli $(FEATURES)
+
+install: ## Install the command, manual pages and completions below PREFIX (/usr/local; DESTDIR for packages)
+	@DESTDIR="$(DESTDIR)" scripts/install.sh "$(PREFIX)"
+
+deb: build ## Make a Debian package in target/debian
+	@scripts/setup.sh package
+	@rm -rf target/package
+	@DESTDIR="$(CURDIR)/target/package" scripts/install.sh /usr
+	$(CARGO) deb -p esker-cli --no-build --no-strip
 
 test: ## Install what is missing, then check format, lints, style, all tests and a little fuzzing
 	@scripts/test.sh

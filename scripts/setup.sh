@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs what is missing, and nothing else. Takes well under a second when nothing is missing.
 #
-# usage: scripts/setup.sh [build|test|mpi|soak|compare]...      (default: build test)
+# usage: scripts/setup.sh [build|test|mpi|soak|package|compare]...      (default: build test)
 #   build     a C compiler and linker for the dependencies, git
 #   test      rustfmt, clippy, what mounts need, suites and programs that are run in mounts, Go and
 #             the S3 server that the tests start
 #   soak      Python, stress-ng, fio, ext4 tools
 #   mpi       Open MPI, MPICH, and libclang, which reads their headers
+#   package   what makes Debian packages
 #   compare   Python, fio, ext4 tools; peers/Makefile installs what the rival engines need
 #
 # Needs a Debian machine with a Rust toolchain. Installs Debian packages as root or through sudo.
@@ -161,6 +162,12 @@ setup_soak() {
     need required "works in mounts" stress-ng stress-ng
     need required "writes large files in mounts" fio fio
     need required "makes the file system to compare mounts with" e2fsprogs mkfs.ext4
+}
+
+setup_package() {
+    need required "makes Debian packages" dpkg dpkg-deb
+    have cargo-deb || cargo install --quiet --locked cargo-deb </dev/null \
+        || missing required "cargo-deb of crates.io"
 }
 
 setup_compare() {

@@ -68,6 +68,7 @@ for tests in all_tests tests_as_users; do
     add_results $status
 done
 
+check install scripts/test_install.sh
 check mpi scripts/test_mpi.sh
 check fuzz scripts/fuzz.sh "$FUZZ_SECONDS"
 

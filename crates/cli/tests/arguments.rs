@@ -32,6 +32,7 @@ const COMMANDS: &[&str] = &[
     "verify",
     "bench",
     "completions",
+    "manual",
     "exit-codes",
 ];
 
@@ -84,6 +85,19 @@ fn completions_are_scripts() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(esker.ok(["completions", shell]).contains("import"), "{shell}");
     }
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let esker = Esker::without_store();
+    let directory = tempfile::tempdir().expect("a directory");
+    let pages = directory.path().join("new/man1");
+    esker.ok(["manual", pages.to_str().expect("UTF-8")]);
+    let page = |name: &str| std::fs::read_to_string(pages.join(name)).expect(name);
+    assert!(page("esker.1").contains("esker\\-import"), "no command is listed");
+    assert!(page("esker-import.1").contains("\\-\\-base"), "no option is explained");
+    assert!(page("esker-session-begin.1").contains("Example"), "no example is given");
+    esker.fails(3, ["manual", "/dev/null/man1"]);
 }
 
 #[test]

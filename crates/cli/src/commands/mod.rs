@@ -22,6 +22,7 @@ mod init;
 mod ln;
 mod log;
 mod ls;
+mod manual;
 mod mkdir;
 mod mount;
 mod mount_log;
@@ -98,6 +99,7 @@ pub enum Command {
     Bench(bench::Bench),
     Run(run::Run),
     Completions(completions::Completions),
+    Manual(manual::ManualCommand),
     ExitCodes(exit_codes::ExitCodes),
 }
 
@@ -181,6 +183,7 @@ impl Command {
             Self::Segment(command) => command.run(context),
             Self::Bench(command) => command.run(context),
             Self::Completions(command) => command.run(context),
+            Self::Manual(command) => command.run(context),
             Self::ExitCodes(command) => command.run(context),
         }?;
         Ok(ExitCode::SUCCESS)

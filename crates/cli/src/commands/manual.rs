@@ -1,0 +1,30 @@
+//! `esker manual`: manual pages, one for each command, made from its help.
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory};
+use esker_base::{Error, Result};
+
+use crate::Cli;
+use crate::context::Context;
+
+/// Write manual pages for man(1) into a directory
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  esker manual ~/.local/share/man/man1 && man esker-import")]
+pub struct ManualCommand {
+    /// The directory, which is made if it is not there
+    directory: PathBuf,
+}
+
+impl ManualCommand {
+    /// Writes `esker.1`, and `esker-COMMAND.1` for each command and subcommand.
+    pub fn run(self, _: &Context) -> Result<()> {
+        let failed =
+            |error| Error::io(error, format!("writing manual pages to {}", self.directory.display()));
+        fs::create_dir_all(&self.directory).map_err(failed)?;
+        clap_mangen::generate_to(Cli::command(), &self.directory).map_err(failed)
+    }
+}

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Installs the command that `make build` made, with manual pages, completions, the helper of mount(8)
+# and a systemd unit.
+#
+# usage: scripts/install.sh PREFIX [BINARY]      below $DESTDIR, if that is set
+#
+# Everything goes below PREFIX but the helper: mount(8) looks for it in /sbin, so that only the
+# superuser, or a package that is being built (DESTDIR), gets it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly prefix=${1:?usage: scripts/install.sh PREFIX [BINARY]} binary=${2:-target/release/esker}
+readonly root=${DESTDIR:-}
+readonly share=$root$prefix/share
+
+[ -x "$binary" ] || { echo "install: $binary is missing; run 'make build' first" >&2; exit 1; }
+pages=$(mktemp -d)
+trap 'rm -rf "$pages"' EXIT
+
+install -Ds -m 755 "$binary" "$root$prefix/bin/esker"
+"$binary" manual "$pages"
+install -d "$share/man/man1"
+install -m 644 "$pages"/*.1 "$share/man/man1/"
+for shell in bash zsh fish; do "$binary" completions "$shell" >"$pages/$shell"; done
+install -Dm 644 "$pages/bash" "$share/bash-completion/completions/esker"
+install -Dm 644 "$pages/zsh" "$share/zsh/site-functions/_esker"
+install -Dm 644 "$pages/fish" "$share/fish/vendor_completions.d/esker.fish"
+for page in README.md CHANGELOG.md LICENSE NOTICE docs/guide/*.md; do
+    install -Dm 644 "$page" "$share/doc/esker/${page#docs/}"
+done
+sed "s|@BINDIR@|$prefix/bin|" packaging/esker-mount@.service >"$pages/unit"
+install -Dm 644 "$pages/unit" "$root$prefix/lib/systemd/system/esker-mount@.service"
+if [ -n "$root" ] || [ "$EUID" = 0 ]; then
+    install -Dm 755 packaging/mount.esker "$root/sbin/mount.esker"
+fi
+echo "install: $root$prefix/bin/esker and $(find "$pages" -name '*.1' | wc -l) manual pages"
