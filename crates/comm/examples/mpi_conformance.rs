@@ -1,5 +1,5 @@
 //! The conformance suite as a program for `mpirun`: `scripts/test_mpi.sh` runs it under both MPIs.
-//! A first argument says how many ranks share a simulated node; `--rates` measures instead.
+//! The first argument sets the ranks per simulated node; `--rates` measures instead.
 
 use std::process::ExitCode;
 use std::time::Duration;

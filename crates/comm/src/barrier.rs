@@ -1,15 +1,15 @@
-//! Barrier: along the spanning tree of the log-ring ([`Tree`]) rank 0 learns that all have come, and
-//! along its mirror image all learn that from rank 0.
+//! Barrier: arrivals travel up the spanning tree of the log-ring ([`Tree`]) to rank 0, and the
+//! release travels back to all ranks along the tree's mirror image.
 //!
 //! ```text
 //! n = 5    up: 2 → 4, then 1, 3 and 4 → 0    down: 0 → 4, 2 and 1, then 1 → 3
 //! ```
-//! That is 2 (n - 1) messages in all; a rank sends at most ⌈log2 n⌉ and receives as many. Both trees
-//! lead from a rank to one 1, 2, 4, … above it on the ring: ranks that are connected in any case, so
-//! as to watch over each other, need no connection more.
+//! A barrier takes 2 (n - 1) messages; a rank sends at most ⌈log2 n⌉ and receives as many. Both
+//! trees connect a rank only to ranks 1, 2, 4, … above it on the ring. Ranks keep these connections
+//! anyway, to watch each other, so barriers need no others.
 //!
-//! Message: number of the barrier (u64), 1 for up or 2 for down (u8). A rank below may be a barrier
-//! ahead; what comes early is kept, and is never more than a message of each rank below.
+//! Message: barrier number (u64), 1 for up or 2 for down (u8). A child may be one barrier ahead; its
+//! early message is kept, at most one from each child.
 //! Source: MetaKV §III-C, Equation 3. Deviation: the way back is the mirror image.
 
 use esker_base::{Error, Kind, Result};
@@ -22,17 +22,17 @@ const MESSAGE_BYTES: usize = 9;
 const UP: u8 = 1;
 const DOWN: u8 = 2;
 
-/// The state of a rank's barriers on one channel, for transports and for those who wrap one and have
-/// more to do while they wait.
+/// One rank's barriers on one channel. For transports, and for wrappers of a transport that have
+/// other work to do while they wait.
 #[derive(Debug)]
 pub struct Barrier {
     channel: Channel,
     number: u64,
-    /// What has come and was not waited for yet.
+    /// Messages that arrived before this rank waited for them.
     early: Vec<Step>,
 }
 
-/// A message: of which barrier, and which way.
+/// A received message: its sender, barrier and direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     from: Rank,
@@ -47,14 +47,15 @@ impl Default for Barrier {
 }
 
 impl Barrier {
-    /// No barrier was yet on `channel`, which all ranks give and nobody else uses.
+    /// Starts at barrier 0 on `channel`, which must be the same at all ranks and used for nothing
+    /// else.
     #[must_use]
     pub fn new(channel: Channel) -> Self {
         Self { channel, number: 0, early: Vec::new() }
     }
 
-    /// Returns once every rank has called it as often as this one. `is_gone` says whether a rank has
-    /// left the job.
+    /// Returns once every rank has called it as often as this one. `is_gone` returns whether a rank
+    /// has left the job.
     ///
     /// # Errors
     /// As [`Transport::barrier`].
@@ -74,7 +75,8 @@ impl Barrier {
         links.told.iter().try_for_each(|rank| self.tell(transport, &links, *rank, (number, DOWN)))
     }
 
-    /// Takes in what comes while the channel is full: the other may be doing the same.
+    /// Sends one message. While the channel is full it receives, since the other rank may be doing
+    /// the same.
     fn tell<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -94,7 +96,7 @@ impl Barrier {
         Ok(())
     }
 
-    /// Returns once all messages of the barrier and way have come.
+    /// Waits for all messages of one barrier and direction.
     fn hear<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -111,7 +113,7 @@ impl Barrier {
                 place.map(|place| self.early.swap_remove(place)).is_none()
             });
             let Some(first) = awaited.first() else { return Ok(()) };
-            // Asked before receiving, since who leaves has sent before.
+            // Checked before receiving: a rank that leaves has sent all its messages before.
             let gone = awaited.iter().find(|rank| is_gone(transport, **rank));
             match (transport.receive(&[self.channel], LOOK)?, gone) {
                 (Some(message), _) => {
@@ -128,11 +130,11 @@ impl Barrier {
         }
     }
 
-    /// Keeps a message that may be of barrier `current`, or be early for the next.
+    /// Stores a message that belongs to barrier `current`, or early to the next.
     fn note(&mut self, links: &Links, from: Rank, bytes: &[u8], current: u64) -> Result<()> {
         let step = decode(bytes).map(|(number, way)| Step { from, number, way });
         let step = step.filter(|step| {
-            // The next one cannot end before this rank has come.
+            // The next barrier cannot complete before this rank has arrived.
             let last = if step.way == UP { current + 1 } else { current };
             (current..=last).contains(&step.number) && links.heard(step.way).contains(&from)
         });
@@ -145,12 +147,13 @@ impl Barrier {
     }
 }
 
-/// Whom a rank hears from and tells, each way; rank 0 has nobody before it.
+/// The peers with which a rank exchanges messages in each direction; rank 0 has no parent and no
+/// teller.
 #[derive(Debug)]
 struct Links {
     children: Vec<Rank>,
     parent: Option<Rank>,
-    /// Who says that all have come.
+    /// The rank that releases this one.
     teller: Option<Rank>,
     told: Vec<Rank>,
 }
@@ -167,7 +170,7 @@ impl Links {
         }
     }
 
-    /// Whom this rank hears from.
+    /// The ranks from which this rank receives messages of direction `way`.
     fn heard(&self, way: u8) -> &[Rank] {
         if way == UP { &self.children } else { self.teller.as_slice() }
     }
@@ -191,7 +194,7 @@ mod tests {
     use super::*;
 
     /// For every number of ranks each message has one sender and one receiver, goes to a rank 1, 2,
-    /// 4, … above, and is one of 2 (n - 1); who tells a rank has heard of all before.
+    /// 4, … above, and is one of 2 (n - 1). A rank that releases another knows of all arrivals.
     #[test]
     fn messages_go_to_ranks_that_are_connected() {
         for size in 1..=300_u32 {

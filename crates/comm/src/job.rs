@@ -1,4 +1,5 @@
-//! Job: what a process is told by whoever started it: its rank, how many there are, where to meet.
+//! Job: a process's view of its job, read from the environment: its rank, the number of ranks, and
+//! where to meet.
 //!
 //! | started by | rank, ranks | job | node |
 //! |---|---|---|---|
@@ -7,53 +8,55 @@
 //! | Open MPI's `mpirun` | `OMPI_COMM_WORLD_RANK`, `_SIZE` | `PMIX_NAMESPACE` | the host's name |
 //! | MPICH's `mpirun` | `PMI_RANK`, `PMI_SIZE` | `ESKER_JOB` | the host's name |
 //!
-//! The variables of `esker run` win, one by one, so that any of them can be set by hand.
+//! The variables of `esker run` take precedence one by one, so any of them can be set by hand.
 
 use esker_base::{Error, Kind, Result};
 
 use crate::Rank;
 
-/// The variable with the rank.
+/// Environment variable: this process's rank.
 pub const RANK: &str = "ESKER_RANK";
-/// The variable with how many ranks there are.
+/// Environment variable: the number of ranks.
 pub const RANKS: &str = "ESKER_RANKS";
-/// The variable with the job's id, which no other job that meets in the same store has.
+/// Environment variable: the job's id, unique among jobs that meet in the same store.
 pub const JOB: &str = "ESKER_JOB";
-/// The variable with the name of the rank's node.
+/// Environment variable: the name of the rank's node.
 pub const NODE: &str = "ESKER_NODE";
-/// The variable with the URL of the store in which ranks meet; else `ESKER_STORE`.
+/// Environment variable: the URL of the store in which ranks meet; defaults to `ESKER_STORE`.
 pub const MEET: &str = "ESKER_MEET";
-/// The variable with the name or IP address at which a rank is reached; else the host's name.
+/// Environment variable: the name or IP address at which other ranks reach this one; defaults to
+/// the host's name.
 pub const ADDRESS: &str = "ESKER_ADDRESS";
 
-/// The place of a process in its job.
+/// A process's identity within its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// What tells the job from others that meet in the same store.
+    /// Distinguishes the job from others that meet in the same store.
     pub id: String,
-    /// Which rank this process is.
+    /// This process's rank.
     pub rank: Rank,
-    /// How many there are.
+    /// Number of ranks.
     pub size: u32,
-    /// The name of its node: ranks that give the same share one.
+    /// Name of the rank's node: ranks with the same name share a node.
     pub node: String,
-    /// The name or address at which others reach it; none if only from its own host.
+    /// Name or address at which other ranks reach this one; `None` if only its own host can.
     pub address: Option<String>,
-    /// The URL of the store to meet in.
+    /// URL of the store to meet in.
     pub meet: Option<String>,
 }
 
 impl Job {
-    /// The place of this process in its job; `None` if it was started as none of several.
+    /// Reads this process's job from the environment; `None` if the process was not started as a
+    /// rank.
     ///
     /// # Errors
-    /// `Invalid` if the environment contradicts itself, or has ranks but no id of the job.
+    /// `Invalid` if the environment contradicts itself, or gives ranks but no job id.
     pub fn from_env() -> Result<Option<Self>> {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self::from(&host, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
-    /// As [`Job::from_env`], on the host of that name with the variables that `get` knows.
+    /// As [`Job::from_env`], for a given host name and with variables looked up by `get`.
     ///
     /// # Errors
     /// As [`Job::from_env`].

@@ -1,11 +1,12 @@
 //! Launch: starts the ranks of a job on this machine, and ends them together.
 //!
-//! Each rank is a process group of its own, so that what it started ends with it, and is told who it
-//! is by the variables of [`job`]. Output is passed through as it is; rank 0 reads our input, unless
-//! that is a terminal, the others nothing. Signals that end or inform a program are handed on to all.
-//! When a rank fails the others are asked to end (SIGTERM), and killed after [`GRACE`]. Ranks that
-//! were handed a signal that ends them have as long before they are asked, since a second signal cuts
-//! short what programs do at the first. When this process dies the kernel kills the ranks.
+//! Each rank is a process group of its own, so the processes that it starts end with it. A rank
+//! learns its identity from the variables of [`job`]. Output passes through unchanged. Rank 0 reads
+//! this process's input, unless that is a terminal; the others read nothing. Signals that end or
+//! inform a program are forwarded to all ranks.
+//! When a rank fails, the others get SIGTERM, and SIGKILL after [`GRACE`]. After a forwarded signal
+//! that ends programs, ranks have the same time before SIGTERM, since a second signal cuts short
+//! their handling of the first. When this process dies, the kernel kills the ranks.
 
 use std::io::IsTerminal;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -21,11 +22,11 @@ use signal_hook::iterator::Signals;
 
 use crate::{Rank, job, tcp};
 
-/// How long ranks may take to end when asked to.
+/// How long ranks may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long after the first failure others are looked at: who was lost fails at the same time as
-/// those who noticed.
+/// How long after the first failure to collect further ones: a lost rank fails at the same time as
+/// those that noticed its loss.
 const SETTLE: Duration = Duration::from_millis(100);
 
 const LOOK: Duration = Duration::from_millis(5);
@@ -35,11 +36,11 @@ const LOOK: Duration = Duration::from_millis(5);
 pub struct Launch {
     /// The program and its arguments.
     pub command: Vec<std::ffi::OsString>,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: u32,
-    /// How many of them share a simulated node; all if none is given.
+    /// Ranks per simulated node; all on one node if `None`.
     pub per_node: Option<u32>,
-    /// The URL of the store in which they meet and work; without one they meet in a directory that is
+    /// URL of the store in which ranks meet and work. If `None`, they meet in a directory that is
     /// removed afterwards.
     pub store: Option<String>,
 }
@@ -51,14 +52,14 @@ pub enum Outcome {
     Success,
     /// This rank failed first, with an exit code.
     Exit(Rank, u8),
-    /// This rank was the first to be killed by a signal, of this number.
+    /// This rank was the first to be killed, by this signal.
     Killed(Rank, i32),
-    /// We were told to end by a signal of this number, and told the ranks.
+    /// This process received a terminating signal, of this number, and forwarded it to the ranks.
     Interrupted(i32),
 }
 
 impl Outcome {
-    /// The exit code of a launcher: the rank's; 128 and the number for a signal, as in a shell.
+    /// The launcher's exit code: that of the rank, or 128 plus the signal's number, as in a shell.
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
@@ -71,12 +72,12 @@ impl Outcome {
     }
 }
 
-/// Runs a job to its end. From then on the process ignores the signals that were handed on, so it had
-/// better end too.
+/// Runs a job to its end. The process ignores the forwarded signals from then on, so it should exit
+/// soon after.
 ///
 /// # Errors
-/// `NotFound` or `Denied` if there is no such program; `Invalid` for no ranks or a store that
-/// processes cannot share; those of opening the store.
+/// `NotFound` or `Denied` if the program cannot be started; `Invalid` for no ranks or a store that
+/// processes cannot share; errors of opening the store.
 pub fn run(launch: &Launch, clock: &dyn Clock) -> Result<Outcome> {
     if launch.ranks == 0 || launch.per_node == Some(0) || launch.command.is_empty() {
         let what = "a job has a program, at least one rank, and at least one on each node";
@@ -84,7 +85,7 @@ pub fn run(launch: &Launch, clock: &dyn Clock) -> Result<Outcome> {
     }
     let id = format!("run-{:016x}", Random::from_system().next_u64());
     let place = Place::open(launch, &id)?;
-    // From here on no signal is missed.
+    // From here on no signal is lost.
     let signals = Signals::new([SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2]);
     let signals = signals.map_err(|error| Error::io(error, "listen for signals"))?;
     let mut ranks = Ranks { running: Vec::new(), ended: Vec::new(), signals, clock };
@@ -97,11 +98,11 @@ pub fn run(launch: &Launch, clock: &dyn Clock) -> Result<Outcome> {
     outcome
 }
 
-/// Where ranks meet.
+/// The store in which ranks meet.
 struct Place {
     url: String,
     store: SharedStore,
-    /// To be removed.
+    /// A temporary directory, to be removed.
     directory: Option<PathBuf>,
 }
 
@@ -120,9 +121,9 @@ impl Place {
         Ok(Self { url: store.url(), store, directory: Some(directory) })
     }
 
-    /// What ranks that failed to meet have left.
+    /// Removes what ranks that failed to meet have left.
     fn clear(&self, id: &str) {
-        // Of no consequence: nobody looks at it any more.
+        // A failure is harmless: nothing reads these objects any more.
         let _ = match &self.directory {
             Some(directory) => std::fs::remove_dir_all(directory)
                 .map_err(|error| Error::io(error, "remove the directory to meet in")),
@@ -133,7 +134,7 @@ impl Place {
 
 struct Ranks<'a> {
     running: Vec<(Rank, Child)>,
-    /// In the order in which they were found to have ended.
+    /// In the order in which they were reaped.
     ended: Vec<(Rank, ExitStatus)>,
     signals: Signals,
     clock: &'a dyn Clock,
@@ -156,7 +157,7 @@ impl Ranks<'_> {
             if let Some(store) = &launch.store {
                 command.env("ESKER_STORE", store);
             }
-            // A process of another group that reads from the terminal is stopped.
+            // The kernel stops a process of a background group that reads from the terminal.
             if rank != Rank(0) || std::io::stdin().is_terminal() {
                 command.stdin(Stdio::null());
             }
@@ -172,7 +173,7 @@ impl Ranks<'_> {
         Ok(())
     }
 
-    /// Returns once all have succeeded or one has not.
+    /// Returns once all ranks have succeeded or one has failed.
     fn watch(&mut self) -> Result<Outcome> {
         loop {
             self.reap()?;
@@ -218,8 +219,8 @@ impl Ranks<'_> {
         Ok(())
     }
 
-    /// Of those that failed together: one that was killed, else one that did not fail because others
-    /// were lost, else any; the first of these.
+    /// The cause among ranks that failed together: the first that was killed; else the first that
+    /// failed for a reason other than the loss of a rank; else the first.
     fn first_failure(&self) -> Outcome {
         let failed = self.ended.iter().filter(|(_, status)| !status.success());
         let unavailable = i32::from(Kind::Unavailable.exit_code());
@@ -242,12 +243,12 @@ impl Ranks<'_> {
         let Some(signal) = Signal::from_named_raw(number) else { return };
         for (_, child) in &self.running {
             let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-            // Who has just ended needs none.
+            // A rank that has just ended needs no signal.
             let _ = group.map(|group| kill_process_group(group, signal));
         }
     }
 
-    /// Has those that run end, by force if need be.
+    /// Ends the ranks that still run, by force if necessary.
     fn end_all(&mut self) {
         if self.running.is_empty() {
             return;
@@ -262,7 +263,8 @@ impl Ranks<'_> {
         }
     }
 
-    /// Waits for [`GRACE`], and hands on what ends a program meanwhile; whether all have ended.
+    /// Waits up to [`GRACE`], forwarding terminating signals meanwhile; returns whether all ranks
+    /// have ended.
     fn await_all(&mut self) -> bool {
         let end_ns = self.clock.monotonic_ns() + GRACE.as_nanos() as u64;
         while self.clock.monotonic_ns() < end_ns {

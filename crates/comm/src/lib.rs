@@ -1,11 +1,12 @@
 //! Ranks of a job and the messages between them.
 //!
 //! - [`Transport`]: send, receive, barrier. [`threads`]: ranks that are threads of one process;
-//!   [`tcp`]: ranks that are processes, which a [`job::Job`] tells who they are.
+//! - [`Transport`]: send, receive, barrier. In [`threads`] the ranks are threads of one process; in
+//!   [`tcp`] they are processes, which learn their rank from a [`job::Job`].
 //! - [`Router`]: small records between all ranks, in batches, directly or over three hops, with
 //!   bounded memory.
 //! - [`collective`]: reductions and broadcasts along the tree of a log-ring.
-//! - [`conformance`]: what every transport must do, as functions.
+//! - [`conformance`]: one suite that every transport must pass, as functions.
 //!
 //! Nothing here knows of tables, files or directories.
 

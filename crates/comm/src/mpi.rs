@@ -1,10 +1,10 @@
-//! MPI: ranks that `mpirun` or `srun` started, over whatever network their MPI knows.
+//! MPI: ranks that `mpirun` or `srun` started, over any network that their MPI supports.
 //!
-//! Channels are tags. Sends are synchronous in MPI's sense (`MPI_Issend`): they are done when the
-//! receiver has asked for them, so that what is unsent bounds what MPI may hold anywhere. One thread
-//! makes all calls (MPI_THREAD_FUNNELED). A wait asks MPI again and again, less and less often, since
-//! MPI has no call that waits for one of several things.
-//! A rank that dies ends the job: MPI itself, or `mpirun`, ends the others and names it.
+//! Channels are tags. Sends are synchronous in MPI's sense (`MPI_Issend`): they complete when the
+//! receiver has matched them, so the bound on unsent bytes also bounds what MPI may buffer
+//! anywhere. One thread makes all calls (MPI_THREAD_FUNNELED). Waits poll with backoff, since MPI
+//! has no call that waits for one of several events.
+//! When a rank dies, MPI or `mpirun` ends the whole job and names the rank.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -26,20 +26,21 @@ use crate::transport::{
 };
 use crate::{Channel, NodeMap, Rank};
 
-/// Looks at MPI before a wait begins to sleep between them: a round trip within a node takes less.
+/// Polls of MPI before a wait begins to sleep between them; a round trip within a node takes fewer.
 const LOOKS_AWAKE: u32 = 200;
 
-/// The longest sleep between looks.
+/// Longest sleep between polls.
 const NAP_MAX: Duration = Duration::from_micros(200);
 
-/// How MPI ranks behave.
+/// Options of MPI ranks.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// [`CHANNEL_BYTES_MAX`], unless it is to be something else; of what is sent and not taken.
+    /// Bound on bytes sent but not yet taken, per channel; [`CHANNEL_BYTES_MAX`] by default.
     pub channel_bytes_max: usize,
-    /// [`DEADLINE`], unless it is to be something else.
+    /// The deadline of calls that wait; [`DEADLINE`] by default.
     pub deadline: Duration,
-    /// So many ranks in order share a node, whatever MPI says: to try out nodes on one machine.
+    /// Consecutive ranks per node, overriding MPI's own answer: for trying out nodes on one
+    /// machine.
     pub per_node: Option<u32>,
 }
 
@@ -49,11 +50,11 @@ impl Default for Options {
     }
 }
 
-/// Runs `work` as the rank that MPI says; a failure ends the whole job, after `report` was given it.
-/// A process can do this once.
+/// Runs `work` as this process's MPI rank. A failure aborts the whole job, after `report` was
+/// called with the error. A process can call this once.
 ///
 /// # Errors
-/// `Exists` if MPI was begun before, `Invalid` if it does not keep to one thread's calls.
+/// `Exists` if MPI was initialized before, `Invalid` if it does not support MPI_THREAD_FUNNELED.
 pub fn run<R>(
     options: &Options,
     work: impl FnOnce(&mut MpiTransport) -> Result<R>,
@@ -70,19 +71,19 @@ pub fn run<R>(
     }
 }
 
-/// A rank that MPI knows.
+/// A rank of an MPI job.
 pub struct MpiTransport {
     nodes: Arc<NodeMap>,
     rank: Rank,
     options: Options,
     sends: Vec<Pending>,
-    /// By channel: bytes of messages that are not taken.
+    /// By channel: bytes of messages that their receivers have not taken.
     unsent: Vec<(Channel, usize)>,
     was_refused: bool,
     counters: Counters,
     barrier: Barrier,
     world: SimpleCommunicator,
-    /// Ends MPI when it is dropped, last.
+    /// Finalizes MPI on drop, last.
     _universe: Universe,
 }
 
@@ -99,7 +100,7 @@ struct Pending {
     channel: Channel,
 }
 
-/// Bytes that MPI reads from.
+/// Bytes lent to MPI.
 struct Lent {
     start: *mut u8,
     length: usize,
@@ -118,7 +119,7 @@ impl Lent {
     /// Frees the bytes.
     ///
     /// # Safety
-    /// The slice that `new` gave must not be used any more.
+    /// The slice that `new` returned must not be used any more.
     unsafe fn reclaim(self) {
         // SAFETY: the parts are those of the vector that `new` took, which nobody else frees.
         drop(unsafe { Vec::from_raw_parts(self.start, self.length, self.capacity) });
@@ -135,7 +136,7 @@ impl MpiTransport {
             let what = format!("this MPI offers {threading:?}, and Funneled is needed");
             return Err(Error::new(Kind::Invalid, what));
         }
-        // Tags and messages of other libraries do not meet ours.
+        // A communicator of its own keeps messages of other libraries apart.
         let world = universe.world().duplicate();
         let number = |rank: i32| u32::try_from(rank).expect("MPI counts from 0");
         let (rank, size) = (Rank(number(world.rank())), number(world.size()));
@@ -164,7 +165,7 @@ impl MpiTransport {
         })
     }
 
-    /// The name and version of the MPI that this runs on.
+    /// Name and version of the MPI library.
     #[must_use]
     pub fn library() -> String {
         ::mpi::environment::library_version().unwrap_or_default()
@@ -179,7 +180,7 @@ impl MpiTransport {
         &mut self.unsent[place].1
     }
 
-    /// Frees what was taken; whether that made room for a send that was refused.
+    /// Frees the bytes of completed sends; returns whether that made room for a refused send.
     fn look_at_sends(&mut self) -> bool {
         let sends = std::mem::take(&mut self.sends);
         let mut has_room = false;
@@ -187,7 +188,7 @@ impl MpiTransport {
             match request.test() {
                 Ok(_) => {
                     let held = held_bytes(bytes.length);
-                    // SAFETY: the request is complete, so MPI reads its bytes no more.
+                    // SAFETY: the request is complete, so MPI no longer reads its bytes.
                     unsafe { bytes.reclaim() };
                     self.counters.buffered_bytes -= held as u64;
                     let half = self.options.channel_bytes_max / 2;
@@ -307,7 +308,7 @@ impl Transport for MpiTransport {
 }
 
 impl Drop for MpiTransport {
-    /// What nobody took is left to MPI: its bytes may be read until the process ends.
+    /// Leaks the bytes of incomplete sends: MPI may read them until the process ends.
     fn drop(&mut self) {
         std::mem::take(&mut self.sends).into_iter().for_each(|send| std::mem::forget(send.request));
     }

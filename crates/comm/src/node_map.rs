@@ -1,13 +1,14 @@
-//! Node map: which ranks share a node, and so its memory.
+//! Node map: which ranks share a node, and therefore memory.
 //!
 //! Nodes are numbered from 0 in the order of their lowest rank. Within its node a rank has a local
-//! index, from 0 in order of rank. Twelve bytes a rank; ranks that are threads share one map.
+//! index, counted from 0 in rank order. The map takes twelve bytes per rank; ranks that are threads
+//! share one map.
 
 use esker_base::{Error, Kind, Result};
 
 use crate::Rank;
 
-/// Which ranks are on which node.
+/// The assignment of ranks to nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeMap {
     /// By rank.
@@ -16,12 +17,13 @@ pub struct NodeMap {
     local: Vec<u32>,
     /// Ranks, node by node.
     members: Vec<Rank>,
-    /// Where each node's members start, and at the end how many there are.
+    /// Where each node's members start, followed by the total number of members.
     starts: Vec<u32>,
 }
 
 impl NodeMap {
-    /// `size` ranks, `per_node` on each node in order of rank; the last node may have fewer.
+    /// A map of `size` ranks with `per_node` consecutive ranks on each node; the last node may have
+    /// fewer.
     ///
     /// # Errors
     /// `Invalid` if either is 0.
@@ -34,10 +36,10 @@ impl NodeMap {
         Self::of_labels(&labels)
     }
 
-    /// The map of ranks whose nodes are told apart by `labels`, one a rank.
+    /// A map of ranks with one label each; ranks with equal labels share a node.
     ///
     /// # Errors
-    /// `Invalid` without labels, `TooLarge` if they are over 2^31.
+    /// `Invalid` without labels, `TooLarge` for more than 2^31.
     pub fn of_labels<L: Ord + Clone>(labels: &[L]) -> Result<Self> {
         let size = u32::try_from(labels.len()).unwrap_or(u32::MAX);
         if size == 0 {
@@ -72,13 +74,13 @@ impl NodeMap {
         Ok(Self { node, local, members, starts })
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     #[must_use]
     pub fn size(&self) -> u32 {
         *self.starts.last().expect("it starts with 0")
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     #[must_use]
     pub fn nodes(&self) -> u32 {
         u32::try_from(self.starts.len() - 1).expect("no more nodes than ranks")
@@ -87,7 +89,7 @@ impl NodeMap {
     /// The node of `rank`.
     ///
     /// # Panics
-    /// If the job has no such rank; so do all that take a rank or a node.
+    /// If the job has no such rank; so do all methods that take a rank or a node.
     #[must_use]
     pub fn node(&self, rank: Rank) -> u32 {
         self.node[rank.index()]
@@ -99,14 +101,14 @@ impl NodeMap {
         self.local[rank.index()]
     }
 
-    /// The ranks on `node`, ascending; their places are their local indexes.
+    /// The ranks on `node`, ascending: a rank's position is its local index.
     #[must_use]
     pub fn members(&self, node: u32) -> &[Rank] {
         let node = node as usize;
         &self.members[self.starts[node] as usize..self.starts[node + 1] as usize]
     }
 
-    /// The nodes of all ranks, in order of rank.
+    /// The node of every rank, in rank order.
     #[must_use]
     pub fn labels(&self) -> &[u32] {
         &self.node

@@ -1,15 +1,15 @@
-//! Queues: messages that a rank has not received yet, a bounded queue for each channel.
+//! Queues: messages that arrived and are not yet received, in one bounded queue per channel.
 //!
-//! A queue is full when its messages reach the bound; an empty one has room for any message. A
-//! message counts with its place in the queue, so that empty messages are bounded too. Whoever finds
-//! a queue full may leave its mark, and gets it back once half of the queue is free.
+//! A queue is full when its messages reach the bound; an empty queue has room for any message. Each
+//! message also counts its queue entry, so empty messages are bounded too. A sender that finds a
+//! queue full may register a waiter, which it gets back once half of the queue is free.
 
 use std::collections::VecDeque;
 
 use crate::Channel;
 use crate::transport::Message;
 
-/// The queues of a rank; `W` marks who waits for room.
+/// The queues of a rank; `W` identifies a sender that waits for room.
 #[derive(Debug)]
 pub(crate) struct Queues<W> {
     /// One for each channel that ever had a message; few.
@@ -22,7 +22,7 @@ pub(crate) struct Queues<W> {
 struct Queue<W> {
     channel: Channel,
     messages: VecDeque<Message>,
-    /// Of the messages, and of those of which a part is here.
+    /// Bytes of the messages, including those of which only a part has arrived.
     bytes: usize,
     waiting: Vec<W>,
 }
@@ -33,19 +33,19 @@ impl<W> Default for Queues<W> {
     }
 }
 
-/// What a message of `length` counts for.
+/// Bytes that a message of `length` counts for.
 pub(crate) fn held_bytes(length: usize) -> usize {
     length + size_of::<Message>()
 }
 
 impl<W: PartialEq> Queues<W> {
-    /// Whether `channel` takes a message of `length`, or of any for 0.
+    /// Returns whether `channel` has room for a message of `length`; 0 asks for any room at all.
     pub fn has_room(&mut self, channel: Channel, length: usize, bytes_max: usize) -> bool {
         let queue = self.queue(channel);
         queue.bytes == 0 || queue.bytes + held_bytes(length) <= bytes_max
     }
 
-    /// Puts `message` at the end of its queue, whether there is room or not.
+    /// Appends `message` to its queue, even if that is full.
     pub fn put(&mut self, message: Message) {
         let bytes = held_bytes(message.bytes.len());
         self.reserve(message.channel, bytes);
@@ -59,13 +59,13 @@ impl<W: PartialEq> Queues<W> {
         self.bytes_max = self.bytes_max.max(self.bytes);
     }
 
-    /// Takes back what was reserved.
+    /// Takes back a reservation.
     pub fn release(&mut self, channel: Channel, bytes: usize) {
         self.queue(channel).bytes -= bytes;
         self.bytes -= bytes as u64;
     }
 
-    /// Remembers that `who` waits for room.
+    /// Registers `who` as waiting for room.
     pub fn wait_for_room(&mut self, channel: Channel, who: W) {
         let waiting = &mut self.queue(channel).waiting;
         if !waiting.contains(&who) {
@@ -73,8 +73,8 @@ impl<W: PartialEq> Queues<W> {
         }
     }
 
-    /// Takes the first message of the first of `channels` that has one, and with it who has waited
-    /// if there is room now.
+    /// Takes the first message of the first of `channels` that has one. Also returns the registered
+    /// waiters if half of the queue is now free.
     pub fn take(&mut self, channels: &[Channel], bytes_max: usize) -> Option<(Message, Vec<W>)> {
         for channel in channels {
             let queue = self.queues.iter_mut().find(|queue| queue.channel == *channel);
@@ -90,13 +90,13 @@ impl<W: PartialEq> Queues<W> {
         None
     }
 
-    /// Forgets all messages; returns who waits for room.
+    /// Drops all messages; returns the registered waiters.
     pub fn clear(&mut self) -> Vec<W> {
         self.bytes = 0;
         self.queues.drain(..).flat_map(|queue| queue.waiting).collect()
     }
 
-    /// Bytes held now, and the most that were.
+    /// Bytes held now, and their high-water mark.
     pub fn bytes(&self) -> (u64, u64) {
         (self.bytes, self.bytes_max)
     }

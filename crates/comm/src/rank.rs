@@ -1,8 +1,8 @@
-//! Rank and channel: who sends, and to which conversation a message belongs.
+//! Rank and channel: the sender of a message, and the conversation that it belongs to.
 
 use std::fmt;
 
-/// A process of a job: 0 to one less than the job's size.
+/// A process of a job, numbered from 0 to one less than the job's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(pub u32);
 
@@ -27,22 +27,23 @@ impl fmt::Display for Rank {
 
 /// A conversation between the ranks of a job.
 ///
-/// Messages of one channel from one rank to another arrive in order, and wait for no other channel's.
-/// Programs use the channels below [`Channel::OWN`]; the others are Esker's, listed in
+/// Messages of one channel from one rank to another arrive in order, and never wait for another
+/// channel. Programs use the channels below [`Channel::OWN`]; the others are Esker's, listed in
 /// docs/format/message.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Channel(pub u16);
 
 impl Channel {
-    /// The first channel that Esker keeps to itself.
+    /// The first channel that is reserved for Esker.
     pub const OWN: Self = Self(0x7f00);
-    /// The hops of a [`crate::Router`] that was given no other channels: this one and the next two.
+    /// The first of three consecutive channels for the hops of a [`crate::Router`], unless its
+    /// options name others.
     pub const ROUTER: Self = Self(0x7f00);
     /// Collectives.
     pub const COLLECTIVE: Self = Self(0x7f10);
     /// Barriers.
     pub(crate) const BARRIER: Self = Self(0x7f20);
-    /// The highest: a tag of every MPI goes up to 32767.
+    /// The highest channel: every MPI supports tags up to 32767.
     pub const MAX: Self = Self(0x7fff);
 }
 

@@ -1,7 +1,8 @@
-//! Rates: how many messages and records a transport moves, measured by all ranks of a job together.
+//! Rates: messages and records per second of a transport, measured by all ranks of a job together.
 //!
-//! Round trips and streams go between the first and the last rank while the others wait at a barrier;
-//! records go from all ranks to all, evenly. Wall time, from one barrier to the next.
+//! Round trips and streams go between the first and the last rank while the others wait at a
+//! barrier; records go evenly from all ranks to all. Each measurement is wall time from one barrier
+//! to the next.
 
 use std::time::Duration;
 
@@ -12,21 +13,21 @@ use crate::{Channel, Rank, Router, RouterOptions, Routing};
 
 const DATA: Channel = Channel(1);
 
-/// Bytes of a small message, and of a large one: a batch of records.
+/// Bytes of a small message.
 pub const SMALL_BYTES: usize = 64;
-/// See [`SMALL_BYTES`].
+/// Bytes of a large message: a batch of records.
 pub const LARGE_BYTES: usize = 32 << 10;
 
-/// How much to measure.
+/// Size of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Amount {
     /// Round trips.
     pub round_trips: u32,
-    /// Small messages, and an eighth as many large ones.
+    /// Small messages; an eighth as many large ones are sent.
     pub messages: u32,
     /// Records that each rank pushes.
     pub records: u32,
-    /// Bytes of each.
+    /// Bytes of each record.
     pub record_bytes: u32,
 }
 
@@ -36,25 +37,25 @@ impl Default for Amount {
     }
 }
 
-/// What was measured; the same at all ranks but for their clocks.
+/// Results; the same at all ranks apart from their clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Rates {
-    /// Of small messages, there and back.
+    /// Round trips of a small message.
     pub round_trips_per_second: f64,
-    /// Small ones, from one rank to another.
+    /// Small messages from one rank to another.
     pub small_messages_per_second: f64,
-    /// Of large ones, from one rank to another.
+    /// Bytes of large messages from one rank to another.
     pub large_bytes_per_second: f64,
-    /// Records that all ranks together delivered, with direct routing.
+    /// Records that all ranks together delivered with direct routing.
     pub direct_records_per_second: f64,
-    /// The same with 3-hop routing.
+    /// Records that all ranks together delivered with 3-hop routing.
     pub three_hop_records_per_second: f64,
 }
 
-/// Measures; all ranks call it together. In a job of one rank messages go to itself.
+/// Measures all rates; all ranks call it together. In a job of one rank, messages go to itself.
 ///
 /// # Errors
-/// Those of the transport; `Corrupt` if not all records arrived.
+/// Errors of the transport; `Corrupt` if not all records arrived.
 pub fn measure(transport: &mut dyn Transport, amount: &Amount) -> Result<Rates> {
     let trips = timed(transport, |transport| round_trips(transport, amount.round_trips))?;
     let small = timed(transport, |transport| stream(transport, amount.messages, SMALL_BYTES))?;
@@ -72,7 +73,7 @@ pub fn measure(transport: &mut dyn Transport, amount: &Amount) -> Result<Rates> 
     })
 }
 
-/// The seconds that all ranks take for `work`.
+/// Seconds that all ranks together take for `work`, from barrier to barrier.
 fn timed(
     transport: &mut dyn Transport,
     work: impl FnOnce(&mut dyn Transport) -> Result<()>,
@@ -105,7 +106,7 @@ fn stream(transport: &mut dyn Transport, count: u32, bytes: usize) -> Result<()>
     let (me, first, last) = (transport.rank(), Rank(0), Rank(transport.size() - 1));
     let mut sent = if me == first { 0 } else { count };
     let mut received = if me == last { 0 } else { count };
-    // One buffer goes to and fro where the ranks are one.
+    // If there is only one rank, one buffer passes back and forth.
     while sent < count || received < count {
         if sent < count {
             match transport.try_send(last, DATA, vec![0; bytes])? {
@@ -141,7 +142,8 @@ fn records(transport: &mut dyn Transport, routing: Routing, amount: &Amount) -> 
         router.push(Rank(to), &record, &mut sink)?;
     }
     router.flush(&mut sink)?;
-    // Each rank begins with its neighbour, so all get the same but for a remainder.
+    // Each rank begins with its neighbour, so all receive the same number, give or take the
+    // remainder.
     let expected = (0..size).map(|from| {
         let offset = (me.0 + size - from - 1) % size;
         u64::from((amount.records + size - 1 - offset) / size)

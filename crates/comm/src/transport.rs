@@ -1,13 +1,13 @@
-//! Transport: how the ranks of a job reach one another.
+//! Transport: messages between the ranks of a job.
 //!
 //! Contract, the same for threads, TCP and MPI and tested by [`crate::conformance`]:
 //! 1. messages of one channel from one rank to another arrive once, whole and in order;
-//! 2. a channel never waits for another: what one holds back does not keep others from arriving;
-//! 3. memory is bounded: where a channel is full, a send is refused and gives the bytes back;
-//! 4. nothing waits for ever, and a rank that dies is named to all others.
+//! 2. channels are independent: a full channel does not delay messages of another;
+//! 3. memory is bounded: a send on a full channel is refused and returns the bytes to the caller;
+//! 4. no call waits for ever, and when a rank dies, all others get an error that names it.
 //!
 //! Concurrency: one thread owns a transport and makes all its calls (MPI_THREAD_FUNNELED). Messages
-//! move only during calls, of both sides: a rank that computes for long takes nothing meanwhile.
+//! move only during calls of both sides: a rank that computes for long receives nothing meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,67 +16,68 @@ use esker_base::{Error, Kind, Result};
 
 use crate::{Channel, NodeMap, Rank};
 
-/// The most bytes that one message may have. What is longer is sent in pieces.
+/// Largest message, in bytes. Callers split longer data.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of a channel that a rank holds before it refuses more, or leaves them with their sender.
+/// Bytes that a rank holds for a channel before it refuses more or leaves them with the sender.
 /// Eight times a usual batch of records: enough that neither side waits for the other's turn.
 pub const CHANNEL_BYTES_MAX: usize = 256 << 10;
 
 const _: () = assert!(CHANNEL_BYTES_MAX <= MESSAGE_BYTES_MAX);
 
-/// How long nothing may move before a call that waits for others gives up, unless told otherwise.
-/// Long, since ranks may compute between their calls; the death of a rank is noticed at once.
+/// Default deadline: a call that waits for other ranks fails once nothing has moved for this long.
+/// Long, since ranks may compute between calls; the death of a rank is noticed at once.
 pub const DEADLINE: Duration = Duration::from_secs(300);
 
-/// The longest that a loop which waits for others waits before it looks at its deadline.
+/// Longest single wait of a loop that waits for other ranks, between two checks of its deadline.
 pub const LOOK: Duration = Duration::from_millis(50);
 
-/// What a rank received.
+/// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who sent it.
+    /// The sender.
     pub from: Rank,
     /// The conversation that it belongs to.
     pub channel: Channel,
-    /// What was sent.
+    /// The payload.
     pub bytes: Vec<u8>,
 }
 
-/// What became of a send.
+/// Outcome of a send.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// The transport has it.
+    /// The transport has taken the message.
     Done,
-    /// The channel is full, or the receiver has ended and nobody said yet how. Here is what was to be
-    /// sent; receive before trying again, since the other may be waiting for just that.
+    /// The channel is full, or the receiver has ended and this rank does not know yet how. Returns
+    /// the unsent bytes; receive before retrying, since the other rank may be waiting for that.
     Full(Vec<u8>),
 }
 
-/// What went through a transport since it was made. Messages to oneself count, and those of barriers.
+/// Totals of a transport since its creation, including messages to oneself and those of barriers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Messages handed to the transport.
     pub sent_messages: u64,
-    /// Their bytes.
+    /// Bytes of those messages.
     pub sent_bytes: u64,
     /// Messages handed out by the transport.
     pub received_messages: u64,
-    /// Their bytes.
+    /// Bytes of those messages.
     pub received_bytes: u64,
-    /// Bytes that the transport holds for this rank now, sent but not gone or come but not received.
+    /// Bytes that the transport holds for this rank now: sent but not yet gone, or arrived but not
+    /// yet received.
     pub buffered_bytes: u64,
-    /// The most that it ever held.
+    /// High-water mark of `buffered_bytes`.
     pub buffered_bytes_max: u64,
 }
 
-/// How one rank of a job reaches the others.
+/// One rank's connection to the other ranks of its job.
 pub trait Transport {
-    /// Which rank this is.
+    /// This rank.
     fn rank(&self) -> Rank;
 
-    /// Which ranks share a node.
+    /// The map from ranks to nodes.
     fn nodes(&self) -> &Arc<NodeMap>;
 
     /// Hands `bytes` to the transport for `to`, which may be this rank itself. Never waits.
@@ -86,40 +87,40 @@ pub trait Transport {
     /// [`MESSAGE_BYTES_MAX`]; `Invalid` if there is no such rank or channel.
     fn try_send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<Sent>;
 
-    /// The next message of any of `channels`; the first that has one is asked first. Waits for up to
-    /// `wait`, or less: `None` comes early when a send that was refused may now succeed. Without
-    /// channels it only waits, and moves what is on its way.
+    /// Receives the next message of any of `channels`; earlier channels in the list take priority.
+    /// Waits for up to `wait`. Returns `None` early when a send that was refused may now succeed.
+    /// With no channels it only waits and moves messages that are on their way.
     ///
     /// # Errors
-    /// `Unavailable` names a rank that is lost, once all that had arrived is received.
+    /// `Unavailable` names a lost rank, once all messages that had arrived are received.
     fn receive(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>>;
 
-    /// Returns once every rank has called it. What was sent before may still be on its way.
+    /// Returns once every rank has called it. Messages sent before may still be on their way.
     ///
     /// # Errors
-    /// `Unavailable` names a rank that is lost or has left, or that did not come before the deadline.
+    /// `Unavailable` names a rank that is lost, has left, or did not arrive before the deadline.
     fn barrier(&mut self) -> Result<()>;
 
-    /// What went through so far.
+    /// Totals so far.
     fn counters(&self) -> Counters;
 
-    /// How long nothing may move before a call that waits for others gives up.
+    /// How long nothing may move before a call that waits for other ranks fails.
     fn deadline(&self) -> Duration;
 
-    /// Nanoseconds of a clock that never steps back.
+    /// Nanoseconds of a monotonic clock.
     fn monotonic_ns(&self) -> u64;
 
-    /// How many ranks there are.
+    /// Number of ranks.
     fn size(&self) -> u32 {
         self.nodes().size()
     }
 
     /// Hands `bytes` to the transport for `to`, and waits while the channel is full. Two ranks that
-    /// fill each other's channels this way, neither receiving, give up at the deadline: where
-    /// messages may be many use [`Transport::try_send`], and receive when refused.
+    /// fill each other's channels this way, with neither receiving, both fail at the deadline:
+    /// where messages may be many, use [`Transport::try_send`] and receive when refused.
     ///
     /// # Errors
-    /// As [`Transport::try_send`], and `Unavailable` when `to` took nothing before the deadline.
+    /// As [`Transport::try_send`], and `Unavailable` if `to` took nothing before the deadline.
     fn send(&mut self, to: Rank, channel: Channel, bytes: Vec<u8>) -> Result<()> {
         let mut bytes = match self.try_send(to, channel, bytes)? {
             Sent::Done => return Ok(()),
@@ -127,7 +128,7 @@ pub trait Transport {
         };
         let deadline = Deadline::start(self);
         loop {
-            // Nothing is received; a loss shows at the next try.
+            // No channel is given, so nothing is received; a loss shows at the next try.
             let _ = self.receive(&[], LOOK)?;
             bytes = match self.try_send(to, channel, bytes)? {
                 Sent::Done => return Ok(()),
@@ -137,8 +138,8 @@ pub trait Transport {
         }
     }
 
-    /// The next message of any of `channels`, for which it waits until the deadline; `what` says
-    /// for what.
+    /// Receives the next message of any of `channels`, waiting until the deadline; `what` names it
+    /// in the error.
     ///
     /// # Errors
     /// As [`Transport::receive`], and `Unavailable` at the deadline.
@@ -153,23 +154,23 @@ pub trait Transport {
     }
 }
 
-/// When to give up waiting for others.
+/// The time at which a call stops waiting for other ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     end_ns: u64,
 }
 
 impl Deadline {
-    /// The transport's deadline from now on.
+    /// Starts the transport's deadline now.
     pub fn start<T: Transport + ?Sized>(transport: &T) -> Self {
         let wait_ns = u64::try_from(transport.deadline().as_nanos()).unwrap_or(u64::MAX);
         Self { end_ns: transport.monotonic_ns().saturating_add(wait_ns) }
     }
 
-    /// Nothing if it has not passed; `what` did not happen before, else.
+    /// Succeeds until the deadline has passed; then fails with an error that `what` describes.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` after the deadline.
     pub fn check<T: Transport + ?Sized>(
         &self,
         transport: &T,
@@ -184,7 +185,7 @@ impl Deadline {
     }
 }
 
-/// `Invalid` or `TooLarge` if no transport could send this.
+/// Returns `Invalid` or `TooLarge` if no transport could send this message.
 pub(crate) fn check_send(size: u32, to: Rank, channel: Channel, bytes: &[u8]) -> Result<()> {
     if to.0 >= size || channel > Channel::MAX {
         let what = format!("send to {to} on {channel}: the job has {size} ranks");

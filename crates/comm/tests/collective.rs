@@ -1,4 +1,4 @@
-//! Collectives among ranks that are threads: any number of ranks, root, nodes and delegates.
+//! Collectives among ranks that are threads, for many numbers of ranks, roots, nodes and delegates.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,7 +27,7 @@ fn check(transport: &mut dyn Transport, options: CollectiveOptions) -> Result<()
         assert_eq!(collectives.all_reduce_u64(root, value, Reduction::Sum)?, n * (n + 1) / 2);
         let bits = (1..=n).fold(0, |bits, value| bits | value);
         assert_eq!(collectives.all_reduce_u64(root, value, Reduction::Or)?, bits);
-        // A function of one's own: the set of ranks, of growing size, at the root alone.
+        // A custom function: the set of ranks, which grows, at the root alone.
         let mut join = |into: &mut Vec<u8>, other: &[u8]| into.extend_from_slice(other);
         let all = collectives.reduce(root, me.0.to_le_bytes().to_vec(), &mut join)?;
         assert_eq!(all.is_some(), me == root);
@@ -55,7 +55,7 @@ fn all_ranks_learn_the_result() {
     }
 }
 
-/// What the transport counts, not what the tree says.
+/// Checks the transport's counters, not the tree's claim.
 #[test]
 fn nobody_sends_or_receives_more_than_log_n() {
     for size in (1..=40_u32).chain([127, 128, 129, 300]) {
@@ -74,7 +74,7 @@ fn nobody_sends_or_receives_more_than_log_n() {
             let between = collectives.transport().counters();
             collectives.broadcast(root, vec![2; 8])?;
             let after = collectives.transport().counters();
-            // What others send of the broadcast may already be among what was received before.
+            // Some broadcasts of other ranks may already be among the messages received before.
             assert!(between.sent_messages - before.sent_messages <= most.min(1));
             assert!(after.sent_messages - between.sent_messages <= most);
             assert!(after.received_messages - before.received_messages <= most + 1);
@@ -88,14 +88,14 @@ fn nobody_sends_or_receives_more_than_log_n() {
     }
 }
 
-/// What the transport counts: no rank sends or receives more than ⌈log2 n⌉ messages of a barrier, and
-/// all of them send 2 (n - 1).
+/// By the transport's counters, no rank sends or receives more than ⌈log2 n⌉ messages of a barrier,
+/// and all ranks together send 2 (n - 1).
 #[test]
 fn nobody_sends_or_receives_more_than_log_n_at_a_barrier() {
     for size in 1..=300_u32 {
         let most = u64::from(size.next_power_of_two().trailing_zeros());
         let sent = run(size, 4, |transport| {
-            // There is no second one whose messages could come early.
+            // There is no second barrier whose messages could come early.
             transport.barrier()?;
             let counters = transport.counters();
             let (sent, received) = (counters.sent_messages, counters.received_messages);
@@ -110,7 +110,7 @@ fn nobody_sends_or_receives_more_than_log_n_at_a_barrier() {
     }
 }
 
-/// Ranks at the ends of the tree run ahead of those in the middle, by a barrier at most.
+/// Ranks at the ends of the tree run ahead of those in the middle, by at most one barrier.
 #[test]
 fn nobody_leaves_a_barrier_before_all_have_come() {
     for size in [2_u32, 3, 5, 8, 13, 31] {
@@ -131,7 +131,7 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
     }
 }
 
-/// Only reductions, so that nothing keeps the ranks that are no root from running ahead.
+/// Only reductions, so that nothing but the window holds back ranks other than the root.
 #[test]
 fn ranks_that_run_ahead_are_held_back() {
     run(9, 3, |transport| {
@@ -139,7 +139,8 @@ fn ranks_that_run_ahead_are_held_back() {
         for number in 0..1000_u64 {
             let mut add = |into: &mut Vec<u8>, _: &[u8]| into[0] = into[0].wrapping_add(1);
             let sum = collectives.reduce(Rank(number as u32 % 9), vec![1], &mut add)?;
-            // Each delegate's value stands for its clients', so joins are counted, not values.
+            // A delegate's value stands for those of its clients, so this counts merges, not
+            // values.
             assert!(sum.is_none_or(|sum| sum.len() == 1));
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! Ranks that are processes: started, watched and ended by `launch`.
+//! Ranks that are processes, started, watched and ended by `launch`.
 //!
-//! The program that they run is this test binary: with `ESKER_TEST_PROGRAM` set, the test
-//! [`program_of_a_rank`] acts as a rank, and otherwise does nothing.
+//! The program that they run is this test binary: the test [`program_of_a_rank`] acts as a rank if
+//! `ESKER_TEST_PROGRAM` is set, and does nothing otherwise.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn program_of_a_rank() {
 fn act(program: &str, transport: &mut TcpTransport) -> Result<()> {
     match program {
         "conform" => conformance::all(transport),
-        // One of them is killed while all push records to all.
+        // One rank is killed while all push records to all.
         "killed" | "killed-3hop" => {
             let routing = if program == "killed" { Routing::Direct } else { Routing::ThreeHop };
             let (me, size) = (transport.rank(), transport.size());
@@ -85,7 +85,7 @@ fn a_rank_killed_in_mid_run_ends_the_job_and_is_named() {
         let outcome = run(&launch(program, 6, 2), &SystemClock).unwrap();
         assert_eq!(outcome, Outcome::Killed(Rank(3), 9));
         assert_eq!(outcome.exit_code(), 137);
-        // Nobody waited for a deadline.
+        // No rank waited for a deadline.
         assert!(SystemClock.monotonic_ns() - start_ns < 20_000_000_000);
     }
 }
@@ -132,7 +132,7 @@ fn what_cannot_be_run_is_refused() {
     assert_eq!(refused(&no_store), Kind::NotFound);
 }
 
-/// A store given to the job is where ranks meet, and holds nothing of them afterwards.
+/// Ranks meet in the store given to the job, and leave nothing in it.
 #[test]
 fn a_store_that_is_given_is_used() {
     let directory = tempfile::tempdir().unwrap();

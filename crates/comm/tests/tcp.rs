@@ -1,6 +1,6 @@
-//! TCP ranks: conformance, losses by name, strangers at the door.
+//! TCP ranks: conformance, losses by name, connections by strangers.
 //!
-//! Ranks are threads here, each with sockets of its own; tests/launch.rs has processes.
+//! Ranks are threads here, each with its own sockets; tests/launch.rs runs processes.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -20,7 +20,7 @@ fn job(rank: Rank, size: u32, per_node: u32) -> Job {
     Job { id: "test".into(), rank, size, node, address: None, meet: None }
 }
 
-/// What each rank answers, in order of rank.
+/// The result of each rank, in rank order.
 fn ranks<R: Send>(
     size: u32,
     per_node: u32,
@@ -72,13 +72,13 @@ fn the_smallest_channels_do() {
     conform(4, 2, &Options { channel_bytes_max: 1, ..options() });
 }
 
-/// The others' answers when `rank` of `size` goes as `go` says.
+/// The errors of the other ranks when `rank` of `size` leaves as `go` does.
 fn losing(size: u32, rank: Rank, go: impl Fn() -> Result<()> + Sync) -> Vec<Error> {
     let answers = ranks(size, 2, &options(), |transport| {
         if transport.rank() == rank {
             return go();
         }
-        // Nobody talks to it: those who watch it tell the others.
+        // No rank sends to it: the ranks that watch it report its loss.
         loop {
             transport.receive(&[DATA], Duration::from_secs(1))?;
         }
@@ -113,9 +113,10 @@ fn a_flush_ends_when_a_rank_is_lost() {
     }
 }
 
-/// Symptom: who first sent to a rank when it had died, and is not connected with it, was told that it
-/// cannot be reached, and not that it is lost. Cause: a refused connection counted as an answer. Fix:
-/// the sender waits for word of those who know.
+/// Symptom: a rank that first sent to a rank after its death, without a connection to it, got the
+/// error that it cannot be reached, instead of that it is lost.
+/// Cause: a refused connection counted as a verdict.
+/// Fix: the sender waits for a report of the ranks that watch.
 #[test]
 fn who_is_refused_by_a_rank_that_died_hears_that_it_is_lost() {
     let (port, was_refused) = (AtomicU16::new(0), AtomicBool::new(false));
@@ -125,7 +126,8 @@ fn who_is_refused_by_a_rank_that_died_hears_that_it_is_lost() {
                 port.store(transport.port(), Ordering::SeqCst);
                 return Err(Error::new(Kind::Invalid, "bad input"));
             }
-            // Not connected with rank 5, as 0, 1, 3 and 4 are, who say nothing for a while.
+            // Rank 2 has no connection to rank 5; 0, 1, 3 and 4 have, and make no calls for a
+            // while.
             Rank(2) => {
                 let is_there = || match port.load(Ordering::SeqCst) {
                     0 => true,
@@ -231,8 +233,8 @@ fn who_does_not_come_is_named_at_the_deadline() {
     assert!(error.to_string().contains("as 1 2"), "{error}");
 }
 
-/// Everything a port may meet: noise, silence, half a frame, a giant frame, a greeting of another
-/// job. None is let in, none disturbs, none costs memory.
+/// Everything that may arrive at a port: noise, silence, half a frame, a huge frame, a hello of
+/// another job. None is admitted, disturbs the job or costs memory.
 #[test]
 fn strangers_are_refused() {
     let store = MemoryStore::default();
@@ -245,7 +247,7 @@ fn strangers_are_refused() {
             let noise: [&[u8]; 5] = [
                 b"GET / HTTP/1.1\r\n\r\n",
                 &[0xff; 200],
-                // 2^24 - 1 bytes of a message follow, it says.
+                // A header that announces 2^24 - 1 bytes of a message.
                 &[0xff, 0xff, 0xff, 0, 3, 0, 1, 0, 0, 0, 0, 0, 1, 2, 3],
                 &[36, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0],
                 b"",
@@ -256,7 +258,7 @@ fn strangers_are_refused() {
                 stream.write_all(bytes).expect("it reads");
                 open.push(stream);
             }
-            // Those that cannot be a greeting are closed; the others wait.
+            // Connections that cannot be a handshake are closed; the others wait.
             for stream in &mut open[..3] {
                 stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a time");
                 assert!(!matches!(stream.read(&mut [0; 100]), Ok(1..)), "it answers nothing");

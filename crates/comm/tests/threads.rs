@@ -1,4 +1,4 @@
-//! Ranks that are threads: conformance at several sizes, and what happens when one fails.
+//! Ranks that are threads: conformance at several sizes, and behavior when one fails.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use esker_comm::{Channel, NodeMap, Rank, Router, RouterOptions, Routing, Transpo
 
 const DATA: Channel = Channel(1);
 
-/// So long that only a standstill takes longer.
+/// So long that only a deadlock exceeds it.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 fn conform(nodes: NodeMap, options: &Options) {
@@ -43,7 +43,7 @@ fn ranks_on_uneven_nodes_conform() {
     conform(nodes, &Options { deadline: DEADLINE, ..Options::default() });
 }
 
-/// Channels of one message make every send wait for its receiver.
+/// With channels of one message every send waits for its receiver.
 #[test]
 fn the_smallest_channels_do() {
     let options = Options { channel_bytes_max: 1, deadline: DEADLINE };
@@ -61,7 +61,7 @@ fn a_rank_that_fails_is_named_to_all() {
         if transport.rank() == Rank(5) {
             return Err(Error::new(Kind::NoSpace, "the disk is full"));
         }
-        // Nobody sends; all are told.
+        // No rank sends; all get the error.
         let error = transport.receive_soon(&[DATA], "nothing").unwrap_err();
         assert_eq!(error.kind(), Kind::Unavailable);
         assert!(error.to_string().contains("rank 5"), "{error}");
@@ -98,7 +98,7 @@ fn what_arrived_before_a_loss_is_received() {
             transport.send(Rank(0), DATA, b"last words".to_vec())?;
             return Err(Error::new(Kind::Invalid, "bad input"));
         }
-        // Only once the other is lost.
+        // Only after the other rank is lost.
         while transport.receive(&[], Duration::from_millis(1)).is_ok() {}
         assert_eq!(transport.receive(&[DATA], Duration::ZERO)?.unwrap().bytes, b"last words");
         transport.receive(&[DATA], Duration::ZERO).map(|_| ())

@@ -1,13 +1,14 @@
-//! Collectives: all ranks reduce a value to one, and learn the result.
+//! Collectives: all ranks reduce their values to one, and receive the result.
 //!
-//! Two levels. On each node some ranks are delegates ([`Delegates`]); every other rank, a client,
-//! sends its value to a delegate of its node, which reduces what it was sent. The delegates reduce
-//! along the spanning tree of the log-ring ([`tree`]), so that none of them handles more than
-//! ⌈log2 n⌉ messages each way besides those of its clients. Results take the reverse path.
+//! There are two levels. On each node some ranks are delegates ([`Delegates`]); every other rank is
+//! a client and sends its value to a delegate of its node, which reduces its clients' values. The
+//! delegates reduce along the spanning tree of the log-ring ([`tree`]), so that each handles at
+//! most ⌈log2 n⌉ messages in each direction besides those of its clients. Results take the reverse
+//! path.
 //!
 //! Message: number of the collective (u64), 1 towards the root or 2 back (u8), value.
-//! A rank may be ahead of another by up to [`WINDOW`] collectives; what comes early is kept, and a
-//! barrier now and then sees to the bound.
+//! A rank may be ahead of another by up to [`WINDOW`] collectives; early messages are kept, and a
+//! barrier every [`WINDOW`] collectives enforces the bound.
 //! Source: MetaKV §III-C.
 
 pub mod model;
@@ -19,34 +20,35 @@ pub use self::tree::{Shape, Tree};
 use crate::transport::{Deadline, LOOK, Message, Sent, Transport};
 use crate::{Channel, NodeMap, Rank};
 
-/// Collectives between two barriers: bounds what a rank keeps for later, at a cost that is a small
-/// part of theirs.
+/// Collectives between two barriers. Bounds the early messages that a rank keeps; the barriers cost
+/// a small fraction of the collectives.
 pub const WINDOW: u64 = 64;
 
-/// The most bytes that a value may have.
+/// Largest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
 
 const HEADER_BYTES: usize = 9;
 const TO_ROOT: u8 = 1;
 const FROM_ROOT: u8 = 2;
 
-/// Which ranks stand for others.
+/// Which ranks are members of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delegates {
-    /// All ranks are members of the tree themselves.
+    /// All ranks.
     All,
-    /// So many on each node, or all of it if it has fewer; its other ranks are their clients in turn.
+    /// This many ranks of each node, or all of a smaller one; the node's other ranks are assigned
+    /// to them in turn as clients.
     PerNode(u32),
 }
 
-/// How collectives go.
+/// Options of collectives.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveOptions {
-    /// Which ranks are members of the tree.
+    /// The ranks that are members of the tree.
     pub delegates: Delegates,
-    /// How members reach the root.
+    /// The tree along which members reach the root.
     pub shape: Shape,
-    /// A channel that no one else uses, [`Channel::COLLECTIVE`].
+    /// A channel used by these collectives alone; [`Channel::COLLECTIVE`] by default.
     pub channel: Channel,
 }
 
@@ -57,17 +59,17 @@ impl Default for CollectiveOptions {
     }
 }
 
-/// Reductions and broadcasts among all ranks. Every rank makes one with the same options, and calls
-/// the same collectives with the same roots in the same order.
+/// Reductions and broadcasts among all ranks. Every rank creates one with the same options, and
+/// calls the same collectives with the same roots in the same order.
 #[derive(Debug)]
 pub struct Collectives<T> {
     transport: T,
     options: CollectiveOptions,
     /// The members of the tree, ascending.
     members: Vec<Rank>,
-    /// By rank: the place of its delegate among the members.
+    /// By rank: the index of its delegate among the members.
     delegate_of: Vec<u32>,
-    /// Those that this rank stands for, itself left out.
+    /// The clients of this rank, excluding itself.
     clients: Vec<Rank>,
     number: u64,
     early: Vec<Message>,
@@ -75,7 +77,7 @@ pub struct Collectives<T> {
 }
 
 impl<T: Transport> Collectives<T> {
-    /// Collectives over `transport`. Nothing is sent yet.
+    /// Creates collectives over `transport`. Sends nothing.
     pub fn new(transport: T, options: CollectiveOptions) -> Self {
         let (members, delegate_of) = appoint(transport.nodes(), options.delegates);
         let me = transport.rank();
@@ -86,18 +88,19 @@ impl<T: Transport> Collectives<T> {
         Self { transport, options, members, delegate_of, clients, number, early, has_failed }
     }
 
-    /// The transport, for other channels.
+    /// The transport, for use of other channels.
     pub fn transport(&mut self) -> &mut T {
         &mut self.transport
     }
 
-    /// Reduces the values of all ranks to one at `root`, which alone gets it. `combine` joins a value
-    /// into another; in which order is not said.
+    /// Reduces the values of all ranks to one at `root`; all other ranks get `None`. `combine`
+    /// merges a value into another; the order is unspecified.
     ///
     /// # Errors
-    /// `Unavailable` names a rank that is lost, or says who did not come before the deadline;
-    /// `TooLarge` over [`VALUE_BYTES_MAX`]; `Invalid` for no such root; `Corrupt` for a message that
-    /// is none of a collective; `Closed` after any of them but `TooLarge` and `Invalid`.
+    /// `Unavailable` names a rank that is lost or did not arrive before the deadline; `TooLarge`
+    /// over [`VALUE_BYTES_MAX`]; `Invalid` if there is no such root; `Corrupt` for a message that
+    /// is not a collective's. After any error but `TooLarge` and `Invalid` all calls fail with
+    /// `Closed`.
     pub fn reduce(
         &mut self,
         root: Rank,
@@ -110,7 +113,7 @@ impl<T: Transport> Collectives<T> {
         done
     }
 
-    /// Gives all ranks the value of `root`; what the others give is ignored.
+    /// Sends the value of `root` to all ranks; the values of the others are ignored.
     ///
     /// # Errors
     /// As [`Collectives::reduce`].
@@ -122,7 +125,7 @@ impl<T: Transport> Collectives<T> {
         done
     }
 
-    /// Reduces the values of all ranks by way of `root`, and gives all the result.
+    /// Reduces the values of all ranks by way of `root`, and returns the result at every rank.
     ///
     /// # Errors
     /// As [`Collectives::reduce`].
@@ -136,7 +139,7 @@ impl<T: Transport> Collectives<T> {
         self.broadcast(root, reduced.unwrap_or_default())
     }
 
-    /// As [`Collectives::all_reduce`], of numbers.
+    /// As [`Collectives::all_reduce`], for numbers.
     ///
     /// # Errors
     /// As [`Collectives::reduce`].
@@ -171,7 +174,7 @@ impl<T: Transport> Collectives<T> {
         if self.number.is_multiple_of(WINDOW) { self.transport.barrier() } else { Ok(()) }
     }
 
-    /// The tree to the delegate of `root`, and this rank's place in it, if it is a member.
+    /// The tree to the delegate of `root`, and this rank's index in it if it is a member.
     fn tree(&self, root: Rank) -> (Tree, Option<u32>) {
         let size = u32::try_from(self.members.len()).expect("no more members than ranks");
         let tree = Tree::new(self.options.shape, size, self.delegate_of[root.index()]);
@@ -194,7 +197,7 @@ impl<T: Transport> Collectives<T> {
         let (tree, place) = self.tree(root);
         let Some(place) = place else {
             self.tell(self.my_delegate(), TO_ROOT, &value)?;
-            // A root that is no delegate is told by its own.
+            // A root that is not a delegate gets the result from its own delegate.
             return if me == root {
                 self.hear(FROM_ROOT, self.my_delegate()).map(Some)
             } else {
@@ -245,7 +248,7 @@ impl<T: Transport> Collectives<T> {
         self.hear_one(way, &mut vec![from])
     }
 
-    /// The value of one of `senders`, who is taken off them.
+    /// Returns the value of one of `senders`, and removes it from the list.
     fn hear_one(&mut self, way: u8, senders: &mut Vec<Rank>) -> Result<Vec<u8>> {
         let awaited = (self.number, way);
         let deadline = Deadline::start(&self.transport);
@@ -272,7 +275,7 @@ impl<T: Transport> Collectives<T> {
         }
     }
 
-    /// Keeps a message that may be of this collective or a later one.
+    /// Keeps a message of this collective or a later one.
     fn keep(&mut self, message: Message) -> Result<()> {
         let (number, way) = head(&message)?;
         let is_known =
@@ -297,7 +300,7 @@ impl<T: Transport> Collectives<T> {
         let deadline = Deadline::start(&self.transport);
         let mut sent = self.transport.try_send(to, self.options.channel, bytes)?;
         while let Sent::Full(bytes) = sent {
-            // The other may be waiting to send to this rank.
+            // The receiver may be waiting to send to this rank.
             if let Some(message) = self.transport.receive(&[self.options.channel], LOOK)? {
                 self.keep(message)?;
             }
@@ -308,7 +311,7 @@ impl<T: Transport> Collectives<T> {
     }
 }
 
-/// How numbers are joined.
+/// The operation of a numeric reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// The greatest.
@@ -317,12 +320,12 @@ pub enum Reduction {
     Min,
     /// The sum, modulo 2^64.
     Sum,
-    /// The bits of all.
+    /// Bitwise or.
     Or,
 }
 
 impl Reduction {
-    /// Joins two numbers.
+    /// Combines two numbers.
     #[must_use]
     pub fn combine(self, a: u64, b: u64) -> u64 {
         match self {
@@ -334,7 +337,7 @@ impl Reduction {
     }
 }
 
-/// The members of the tree, and for each rank the place of its delegate among them.
+/// The members of the tree, and for each rank the index of its delegate among them.
 fn appoint(nodes: &NodeMap, delegates: Delegates) -> (Vec<Rank>, Vec<u32>) {
     let per_node = match delegates {
         Delegates::All => u32::MAX,
@@ -355,7 +358,7 @@ fn appoint(nodes: &NodeMap, delegates: Delegates) -> (Vec<Rank>, Vec<u32>) {
     (members, delegate_of)
 }
 
-/// The number and way of a message.
+/// The number and direction of a message.
 fn head(message: &Message) -> Result<(u64, u8)> {
     let head = message.bytes.split_first_chunk::<8>();
     match head {

@@ -1,32 +1,33 @@
-//! Model: how long a collective takes, from what a message costs, for more ranks than can be run.
+//! Model: the time of a collective, computed from the cost of a message, for more ranks than can be
+//! run.
 //!
-//! Every rank sends one value to a root and learns the result, as in Figure 12 of MetaKV §IV-F.
-//! A message keeps its sender busy for an overhead, travels for a latency, and keeps its receiver
-//! busy for an overhead; a rank does one thing at a time, and takes messages in order of arrival.
-//! Within a node both are smaller. So the time of a star is its root's overheads, one after another,
-//! and that of a tree its depth's.
+//! Every rank sends one value to a root and receives the result, as in Figure 12 of MetaKV §IV-F. A
+//! message occupies its sender for an overhead, travels for a latency, and occupies its receiver
+//! for an overhead; a rank does one thing at a time, and takes messages in order of arrival. Within
+//! a node both costs are smaller. The time of a star is therefore the sum of its root's overheads;
+//! that of a tree grows with its depth.
 //! Source of the model: LogP, Culler et al., PPoPP 1993, with its gap equal to its overhead.
 
 use esker_base::{Error, Kind, Result};
 
 use super::tree::{Shape, Tree};
 
-/// What messages cost, in nanoseconds.
+/// Costs of messages, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// A message is on its way between nodes.
+    /// Travel time of a message between nodes.
     pub latency_ns: u64,
-    /// Sending or taking in a message between nodes keeps a rank busy.
+    /// Time for which sending or receiving a message between nodes occupies a rank.
     pub overhead_ns: u64,
-    /// A message is on its way within a node.
+    /// Travel time of a message within a node.
     pub local_latency_ns: u64,
-    /// Sending or taking in a message within a node keeps a rank busy.
+    /// Time for which sending or receiving a message within a node occupies a rank.
     pub local_overhead_ns: u64,
 }
 
 impl Default for Costs {
-    /// About those of a key-value server over InfiniBand, such as the paper's: 2 µs of network, 5 µs
-    /// to handle a request; a tenth of either in shared memory.
+    /// Roughly those of a key-value server over InfiniBand, such as the paper's: 2 µs of network
+    /// and 5 µs to handle a request; a tenth of both in shared memory.
     fn default() -> Self {
         Self {
             latency_ns: 2_000,
@@ -37,32 +38,32 @@ impl Default for Costs {
     }
 }
 
-/// A job of which to ask how long.
+/// The job to model.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Ranks that have a value.
+    /// Number of ranks that have a value.
     pub clients: u32,
-    /// Servers in the tree, among which the clients are shared out; one of them is the root. 0 if
-    /// clients send to the root themselves.
+    /// Number of servers in the tree, among which the clients are divided; one of them is the root.
+    /// 0 if clients send directly to the root.
     pub servers: u32,
-    /// How servers reach the root.
+    /// The tree along which servers reach the root.
     pub shape: Shape,
 }
 
-/// What a collective takes.
+/// Cost of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Until the last rank has learned the result.
+    /// Time until the last rank has the result.
     pub total_ns: u64,
-    /// Messages that the root received from others than its own clients.
+    /// Messages that the root received, excluding those of its own clients.
     pub root_received: u64,
-    /// Messages that it sent to these.
+    /// Messages that the root sent, excluding those to its own clients.
     pub root_sent: u64,
-    /// The most hops of a value between servers.
+    /// Most hops of a value between servers.
     pub hops_max: u32,
 }
 
-/// How long one reduction and the answer to all of `setting` take.
+/// Models one reduction and the broadcast of its result.
 ///
 /// # Errors
 /// `Invalid` without clients, or with more servers than clients.
@@ -89,16 +90,16 @@ pub fn time(setting: Setting, costs: &Costs) -> Result<Taken> {
     let gathered = |server| own(server) * costs.local_overhead_ns + local_way_ns;
     let reduced_ns = reduce(&tree, servers, gathered, costs);
     let told = broadcast(&tree, servers, reduced_ns, costs);
-    // Clients are told once a server has passed the result on.
+    // A server answers its clients after it has passed the result on.
     let end = |server: u32| told.free_ns[server as usize] + own(server) * costs.local_overhead_ns;
     let total_ns = (0..servers).map(end).max().expect("some servers") + local_way_ns;
     let children = tree.children(0).count() as u64;
     Ok(Taken { total_ns, root_received: children, root_sent: children, hops_max: told.hops_max })
 }
 
-/// When the root has reduced everything; server s begins at `ready(s)`.
+/// When the root has reduced all values; server s begins at `ready(s)`.
 fn reduce(tree: &Tree, servers: u32, ready: impl Fn(u32) -> u64, costs: &Costs) -> u64 {
-    // By distance from the root: a member's children are all farther than itself.
+    // In order of distance from the root: a member's children are all farther away than the member.
     let mut arrivals: Vec<Vec<u64>> = vec![Vec::new(); servers as usize];
     for distance in (0..servers).rev() {
         let server = (servers - distance) % servers;
@@ -120,12 +121,12 @@ fn reduce(tree: &Tree, servers: u32, ready: impl Fn(u32) -> u64, costs: &Costs) 
 }
 
 struct Told {
-    /// By server: when it has told all its children.
+    /// By server: when it has sent the result to all its children.
     free_ns: Vec<u64>,
     hops_max: u32,
 }
 
-/// The way back from the root, which begins at `start_ns`.
+/// The broadcast from the root, which begins at `start_ns`.
 fn broadcast(tree: &Tree, servers: u32, start_ns: u64, costs: &Costs) -> Told {
     let mut free_ns = vec![0; servers as usize];
     let mut hops = vec![0_u32; servers as usize];
@@ -151,8 +152,8 @@ mod tests {
         time(Setting { clients, servers, shape }, &Costs::default()).unwrap()
     }
 
-    /// Figure 12: 1,024 clients, 64 to 1,024 servers. Delegation helps while servers are few; where
-    /// they are many only the log-ring still does.
+    /// Figure 12: 1,024 clients, 64 to 1,024 servers. Delegation helps while servers are few; with
+    /// many servers only the log-ring still helps.
     #[test]
     fn the_comparison_of_figure_12() {
         let direct = taken(1024, 0, Shape::Star).total_ns;
@@ -185,8 +186,8 @@ mod tests {
         assert_eq!(error.unwrap_err().kind(), Kind::Invalid);
     }
 
-    /// By hand: two servers of one client each. A client's value is there after 0.2 + 0.5 + 0.5 µs;
-    /// 5 + 2 + 5 µs to the root; 5 + 2 + 5 back; 0.5 + 0.2 + 0.5 to the client.
+    /// By hand: two servers of one client each. A client's value takes 0.5 + 0.2 + 0.5 µs to its
+    /// server, 5 + 2 + 5 µs to the root, 5 + 2 + 5 back, and 0.5 + 0.2 + 0.5 to the client.
     #[test]
     fn two_servers_by_hand() {
         assert_eq!(taken(2, 2, Shape::LogRing).total_ns, 1_200 + 12_000 + 12_000 + 1_200);

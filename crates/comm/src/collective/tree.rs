@@ -1,4 +1,4 @@
-//! Tree: who sends to whom, towards a root and back, among members numbered around a ring.
+//! Tree: which members send to which, towards a root and back, with members numbered around a ring.
 //!
 //! ```text
 //! 8 members, root 0      distance to the root and its bits: 1 → 7 = 4 + 2 + 1, by 5 and 7
@@ -10,21 +10,21 @@
 //!             |
 //!             1
 //! ```
-//! Child d + 2^k of a member at distance d has k above all bits of d; so a root has ⌈log2 n⌉
+//! Child d + 2^k of a member at distance d has k above all bits of d. A root therefore has ⌈log2 n⌉
 //! children, every other member fewer, and no path more than ⌈log2 n⌉ hops, for any n and any root.
-//! Source: MetaKV §III-C, Equation 3. Deviation: the paper shows powers of two; distances that a
-//! smaller ring lacks are left out.
+//! Source: MetaKV §III-C, Equation 3. Deviation: the paper shows powers of two; distances that do
+//! not exist on a smaller ring are left out.
 
-/// How members reach the root.
+/// The shape of the tree to the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Everyone sends to the root itself, which answers everyone.
+    /// Every member sends to the root, which answers each.
     Star,
     /// Along the spanning tree of the log-ring.
     LogRing,
 }
 
-/// The tree of one root.
+/// The tree to one root.
 #[derive(Clone, Copy, Debug)]
 pub struct Tree {
     shape: Shape,
@@ -33,7 +33,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tree to `root` among `size` members.
+    /// Creates the tree to `root` among `size` members.
     ///
     /// # Panics
     /// If there is no such member.
@@ -43,13 +43,13 @@ impl Tree {
         Self { shape, size: size.into(), root: root.into() }
     }
 
-    /// How far `member` is before the root on the ring.
+    /// The distance on the ring from `member` ahead to the root.
     #[must_use]
     pub fn distance(&self, member: u32) -> u32 {
         narrow((self.root + self.size - u64::from(member)) % self.size)
     }
 
-    /// Whom `member` sends to; nobody if it is the root.
+    /// The member to which `member` sends; `None` for the root.
     #[must_use]
     pub fn parent(&self, member: u32) -> Option<u32> {
         let distance = self.distance(member);
@@ -60,7 +60,7 @@ impl Tree {
         }
     }
 
-    /// Who sends to `member`: those with the most behind them first.
+    /// The members that send to `member`, those with the largest subtrees first.
     pub fn children(&self, member: u32) -> impl Iterator<Item = u32> + use<> {
         let (size, root, shape) = (self.size, self.root, self.shape);
         let distance = u64::from(self.distance(member));
@@ -77,7 +77,7 @@ impl Tree {
     }
 }
 
-/// Members are numbered in 32 bits.
+/// Narrows a member's number, which fits 32 bits.
 fn narrow(member: u64) -> u32 {
     u32::try_from(member).expect("below the size of the ring")
 }
@@ -99,8 +99,8 @@ mod tests {
         assert_eq!(path, [1, 5, 7, 0]);
     }
 
-    /// Every size to 300, every root: a tree, no member of which receives or sends more than
-    /// ⌈log2 n⌉ messages either way, and no path of which is longer.
+    /// For every size to 300 and every root: it is a tree, no member receives or sends more than
+    /// ⌈log2 n⌉ messages in either direction, and no path is longer.
     #[test]
     fn nobody_handles_more_than_log_n() {
         for size in 1..=300 {
@@ -113,7 +113,8 @@ mod tests {
                     assert!(children.len() <= most, "{size} {root} {member}");
                     assert!(children.iter().all(|child| tree.parent(*child) == Some(member)));
                     reached += children.len();
-                    // Towards the root a member sends one message, away from it one a child.
+                    // A member sends one message towards the root, and one to each child away from
+                    // it.
                     assert!(tree.parent(member).is_some() == (member != root));
                     let hops = std::iter::successors(Some(member), |at| tree.parent(*at)).count();
                     assert!(hops - 1 <= most);

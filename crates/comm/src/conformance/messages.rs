@@ -1,4 +1,4 @@
-//! Messages: they arrive once, whole, in order, on their channel.
+//! Messages arrive once, whole, in order, and on their channel.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{Channel, Rank};
 const DATA: Channel = Channel(1);
 const OTHER: Channel = Channel(2);
 
-/// The neighbour `distance` above.
+/// The rank `distance` above this one, modulo the job's size.
 pub(super) fn above(transport: &dyn Transport, distance: u32) -> Rank {
     Rank((transport.rank().0 + distance) % transport.size())
 }
@@ -23,7 +23,7 @@ pub(super) fn next(transport: &mut dyn Transport, channels: &[Channel]) -> Messa
     transport.receive_soon(channels, "a message of the test").expect("it was sent")
 }
 
-/// Sends `outgoing` and takes in `expected` messages meanwhile, so that no channel stays full.
+/// Sends `outgoing` while receiving `expected` messages, so that no channel stays full.
 pub(super) fn exchange(
     transport: &mut dyn Transport,
     channel: Channel,
@@ -48,7 +48,7 @@ pub(super) fn exchange(
     received
 }
 
-/// Numbered messages from two senders to each rank keep the order of their sender.
+/// Numbered messages of two senders to each rank keep their sender's order.
 pub fn order(transport: &mut dyn Transport) {
     const MESSAGES: u32 = 50;
     let targets = [above(transport, 1), above(transport, 3)];
@@ -74,10 +74,10 @@ fn above_of(transport: &dyn Transport, from: Rank, distance: u32) -> bool {
     (from.0 + distance) % transport.size() == transport.rank().0
 }
 
-/// Messages of no byte, of one, around powers of two and of the most bytes arrive as they were.
+/// Messages of zero bytes, one byte, sizes around powers of two, and the maximum arrive unchanged.
 pub fn sizes(transport: &mut dyn Transport) {
     let mut sizes = vec![0, 1, 2, 255, 256, 4095, 4096, 65_535, 65_536, 70_000];
-    // The largest from rank 0 alone: all ranks of a large job would fill the memory.
+    // Only rank 0 sends the largest: with all ranks of a large job, memory would run out.
     if transport.rank() == Rank(0) {
         sizes.push(MESSAGE_BYTES_MAX);
     }
@@ -93,7 +93,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| ((at * 31 + bytes) >> 3) as u8).collect()
 }
 
-/// A rank is its own peer.
+/// A rank can send to itself.
 pub fn oneself(transport: &mut dyn Transport) {
     let me = transport.rank();
     send(transport, me, DATA, b"note to self".to_vec());
@@ -101,20 +101,21 @@ pub fn oneself(transport: &mut dyn Transport) {
     assert_eq!((message.from, &message.bytes[..]), (me, &b"note to self"[..]));
 }
 
-/// A channel that is not asked for is left alone; of several the first that has a message is taken.
+/// A channel that is not requested stays untouched; of several channels the first that has a
+/// message is served.
 pub fn priority(transport: &mut dyn Transport) {
     let me = transport.rank();
     send(transport, me, OTHER, b"other".to_vec());
     send(transport, me, DATA, b"data".to_vec());
     assert_eq!(next(transport, &[DATA]).channel, DATA);
-    // The other was sent before, and has arrived as well once this wait is over.
+    // The other message was sent before, and has arrived too once this wait is over.
     send(transport, me, DATA, b"again".to_vec());
     let _ = transport.receive(&[], Duration::from_millis(5)).expect("no loss");
     assert_eq!(next(transport, &[OTHER, DATA]).channel, OTHER);
     assert_eq!(next(transport, &[OTHER, DATA]).channel, DATA);
 }
 
-/// What cannot be sent is refused, and leaves the transport as it was.
+/// A message that cannot be sent is refused, and leaves the transport unchanged.
 pub fn refusals(transport: &mut dyn Transport) {
     let nobody = Rank(transport.size());
     let me = transport.rank();
@@ -128,7 +129,7 @@ pub fn refusals(transport: &mut dyn Transport) {
     assert_eq!(transport.receive(&[DATA], Duration::ZERO).expect("no loss"), None);
 }
 
-/// Counters count messages and bytes of both directions.
+/// Counters count messages and bytes in both directions.
 pub fn counters(transport: &mut dyn Transport) {
     let before = transport.counters();
     let to = above(transport, 1);
@@ -140,13 +141,13 @@ pub fn counters(transport: &mut dyn Transport) {
     assert_eq!(after.received_bytes - before.received_bytes, 1000);
 }
 
-/// Nobody leaves a barrier before the last has come.
+/// No rank leaves a barrier before the last has arrived.
 pub fn barriers(transport: &mut dyn Transport) {
     for round in 0..5_u32 {
         let late = Rank(round % transport.size());
         let me = transport.rank();
         if me == late {
-            // Nobody can have passed a barrier that this rank has not come to.
+            // No rank can have passed a barrier that this rank has not reached.
             std::thread::sleep(Duration::from_millis(2));
             let early = transport.receive(&[OTHER], Duration::ZERO).expect("no loss");
             assert_eq!(early, None, "round {round}");

@@ -1,7 +1,7 @@
-//! Conformance: what every transport must do, as functions that all ranks of a job call together.
+//! Conformance: the contract of transports, as functions that all ranks of a job call together.
 //!
-//! Run by the tests of threads, TCP and MPI, and by a program that is started with `esker run` or
-//! `mpirun`. A check panics when it fails.
+//! The tests of threads, TCP and MPI run it, as does a program started with `esker run` or
+//! `mpirun`. A failed check panics.
 
 mod messages;
 mod pressure;
@@ -28,10 +28,10 @@ const CHECKS: &[(&str, Check)] = &[
     ("records under pressure", records::one_target),
 ];
 
-/// Runs every check. All ranks of a job call it, with nothing under way.
+/// Runs every check. All ranks of a job call it, with no messages under way.
 ///
 /// # Panics
-/// When a check fails; the message says which.
+/// If a check fails; the message says which.
 pub fn all(transport: &mut dyn Transport) {
     let name = std::env::var_os("ESKER_CONFORMANCE_TRACE");
     for (what, check) in CHECKS {
@@ -39,7 +39,7 @@ pub fn all(transport: &mut dyn Transport) {
             eprintln!("conformance: {what}");
         }
         check(transport);
-        // What a check leaves under way would disturb the next.
+        // Messages that a check leaves under way would disturb the next check.
         transport.barrier().unwrap_or_else(|error| panic!("after {what}: {error}"));
     }
 }

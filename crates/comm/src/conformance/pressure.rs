@@ -1,4 +1,4 @@
-//! Pressure: memory stays bounded, full channels hold up nothing else, and nobody waits in a circle.
+//! Back pressure: memory stays bounded, a full channel delays no other, and ranks never deadlock.
 
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ const OTHER: Channel = Channel(4);
 
 const MESSAGE_BYTES: usize = 64 << 10;
 
-/// More than any transport, with the buffers of the kernel below it, may hold of one channel.
+/// An upper bound on the bytes that any transport may hold for one channel, including kernel
+/// buffers.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// A channel whose receiver takes nothing refuses more at some point; another channel, and barriers,
-/// go on; nothing that was taken is lost.
+/// A channel whose receiver takes nothing eventually refuses messages; other channels and barriers
+/// go on; no accepted message is lost.
 pub fn backpressure(transport: &mut dyn Transport) {
     if transport.size() == 1 {
         return;
@@ -58,8 +59,8 @@ pub fn backpressure(transport: &mut dyn Transport) {
     assert!(held <= HELD_BYTES_MAX as u64, "{held}");
 }
 
-/// Pairs of ranks that send each other more than all buffers hold finish, if they receive when
-/// refused.
+/// Pairs of ranks that send each other more than all buffers hold finish, provided that they
+/// receive when refused.
 pub fn full_both_ways(transport: &mut dyn Transport) {
     let total: usize = if transport.size() <= 16 { 200 } else { 20 };
     let (to, me) = (above(transport, 1), transport.rank());
@@ -85,7 +86,7 @@ pub fn full_both_ways(transport: &mut dyn Transport) {
     }
 }
 
-/// A plain send waits for a receiver that is slow, and loses nothing.
+/// A plain send waits for a slow receiver, and loses nothing.
 pub fn slow_receiver(transport: &mut dyn Transport) {
     const MESSAGES: u32 = 100;
     if transport.size() == 1 {

@@ -1,4 +1,4 @@
-//! Records: a router delivers each once, by the end of its epoch and not in another, in order.
+//! Records: a router delivers each record once, in order, and within its epoch.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{Rank, Router, RouterOptions, Routing};
 
 const ROUTINGS: [Routing; 2] = [Routing::Direct, Routing::ThreeHop];
 
-/// Small batches, so that a few records already fill many.
+/// Small batches, so that a few records fill many.
 fn options(routing: Routing) -> RouterOptions {
     RouterOptions { batch_bytes: 256, ..RouterOptions::new(routing) }
 }
@@ -21,14 +21,14 @@ fn router<'a>(
     Router::new(transport, options).expect("options that fit")
 }
 
-/// Each rank sends each other some numbered records in each epoch.
+/// Each rank sends numbered records to every rank in each epoch.
 pub fn all_pairs(transport: &mut dyn Transport) {
     let size = transport.size();
     let records = if size <= 16 { 40 } else { 3 };
     for routing in ROUTINGS {
         let mut router = router(transport, options(routing));
         for epoch in 0..3_u32 {
-            // By origin: the number that must come next.
+            // By origin: the next expected number.
             let mut expected = vec![0_u32; size as usize];
             let mut sink = |from: Rank, record: &[u8]| -> Result<()> {
                 let next = &mut expected[from.index()];
@@ -82,14 +82,14 @@ pub fn one_length(transport: &mut dyn Transport) {
     }
 }
 
-/// Lengths from nothing to several batches.
+/// Lengths from zero to several batches.
 pub fn any_length(transport: &mut dyn Transport) {
     let (me, size) = (transport.rank(), transport.size());
     let records = if size <= 16 { 200 } else { 20 };
     for routing in ROUTINGS {
         let mut router = router(transport, options(routing));
         let mut random = Random::from_seed(u64::from(me.0));
-        // Each record says how long it is and who sent it.
+        // Each record encodes its length and its sender.
         let mut count = 0_u64;
         let mut sink = |from: Rank, record: &[u8]| -> Result<()> {
             assert!(record.iter().all(|byte| *byte == (record.len() as u8 ^ from.0 as u8)));
@@ -117,7 +117,7 @@ pub fn any_length(transport: &mut dyn Transport) {
     }
 }
 
-/// All ranks push to one, more than every buffer holds, while that one pushes to all.
+/// All ranks push to one, more than every buffer holds, while that rank pushes to all.
 pub fn one_target(transport: &mut dyn Transport) {
     let (me, size) = (transport.rank(), transport.size());
     let target = Rank(size - 1);

@@ -1,5 +1,5 @@
-//! Batch: records on their way to one next hop, as one message. Layout: docs/format/message.md §3.
-//! This file is its only encoder and decoder.
+//! Batch: records for one next hop, sent as one message. Layout: docs/format/message.md §3. This
+//! file is its only encoder and decoder.
 //!
 //! ```text
 //! 0 epoch u32 | 4 hop u8 | 5 flags u8 (1: last of its epoch) | 6 0 u16 | 8 records u32
@@ -12,29 +12,29 @@ use esker_base::{Error, Result};
 
 use crate::Rank;
 
-/// The bytes before the records.
+/// Bytes of the header, before the records.
 pub(super) const HEADER_BYTES: usize = 24;
 
-/// The most bytes that a record has besides its own: from, to, length.
+/// Most bytes that a record takes besides its own: from, to, length.
 pub(super) const RECORD_OVERHEAD_MAX: usize = 4 + 4 + 5;
 
 const FLAG_LAST: u8 = 1;
 const VARIABLE: u32 = u32::MAX;
 const LONG: u8 = 255;
 
-/// What every record of a batch carries besides its bytes.
+/// The fields that every record of a batch carries besides its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Where it comes from; else from the sender of the batch.
+    /// Records carry their origin; otherwise it is the sender of the batch.
     pub has_from: bool,
-    /// Where it goes; else to the receiver of the batch.
+    /// Records carry their destination; otherwise it is the receiver of the batch.
     pub has_to: bool,
-    /// The length of all; else each has its own.
+    /// The length of every record; if `None`, each record carries its own.
     pub record_bytes: Option<u32>,
 }
 
 impl Shape {
-    /// The bytes of a record of `length` in a batch.
+    /// Bytes that a record of `length` takes in a batch.
     pub fn encoded_bytes(&self, length: usize) -> usize {
         let length_bytes = match self.record_bytes {
             Some(_) => 0,
@@ -67,18 +67,19 @@ impl Shape {
     }
 }
 
-/// What a batch says of itself.
+/// The header of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Epochs that ended before, modulo 2^32.
+    /// Number of epochs that ended before, modulo 2^32.
     pub epoch: u32,
     /// 0, 1 or 2.
     pub hop: u8,
-    /// Whether the sender sends no more on this hop in this epoch.
+    /// True if the sender sends no more on this hop in this epoch.
     pub is_last: bool,
-    /// Records in it.
+    /// Number of records in the batch.
     pub records: u32,
-    /// Records that the sender sent on this hop in this epoch to this receiver, these included.
+    /// Records that the sender has sent to this receiver on this hop in this epoch, including
+    /// these.
     pub records_so_far: u64,
 }
 
@@ -94,7 +95,7 @@ impl Header {
         batch[16..24].copy_from_slice(&self.records_so_far.to_le_bytes());
     }
 
-    /// Reads the header of `batch`, whose records follow.
+    /// Reads the header of `batch`; returns it with a cursor over the records.
     pub fn read<'a>(shape: &Shape, batch: &'a [u8]) -> Result<(Self, Records<'a>)> {
         let corrupt = |offset, what: String| Err(Error::corrupt("batch", offset, what));
         let Some((header, records)) = batch.split_first_chunk::<HEADER_BYTES>() else {
@@ -125,20 +126,21 @@ impl Header {
     }
 }
 
-/// The records of a batch.
+/// Cursor over the records of a batch.
 pub(super) struct Records<'a> {
     shape: Shape,
     rest: &'a [u8],
     left: u32,
-    /// Of the whole batch.
+    /// Bytes of the whole batch.
     bytes: usize,
 }
 
-/// A record of a batch: where from and where to, if it says so, and its bytes.
+/// A record of a batch: its origin and destination, if the batch carries them, and its bytes.
 pub(super) type Record<'a> = (Option<Rank>, Option<Rank>, &'a [u8]);
 
 impl<'a> Records<'a> {
-    /// The next record; after the last, `None` if nothing follows it.
+    /// Returns the next record, or `None` at the end of the batch; fails if bytes follow the last
+    /// record.
     #[inline]
     pub fn next(&mut self) -> Result<Option<Record<'a>>> {
         if self.left == 0 {

@@ -1,12 +1,13 @@
-//! Flush: the end of an epoch, after which every record pushed before is delivered.
+//! Flush: ends an epoch; every record pushed before is then delivered.
 //!
-//! Each hop ends in turn. A rank marks its last batch of a hop for every next hop (an empty batch
-//! will do) once nothing more can come to that hop: the first when it calls flush; the middle when
-//! the first has ended at all ranks of its node; the last when the middle has ended at all nodes that
-//! it represents. Messages of one rank on one channel keep their order, so behind a mark there is
-//! nothing, and a batch says how many records came before it, so nothing is missing.
-//! A mark takes a message to each next hop: n a rank with direct routing, C + M/C + C with 3-hop.
-//! A barrier at the end keeps records of the next epoch from overtaking the end of this.
+//! The hops end one after another. A rank marks its last batch of a hop for every next hop (the
+//! batch may be empty) once no more records can reach that hop: on the first hop when it calls
+//! flush; on the middle hop when the first has ended at all ranks of its node; on the last hop when
+//! the middle has ended at all nodes that it represents. Messages of one rank on one channel keep
+//! their order, so nothing follows a mark; and each batch says how many records came before it, so
+//! a missing record is noticed.
+//! A mark takes a message to each next hop: n per rank with direct routing, C + M/C + C with 3-hop.
+//! A final barrier keeps records of the next epoch from overtaking the end of this one.
 
 use esker_base::Result;
 
@@ -16,11 +17,12 @@ use crate::Rank;
 use crate::transport::{Deadline, LOOK, Transport};
 
 impl<T: Transport> Router<T> {
-    /// Ends the epoch: every rank calls it, and it returns once all that any rank pushed before its
-    /// own call has been given to the sinks. What is pushed afterwards belongs to the next epoch.
+    /// Ends the epoch. Every rank calls it; it returns once all records that any rank pushed before
+    /// its own call are delivered to the sinks. Records pushed afterwards belong to the next epoch.
     ///
     /// # Errors
-    /// As [`Router::push`]; `Unavailable` also names ranks whose end did not come before the deadline.
+    /// As [`Router::push`]; `Unavailable` also names ranks whose marks did not come before the
+    /// deadline.
     pub fn flush<S>(&mut self, sink: &mut S) -> Result<()>
     where
         S: FnMut(Rank, &[u8]) -> Result<()> + ?Sized,
@@ -61,7 +63,7 @@ impl<T: Transport> Router<T> {
         Ok(())
     }
 
-    /// Names a few of those whose mark is missing.
+    /// Names some of the ranks whose mark is missing.
     fn describe_awaited(&self, hop: u8) -> String {
         let missing = self.route.slots(hop).filter(|slot| !self.arrivals[*slot].is_over);
         let names: Vec<String> =
@@ -76,7 +78,7 @@ impl<T: Transport> Router<T> {
         format!("the end of the {hop} hop of {} ranks, as {}", names.len(), names.join(", "))
     }
 
-    /// Nothing has come in `epoch` yet.
+    /// Starts `epoch`, in which nothing has arrived yet.
     pub(super) fn begin_epoch(&mut self, epoch: u32) {
         self.epoch = epoch;
         for hop in 0..=LAST {

@@ -1,12 +1,13 @@
 //! Router: small records between all ranks of a job, gathered into batches by next hop.
 //!
-//! Path of a record: [`Router::push`] → the batch of its next hop ([`route`]) → when that is full, a
-//! message → at the receiver, straight to the sink, or into the batch of the next hop.
-//! [`Router::flush`] ends an epoch; [`flush`] says why nothing is left behind then.
-//! Memory: one batch for each next hop in use, and what the transport holds; [`Counters`] account it.
+//! Path of a record: [`Router::push`] → the batch of its next hop ([`route`]) → once that is full,
+//! a message → at the receiver, the sink or the batch of the next hop.
+//! [`Router::flush`] ends an epoch; [`flush`] explains why no record is left behind.
+//! Memory: one batch for each next hop in use, and the transport's buffers; [`Counters`] account
+//! for the router's share.
 //! Concurrency: that of its transport, one thread.
-//! Source: DeltaFS thesis §5.3.3. The thesis' implementation is RPCs over shared memory and the
-//! network with a writeback buffer for each; here every hop is a message of the transport.
+//! Source: DeltaFS thesis §5.3.3. Deviation: the thesis uses RPCs over shared memory and the
+//! network with a write-back buffer for each; here every hop is a message of the transport.
 
 mod batch;
 mod flush;
@@ -23,81 +24,82 @@ use self::route::{FIRST, Route};
 use crate::transport::{Deadline, LOOK, MESSAGE_BYTES_MAX, Message, Sent, Transport};
 use crate::{Channel, Rank};
 
-/// The most bytes that a record may have.
+/// Largest record, in bytes.
 pub const RECORD_BYTES_MAX: usize = MESSAGE_BYTES_MAX - HEADER_BYTES - RECORD_OVERHEAD_MAX;
 
-/// The bytes at which a batch is sent, unless told otherwise: the thesis' RPC size (§5.3.3).
+/// Default size at which a batch is sent, in bytes: the thesis' RPC size (§5.3.3).
 pub const BATCH_BYTES: usize = 32 << 10;
 
-/// Messages taken in after a batch was sent, so that a rank that only pushes keeps up with what
-/// others push to it: at most three hops for each record of its own.
+/// Messages received after a batch is sent, so that a rank that only pushes keeps up with records
+/// pushed to it: each record takes at most three hops.
 const MESSAGES_PER_BATCH: usize = 4;
 
-/// Messages taken in by one poll, so that it ends while others go on sending.
+/// Most messages received by one poll, so that it ends while others go on sending.
 const MESSAGES_PER_POLL: usize = 64;
 
 /// Empty buffers kept for the next batches.
 const SPARE_BUFFERS_MAX: usize = 4;
 
-/// How a router works. All ranks give the same.
+/// Options of a router; all ranks give the same.
 #[derive(Clone, Debug)]
 pub struct RouterOptions {
     /// How records travel.
     pub routing: Routing,
-    /// The bytes at which a batch is sent, [`BATCH_BYTES`]. A record that is longer goes alone.
+    /// Size at which a batch is sent; [`BATCH_BYTES`] by default. A longer record goes alone.
     pub batch_bytes: usize,
-    /// The bytes of every record, if all have the same: they travel without their length.
+    /// The length of every record, if all have the same: records then travel without their length.
     pub record_bytes: Option<u32>,
-    /// The first of three channels that no one else uses meanwhile, [`Channel::ROUTER`].
+    /// The first of three consecutive channels used by this router alone; [`Channel::ROUTER`] by
+    /// default.
     pub channel: Channel,
 }
 
 impl RouterOptions {
-    /// Records of any length by `routing`, in batches of the usual size on the usual channels.
+    /// Options for records of any length by `routing`, with the default batch size and channels.
     #[must_use]
     pub fn new(routing: Routing) -> Self {
         Self { routing, batch_bytes: BATCH_BYTES, record_bytes: None, channel: Channel::ROUTER }
     }
 }
 
-/// What a router did since it was made, and holds.
+/// Totals of a router since its creation, and its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Records pushed here.
+    /// Records pushed at this rank.
     pub pushed: u64,
-    /// Records given to the sink here.
+    /// Records delivered to this rank's sink.
     pub delivered: u64,
-    /// Records that were here on the way from another rank to another.
+    /// Records between two other ranks that passed through this one.
     pub forwarded: u64,
     /// Batches sent.
     pub batches: u64,
-    /// Next hops that a batch was ever begun for.
+    /// Next hops for which a batch was ever begun.
     pub next_hops: u64,
-    /// Bytes of batches and of the router's tables now, without the node map.
+    /// Bytes of batches and of the router's tables now, excluding the node map.
     pub memory_bytes: u64,
-    /// The most that they were.
+    /// High-water mark of `memory_bytes`.
     pub memory_bytes_max: u64,
 }
 
-/// Records between all ranks.
+/// Sends small records between all ranks.
 ///
-/// Every call that may deliver takes a sink: `sink(from, record)` is given each record for this rank,
-/// those of one rank in the order in which it pushed them. A failure, also of the sink, closes the
-/// router.
+/// Every call that may deliver takes a sink: `sink(from, record)` is called for each record for
+/// this rank; records of one origin arrive in the order in which it pushed them. Any failure,
+/// including one of the sink, closes the router.
 #[derive(Debug)]
 pub struct Router<T> {
     transport: T,
     me: Rank,
     options: RouterOptions,
     route: Route,
-    /// By slot: see [`Route`].
+    /// By slot; see [`Route`].
     batches: Vec<Batch>,
     /// By hop.
     shapes: [Shape; 3],
     channels: [Channel; 3],
     /// By slot of the sender ([`Route::reverse`]).
     arrivals: Vec<Arrival>,
-    /// By hop: senders whose last batch of this epoch has not come.
+    /// By hop: senders whose last batch of this epoch has not arrived.
     awaited: [usize; 3],
     epoch: u32,
     spares: Vec<Vec<u8>>,
@@ -108,16 +110,16 @@ pub struct Router<T> {
 /// Records for one next hop.
 #[derive(Debug, Default)]
 struct Batch {
-    /// Starts with room for the header, or is empty.
+    /// Empty, or begins with room for the header.
     bytes: Vec<u8>,
     records: u32,
-    /// Sent in this epoch before these.
+    /// Records sent to this next hop in this epoch before these.
     records_before: u64,
-    /// Whether there ever were any.
+    /// True once there were any.
     is_used: bool,
 }
 
-/// What came from one sender on one hop in this epoch.
+/// Records received from one sender on one hop in this epoch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Arrival {
     records: u64,
@@ -125,10 +127,11 @@ struct Arrival {
 }
 
 impl<T: Transport> Router<T> {
-    /// A router over `transport`; every rank makes one, with the same options. Nothing is sent yet.
+    /// Creates a router over `transport`; every rank creates one, with the same options. Sends
+    /// nothing.
     ///
     /// # Errors
-    /// `Invalid` if a batch or record could not be sent, or the channels are none.
+    /// `Invalid` if a batch or record would exceed a message, or if the channels do not exist.
     pub fn new(transport: T, options: RouterOptions) -> Result<Self> {
         let record_bytes = options.record_bytes.unwrap_or(0) as usize;
         let fits = options.batch_bytes <= MESSAGE_BYTES_MAX && record_bytes <= RECORD_BYTES_MAX;
@@ -166,29 +169,29 @@ impl<T: Transport> Router<T> {
         Ok(router)
     }
 
-    /// The transport, for other channels.
+    /// The transport, for use of other channels.
     pub fn transport(&mut self) -> &mut T {
         &mut self.transport
     }
 
-    /// The transport, as no router needs it any more.
+    /// Ends the router and returns its transport.
     pub fn into_transport(self) -> T {
         self.transport
     }
 
-    /// What was done so far.
+    /// Totals so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Sends `record` to `to`, sooner or later; for this rank itself it is given to `sink` at once.
-    /// Now and then takes in what others sent.
+    /// Sends `record` to `to`, eventually; a record for this rank goes to `sink` at once. From time
+    /// to time receives records of other ranks.
     ///
     /// # Errors
-    /// `Unavailable` names a lost rank or one that took nothing before the deadline; `Invalid` for no
-    /// such rank or another length than the options say; `TooLarge` over [`RECORD_BYTES_MAX`];
-    /// `Corrupt` if a message was none of a router's; what `sink` answers; `Closed` after any of them
-    /// but the second and third.
+    /// `Unavailable` names a rank that is lost or took nothing before the deadline; `Invalid` if
+    /// there is no such rank or the length differs from that in the options; `TooLarge` over
+    /// [`RECORD_BYTES_MAX`]; `Corrupt` for a message that is not a router's; errors of `sink`.
+    /// After any error but `Invalid` and `TooLarge` all calls fail with `Closed`.
     #[inline]
     pub fn push<S>(&mut self, to: Rank, record: &[u8], sink: &mut S) -> Result<()>
     where
@@ -200,8 +203,8 @@ impl<T: Transport> Router<T> {
         self.note(done)
     }
 
-    /// Takes in what others sent, waiting up to `wait` for the first of it. Returns how many messages
-    /// there were.
+    /// Receives records of other ranks, waiting up to `wait` for the first message. Returns the
+    /// number of messages.
     ///
     /// # Errors
     /// As [`Router::push`].
@@ -243,7 +246,7 @@ impl<T: Transport> Router<T> {
         done
     }
 
-    /// Delivers a record that is here, or puts it into a batch; `came_over` is the hop that it took.
+    /// Delivers a record, or adds it to a batch; `came_over` is the hop that it has taken.
     #[inline]
     fn pass_on<S>(
         &mut self,
@@ -281,7 +284,7 @@ impl<T: Transport> Router<T> {
         let batch = &mut self.batches[slot];
         shape.put(&mut batch.bytes, from, to, record);
         batch.records += 1;
-        // Last, since what comes in may go into the same batch.
+        // Polled last, since received records may go into the same batch.
         if is_full && came_over.is_none() {
             self.poll_from(FIRST, Duration::ZERO, MESSAGES_PER_BATCH, sink)?;
         }
@@ -306,8 +309,8 @@ impl<T: Transport> Router<T> {
         batch.bytes = bytes;
     }
 
-    /// Sends what `slot` has gathered. While the channel is full it takes in what is at this hop or
-    /// behind it, since that waits only for hops behind this one.
+    /// Sends the batch of `slot`. While the channel is full it receives messages of this hop and
+    /// later ones: these wait only for later hops.
     #[cold]
     fn send_batch<S>(&mut self, slot: usize, is_last: bool, sink: &mut S) -> Result<()>
     where
@@ -341,7 +344,7 @@ impl<T: Transport> Router<T> {
         Ok(())
     }
 
-    /// Takes in up to `messages_max` messages of `hop` and later ones.
+    /// Receives up to `messages_max` messages of `hop` and later ones.
     fn poll_from<S>(
         &mut self,
         hop: u8,
@@ -353,7 +356,7 @@ impl<T: Transport> Router<T> {
         S: FnMut(Rank, &[u8]) -> Result<()> + ?Sized,
     {
         let first = hop.max(*self.options.routing.hops().start()) as usize;
-        // Later hops first: they make room.
+        // Later hops first: they free room.
         let mut channels = self.channels;
         channels.reverse();
         let channels = &channels[..channels.len() - first];
@@ -392,7 +395,7 @@ impl<T: Transport> Router<T> {
         Ok(())
     }
 
-    /// Checks that a batch is the next of its sender, and counts it.
+    /// Checks that a batch is the next of its sender, and counts its records.
     fn note_arrival(&mut self, sender: Rank, hop: u8, header: &Header) -> Result<()> {
         let slot = self.route.reverse(hop, sender);
         let arrival = slot.map(|slot| &mut self.arrivals[slot]);

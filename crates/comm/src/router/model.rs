@@ -1,12 +1,12 @@
-//! Model: the memory that routing takes from a rank, for more ranks than can be run.
+//! Model: memory that routing needs per rank, for more ranks than can be run.
 //!
-//! Counts what [`super::Counters`] account in a run, and what the rank needs besides: the map of
-//! nodes, and what a transport may hold and knows of every rank. On M nodes of C ranks, a rank has
+//! Counts what [`super::Counters`] account for in a run, and also the node map and the transport's
+//! buffers and per-rank tables. On M nodes of C ranks, a rank has
 //! ```text
 //! direct   M·C - 1 batches
 //! 3-hop    2·(C - 1) batches for its node, and for its share of the others at most ⌈M / C⌉
 //! ```
-//! Source: DeltaFS thesis §5.3.3 and Figure 15, which counts batches of 32 KiB alone.
+//! Source: DeltaFS thesis §5.3.3 and Figure 15, which counts only batches of 32 KiB.
 
 use esker_base::{Error, Kind, Result};
 
@@ -16,30 +16,30 @@ use crate::Rank;
 use crate::tcp::PEER_BYTES;
 use crate::transport::CHANNEL_BYTES_MAX;
 
-/// What a rank of the node map takes: its node, its local index, its place among the members.
+/// Bytes of the node map per rank: its node, its local index, its entry among the members.
 const NODE_MAP_BYTES: u64 = 4 + 4 + size_of::<Rank>() as u64;
 
-/// What TCP reads at once beyond a channel's bound.
+/// Bytes that TCP may read at once beyond a channel's bound.
 const OVERSHOOT_BYTES: u64 = 64 << 10;
 
-/// The memory of the rank that needs most, in bytes.
+/// Memory of the rank that needs the most, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Next hops, each with a batch.
+    /// Number of next hops, each with a batch.
     pub next_hops: u64,
-    /// Of the batches: what the thesis counts.
+    /// Batches: the figure that the thesis counts.
     pub batches: u64,
-    /// Of the router: batches, empty buffers kept, tables. What [`super::Counters`] account.
+    /// The router: batches, spare buffers, tables. The figure of [`super::Counters`].
     pub router: u64,
-    /// Of the node map.
+    /// The node map.
     pub node_map: u64,
-    /// What a TCP transport holds at most: messages unsent and not received of every hop's channel,
-    /// and what it knows of every rank.
+    /// Most that a TCP transport holds: unsent and unreceived messages of every hop's channel, and
+    /// its table of ranks.
     pub transport: u64,
 }
 
 impl Memory {
-    /// All of it.
+    /// The total.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.router + self.node_map + self.transport
@@ -63,8 +63,8 @@ pub fn memory(options: &RouterOptions, nodes: u32, per_node: u32) -> Result<Memo
     let (next_hops, slots, known_nodes, channels) = match options.routing {
         Routing::Direct => (ranks - 1, ranks, 0, 1),
         Routing::ThreeHop => {
-            // The rank of local index 0 represents the most nodes. Its own node may be one of its
-            // share: then it is so for one node alone, unless all nodes are in the share of one rank.
+            // Ranks of local index 0 represent the most nodes. On some nodes that share does not
+            // include their own node, unless one rank represents all nodes.
             let share = nodes.div_ceil(per_node);
             let others = if per_node == 1 { nodes - 1 } else { share.min(nodes - 1) };
             (2 * (per_node - 1) + others, 2 * per_node + share, nodes, 3)
@@ -90,7 +90,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The promise: at most 16 MiB a rank on 4,096 nodes of 32 cores, all things counted.
+    /// The guarantee: at most 16 MiB per rank on 4,096 nodes of 32 cores, everything counted.
     #[test]
     fn three_hops_fit_where_direct_does_not() {
         let options = |routing| RouterOptions::new(routing);

@@ -1,16 +1,16 @@
-//! Route: which next hop a record takes, and who sends to whom.
+//! Route: a record's next hop, and which ranks send to which.
 //!
 //! ```text
 //! direct     origin ───────────────────── 3 ─────────────────────► destination
 //! 3-hop      origin ── 1 ──► local rep. ── 2 ──► remote rep. ── 3 ──► destination
 //! ```
 //! On a node of C ranks, the rank of local index i represents the remote nodes i, i + C, i + 2C, ….
-//! So both representatives of a pair of nodes follow from their numbers, and the loads of the ranks
-//! of a node differ by one remote node at most. A hop from a rank to itself is left out; so is the
-//! middle one within a node. Every origin has one path to each destination, so records keep their
-//! order.
-//! Each hop has its own buffers and channel: what waits at one hop needs only room at later ones, so
-//! full buffers never wait for each other in a circle.
+//! Both representatives of a pair of nodes therefore follow from the nodes' numbers, and the loads
+//! of a node's ranks differ by at most one remote node. A hop from a rank to itself is left out, as
+//! is the middle hop within a node. Every origin has one path to each destination, so records keep
+//! their order.
+//! Each hop has its own buffers and channel: a full hop waits only for room at later hops, so full
+//! buffers never form a cycle.
 //! Source: DeltaFS thesis §5.3.3.
 
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::{NodeMap, Rank};
 pub enum Routing {
     /// From origin to destination: a buffer for every rank of the job.
     Direct,
-    /// Over a representative on either node: a buffer for every rank of the node, twice, and for
-    /// this rank's share of the other nodes.
+    /// Over a representative on each of the two nodes: two buffers for every rank of the node, and
+    /// one for each of the other nodes in this rank's share.
     ThreeHop,
 }
 
 impl Routing {
-    /// The hops that records may take.
+    /// The hops that this routing uses.
     pub(super) fn hops(self) -> std::ops::RangeInclusive<u8> {
         match self {
             Self::Direct => LAST..=LAST,
@@ -44,12 +44,12 @@ pub(super) const MIDDLE: u8 = 1;
 /// The hop to the destination.
 pub(super) const LAST: u8 = 2;
 
-/// Bytes of memory of a route with so many slots that knows the first slots for so many nodes.
+/// Bytes of a route with `slots` slots that stores the first slot of `nodes` nodes.
 pub(super) fn route_bytes(slots: usize, nodes: usize) -> usize {
     slots * size_of::<(u8, Rank)>() + nodes * size_of::<u32>()
 }
 
-/// The next hops of one rank. Those of one hop have neighbouring slots.
+/// The next hops of one rank. The slots of one hop are contiguous.
 #[derive(Debug)]
 pub(super) struct Route {
     nodes: Arc<NodeMap>,
@@ -58,9 +58,9 @@ pub(super) struct Route {
     my_node: u32,
     /// By slot.
     hops: Vec<(u8, Rank)>,
-    /// Where the slots of each hop start, and the end.
+    /// Where the slots of each hop start, followed by the end.
     starts: [usize; 4],
-    /// By node, where a record from here starts; on the own node unused.
+    /// By node: the slot that a record from here takes first. Unused for the rank's own node.
     slot_of_node: Vec<u32>,
     /// Ranks on this node.
     locals: u32,
@@ -104,7 +104,7 @@ impl Route {
         route
     }
 
-    /// The nodes that this rank represents: its own has no representative, but its place.
+    /// The nodes that this rank represents. Its own node may be among them, as an unused slot.
     fn represented(&self) -> impl Iterator<Item = u32> + '_ {
         (self.my_index..self.nodes.nodes()).step_by(self.locals as usize)
     }
@@ -128,23 +128,23 @@ impl Route {
         self.starts[hop as usize]..self.starts[hop as usize + 1]
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     pub fn slot_count(&self) -> usize {
         self.hops.len()
     }
 
-    /// Which hop a slot is of, and to whom.
+    /// The hop and the receiver of a slot.
     pub fn next(&self, slot: usize) -> (u8, Rank) {
         self.hops[slot]
     }
 
-    /// Whether nobody is behind `slot`: this rank itself, or its own node.
+    /// Returns whether `slot` leads nowhere: to this rank itself, or to its own node.
     pub fn is_unused(&self, slot: usize) -> bool {
         let (hop, rank) = self.hops[slot];
         rank == self.me || hop == MIDDLE && self.nodes.node(rank) == self.my_node
     }
 
-    /// The slot of a record for `to`, another rank, that is here.
+    /// The slot that a record at this rank takes to `to`, which is another rank.
     #[inline]
     pub fn slot(&self, to: Rank) -> usize {
         if self.routing == Routing::Direct {
@@ -157,8 +157,8 @@ impl Route {
         self.slot_of_node[node as usize] as usize
     }
 
-    /// The slot over which this rank sends to `from` what `from` sends to it on `hop`; who may not
-    /// send on it has none.
+    /// The slot over which this rank sends to `from`, given that `from` sends to it on `hop`;
+    /// `None` if `from` may not send on that hop.
     pub fn reverse(&self, hop: u8, from: Rank) -> Option<usize> {
         if from.0 >= self.nodes.size() {
             return None;
@@ -177,7 +177,7 @@ impl Route {
         (self.next(slot) == (hop, from) && !self.is_unused(slot)).then_some(slot)
     }
 
-    /// Bytes of memory that the route takes, without the node map.
+    /// Bytes of memory of the route, excluding the node map.
     pub fn bytes(&self) -> usize {
         route_bytes(self.hops.capacity(), self.slot_of_node.capacity())
     }
@@ -192,7 +192,7 @@ mod tests {
         Rank::all(nodes.size()).map(|me| Route::new(&nodes, routing, me)).collect()
     }
 
-    /// Follows a record and returns the hops it took.
+    /// Follows a record and returns its hops.
     fn path(routes: &[Route], from: Rank, to: Rank) -> Vec<(u8, Rank)> {
         let (mut at, mut hops) = (from, Vec::new());
         while at != to {
@@ -231,7 +231,8 @@ mod tests {
         }
     }
 
-    /// The thesis' example: 4 nodes of 4 ranks; 3 local connections and at most one remote one.
+    /// The thesis' example: with 4 nodes of 4 ranks, 3 local connections and at most one remote
+    /// one.
     #[test]
     fn a_rank_of_sixteen_has_four_peers() {
         let labels: Vec<u32> = (0..16).map(|rank| rank / 4).collect();

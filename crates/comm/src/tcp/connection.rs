@@ -1,7 +1,8 @@
-//! Connection: a socket between two ranks, which carries the messages of one channel from the rank
-//! that opened it. Its other direction says only whether the receiver is there.
+//! Connection: a socket between two ranks. It carries the messages of one channel from the rank
+//! that opened it; the other direction shows only that the receiver is alive.
 //!
-//! Never blocks: what the kernel does not take waits in `out`, what comes waits in the decoder.
+//! Never blocks: bytes that the kernel does not accept wait in `out`, and partial frames wait in
+//! the decoder.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Write};
@@ -16,28 +17,29 @@ use super::greeting::{GREETING_BYTES_MAX, Hello, Nonce};
 use crate::queues::held_bytes;
 use crate::{Channel, Rank};
 
-/// Frames written by one call of the kernel.
+/// Most frames per write call.
 const FRAMES_PER_WRITE: usize = 32;
 
-/// A machine that does not answer for this long is dead: its ranks are lost.
+/// A machine that does not answer for this long counts as dead, and its ranks as lost.
 const SILENCE: Duration = Duration::from_secs(30);
 
 const PROBE: Duration = Duration::from_secs(5);
 
-/// Who is at the other end.
+/// State of the connection's handshake, and the rank at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// We opened it; the other end has not proved that it is the rank that it should be.
+    /// This rank opened the connection; the other end has not proved that it is the intended rank.
     Opening { hello: Hello },
-    /// We opened it and have proved who we are; the other end, that rank, has not confirmed it.
+    /// This rank opened it and has sent its proof; the other end has proved its rank, and has not
+    /// sent its welcome.
     Proving { to: Rank, channel: Channel },
-    /// We opened it, and are welcome.
+    /// This rank opened it and has been welcomed.
     Outgoing { to: Rank, channel: Channel },
-    /// Somebody opened it, and has not said who yet.
+    /// The other end opened it, and has not sent a hello.
     Stranger,
-    /// Somebody opened it and said who, but has not proved it.
+    /// The other end opened it and sent a hello, but has not proved its rank.
     Challenged { hello: Hello, nonce: Nonce },
-    /// A rank opened it.
+    /// A rank opened it, and has proved which.
     Incoming { from: Rank, channel: Channel },
 }
 
@@ -61,7 +63,7 @@ impl Role {
         }
     }
 
-    /// Whether nobody knows for certain who is at the other end.
+    /// True if the other end opened the connection and has not proved which rank it is.
     pub fn is_stranger(self) -> bool {
         matches!(self, Self::Stranger | Self::Challenged { .. })
     }
@@ -73,16 +75,16 @@ pub(super) struct Connection {
     pub socket: TcpStream,
     pub role: Role,
     pub decoder: Decoder,
-    /// Whether the other said that it leaves.
+    /// True once the other end has said goodbye.
     pub has_goodbye: bool,
-    /// Whether the kernel tells us of it; not while its channel is full.
+    /// True while epoll watches the socket; not while its channel is full.
     pub is_watched: bool,
-    /// Whether the kernel tells us when it takes more.
+    /// True while epoll watches for room to write.
     pub is_watched_for_room: bool,
     out: VecDeque<OutFrame>,
-    /// Bytes of the first frame that are gone.
+    /// Bytes of the first frame that are already written.
     gone: usize,
-    /// What the messages in `out` count for.
+    /// Bytes that the messages in `out` count for.
     unsent: usize,
     is_broken: bool,
 }
@@ -94,7 +96,7 @@ struct OutFrame {
 }
 
 impl OutFrame {
-    /// What it counts for, if it is a message.
+    /// Bytes that the frame counts for: none unless it is a message.
     fn held_bytes(&self) -> usize {
         let is_message = self.header[4] == Kind::Message.code();
         if is_message { held_bytes(self.payload.len()) } else { 0 }
@@ -102,7 +104,7 @@ impl OutFrame {
 }
 
 impl Connection {
-    /// Begins to connect to `address`; whether that works shows later.
+    /// Starts to connect to `address`; a failure shows later.
     pub fn open(address: SocketAddr, role: Role) -> io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -114,14 +116,14 @@ impl Connection {
         Self::new(TcpStream::from(socket), role, Decoder::new(GREETING_BYTES_MAX))
     }
 
-    /// A connection that somebody opened.
+    /// Wraps a connection that the other end opened.
     pub fn accepted(socket: TcpStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Self::new(socket, Role::Stranger, Decoder::new(GREETING_BYTES_MAX))
     }
 
     fn new(socket: TcpStream, role: Role, decoder: Decoder) -> io::Result<Self> {
-        // Batches are gathered above; what is sent should leave.
+        // Batches are gathered above this layer, so a write should leave at once.
         socket.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&socket, true)?;
         sockopt::set_tcp_keepidle(&socket, SILENCE / 2)?;
@@ -143,26 +145,26 @@ impl Connection {
         })
     }
 
-    /// Adds a frame to what waits to be written.
+    /// Queues a frame to be written.
     pub fn put(&mut self, kind: Kind, channel: Channel, payload: Vec<u8>) {
         let frame = OutFrame { header: frame::header(kind, channel, &payload), payload };
         self.unsent += frame.held_bytes();
         self.out.push_back(frame);
     }
 
-    /// Puts a proof in front of the messages, which may follow it at once.
+    /// Puts a proof in front of the messages, which may follow it directly.
     pub fn put_proof(&mut self, payload: Vec<u8>) {
         assert!(self.gone == 0, "only a hello goes before the challenge, and that came whole");
         let frame = OutFrame { header: frame::header(Kind::Proof, Channel(0), &payload), payload };
         self.out.push_front(frame);
     }
 
-    /// Whether something waits that may be written now.
+    /// True if a queued frame may be written now.
     pub fn wants_to_write(&self) -> bool {
         self.writable_frames() > 0
     }
 
-    /// Before the challenge only the hello may go.
+    /// Before the challenge only the hello may be written.
     fn writable_frames(&self) -> usize {
         match self.role {
             Role::Opening { .. } => {
@@ -173,7 +175,7 @@ impl Connection {
         }
     }
 
-    /// Writes what the kernel takes.
+    /// Writes until the kernel accepts no more.
     pub fn write(&mut self) -> io::Result<()> {
         while self.writable_frames() > 0 {
             let frames = self.writable_frames().min(FRAMES_PER_WRITE);
@@ -187,7 +189,7 @@ impl Connection {
             match (&self.socket).write_vectored(rest) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => self.advance(written),
-                // Not connected yet, or nothing more taken: the kernel will say when.
+                // Not connected yet, or the send buffer is full: epoll reports when it is writable.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) =>
                 {
@@ -213,7 +215,7 @@ impl Connection {
         }
     }
 
-    /// Nothing can be written any more.
+    /// Drops all queued frames; nothing can be written any more.
     pub fn abandon(&mut self) {
         self.is_broken = true;
         self.out.clear();
@@ -221,17 +223,17 @@ impl Connection {
         self.unsent = 0;
     }
 
-    /// Whether writing has failed.
+    /// True once a write has failed.
     pub fn is_broken(&self) -> bool {
         self.is_broken
     }
 
-    /// What the messages count for that are not gone.
+    /// Bytes that unsent messages count for.
     pub fn unsent(&self) -> usize {
         self.unsent
     }
 
-    /// Whether anything is not gone.
+    /// True if any frame is unsent.
     pub fn has_out(&self) -> bool {
         !self.out.is_empty()
     }

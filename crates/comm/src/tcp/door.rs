@@ -1,9 +1,10 @@
-//! Door: where others connect, and those who did but have not proved who they are.
+//! Door: accepts connections, and tracks those that have not authenticated.
 //!
-//! Only so many strangers are let in at a time. Further ones are not turned away, since most of them
-//! are ranks of a large job that begin all at once: the door is shut until some have said who they
-//! are, or were silent for too long, and they wait with the kernel. It is shut for a while, too, when
-//! this process may open no more files: the kernel would tell of who waits again and again.
+//! At most [`STRANGERS_MAX`] connections are unauthenticated at a time. Beyond that the rank stops
+//! accepting until some authenticate or time out. The kernel's backlog absorbs the rest: most of
+//! them are ranks of a large job that all start at once, so refusing them would be wrong. The rank
+//! also pauses after a failed accept, such as EMFILE, since level-triggered epoll would otherwise
+//! spin.
 //! Invariant: `strangers` counts the connections of which [`Role::is_stranger`] holds.
 //!
 //! [`Role::is_stranger`]: super::connection::Role::is_stranger
@@ -18,36 +19,35 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::Rank;
 
-/// A process that connects has to prove who it is within this time.
+/// Time in which a connecting process must authenticate.
 pub(super) const HELLO_WAIT: Duration = Duration::from_secs(10);
 
-/// Connections of which it is not known who opened them: a few bytes of memory and an open file
-/// each.
+/// Most unauthenticated connections; each costs a few bytes of memory and a file descriptor.
 pub(super) const STRANGERS_MAX: usize = 1024;
 
-/// How long the door is shut when a connection could not be accepted: a file may be closed
-/// meanwhile, and who waits is patient.
+/// Pause after a failed accept: a file may be closed meanwhile, and the backlog holds the
+/// connections.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A rank's listening socket.
 #[derive(Debug)]
 pub(super) struct Door {
     listener: TcpListener,
-    /// The number that its events carry.
+    /// The id that the listener's events carry.
     event: u64,
     is_watched: bool,
-    /// Connections in the order in which they were let in, and until when each has to say who it
-    /// is. Some have, or are closed.
+    /// Connections in the order in which they were accepted, with the time by which each must
+    /// authenticate. Some have done so, or are closed.
     waiting: VecDeque<(u64, u64)>,
     strangers: usize,
     shut_until_ns: u64,
     has_complained: bool,
-    /// Strangers who were turned away.
+    /// Connections closed because they did not authenticate.
     pub refused: u64,
 }
 
 impl Door {
-    /// A door that the kernel does not watch yet.
+    /// Wraps a listener that epoll does not watch yet.
     pub fn new(listener: TcpListener, event: u64) -> Self {
         Self {
             listener,
@@ -61,7 +61,7 @@ impl Door {
         }
     }
 
-    /// Has the kernel tell of who knocks, if somebody may come in now.
+    /// Watches the listener if a connection may be accepted now; stops watching otherwise.
     pub fn watch(&mut self, epoll: &OwnedFd, now_ns: u64) -> Result<(), rustix::io::Errno> {
         let is_open = self.strangers < STRANGERS_MAX && now_ns >= self.shut_until_ns;
         if is_open && !self.is_watched {
@@ -73,7 +73,7 @@ impl Door {
         Ok(())
     }
 
-    /// How long one may wait before [`Door::watch`] is due.
+    /// Time until [`Door::watch`] is due again; [`Duration::MAX`] if it is not paused.
     pub fn wait(&self, now_ns: u64) -> Duration {
         match self.shut_until_ns.saturating_sub(now_ns) {
             0 => Duration::MAX,
@@ -81,14 +81,14 @@ impl Door {
         }
     }
 
-    /// The next who knocks, if the door is open.
+    /// Accepts the next connection, unless too many are unauthenticated.
     pub fn accept(&mut self, me: Rank, now_ns: u64) -> Option<TcpStream> {
         while self.strangers < STRANGERS_MAX {
             match self.listener.accept() {
                 Ok((socket, _)) => return Some(socket),
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => break,
-                    // That one gave up.
+                    // The peer gave up.
                     ErrorKind::ConnectionAborted | ErrorKind::Interrupted => {}
                     _ => {
                         self.shut(me, &error, now_ns);
@@ -110,18 +110,18 @@ impl Door {
         }
     }
 
-    /// Connection `id` is of a stranger.
+    /// Counts connection `id` as unauthenticated.
     pub fn let_in(&mut self, id: u64, now_ns: u64) {
         self.strangers += 1;
         self.waiting.push_back((now_ns + HELLO_WAIT.as_nanos() as u64, id));
     }
 
-    /// A stranger is one no more, or is gone.
+    /// Counts one unauthenticated connection less: it has authenticated or is closed.
     pub fn note_gone(&mut self) {
         self.strangers -= 1;
     }
 
-    /// Connections of those who are strangers still, and were silent for too long.
+    /// Connections that are still unauthenticated past their deadline.
     pub fn silent(&mut self, now_ns: u64, is_stranger: impl Fn(u64) -> bool) -> Vec<u64> {
         let mut silent = Vec::new();
         while let Some((deadline_ns, id)) = self.waiting.front().copied() {

@@ -1,37 +1,37 @@
-//! Frame: one message, or a word about the connection, on a TCP stream. Layout: docs/format/message.md
-//! §4. This file is its only encoder and decoder.
+//! Frame: one message, or control information of a connection, on a TCP stream. Layout:
+//! docs/format/message.md §4. This file is its only encoder and decoder.
 //!
 //! ```text
 //! 0 payload bytes u32 | 4 kind u8 | 5 0 u8 | 6 channel u16 | 8 CRC-32C u32 of 0..8 and the payload
 //! 12 payload
 //! ```
-//! Invariant: a decoder holds what came, and never allocates ahead more than [`AHEAD_BYTES_MAX`]
-//! because of what a header says.
+//! Invariant: a decoder allocates at most [`AHEAD_BYTES_MAX`] beyond the bytes that have arrived,
+//! whatever a header claims.
 
 use esker_base::{Error, Result};
 
 use crate::Channel;
 use crate::transport::MESSAGE_BYTES_MAX;
 
-/// The bytes before a payload.
+/// Bytes of the header, before the payload.
 pub(super) const HEADER_BYTES: usize = 12;
 
-/// What is allocated for a payload before it comes: a usual batch of records, so that its memory can
-/// carry the next batch.
+/// Bytes allocated for a payload before it arrives: a usual batch of records, so that its memory
+/// can be reused for the next batch.
 const AHEAD_BYTES_MAX: usize = 64 << 10;
 
-/// What a frame says.
+/// Type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Who connects, to whom and for which channel; the first frame of a connection.
+    /// Sender, receiver and channel of a new connection; its first frame.
     Hello,
-    /// The opener's proof was right; the last frame of a greeting.
+    /// The opener's proof was valid; the last frame of a handshake.
     Welcome,
     /// A message.
     Message,
-    /// A rank is lost: payload, its number in 4 bytes.
+    /// A rank is lost. The payload is its number in 4 bytes.
     Lost,
-    /// The sender leaves the job, and sends no more.
+    /// The sender leaves the job, and sends nothing more.
     Goodbye,
     /// The answer to a hello.
     Challenge,
@@ -63,7 +63,7 @@ impl Kind {
     }
 }
 
-/// A frame that came.
+/// A decoded frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     pub kind: Kind,
@@ -87,7 +87,7 @@ fn checksum(header: &[u8; HEADER_BYTES], payload: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&header[..8]), payload)
 }
 
-/// What a header says.
+/// A decoded header.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     kind: Kind,
@@ -95,7 +95,7 @@ struct Head {
     length: usize,
 }
 
-/// Frames out of the bytes of a stream, which come in pieces of any size.
+/// Splits a byte stream that arrives in pieces of any size into frames.
 #[derive(Debug)]
 pub(super) struct Decoder {
     header: [u8; HEADER_BYTES],
@@ -103,12 +103,12 @@ pub(super) struct Decoder {
     head: Option<Head>,
     payload: Vec<u8>,
     payload_bytes_max: usize,
-    /// Bytes of the stream that made whole frames.
+    /// Offset in the stream of the current frame.
     offset: u64,
 }
 
 impl Decoder {
-    /// A decoder for a stream from which no payload over `payload_bytes_max` is taken.
+    /// A decoder that refuses payloads over `payload_bytes_max`.
     pub fn new(payload_bytes_max: usize) -> Self {
         Self {
             header: [0; HEADER_BYTES],
@@ -120,17 +120,17 @@ impl Decoder {
         }
     }
 
-    /// From now on the sender is known: it may send messages.
+    /// Admits messages: the sender is authenticated from now on.
     pub fn trust(&mut self) {
         self.payload_bytes_max = MESSAGE_BYTES_MAX;
     }
 
-    /// The payload of the frame of which a part has come; 0 between frames.
+    /// Length of the payload of the current, partial frame; 0 between frames.
     pub fn pending_bytes(&self) -> usize {
         self.head.map_or(0, |head| head.length)
     }
 
-    /// How many bytes the frame of which a part has come still needs; `None` between frames.
+    /// Bytes that the current, partial frame still needs; `None` between frames.
     pub fn missing_bytes(&self) -> Option<usize> {
         match self.head {
             Some(head) => Some(head.length - self.payload.len()),
@@ -139,10 +139,11 @@ impl Decoder {
         }
     }
 
-    /// Takes bytes from the front of `bytes` up to the end of a frame, if it has come.
+    /// Consumes bytes from the front of `bytes`, up to the end of a frame; returns it if it is
+    /// complete.
     ///
     /// # Errors
-    /// `Corrupt` if they are no frame; nothing after them can be understood.
+    /// `Corrupt` if they are not a frame; the rest of the stream is then undecodable.
     pub fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Frame>> {
         let head = match self.head {
             Some(head) => head,
@@ -258,8 +259,8 @@ mod tests {
         }
     }
 
-    /// A flip in the length may leave the decoder waiting for more, up to its bound; any other is
-    /// noticed.
+    /// A flip in the length may leave the decoder waiting for more bytes, up to its bound; any
+    /// other flip is detected.
     #[test]
     fn every_flip_is_noticed_or_waits() {
         let whole = frame(Kind::Message, 5, b"some payload");
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(strict.next(&mut &header[..]).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
-    /// Random bytes, and valid streams with random damage, never panic.
+    /// Random bytes, and valid streams with random damage, never cause a panic.
     #[test]
     fn noise_never_panics() {
         let mut random = esker_base::Random::from_seed(1);

@@ -1,5 +1,5 @@
-//! Greeting: how two ranks prove to each other that they belong to one job. Layout:
-//! docs/format/message.md §4.
+//! Greeting: the handshake in which two ranks prove to each other that they belong to one job.
+//! Layout: docs/format/message.md §4.
 //!
 //! ```text
 //! opener                                          accepter
@@ -8,12 +8,13 @@
 //!    proof, and then messages                  →
 //!                                              ←     welcome
 //! ```
-//! Every job has a secret of 32 bytes, made at its meeting and readable by who can read the store. It
-//! is never sent. A proof is a hash, keyed with the secret, of who proves, of both ranks, of the
-//! channel and of both nonces: it is good for one side of one connection, so a process that now has
-//! the port of a dead rank gains nothing from what it is sent, or has seen.
-//! The bytes on the network are not encrypted, and only the greeting is authenticated: as with MPI,
-//! the network has to be one on which nobody listens in or changes what is sent.
+//! Every job has a secret of 32 bytes, generated at its rendezvous and readable by every process
+//! that can read the store. It is never sent. A proof is a hash, keyed with the secret, of the
+//! prover's side, both ranks, the channel and both nonces. It is valid for one side of one
+//! connection, so a process that has taken over the port of a dead rank gains nothing from the
+//! bytes that it receives or has seen.
+//! The bytes on the network are not encrypted, and only the handshake is authenticated: as with
+//! MPI, the network must be one on which nobody eavesdrops or tampers.
 //! Source: mutual challenge and response, ISO/IEC 9798-4 (mechanism 4), with BLAKE3 as the MAC.
 
 use esker_base::Random;
@@ -27,7 +28,7 @@ const HELLO_BYTES: usize = 36;
 const NONCE_BYTES: usize = 16;
 const PROOF_BYTES: usize = blake3::OUT_LEN;
 
-/// The most bytes that a frame of a greeting has.
+/// Largest payload of a handshake frame, in bytes.
 pub(super) const GREETING_BYTES_MAX: usize = NONCE_BYTES + PROOF_BYTES;
 
 const _: () = assert!(HELLO_BYTES <= GREETING_BYTES_MAX);
@@ -42,12 +43,12 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A number that a rank uses for one connection.
+/// A number used for one connection only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nonce(pub [u8; NONCE_BYTES]);
 
 impl Nonce {
-    /// One that nobody can foretell: each comes from the kernel anew.
+    /// An unpredictable nonce: each comes from the kernel.
     pub fn random() -> Self {
         let mut bytes = [0; NONCE_BYTES];
         Random::from_system().fill(&mut bytes);
@@ -55,7 +56,7 @@ impl Nonce {
     }
 }
 
-/// Who connects to whom, for what.
+/// The first frame of a handshake: sender, receiver, channel and the opener's nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub from: Rank,
@@ -76,7 +77,7 @@ impl Hello {
         bytes
     }
 
-    /// The hello in `bytes`, if they are one of this version.
+    /// Decodes a hello of this version; `None` for other bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (magic, rest) = bytes.split_first_chunk::<8>()?;
         let (version, rest) = rest.split_first_chunk::<2>()?;
@@ -94,7 +95,7 @@ impl Hello {
     }
 }
 
-/// Which of the two ranks of a connection proves that it knows the secret.
+/// The side of a connection that proves its knowledge of the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Prover {
     Opener = 1,
@@ -102,15 +103,15 @@ enum Prover {
 }
 
 impl Secret {
-    /// The bytes that answer `hello`: the nonce of the rank that accepts it, and its proof.
+    /// The payload that answers `hello`: the accepter's nonce and its proof.
     pub fn challenge(&self, hello: &Hello, nonce: Nonce) -> Vec<u8> {
         let mut bytes = nonce.0.to_vec();
         bytes.extend_from_slice(self.proof_of(Prover::Accepter, hello, nonce).as_bytes());
         bytes
     }
 
-    /// The bytes with which the opener answers `challenge`, if that is of the rank that `hello` was
-    /// for.
+    /// The opener's proof in answer to `challenge`; `None` unless the challenge proves the rank
+    /// that `hello` was addressed to.
     pub fn answer(&self, hello: &Hello, challenge: &[u8]) -> Option<Vec<u8>> {
         let (nonce, proof) = challenge.split_first_chunk::<NONCE_BYTES>()?;
         let nonce = Nonce(*nonce);
@@ -118,7 +119,8 @@ impl Secret {
         is_proved.then(|| self.proof_of(Prover::Opener, hello, nonce).as_bytes().to_vec())
     }
 
-    /// Whether `proof` is that of the rank that `hello` says it is from, challenged with `nonce`.
+    /// Returns whether `proof` is from the rank that `hello` names as its sender, challenged with
+    /// `nonce`.
     pub fn is_answer(&self, hello: &Hello, nonce: Nonce, proof: &[u8]) -> bool {
         is_equal(proof, &self.proof_of(Prover::Opener, hello, nonce))
     }
@@ -130,7 +132,7 @@ impl Secret {
     }
 }
 
-/// In the same time wherever they differ.
+/// Compares in constant time.
 fn is_equal(bytes: &[u8], proof: &blake3::Hash) -> bool {
     <[u8; PROOF_BYTES]>::try_from(bytes).is_ok_and(|bytes| *proof == blake3::Hash::from(bytes))
 }
@@ -179,7 +181,7 @@ mod tests {
         }
     }
 
-    /// A proof holds for one secret, side, pair of ranks, channel and pair of nonces.
+    /// A proof is valid for one secret, side, pair of ranks, channel and pair of nonces.
     #[test]
     fn a_proof_holds_for_one_side_of_one_connection() {
         let challenge = SECRET.challenge(&HELLO, NONCE);

@@ -1,12 +1,13 @@
-//! Meeting: how the ranks of a job find each other through a store, with no daemon.
+//! Meeting: the rendezvous of a job's ranks through a store, without a daemon.
 //!
 //! ```text
-//! job/<job>/rank-<n>   put by each rank: where it listens, and the name of its node
-//! job/<job>/ranks      put by rank 0 when all have come: all of these, and the job's secret
+//! job/<job>/rank-<n>   put by each rank: its address, and the name of its node
+//! job/<job>/ranks      put by rank 0 once all have arrived: all entries, and the job's secret
 //! ```
-//! Both are JSON. Each rank puts one object and reads one; rank 0 reads all. Once all are connected
-//! rank 0 deletes them, so a store holds nothing of a job that has met. `put_if_absent` decides: of
-//! two processes that take themselves for one rank, or of two jobs of one id, the second fails.
+//! Both are JSON. Each rank puts one object and reads one; rank 0 reads all. Once all ranks are
+//! connected, rank 0 deletes the objects, so a store keeps nothing of a job that has met.
+//! `put_if_absent` decides races: of two processes with the same rank, or two jobs with the same
+//! id, the second fails.
 
 use std::time::Duration;
 
@@ -17,14 +18,14 @@ use super::greeting::Secret;
 use crate::job::Job;
 use crate::{NodeMap, Rank};
 
-/// What a rank says of itself takes some 100 bytes.
+/// Largest entry of a rank, in bytes; one takes about 100.
 const ENTRY_BYTES_MAX: u64 = 4096;
 
-/// How often a rank looks whether the others have come: soon at first, then less.
+/// Interval at which a rank polls for the others: short at first, then longer.
 const LOOK_MIN: Duration = Duration::from_millis(2);
 const LOOK_MAX: Duration = Duration::from_millis(250);
 
-/// Where a rank is.
+/// The address of a rank, and the name of its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
     /// Host name or IP address.
@@ -39,7 +40,7 @@ struct Ranks {
     ranks: Vec<Entry>,
 }
 
-/// What a rank knows after a meeting.
+/// The result of a rendezvous.
 #[derive(Debug)]
 pub(super) struct Met {
     pub entries: Vec<Entry>,
@@ -47,17 +48,17 @@ pub(super) struct Met {
     pub secret: Secret,
 }
 
-/// The meeting of a job in a store.
+/// One job's rendezvous in a store.
 pub(super) struct Meeting<'a> {
     pub store: &'a dyn Store,
     pub clock: &'a dyn Clock,
     pub job: &'a Job,
-    /// How long to wait for the others.
+    /// Longest wait for the other ranks.
     pub wait: Duration,
 }
 
 impl Meeting<'_> {
-    /// Says where this rank is, and learns where the others are.
+    /// Publishes this rank's entry, and returns those of all ranks.
     pub fn meet(&self, entry: &Entry) -> Result<Met> {
         let mine = self.entry_name(self.job.rank);
         self.put(&mine, entry)?;
@@ -69,7 +70,7 @@ impl Meeting<'_> {
             self.put(&self.ranks_name(), &Ranks { secret, ranks })?;
         }
         let name = self.ranks_name();
-        // A rank's entry is at most so long, so all are.
+        // Every entry is bounded, so the list of all is.
         let bytes_max = ENTRY_BYTES_MAX * (u64::from(self.job.size) + 1);
         let ranks: Ranks =
             self.poll("rank 0, which waits for all others,", |meeting| {
@@ -87,7 +88,7 @@ impl Meeting<'_> {
         Ok(Met { nodes, entries: ranks.ranks, secret })
     }
 
-    /// Takes the meeting's objects away, once all ranks have met.
+    /// Deletes the rendezvous' objects, once all ranks have met.
     pub fn clear(&self) -> Result<()> {
         clear(self.store, &self.job.id)
     }
@@ -163,10 +164,11 @@ fn prefix(job: &str) -> String {
     format!("job/{job}/")
 }
 
-/// Deletes what a meeting of `job` left in `store`. A listing, and a request for each object.
+/// Deletes the objects of `job`'s rendezvous from `store`. Costs a listing and one request per
+/// object.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub fn clear(store: &dyn Store, job: &str) -> Result<()> {
     store.list(&prefix(job))?.iter().try_for_each(|object| store.delete(&object.name))
 }

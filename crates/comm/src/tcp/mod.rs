@@ -1,14 +1,15 @@
 //! TCP: ranks that are processes, on one machine or many.
 //!
-//! Ranks meet through a store ([`meeting`]). Then a rank opens a connection to another for each
-//! channel on which it sends to it, when it first does ([`connection`]): so a channel that is full
-//! holds up no other, by the kernel's own flow control, and three-hop routing needs few. For barriers
-//! and to watch over each other, every rank has connections to those 1, 2, 4, … above it from the
-//! start; whoever notices a loss tells all it is connected with, so everybody learns of it and by name.
-//! A rank that is connected with none of those, and is refused, waits for that word ([`peers`]).
+//! Ranks meet through a store ([`meeting`]). A rank then opens one connection to another for each
+//! channel on which it sends to it, at the first send ([`connection`]). By the kernel's own flow
+//! control, a full channel therefore delays no other, and three-hop routing needs few connections.
+//! For barriers and to watch each other, every rank connects at the start to the ranks 1, 2, 4, …
+//! above it. A rank that notices a loss notifies all ranks connected to it, so every rank learns of
+//! it, by name. A rank that has no connection to any of these and whose own is refused waits for
+//! that notice ([`peers`]).
 //! There is no other thread: bytes move during calls ([`network`]), and in the kernel between them.
 //! Decision: sockets and epoll by `rustix` rather than tokio, since one owner makes all calls and a
-//! runtime would only hand bytes to it from other threads.
+//! runtime would only pass it the bytes from other threads.
 
 mod connection;
 mod door;
@@ -36,22 +37,22 @@ use crate::transport::{
 };
 use crate::{Channel, NodeMap, Rank};
 
-/// How long a rank that leaves waits for its last messages to go.
+/// Longest wait of a leaving rank for its last messages to be sent.
 const GOODBYE: Duration = Duration::from_secs(10);
 
-/// Connections that the kernel keeps until they are accepted, unless its own bound (`somaxconn`) is
-/// less: as many as ranks of a large job that begin to send to one at the same time.
+/// Length of the accept backlog, unless the kernel's own limit (`somaxconn`) is lower. Enough for
+/// all ranks of a large job that begin to send to one rank at the same time.
 const BACKLOG: i32 = 4096;
 
-/// Messages that are received from memory before the sockets are looked at again.
+/// Messages received from memory between two polls of the sockets.
 const RECEIVES_PER_LOOK: u32 = 16;
 
-/// How TCP ranks behave.
+/// Options of TCP ranks.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// [`CHANNEL_BYTES_MAX`], unless it is to be something else; for what is sent and what came each.
+    /// Bound per channel, on sent and on received bytes each; [`CHANNEL_BYTES_MAX`] by default.
     pub channel_bytes_max: usize,
-    /// [`DEADLINE`], unless it is to be something else; for the meeting, too.
+    /// The deadline of calls that wait, including the rendezvous; [`DEADLINE`] by default.
     pub deadline: Duration,
 }
 
@@ -61,8 +62,8 @@ impl Default for Options {
     }
 }
 
-/// Runs `work` as the rank that `job` says, which meets the others in `store`, and leaves the job
-/// properly if it succeeds; else it is lost to the others.
+/// Runs `work` as the rank that `job` names, after meeting the others in `store`. Leaves the job
+/// properly if `work` succeeds; otherwise the rank is lost to the others.
 ///
 /// # Errors
 /// As [`TcpTransport::connect`], as `work`, and as [`TcpTransport::finish`].
@@ -78,7 +79,7 @@ pub fn run<R>(
     Ok(result)
 }
 
-/// A rank that is a process, and reaches the others by TCP.
+/// A rank that is a process and is connected to the others by TCP.
 #[derive(Debug)]
 pub struct TcpTransport {
     network: Network,
@@ -87,13 +88,13 @@ pub struct TcpTransport {
 }
 
 impl TcpTransport {
-    /// Meets the other ranks of `job` in `store`, and connects to some. Returns once all ranks have.
-    /// Two write requests at most, and a listing or read now and then until all have come; rank 0
-    /// reads and deletes an object of each rank.
+    /// Meets the other ranks of `job` in `store`, and connects to some of them. Returns once all
+    /// ranks have done so. Costs at most two write requests, and listings or reads until all ranks
+    /// have arrived; rank 0 reads and deletes one object per rank.
     ///
     /// # Errors
-    /// `Exists` if another process took itself for this rank; `Unavailable` if ranks did not come
-    /// before the deadline, which are named, or are lost already; those of the store and the kernel.
+    /// `Exists` if another process claimed this rank; `Unavailable` names ranks that did not arrive
+    /// before the deadline or are already lost; errors of the store and the kernel.
     pub fn connect(store: &dyn Store, job: &Job, options: &Options) -> Result<Self> {
         let (listener, host) = listen(job)?;
         let port = listener.local_addr().map_err(|error| Error::io(error, "listen"))?.port();
@@ -102,7 +103,7 @@ impl TcpTransport {
         let network = Network::new(job.rank, met, listener, options.clone())?;
         let mut transport = Self { network, barrier: Barrier::default(), receives: 0 };
         transport.network.watch()?;
-        // Only of a rank that has answered it shows that it is lost.
+        // The loss of a rank is noticed only once it has answered.
         let deadline = Deadline::start(&transport);
         while let Some(rank) = transport.network.opening() {
             transport.network.progress(LOOK)?;
@@ -117,11 +118,12 @@ impl TcpTransport {
         Ok(transport)
     }
 
-    /// Leaves the job, once what was sent is gone. Leave after a barrier: what others have sent and
-    /// this rank has not received is lost. Dropping the transport instead is being lost: others fail.
+    /// Leaves the job, once all messages are sent. Call it after a barrier: messages that others
+    /// sent and this rank has not received are lost. Dropping the transport without it makes the
+    /// rank lost, and the calls of others fail.
     ///
     /// # Errors
-    /// `Unavailable` if others do not take what was sent, or are lost.
+    /// `Unavailable` if other ranks do not take the last messages, or are lost.
     pub fn finish(mut self) -> Result<()> {
         let end_ns = self.monotonic_ns() + GOODBYE.min(self.deadline()).as_nanos() as u64;
         self.network.say_goodbye();
@@ -136,32 +138,32 @@ impl TcpTransport {
         Ok(())
     }
 
-    /// The port at which others reach this rank.
+    /// The port on which this rank listens.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.network.port()
     }
 
-    /// Connections of this rank now, and how many it refused because the other end did not prove that
-    /// it knows the job's secret.
+    /// Number of this rank's connections now, and of those that it refused because the other end
+    /// did not prove that it knows the job's secret.
     #[must_use]
     pub fn connections(&self) -> (usize, u64) {
         self.network.connections()
     }
 }
 
-/// Listens where the job says, else on this host alone.
+/// Listens at the job's address, or on localhost if it has none.
 fn listen(job: &Job) -> Result<(TcpListener, String)> {
     let local = Ipv4Addr::LOCALHOST.to_string();
     let host = job.address.clone().unwrap_or(local);
     let bound = match host.parse::<IpAddr>() {
         Ok(address) => TcpListener::bind((address, 0)),
-        // By a name others may mean any of the host's addresses.
+        // Other ranks may resolve a name to any of the host's addresses.
         Err(_) => TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))),
     };
     let listener = bound.map_err(|error| Error::io(error, format!("listen at {host}")))?;
-    // The standard library asks for 128.
+    // The standard library's backlog is 128.
     let listening = rustix::net::listen(&listener, BACKLOG);
     listening.map_err(|error| Error::io(error.into(), "listen"))?;
     listener.set_nonblocking(true).map_err(|error| Error::io(error, "listen"))?;
@@ -195,7 +197,7 @@ impl Transport for TcpTransport {
         let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         let end_ns = self.monotonic_ns().saturating_add(wait_ns);
         loop {
-            // Without a wait a look is still taken: what has come is there to be received.
+            // Poll even without a wait: messages that have arrived can then be received.
             let left_ns = end_ns.saturating_sub(self.monotonic_ns());
             let left = if self.network.is_lost() { 0 } else { left_ns };
             self.network.progress(Duration::from_nanos(left))?;

@@ -1,11 +1,12 @@
-//! Network: the sockets of a rank and what is on its way in them, moved by [`Network::progress`].
-//! Who connects comes in by a [`Door`]; what is known of the other ranks is in [`Peers`].
+//! Network: the sockets of a rank and the messages in transit, moved by [`Network::progress`]. A
+//! [`Door`] accepts connections; [`Peers`] tracks the state of the other ranks.
 //!
-//! Memory: of each channel, up to the bound of what is sent and not gone, and of what came and is not
-//! received, a frame of which a part came counting whole. Where the second is reached the sockets of
-//! the channel are not read, and the sender's kernel keeps the rest.
-//! A rank is lost when a connection with it ends before it said goodbye, when another says so, or
-//! when what it sends is no frame. The first loss is the cause and is kept; others follow from it.
+//! Memory: for each channel, unsent messages and received messages up to one bound each; a partial
+//! frame counts in full. When a channel's received messages reach the bound, its sockets are not
+//! read, and the rest stays with the sender's kernel.
+//! A rank is lost when a connection to it ends before its goodbye, when another rank reports the
+//! loss, or when the bytes it sends are not a frame. The first loss is kept as the cause; later
+//! ones follow from it.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind, Read};
@@ -30,13 +31,13 @@ use crate::queues::{Queues, held_bytes};
 use crate::transport::{Counters, Message, Sent};
 use crate::{Channel, NodeMap, Rank};
 
-/// Bytes read from a socket at once.
+/// Bytes per read of a socket.
 const READ_BYTES: usize = 64 << 10;
 
-/// Reads from one socket before the others have their turn.
+/// Consecutive reads of one socket before the others get their turn.
 const READS_PER_TURN: usize = 8;
 
-/// Which the listener's events carry; connections count from 1.
+/// The id of the listener's events; connections count from 1.
 const LISTENER: u64 = 0;
 
 /// The sockets of a rank.
@@ -52,18 +53,18 @@ pub(super) struct Network {
     connections: HashMap<u64, Connection>,
     next_id: u64,
     outgoing: HashMap<(Rank, Channel), u64>,
-    /// Of which ranks, on which channels, a connection is open that they opened.
+    /// Ranks and channels of the open connections that other ranks opened.
     incoming: HashSet<(Rank, Channel)>,
-    /// By channel: bytes of messages not gone.
+    /// By channel: bytes of unsent messages.
     unsent: HashMap<Channel, usize>,
     unsent_all: u64,
     buffered_max: u64,
     queues: Queues<u64>,
-    /// A send was refused since there was last room.
+    /// True if a send has been refused since there was last room.
     was_refused: bool,
     is_nudged: bool,
     lost: Option<(Rank, String)>,
-    /// All ranks are connected with those that they watch: only from then on one may leave.
+    /// True once every rank is connected to those that it watches; ranks may leave only after that.
     has_met: bool,
     counters: Counters,
     scratch: Vec<u8>,
@@ -113,7 +114,7 @@ impl Network {
         Ok(())
     }
 
-    /// One of those that this rank connected to, and by which it is not welcome yet.
+    /// A rank to which this one has connected and that has not welcomed it yet.
     pub fn opening(&self) -> Option<Rank> {
         self.connections.values().find_map(|connection| match connection.role {
             Role::Opening { .. } | Role::Proving { .. } => connection.role.peer(),
@@ -121,7 +122,7 @@ impl Network {
         })
     }
 
-    /// All ranks are connected with those that they watch.
+    /// Records that every rank is connected to those that it watches.
     pub fn note_met(&mut self) {
         self.has_met = true;
     }
@@ -163,8 +164,8 @@ impl Network {
         self.peers.check_reachable(to, || SystemClock.monotonic_ns(), wait)
     }
 
-    /// Whether something can be sent to `to` over the connection. Says why, if it can no more; unless
-    /// that is not known yet.
+    /// Returns whether messages can be sent to `to` over the connection. If not, fails with the
+    /// reason, or returns false while that is still unknown.
     fn is_sound(&mut self, id: u64, to: Rank) -> Result<bool> {
         let is_sound = |network: &Self| {
             network.connections.get(&id).is_some_and(|connection| !connection.is_broken())
@@ -183,7 +184,7 @@ impl Network {
         Err(Error::new(Kind::Unavailable, format!("the connection to {to} has ended")))
     }
 
-    /// The next message of one of `channels` that is here.
+    /// Takes the next received message of one of `channels`.
     pub fn take(&mut self, channels: &[Channel]) -> Result<Option<Message>> {
         let taken = self.queues.take(channels, self.options.channel_bytes_max);
         let Some((message, waiting)) = taken else { return Ok(None) };
@@ -197,7 +198,7 @@ impl Network {
         Ok(Some(message))
     }
 
-    /// Moves what can be moved; waits for up to `wait` until something can.
+    /// Sends and receives as much as possible; waits up to `wait` for the first event.
     pub fn progress(&mut self, wait: Duration) -> Result<()> {
         let wait = wait.min(HELLO_WAIT).min(self.door.wait(SystemClock.monotonic_ns()));
         let timeout = Timespec::try_from(wait).expect("some seconds");
@@ -217,7 +218,7 @@ impl Network {
             if !self.connections.contains_key(&id) {
                 continue;
             }
-            // What had come before an end or a failure is read first.
+            // Bytes that arrived before an end or a failure are read first.
             if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
                 self.read(id);
             }
@@ -237,7 +238,7 @@ impl Network {
     fn accept(&mut self) {
         let now_ns = SystemClock.monotonic_ns();
         while let Some(socket) = self.door.accept(self.rank, now_ns) {
-            // One that has ended already is not worth a word.
+            // A connection that has already ended is dropped silently.
             let Ok(connection) = Connection::accepted(socket) else { continue };
             let id = self.add(connection);
             self.door.let_in(id, now_ns);
@@ -249,7 +250,7 @@ impl Network {
         self.close(id);
     }
 
-    /// The connection over which this rank sends to `to` on `channel`; opens it.
+    /// The connection on which this rank sends to `to` on `channel`; opens it if necessary.
     fn connection_to(&mut self, to: Rank, channel: Channel) -> Result<u64> {
         if let Some(id) = self.outgoing.get(&(to, channel)) {
             return Ok(*id);
@@ -277,7 +278,7 @@ impl Network {
         self.connections.get_mut(&id).expect("a connection that is open")
     }
 
-    /// Has the kernel tell of whatever the connection can do now.
+    /// Watches the connection for all that it can do now.
     fn watch_connection(&mut self, id: u64) {
         let connection = self.connections.get_mut(&id).expect("a connection that is open");
         let wants_room = connection.wants_to_write();
@@ -294,12 +295,13 @@ impl Network {
         }
     }
 
-    /// Leaves what comes to the kernel until the channel has room.
+    /// Stops reading the connection until its channel has room; meanwhile the kernel keeps the
+    /// bytes.
     fn pause(&mut self, id: u64, channel: Channel) {
         self.queues.wait_for_room(channel, id);
         let connection = self.connections.get_mut(&id).expect("a connection that is open");
         if std::mem::take(&mut connection.is_watched) {
-            // It is in the set, since it was watched.
+            // It was watched, so it is in the epoll set.
             let _ = epoll::delete(&self.epoll, &*connection);
         }
     }
@@ -312,7 +314,7 @@ impl Network {
             if let Role::Incoming { channel, .. } = connection.role
                 && !self.queues.has_room(channel, 0, self.options.channel_bytes_max)
             {
-                // A frame that has begun is finished, since its room is taken already.
+                // A partial frame is completed, since its room is already reserved.
                 match connection.decoder.missing_bytes() {
                     Some(missing) => space = space.min(missing.max(1)),
                     None => {
@@ -379,8 +381,8 @@ impl Network {
         if let Some(channel) = connection.role.sends() {
             self.note_gone(channel, before - after);
         }
-        // Why it failed shows when reading, after what the other may have said before: the kernel
-        // tells of every connection that is broken.
+        // A later read shows the reason, after any bytes that the other end had sent: epoll reports
+        // every broken connection.
         if done.is_ok() && should_watch {
             self.watch_connection(id);
         }
@@ -396,7 +398,7 @@ impl Network {
         }
     }
 
-    /// The other end closed the connection.
+    /// Handles the end of the stream from the other side.
     fn end(&mut self, id: u64) {
         if self.connection(id).role.is_stranger() {
             self.refuse(id);
@@ -405,7 +407,7 @@ impl Network {
         }
     }
 
-    /// The connection is of no use any more: its rank is lost, unless it has left.
+    /// Closes a failed connection. Its rank is lost, unless it has left.
     fn fail(&mut self, id: u64, why: &str) {
         let connection = self.connection(id);
         let (role, has_goodbye) = (connection.role, connection.has_goodbye);
@@ -418,7 +420,7 @@ impl Network {
             return;
         }
         match role {
-            // It may have left before: who watches it knows whether it is lost.
+            // It may have left properly: the ranks that watch it know whether it is lost.
             Role::Opening { .. } | Role::Proving { .. } if self.has_met => {
                 self.peers.note_unreachable(rank, why, SystemClock.monotonic_ns());
             }
@@ -440,7 +442,8 @@ impl Network {
                     self.peers.note_end(from);
                 }
             }
-            // Stays among `outgoing`, so that nothing is sent after what may not have arrived.
+            // Stays in `outgoing`, so that nothing is sent after messages that may not have
+            // arrived.
             Role::Opening { .. } | Role::Proving { .. } | Role::Outgoing { .. } => {
                 let channel = connection.role.sends().expect("this rank opened it");
                 self.note_gone(channel, connection.unsent());
@@ -448,7 +451,7 @@ impl Network {
         }
     }
 
-    /// Tells all others.
+    /// Records the first loss, and reports it to all connected ranks.
     fn lose(&mut self, rank: Rank, why: &str) {
         if self.lost.is_some() || rank == self.rank {
             return;
@@ -464,7 +467,7 @@ impl Network {
         }
     }
 
-    /// Says goodbye on all connections.
+    /// Queues a goodbye on all connections.
     pub fn say_goodbye(&mut self) {
         let ids: Vec<u64> = self.connections.keys().copied().collect();
         for id in ids {
@@ -476,8 +479,8 @@ impl Network {
         }
     }
 
-    /// Whether something of what was sent, or of a goodbye, is still here, or a welcome is to come:
-    /// were the socket closed before, the kernel of the other end would drop what it has not read.
+    /// True while a message or goodbye is unsent, or a welcome is outstanding. If the socket were
+    /// closed earlier, the other end's kernel would drop bytes that it has not read.
     pub fn has_unsent(&self) -> bool {
         let is_there = |rank: Rank| !self.peers.has_goodbye(rank);
         let is_busy = |connection: &Connection| {
@@ -488,7 +491,7 @@ impl Network {
             .any(|connection| is_busy(connection) && connection.role.peer().is_some_and(is_there))
     }
 
-    /// Whether `rank` has left, and all it had sent is here.
+    /// Returns whether `rank` has left and all its messages have arrived.
     pub fn has_left(&self, rank: Rank) -> bool {
         self.peers.has_left(rank)
     }
@@ -506,7 +509,7 @@ impl Network {
         self.lost.is_some()
     }
 
-    /// Whether a send that was refused may succeed now; says so once.
+    /// Returns true once after a refused send may succeed again.
     pub fn take_nudge(&mut self) -> bool {
         std::mem::take(&mut self.is_nudged)
     }
@@ -533,7 +536,7 @@ impl Network {
     }
 }
 
-/// Sockets of a rank that is not dropped properly are closed by the kernel, which is the same.
+/// Shuts down sockets that were not closed properly, as the kernel would do.
 impl Drop for Network {
     fn drop(&mut self) {
         for connection in self.connections.values() {

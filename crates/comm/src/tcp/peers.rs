@@ -1,7 +1,8 @@
-//! Peers: where the ranks of the job are, and which of them have left or cannot be reached.
+//! Peers: the addresses of the job's ranks, and which of them have left or are unreachable.
 //!
-//! A connection that is refused shows that a rank has ended, and not how. If it was lost, those who
-//! watch it say so to all, and until they may have done that nothing is said here ([`VERDICT`]).
+//! A refused connection shows that a rank has ended, but not how. If it was lost, the ranks that
+//! watch it report that to all; until they have had the time, this rank gives no verdict
+//! ([`VERDICT`]).
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -13,36 +14,36 @@ use esker_base::{Error, Kind, Result};
 use super::meeting::Entry;
 use crate::Rank;
 
-/// How long to wait for word of a rank that refuses connections: for its loss to go around among
-/// ranks that make calls now and then.
+/// How long to wait for a report on a rank that refuses connections: enough for a loss to spread
+/// among ranks that make calls from time to time.
 pub(super) const VERDICT: Duration = Duration::from_secs(5);
 
-/// All ranks of the job.
+/// The ranks of the job, as this rank sees them.
 #[derive(Debug)]
 pub(super) struct Peers {
     peers: Vec<Peer>,
-    /// The names or addresses of hosts, and what was found for them.
+    /// Names or addresses of hosts, and what they resolved to.
     hosts: Vec<(String, Option<SocketAddr>)>,
-    /// Ranks that cannot be reached: why, and since when.
+    /// Unreachable ranks: why, and since when.
     unreachable: HashMap<Rank, (String, u64)>,
 }
 
-/// What is known of a rank; small, since there is one of every rank of the job.
+/// State of one rank; small, since there is an entry for every rank of the job.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
-    /// Among the hosts.
+    /// Index among the hosts.
     host: u32,
     port: u16,
     has_goodbye: bool,
-    /// Connections it opened that have not said goodbye.
+    /// Open connections from this rank that have not said goodbye.
     incoming: u32,
 }
 
-/// What a rank that is connected by TCP keeps of every rank of its job, in bytes.
+/// Bytes that a TCP rank keeps for each rank of its job.
 pub(crate) const PEER_BYTES: usize = size_of::<Peer>();
 
 impl Peers {
-    /// The ranks as they met.
+    /// Takes the ranks' addresses from their entries.
     pub fn new(entries: &[Entry]) -> Self {
         let mut numbers = HashMap::new();
         let mut hosts = Vec::new();
@@ -56,12 +57,12 @@ impl Peers {
         Self { peers: peers.collect(), hosts, unreachable: HashMap::new() }
     }
 
-    /// The port at which `rank` listens.
+    /// The port on which `rank` listens.
     pub fn port(&self, rank: Rank) -> u16 {
         self.peers[rank.index()].port
     }
 
-    /// Where `to` listens.
+    /// Resolves the address on which `to` listens.
     pub fn resolve(&mut self, to: Rank) -> Result<SocketAddr> {
         let peer = self.peers[to.index()];
         let (host, known) = &mut self.hosts[peer.host as usize];
@@ -78,39 +79,39 @@ impl Peers {
         Ok(address)
     }
 
-    /// `rank` has opened a connection.
+    /// Counts a connection that `rank` has opened.
     pub fn note_begin(&mut self, rank: Rank) {
         self.peers[rank.index()].incoming += 1;
     }
 
-    /// Nothing more comes on a connection that `rank` opened.
+    /// Counts the end of a connection that `rank` opened.
     pub fn note_end(&mut self, rank: Rank) {
         self.peers[rank.index()].incoming -= 1;
     }
 
-    /// `rank` leaves the job.
+    /// Records that `rank` leaves the job.
     pub fn note_goodbye(&mut self, rank: Rank) {
         self.peers[rank.index()].has_goodbye = true;
     }
 
-    /// Whether `rank` leaves, or has left.
+    /// Returns whether `rank` is leaving or has left.
     pub fn has_goodbye(&self, rank: Rank) -> bool {
         self.peers[rank.index()].has_goodbye
     }
 
-    /// Whether `rank` has left, and all it had sent is here.
+    /// Returns whether `rank` has left and all its messages have arrived.
     pub fn has_left(&self, rank: Rank) -> bool {
         let peer = &self.peers[rank.index()];
         peer.has_goodbye && peer.incoming == 0
     }
 
-    /// Nothing can be sent to `rank` from now on, and `why`.
+    /// Records that `rank` is unreachable from now on, and `why`.
     pub fn note_unreachable(&mut self, rank: Rank, why: &str, now_ns: u64) {
         self.unreachable.entry(rank).or_insert_with(|| (why.to_owned(), now_ns));
     }
 
-    /// Whether messages can be sent to `to`; if not, what became of it is not known yet.
-    /// `Unavailable` if it has left, or if nobody told within `wait`.
+    /// Returns true if messages can be sent to `to`, and false while its fate is unknown. Fails
+    /// with `Unavailable` if it has left, or if no rank reported its fate within `wait`.
     pub fn check_reachable(
         &self,
         to: Rank,
@@ -132,7 +133,8 @@ impl Peers {
 mod tests {
     use super::*;
 
-    /// What was refused is no answer until those who know may have given one; a goodbye is.
+    /// A refused connection is no verdict until the ranks that watch have had time to report; a
+    /// goodbye is one.
     #[test]
     fn a_rank_that_cannot_be_reached_has_a_verdict_in_the_end() {
         let entry = Entry { host: "h".into(), port: 1, node: "0".into() };

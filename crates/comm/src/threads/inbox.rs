@@ -1,6 +1,6 @@
-//! Inbox: the queues of a rank behind a lock, and the waking of their owner.
+//! Inbox: the queues of a rank behind a lock, and a condition variable that wakes their owner.
 //!
-//! Who is refused is remembered, and told when half of the queue is free.
+//! A refused sender is remembered, and nudged when half of the queue is free.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::queues::Queues;
 use crate::transport::Message;
 use crate::{Channel, Rank};
 
-/// The messages to a rank.
+/// The incoming messages of one rank.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    /// Guards all that it holds; never held with another inbox's.
+    /// Guards all of the inbox; two inboxes are never locked at once.
     state: Mutex<State>,
-    /// A message came, or there was a nudge.
+    /// Signalled for every message and every nudge.
     changed: Condvar,
 }
 
@@ -25,11 +25,11 @@ pub(super) struct Inbox {
 struct State {
     queues: Queues<Rank>,
     is_closed: bool,
-    /// Elsewhere something changed that the owner may be waiting for.
+    /// Set when something changed elsewhere that the owner may be waiting for.
     nudged: bool,
 }
 
-/// What became of a message.
+/// Outcome of a put.
 pub(super) enum Put {
     Done,
     Full(Message),
@@ -37,7 +37,7 @@ pub(super) enum Put {
 }
 
 impl Inbox {
-    /// Puts `message` at the end of its channel's queue.
+    /// Appends `message` to its channel's queue.
     pub fn put(&self, message: Message, channel_bytes_max: usize) -> Put {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -53,8 +53,8 @@ impl Inbox {
         Put::Done
     }
 
-    /// Takes the first message of the first of `channels` that has one. Waits for up to `wait`, until
-    /// a nudge, or not at all when `is_hopeless`. The ranks returned are to be nudged.
+    /// Takes the first message of the first of `channels` that has one. Waits for up to `wait` or
+    /// until a nudge; does not wait if `is_hopeless`. The caller must nudge the returned ranks.
     pub fn take(
         &self,
         channels: &[Channel],
@@ -64,8 +64,8 @@ impl Inbox {
     ) -> Option<(Message, Vec<Rank>)> {
         let mut state = self.state.lock();
         let taken = state.queues.take(channels, channel_bytes_max);
-        // A nudge that came while the owner was busy counts: it is about what the owner looked at
-        // before.
+        // A nudge that came while the owner was busy counts: it concerns state that the owner has
+        // already checked.
         if taken.is_some() || wait.is_zero() || std::mem::take(&mut state.nudged) || is_hopeless() {
             return taken;
         }
@@ -77,7 +77,7 @@ impl Inbox {
             if taken.is_some() || timed_out || std::mem::take(&mut state.nudged) {
                 return taken;
             }
-            // A message of another channel came.
+            // The message was for another channel.
             let passed_ns = SystemClock.monotonic_ns() - start_ns;
             left = wait.saturating_sub(Duration::from_nanos(passed_ns));
         }
@@ -89,19 +89,19 @@ impl Inbox {
         self.changed.notify_one();
     }
 
-    /// Takes no more messages; returns who waits to send some.
+    /// Refuses further messages; returns the ranks that wait to send.
     pub fn close(&self) -> Vec<Rank> {
         let mut state = self.state.lock();
         state.is_closed = true;
         state.queues.clear()
     }
 
-    /// Whether the owner has ended.
+    /// Returns whether the owner has ended.
     pub fn is_closed(&self) -> bool {
         self.state.lock().is_closed
     }
 
-    /// Bytes held now, and the most that were.
+    /// Bytes held now, and their high-water mark.
     pub fn bytes(&self) -> (u64, u64) {
         self.state.lock().queues.bytes()
     }

@@ -1,8 +1,8 @@
-//! Threads: ranks that are threads of one process, for tests, for simulated nodes and for programs
-//! that are no parallel job.
+//! Threads: ranks that are threads of one process, for tests, simulated nodes and programs that are
+//! not parallel jobs.
 //!
-//! Every rank has an inbox ([`inbox`]); a send locks the receiver's and puts the message in. So a
-//! message is never copied, and what is buffered is held by its receiver.
+//! Every rank has an inbox ([`inbox`]); a send locks the receiver's inbox and moves the message
+//! into it. A message is therefore never copied, and its receiver accounts for the buffered bytes.
 //! Lock order: no two inboxes are locked at once.
 
 mod inbox;
@@ -24,15 +24,15 @@ use crate::transport::{
 };
 use crate::{Channel, NodeMap, Rank};
 
-/// Stack of a rank's thread: a thousand ranks take no more than they use of it.
+/// Stack of a rank's thread. Pages are committed only when used, so a thousand ranks cost little.
 const STACK_BYTES: usize = 1 << 20;
 
-/// How ranks that are threads behave.
+/// Options of ranks that are threads.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// [`CHANNEL_BYTES_MAX`], unless it is to be something else.
+    /// Bound on buffered bytes per channel; [`CHANNEL_BYTES_MAX`] by default.
     pub channel_bytes_max: usize,
-    /// [`DEADLINE`], unless it is to be something else.
+    /// The deadline of calls that wait; [`DEADLINE`] by default.
     pub deadline: Duration,
 }
 
@@ -42,14 +42,14 @@ impl Default for Options {
     }
 }
 
-/// Runs `work` as every rank of a job of `ranks`, `per_node` of which share a node, and returns
-/// what each returned, in order of rank.
+/// Runs `work` as every rank of a job of `ranks`, `per_node` on each node, and returns their
+/// results in rank order.
 ///
 /// # Errors
-/// The first error that a rank returned. Such a rank is lost to the others, whose calls fail then.
+/// The first error that a rank returned. That rank is lost to the others, whose calls then fail.
 ///
 /// # Panics
-/// When a rank panics, once all have ended.
+/// If a rank panics, once all ranks have ended.
 ///
 /// # Examples
 /// ```
@@ -73,7 +73,7 @@ pub fn run<R: Send>(
     run_with(NodeMap::even(ranks, per_node)?, &Options::default(), work)
 }
 
-/// As [`run`], with any nodes and options.
+/// As [`run`], with a given node map and options.
 ///
 /// # Errors
 /// As [`run`].
@@ -117,7 +117,7 @@ pub fn run_with<R: Send>(
     }
 }
 
-/// How the first rank that failed did so.
+/// How the first failed rank ended.
 enum Failure {
     Returned(Error),
     Panicked(Box<dyn Any + Send>),
@@ -130,7 +130,7 @@ fn run_rank<R>(
     work: impl Fn(&mut ThreadTransport) -> Result<R>,
 ) -> Option<R> {
     let mut transport = ThreadTransport::new(job.clone(), rank);
-    // What a panic leaves half done is only looked at to end.
+    // State that a panic leaves inconsistent is used only to shut down.
     let failed = match catch_unwind(AssertUnwindSafe(|| work(&mut transport))) {
         Ok(Ok(result)) => {
             job.leave(rank);
@@ -144,14 +144,14 @@ fn run_rank<R>(
     None
 }
 
-/// What the ranks of a job share.
+/// State shared by the ranks of a job.
 #[derive(Debug)]
 struct Job {
     nodes: Arc<NodeMap>,
     options: Options,
     /// By rank.
     inboxes: Vec<Inbox>,
-    /// 0, or 1 more than the first rank that was lost.
+    /// 0, or 1 plus the number of the first lost rank.
     lost: AtomicU64,
 }
 
@@ -163,7 +163,7 @@ impl Job {
 
     fn lose(&self, rank: Rank) {
         let code = u64::from(rank.0) + 1;
-        // Whoever is first names the cause; the others only followed.
+        // Only the first loss is the cause; later ones follow from it.
         let _ = self.lost.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst);
         self.inboxes[rank.index()].close();
         self.inboxes.iter().for_each(Inbox::nudge);

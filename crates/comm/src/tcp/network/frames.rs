@@ -1,4 +1,4 @@
-//! What a rank does with each frame that comes, by the role of its connection.
+//! Handles each received frame according to the state of its connection.
 
 use esker_base::{Error, Result};
 
@@ -62,7 +62,7 @@ impl Network {
         Ok(())
     }
 
-    /// Has a process prove that it is the rank that it says, to which this rank proves itself.
+    /// Answers a hello: proves this rank to the other process, and asks it for its own proof.
     fn challenge(&mut self, id: u64, frame: &Frame) {
         let hello = Hello::decode(&frame.payload).filter(|hello| {
             let is_rank = hello.from.0 < self.nodes.size() && hello.from != self.rank;
@@ -77,10 +77,10 @@ impl Network {
         self.write(id);
     }
 
-    /// Lets a rank in that has proved who it is.
+    /// Admits a rank that has proved its identity.
     fn welcome(&mut self, id: u64, hello: &Hello) {
         let Hello { from, channel, .. } = *hello;
-        // A second one could overtake the first.
+        // A second connection could overtake the first.
         if !self.incoming.insert((from, channel)) {
             return self.refuse(id);
         }

@@ -1,4 +1,4 @@
-//! Sockets of one rank whose others are a test that speaks for all of them.
+//! The sockets of one rank, with a test that plays all other ranks.
 
 use std::io::Write;
 use std::net::Ipv4Addr;
@@ -29,20 +29,20 @@ fn entry_of(listener: &TcpListener) -> Entry {
     Entry { host: "127.0.0.1".into(), port, node: "0".into() }
 }
 
-/// Connections that the kernel keeps until they are accepted; here nobody does meanwhile.
+/// Length of the kernel's accept backlog; the tests fill it before they accept.
 fn backlog_max() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/net/core/somaxconn");
     text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(128)
 }
 
-/// A rank's end of a connection to rank 0.
+/// The opener's end of a connection to rank 0.
 struct Dialed {
     socket: TcpStream,
     hello: Hello,
     challenge: Vec<u8>,
 }
 
-/// A connection of `from` that has said who it is.
+/// Connects as `from` and sends its hello.
 fn dial(network: &Network, from: Rank) -> Dialed {
     let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, network.port())).expect("it listens");
     socket.set_nonblocking(true).expect("a socket");
@@ -56,7 +56,7 @@ fn send(mut socket: &TcpStream, kind: frame::Kind, payload: &[u8]) {
     socket.write_all(&bytes).expect("it takes");
 }
 
-/// What the other end has sent so far.
+/// The bytes that the other end has sent so far.
 fn received(mut socket: &TcpStream) -> Vec<u8> {
     let (mut all, mut bytes) = (Vec::new(), [0; 1024]);
     while let Ok(count @ 1..) = socket.read(&mut bytes) {
@@ -66,7 +66,7 @@ fn received(mut socket: &TcpStream) -> Vec<u8> {
 }
 
 impl Dialed {
-    /// Proves who it is, once it is challenged.
+    /// Sends the proof, once the challenge has arrived.
     fn prove(&mut self) {
         if !self.challenge.is_empty() {
             return;
@@ -80,12 +80,12 @@ impl Dialed {
 }
 
 /// Symptom: ranks of a large job that all began to send to one at the same time could not reach it.
-/// Cause: no more than 1,024 connections were let in before they had said who they are, and further
-/// ones were closed. Fix: they wait.
+/// Cause: at most 1,024 unauthenticated connections were kept, and further ones were closed.
+/// Fix: further ones wait in the backlog.
 #[test]
 fn all_ranks_of_a_large_job_connect_at_once() {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    // Both ends are here; others of this process have some open, too.
+    // Both ends are in this process, which has other files open too.
     let ranks = 4096.min(files.saturating_sub(300) / 2).min(backlog_max());
     let ranks = u32::try_from(ranks).expect("some thousands");
     let mut network = network(ranks + 1);
@@ -126,8 +126,9 @@ fn strangers_wait_when_there_are_too_many_and_ranks_get_in_when_those_are_gone()
 
 const FEW_FILES: &str = "ESKER_TEST_FEW_FILES";
 
-/// Symptom: a rank that could open no more files took all of a processor and said nothing. Cause:
-/// the kernel tells of who waits at every look. Fix: the door is shut for a while.
+/// Symptom: a rank at its limit of open files used a whole processor and reported nothing.
+/// Cause: epoll reports a waiting connection at every poll.
+/// Fix: the rank pauses accepting after a failure.
 #[test]
 fn who_may_open_no_more_files_pauses_and_says_so_once() {
     let name = "tcp::network::tests::a_rank_with_few_files";
@@ -141,7 +142,7 @@ fn who_may_open_no_more_files_pauses_and_says_so_once() {
     assert_eq!(said.matches("rank 0: cannot accept connections").count(), 1, "{said}");
 }
 
-/// What the test before this one runs with few files.
+/// Run by the test above, in a process with a low limit of open files.
 #[test]
 fn a_rank_with_few_files() {
     if std::env::var_os(FEW_FILES).is_none() {
@@ -176,9 +177,12 @@ fn progress(network: &mut Network) {
     }
 }
 
-/// Symptom: a process that listened at the port of a dead rank was let in by all others as that rank.
-/// Cause: a hello carried half of the job's secret, and whoever sent that half was welcome. Fix: both
-/// ends prove that they know the secret, each for the other's nonce, and no part of it is sent.
+/// Symptom: a process that listened on the port of a dead rank was accepted by all others as that
+/// rank.
+/// Cause: a hello carried half of the job's secret, and every process that sent that half was
+/// welcome.
+/// Fix: both ends prove that they know the secret, each for the other's nonce, and no part of it is
+/// sent.
 #[test]
 fn a_stranger_at_the_port_of_a_dead_rank_gains_nothing() {
     let mut network = network(3);
@@ -198,7 +202,8 @@ fn a_stranger_at_the_port_of_a_dead_rank_gains_nothing() {
     let secret = SECRET.0;
     assert!(secret.windows(8).all(|part| !payload.windows(8).any(|sent| sent == part)));
 
-    // It repeats the hello to rank 0, as another rank, and gives back all that it receives.
+    // The stranger repeats the hello to rank 0 as another rank, and returns all the bytes that it
+    // receives.
     let connect = || {
         let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, own_port)).expect("it listens");
         socket.set_nonblocking(true).expect("a socket");
@@ -217,7 +222,7 @@ fn a_stranger_at_the_port_of_a_dead_rank_gains_nothing() {
     assert!(network.incoming.is_empty() && received(&stranger).is_empty(), "it is not welcome");
     assert_eq!(network.connections(), (1, 1));
 
-    // Nor is it taken for rank 1 by what rank 0 itself answers to the same hello.
+    // Rank 0's own answer to the same hello does not make the stranger rank 1 either.
     send(&caller, frame::Kind::Challenge, challenge);
     progress(&mut network);
     assert!(received(&caller).is_empty(), "no message, and no proof");
@@ -226,7 +231,8 @@ fn a_stranger_at_the_port_of_a_dead_rank_gains_nothing() {
     assert_eq!(network.connections(), (0, 1));
 }
 
-/// What a rank sent right behind its proof is received, and a second rank of its name is not let in.
+/// A message sent directly after a proof is received, and a second connection of the same rank is
+/// refused.
 #[test]
 fn messages_may_follow_a_proof_at_once() {
     let mut network = network(2);
