@@ -1,12 +1,13 @@
-//! Balance: slices move by themselves when some servers have much more to do than others.
+//! Balance: moves slices automatically when some servers have much more load than others.
 //!
-//! A server counts, by slot, the segments that it is asked to put or to find. The barrier of a job is
-//! a reduction, in which all ranks learn the most that one server counted, and the sum. Where that is
-//! even nothing more happens. Where it is not, ranks wait for the answers to all that they asked, add
-//! up what was counted of each slot, so that all find the same new map, and settle (`settle.rs`).
-//! Counts begin anew with that, and when servers counted [`INTERVAL`] each, lest what was long ago
-//! hides what is uneven now.
-//! Invariant: the map changes between two reductions only, when nothing that was asked is unanswered.
+//! A server counts, by slot, the segments that it puts or looks up. The barrier of a job is a
+//! reduction from which all ranks learn the highest count of a server, and the sum. If load is
+//! even, nothing more happens. Otherwise ranks wait for the answers to all their requests, add up
+//! the counts of each slot, so that all compute the same new map, and migrate segments
+//! (`settle.rs`).
+//! Counters are then reset; also once servers have counted [`INTERVAL`] each on average, so that
+//! old load does not hide present imbalance.
+//! Invariant: the map changes only between two reductions, while no request is unanswered.
 
 use esker_base::Result;
 use esker_comm::Transport;
@@ -17,32 +18,32 @@ use crate::job::SharedJob;
 use crate::service::Segments;
 use crate::slices::SliceMap;
 
-/// Segments that a server has to be asked for beyond the mean before slices move: the flushes and
-/// commits of a move take about as long as so many look-ups.
+/// Segments by which a server must exceed the mean before slices move: the flushes and commits of a
+/// move take about as long as this many look-ups.
 const MOVE_MIN: u64 = 1 << 16;
 
-/// Segments a server that are looked at together. Many times as many as make slices move, so that
-/// load which is uneven now and then, and even over it, moves none.
+/// Segments per server after which counters are reset. Many times [`MOVE_MIN`], so that load which
+/// is uneven at times but even over the interval moves nothing.
 const INTERVAL: u64 = 16 * MOVE_MIN;
 
-/// What servers counted.
+/// Load of the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Work {
-    /// Of the one that counted most.
+    /// Of the server with the highest count.
     most: u64,
     total: u64,
 }
 
 impl<T: Transport> SharedJob<T> {
     /// Returns once every rank has called it; answers others meanwhile. Collective. Slices move if
-    /// some server was asked for more than one and a half times the mean, and that is worth a move.
-    /// Cost: a reduction of 16 bytes along the log-ring; where slices move, another of the counts of
-    /// all slots, a flush of those who give and take, and the segments that move.
+    /// some server had more than one and a half times the mean load, and the difference is worth a
+    /// move. Costs a reduction of 16 bytes along the log-ring. If slices move: another reduction of
+    /// the counts of all slots, a flush of each old and new owner, and the segments that move.
     ///
     /// # Errors
-    /// `Unavailable` names a rank that is lost, or says who did not come before the deadline; what
-    /// stores report where slices move: then every later sync fails, too. End the job, and begin it
-    /// again: what was synced is there.
+    /// `Unavailable` names a rank that is lost or did not arrive before the deadline; errors of
+    /// stores while slices move, after which every later sync fails, too. End the job and begin it
+    /// again: all synced changes are there.
     pub fn barrier(&mut self) -> Result<()> {
         let work = self.segments.work()?;
         let mean = work.total / self.segments.map().servers().len() as u64;
@@ -55,9 +56,9 @@ impl<T: Transport> SharedJob<T> {
         Ok(())
     }
 
-    /// Moves slices by what was counted of them. All ranks do it together.
+    /// Moves slices according to the counts. Collective.
     fn even_out(&mut self) -> Result<()> {
-        // Of puts, too, whose failures are told to who waits for them, or to the next sync.
+        // Includes puts: their failures go to the calls that wait for them, or to the next sync.
         let next = self.segments.exchange().next_id();
         let answered = self.segments.exchange().settle(0, next);
         self.segments.agree(answered)?;
@@ -65,7 +66,7 @@ impl<T: Transport> SharedJob<T> {
         let mut map = self.segments.map().clone();
         if map.balance(&load) {
             self.segments.set_map(map);
-            // Some would look for segments where they are not.
+            // If it fails, some ranks would look for segments at the wrong owner.
             let settled = self.settle();
             settled.inspect_err(|error| self.segments.give_up(error))?;
         }
@@ -74,7 +75,7 @@ impl<T: Transport> SharedJob<T> {
 }
 
 impl<T: Transport> Segments<T> {
-    /// What servers counted since the counts began; collective, and a barrier.
+    /// The load of servers since the counters were last reset; collective, and a barrier.
     fn work(&mut self) -> Result<Work> {
         let own = self.exchange().server.work();
         let by = |index| [Reduction::Max, Reduction::Sum][index];
@@ -82,7 +83,7 @@ impl<T: Transport> Segments<T> {
         Ok(Work { most: all[0], total: all[1] })
     }
 
-    /// What was counted of each slot, over all ranks; counts begin anew. Collective.
+    /// The load of each slot over all ranks; resets the counters. Collective.
     fn load(&mut self) -> Result<Vec<u64>> {
         let own = self.exchange().server.take_load();
         gather::reduce_numbers(self.collectives(), &own, |_| Reduction::Sum)

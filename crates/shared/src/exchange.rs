@@ -1,9 +1,10 @@
-//! Exchange: the one message loop of a rank, which asks others and answers them.
+//! Exchange: a rank's only message loop, which sends requests and answers those of others.
 //!
-//! It is a transport: whoever waits for a message through it answers requests meanwhile, so ranks
-//! that wait for each other, in a collective too, never wait for ever. A reply that its receiver has
-//! no room for waits here, and while such replies are many no request is taken: they stay with their
-//! senders, whose calls wait. So memory is bounded, whatever others send.
+//! It is itself a transport: a caller that waits for a message through it answers requests
+//! meanwhile, so ranks that wait for each other, even in a collective, make progress. Replies that
+//! find no room at their receiver are queued here. While many are queued, this rank takes no
+//! requests; these stay with their senders, whose calls wait. Memory is therefore bounded, whatever
+//! other ranks send.
 //! Concurrency: that of its transport, one thread.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,31 +18,31 @@ use esker_comm::{Barrier, Channel, Counters, Deadline, Message, NodeMap, Rank, S
 use crate::message::{REPLY, REQUEST, Reply, Request, decode_body, decode_part, encode_reply};
 use crate::server::Server;
 
-/// Barriers among ranks that answer meanwhile.
+/// The channel of barriers during which ranks answer each other.
 const BARRIER: Channel = Channel(Channel::OWN.0 + 0x32);
 
-/// Bytes of replies that wait for room before no request is taken.
+/// Bytes of queued replies beyond which no requests are taken.
 const REPLIES_BYTES_MAX: usize = 4 << 20;
-/// Bytes, and number, of requests that were not answered before a further one waits.
+/// Bytes and number of unanswered requests beyond which the next request waits.
 const ASKED_BYTES_MAX: usize = 4 << 20;
 const ASKED_MAX: usize = 256;
 
-/// A transport that answers requests, and asks.
+/// A transport that also sends and answers requests.
 #[derive(Debug)]
 pub(crate) struct Exchange<T> {
     transport: T,
     pub server: Server,
     barrier: Barrier,
     next: u64,
-    /// Requests without an answer, and what came of it.
+    /// Unanswered requests, with the parts of their replies so far.
     asked: BTreeMap<u64, Asked>,
     asked_bytes: usize,
-    /// Answers that no caller has taken, as far as [`KeptAnswers`] says.
+    /// Replies that no caller has taken, as [`KeptAnswers`] allows.
     answers: BTreeMap<u64, Result<Reply>>,
-    /// Replies that wait for room.
+    /// Replies that wait for room at their receiver.
     replies: BTreeMap<Rank, VecDeque<Vec<u8>>>,
     replies_bytes: usize,
-    /// When to give up, unless something comes for this rank.
+    /// When waiting calls fail; restarted whenever a reply arrives for this rank.
     deadline: Deadline,
 }
 
@@ -54,13 +55,13 @@ struct Asked {
     body_bytes_max: usize,
 }
 
-/// Which answers to a request wait for a caller.
+/// Which answers to a request are kept for a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeptAnswers {
     All,
-    /// Of puts: a success has nothing to say.
+    /// For puts: a success carries no information.
     Failures,
-    /// The caller has failed meanwhile and will never take one.
+    /// The caller has failed and will never take an answer.
     None,
 }
 
@@ -80,12 +81,13 @@ impl<T: Transport> Exchange<T> {
         }
     }
 
-    /// The number of the next request.
+    /// The id of the next request.
     pub fn next_id(&self) -> u64 {
         self.next
     }
 
-    /// Sends `request` to `to`; waits, answering others, while too much is on its way. Its number.
+    /// Sends `request` to `to` and returns its id; while too many are unanswered, it waits and
+    /// answers others.
     pub fn ask(&mut self, to: Rank, request: Request) -> Result<u64> {
         let id = self.next;
         self.next += 1;
@@ -122,8 +124,8 @@ impl<T: Transport> Exchange<T> {
         Ok(())
     }
 
-    /// Sends all of `requests`; their answers, in their order. If one fails, this rank drops the
-    /// answers to the others, those too that are still to come.
+    /// Sends all `requests` and returns their answers in order. If one fails, drops the answers to
+    /// the others, including those still to come.
     pub fn ask_each(
         &mut self,
         requests: impl IntoIterator<Item = (Rank, Request)>,
@@ -139,7 +141,7 @@ impl<T: Transport> Exchange<T> {
         answers
     }
 
-    /// Drops the answers to requests `first` to before `end`, those too that are still to come.
+    /// Drops the answers to requests `first` to before `end`, including those still to come.
     pub fn forget(&mut self, first: u64, end: u64) {
         for (_, asked) in self.asked.range_mut(first..end) {
             (asked.kept, asked.body) = (KeptAnswers::None, Vec::new());
@@ -158,19 +160,19 @@ impl<T: Transport> Exchange<T> {
         }
     }
 
-    /// The answer to request `id`, which is no put.
+    /// Waits for the answer to request `id`, which must not be a put.
     pub fn answer(&mut self, id: u64) -> Result<Reply> {
         self.settle(id, id + 1)?;
         let what = || Error::new(Kind::Invalid, "an answer that was taken before");
         self.answers.remove(&id).ok_or_else(what)?
     }
 
-    /// Returns once requests `first` to before `end` are answered.
+    /// Waits until requests `first` to before `end` are answered.
     pub fn settle(&mut self, first: u64, end: u64) -> Result<()> {
         self.wait_until("an answer", |own| own.asked.range(first..end).next().is_none())
     }
 
-    /// As [`Exchange::settle`], of puts: the first failure among them.
+    /// As [`Exchange::settle`], for puts; returns the first failure among them.
     pub fn settle_puts(&mut self, first: u64, end: u64) -> Result<()> {
         self.settle(first, end)?;
         let failed: Vec<u64> = self
@@ -187,7 +189,7 @@ impl<T: Transport> Exchange<T> {
         outcome
     }
 
-    /// Answers others for up to `wait`, or less.
+    /// Answers other ranks for up to `wait`.
     pub fn serve(&mut self, wait: Duration) -> Result<()> {
         let end_ns = self.transport.monotonic_ns().saturating_add(wait.as_nanos() as u64);
         loop {
@@ -214,7 +216,7 @@ impl<T: Transport> Exchange<T> {
         self.deadline.check(&self.transport, || format!("{what}, of {from}"))
     }
 
-    /// Moves what can be moved, and takes one message: answers it, or hands it out if it is of
+    /// Sends queued replies and takes one message: answers it, or returns it if it is on one of
     /// `channels`.
     fn step(&mut self, channels: &[Channel], wait: Duration) -> Result<Option<Message>> {
         self.send_replies()?;
@@ -252,8 +254,8 @@ impl<T: Transport> Exchange<T> {
                         break;
                     }
                     Err(error) => {
-                        // That rank takes none of the others either; they must not count on, lest
-                        // this rank takes no requests any more.
+                        // That rank takes none of its other replies either. They must not count any
+                        // longer, or this rank would stop taking requests.
                         let behind = waiting.drain(..).map(|part| part.len()).sum::<usize>();
                         self.replies_bytes -= bytes + behind;
                         outcome = outcome.and(Err(error));
@@ -336,9 +338,9 @@ mod tests {
     use super::*;
     use crate::slices::SliceMap;
 
-    /// Symptom: a rank's memory grew with every call that several owners were asked for and one of
-    /// them failed. Cause: the call returned at the first failure, and no caller took the other
-    /// answers. Fix: the exchange drops them, whenever they come.
+    /// Symptom: a rank's memory grew with every call to several owners of which one failed.
+    /// Cause: the call returned at the first failure, and no caller took the other answers.
+    /// Fix: the exchange drops them, whenever they arrive.
     #[test]
     fn a_failed_call_leaves_no_answers_behind() {
         let done = threads::run(3, 3, |transport| {
@@ -347,7 +349,7 @@ mod tests {
             let mut exchange = Exchange::new(transport, server);
             exchange.barrier()?;
             if exchange.rank() == Rank(0) {
-                // Without an index a rank answers everything else with an error.
+                // A rank without an index answers all other requests with an error.
                 let fetch = |to| (Rank(to), Request::Fetch(Vec::new()));
                 for failing in 0..3 {
                     let bad = (Rank(failing), Request::Index(9));
@@ -366,8 +368,9 @@ mod tests {
         done.unwrap_or_else(|error| panic!("{error:?}"));
     }
 
-    /// Symptom: a rank took no requests any more after others had left without their answers. Cause:
-    /// replies that could not be sent counted as waiting for ever. Fix: they are dropped.
+    /// Symptom: a rank took no more requests after others had left without taking their answers.
+    /// Cause: replies that could not be sent counted as waiting for ever.
+    /// Fix: they are dropped.
     #[test]
     fn replies_to_a_rank_that_has_left_do_not_count() {
         let done = threads::run(2, 2, |transport| {
@@ -380,7 +383,7 @@ mod tests {
                 let _ = exchange.ask(Rank(0), Request::Index(9))?;
                 return Ok(());
             }
-            // It has left before it is answered.
+            // Wait until it has left, before answering it.
             while exchange.transport.try_send(Rank(1), BARRIER, Vec::new()).is_ok() {
                 std::thread::yield_now();
             }

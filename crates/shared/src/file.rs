@@ -1,11 +1,13 @@
-//! Shared files: every rank writes anywhere, and reads what any has synced.
+//! Shared files: every rank writes anywhere, and reads what any rank has synced.
 //!
-//! A write appends to a data log of this rank, and its segment stays here until it is sent: after so
-//! many, or by [`SharedJob::sync`]. Bytes are synced before segments are sent, so what a segment says
-//! is there survives as long as it. A read overlays the rank's unsent segments over what the owners
-//! have, and that over the layers below the job, and takes the bytes from the logs.
-//! Size and time of the last write are each rank's own knowledge until all reduce them, along the
-//! log-ring, in [`SharedJob::stat`] and [`SharedJob::close`]; then rank 0 writes them to the name.
+//! A write appends to a data log of this rank. Its segment stays here until it is sent: once
+//! [`UNSENT_MAX`] have gathered, or by [`SharedJob::sync`]. Bytes are synced before their segments
+//! are sent, so they survive as long as the segments do. A read overlays the rank's unsent segments
+//! over those of the owners, and these over the layers below the job, and reads the bytes from the
+//! logs.
+//! Each rank knows the size and the time of the last write from its own calls, until all ranks
+//! reduce them along the log-ring in [`SharedJob::stat`] and [`SharedJob::close`]; rank 0 then
+//! writes them to the file's record.
 //! Source: MetaKV §II-A, §III-C; DESIGN §1.5.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -29,36 +31,36 @@ use crate::service::no_answer;
 use crate::settle::tree;
 use crate::snapshot::Snapshot;
 
-/// Segments of one file that wait to be sent.
+/// Most unsent segments of one file.
 const UNSENT_MAX: usize = 1 << 16;
-/// Requests for bytes whose answers have not been put in their place: enough that their writers work
-/// at the same time, and little memory beside that of what is read.
+/// Most unanswered requests for bytes: enough that the writers of the logs work in parallel, and
+/// little memory compared with the read itself.
 const FETCHES_MAX: usize = 16;
-/// Writes after which others are answered.
+/// Writes between two polls for requests of other ranks.
 const WRITES_PER_LOOK: u64 = 64;
 
-/// A shared file that this rank has open. Its methods are those of [`SharedJob`] that take one.
+/// A shared file that this rank has open. The methods of [`SharedJob`] that take one operate on it.
 #[derive(Debug)]
 pub struct SharedFile {
     id: u128,
     /// As far as this rank knows.
     size: u64,
     mtime_ns: i64,
-    /// Segments that no owner has yet.
+    /// Segments that have not been sent to their owners.
     unsent: SegmentMap,
     writes: u64,
     /// All segments, once the file is laminated.
     sealed: Option<Snapshot>,
-    /// Where rank 0 keeps its attributes.
+    /// The file as rank 0 has it open, to store the attributes; `None` on other ranks.
     home: Option<Arc<OpenFile>>,
 }
 
-/// Attributes that all ranks agree on.
+/// Attributes on which all ranks agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Bytes up to the end of the last write.
     pub size: u64,
-    /// When it was, as a timestamp.
+    /// Time of the last write, as a timestamp.
     pub mtime_ns: i64,
 }
 
@@ -71,14 +73,14 @@ impl SharedFile {
 }
 
 impl<T: Transport> SharedJob<T> {
-    /// Opens the file at `path`, or creates it with `mode` if there is none and a mode is given, for
-    /// all ranks; rank 0 does it and tells the others. Collective. Once it returns the name survives power loss, at durability
-    /// `async` or `always`. Cost: as [`esker_fs::session::Session::open_file`] on one rank, a sync of
-    /// its log, and a broadcast.
+    /// Opens the file at `path` for all ranks; if it does not exist and a mode is given, creates it
+    /// with `mode`. Rank 0 opens it and broadcasts the result. Collective. Once it returns, the
+    /// name survives power loss, at durability `async` or `always`. Costs as
+    /// [`esker_fs::session::Session::open_file`] on one rank, a sync of its log, and a broadcast.
     ///
     /// # Errors
-    /// As [`esker_fs::session::Session::open_file`], for all ranks; `Denied` unless it may be read
-    /// and written.
+    /// As [`esker_fs::session::Session::open_file`], at all ranks; `Denied` unless the caller may
+    /// read and write the file.
     pub fn open(&mut self, path: impl AsRef<[u8]>, mode: Option<u32>) -> Result<SharedFile> {
         let mut home = None;
         let mut told = Ok(Vec::new());
@@ -103,7 +105,7 @@ impl<T: Transport> SharedJob<T> {
         })
     }
 
-    /// Opens the file on the rank that has its name, whose content goes to the owners.
+    /// Opens the file on rank 0, which has its name, and hands its content to the owners.
     fn open_home(&mut self, path: &[u8], mode: Option<u32>) -> Result<(Arc<OpenFile>, Attributes)> {
         let session = self.session.clone();
         let (dir, name) = session.locate(&path)?;
@@ -115,7 +117,7 @@ impl<T: Transport> SharedJob<T> {
                 let file = opened?;
                 let inode = session.stat_file(&file)?;
                 if let Err(error) = session.identity().check(READ | WRITE, &inode, name) {
-                    // What went wrong first is what counts.
+                    // The first error is the one to report.
                     let _ = session.close_file(file);
                     return Err(error);
                 }
@@ -127,7 +129,7 @@ impl<T: Transport> SharedJob<T> {
             self.segments.remove(file.id())?;
         }
         let id = file.id();
-        // What this rank wrote of it before it was shared.
+        // Segments that this rank wrote before the file was shared.
         let (holes, placed): (Vec<_>, Vec<_>) = tree(&session)
             .segments_within(id, 0..u64::MAX)?
             .into_iter()
@@ -146,25 +148,25 @@ impl<T: Transport> SharedJob<T> {
                 kept.extend((run.first.file != id).then_some(*run));
             })?;
         }
-        // What a rank syncs later is of no use without a name.
+        // Without the name, later syncs of ranks would be of no use.
         session.flush_file(&file)?;
         if self.is_durable {
             session.sync()?;
         }
         let size = handed.size.max(self.segments.end(id)?);
-        // A writer that died may have left segments behind the end.
+        // A writer that died may have left segments beyond the end.
         self.segments.truncate(id, size)?;
         Ok((file, Attributes { size, mtime_ns: handed.mtime_ns }))
     }
 
-    /// Writes `bytes` at `offset`. This rank reads them from now on, others after
-    /// [`SharedJob::sync`]. Cost: an append to a data log; now and then the sending of what has
-    /// gathered.
+    /// Writes `bytes` at `offset`. This rank can read them from now on, others after
+    /// [`SharedJob::sync`]. Costs an append to a data log, and from time to time the sending of the
+    /// gathered segments.
     ///
     /// # Errors
-    /// `Denied` if the file is laminated; `FileTooLarge`; what the store reports; `Unavailable`
-    /// names a rank that is lost, or one that took nothing before the deadline: then this rank keeps
-    /// the bytes, and the next write or sync sends them.
+    /// `Denied` if the file is laminated; `FileTooLarge`; errors of the store; `Unavailable` names
+    /// a rank that is lost or took nothing before the deadline. This rank then keeps the segments,
+    /// and the next write or sync sends them.
     pub fn write(&mut self, file: &mut SharedFile, offset: u64, bytes: &[u8]) -> Result<()> {
         if file.sealed.is_some() {
             return Err(Error::new(Kind::Denied, "a laminated file is not written"));
@@ -176,7 +178,7 @@ impl<T: Transport> SharedJob<T> {
         let end =
             end.ok_or_else(|| Error::new(Kind::FileTooLarge, "a write beyond any file's end"))?;
         let (place, _) = self.session.append_content(bytes)?;
-        // Not the checksum: with one, segments are no runs.
+        // No checksum: segments with checksums cannot form runs.
         let (length, place) = (bytes.len() as u64, Some(place));
         let segment = Segment { file: file.id, offset, length, place, checksum: None, seq: 0 };
         file.unsent.insert(segment);
@@ -192,7 +194,7 @@ impl<T: Transport> SharedJob<T> {
         Ok(())
     }
 
-    /// Sends the segments that no owner has.
+    /// Sends the unsent segments to their owners.
     fn send(&mut self, file: &mut SharedFile) -> Result<()> {
         if file.unsent.is_empty() {
             return Ok(());
@@ -201,15 +203,17 @@ impl<T: Transport> SharedJob<T> {
             self.session.sync_content()?;
         }
         let unsent: Vec<Segment> = file.unsent.iter().collect();
-        // The next sync reports whether the owners put them; before it nothing is promised. If this
-        // fails some may have them: the next try puts all again, which changes nothing.
+        // The next sync reports whether the owners put them; before that nothing is promised. If
+        // this fails, some owners may have them: the next try puts all of them again, which changes
+        // nothing.
         let _ = self.segments.put_runs(&runs_among(&unsent))?;
         file.unsent = SegmentMap::default();
         Ok(())
     }
 
-    /// Returns once others read what this rank wrote, and it survives: power loss, at durability
-    /// `async` or `always`. Cost: a sync of the data log, a message to each owner, a sync of its log.
+    /// Returns once other ranks can read this rank's writes, and these survive; at durability
+    /// `async` or `always`, they survive power loss. Costs a sync of the data log, a message to
+    /// each owner, and a sync of its log.
     ///
     /// # Errors
     /// As [`SharedJob::write`].
@@ -218,12 +222,13 @@ impl<T: Transport> SharedJob<T> {
         if self.is_durable { self.segments.sync() } else { self.segments.drain() }
     }
 
-    /// Up to `bytes_max` bytes from `offset` on; fewer only at the end of the file as this rank,
-    /// or what it reads, knows it. Cost: a message to each owner of some of the range, none of a
-    /// laminated file; a store request for each log, or a message to its writer ([`Reads`]).
+    /// Reads up to `bytes_max` bytes from `offset`; fewer only at the end of the file, as far as
+    /// this rank or the read itself knows it. Costs a message to each owner of a part of the range,
+    /// or none for a laminated file; then a store request for each log, or a message to its writer
+    /// ([`Reads`]).
     ///
     /// # Errors
-    /// `Corrupt`; what stores and owners report; `Unavailable` names a rank that is lost.
+    /// `Corrupt`; errors of stores and owners; `Unavailable` names a lost rank.
     pub fn read(&mut self, file: &mut SharedFile, offset: u64, bytes_max: usize) -> Result<Bytes> {
         let end = offset.saturating_add(bytes_max as u64).min(FILE_BYTES_MAX);
         if offset >= end {
@@ -273,7 +278,8 @@ impl<T: Transport> SharedJob<T> {
         Ok(bytes.into())
     }
 
-    /// Puts the bytes of `batches` in their place in `bytes`, which begin at `start`.
+    /// Reads the bytes of `batches` through their writers into `bytes`, which begins at offset
+    /// `start`.
     fn fetch(&mut self, batches: FetchBatches, start: u64, bytes: &mut [u8]) -> Result<()> {
         let mut asked = VecDeque::new();
         for (from, parts) in batches.all() {
@@ -288,7 +294,7 @@ impl<T: Transport> SharedJob<T> {
         asked.into_iter().try_for_each(|(id, parts)| self.take_fetched(id, &parts, start, bytes))
     }
 
-    /// Puts what answers fetch `id`, of `parts`, in its place in `bytes`, which begin at `start`.
+    /// Copies the answer to fetch `id`, of `parts`, into `bytes`, which begins at offset `start`.
     fn take_fetched(
         &mut self,
         id: u64,
@@ -310,11 +316,12 @@ impl<T: Transport> SharedJob<T> {
         if rest.is_empty() { Ok(()) } else { Err(no_answer()) }
     }
 
-    /// Size and time of the last write, of all ranks; what they wrote need not be synced.
-    /// Collective. Cost: a message up and down the log-ring a rank, at most ⌈log2 n⌉ at any.
+    /// Returns size and time of the last write over all ranks, including unsynced writes.
+    /// Collective. Costs a message up and one down the log-ring per rank, at most ⌈log2 n⌉ at any
+    /// rank.
     ///
     /// # Errors
-    /// `Unavailable` names a rank that is lost.
+    /// `Unavailable` names a lost rank.
     pub fn stat(&mut self, file: &mut SharedFile) -> Result<Attributes> {
         let own = Attributes { size: file.size, mtime_ns: file.mtime_ns };
         let all = own.of_all(self.segments.collectives())?;
@@ -325,12 +332,13 @@ impl<T: Transport> SharedJob<T> {
         Ok(all)
     }
 
-    /// Cuts the file to `size`, or lets it end there; returns the bytes of logs that are free with
-    /// that. Collective: what ranks wrote before is cut. Cost: as
-    /// [`crate::Segments::truncate`], by rank 0, a reduction and a broadcast.
+    /// Cuts or extends the file to `size`; returns the bytes of logs that this frees. Collective:
+    /// it also cuts everything that ranks wrote before. Costs a [`crate::Segments::truncate`] by
+    /// rank 0, a reduction and a broadcast.
     ///
     /// # Errors
-    /// As [`SharedJob::sync`] and [`crate::Segments::truncate`], for all ranks if for one.
+    /// As [`SharedJob::sync`] and [`crate::Segments::truncate`]; a failure on one rank fails all
+    /// ranks.
     pub fn truncate(&mut self, file: &mut SharedFile, size: u64) -> Result<u64> {
         if file.sealed.is_some() {
             return Err(Error::new(Kind::Denied, "a laminated file is not cut"));
@@ -347,7 +355,7 @@ impl<T: Transport> SharedJob<T> {
         told.try_into().map(u64::from_le_bytes).map_err(|_| no_answer())
     }
 
-    /// The part of rank 0 in a truncation; nothing on others.
+    /// Rank 0's part of a truncation; does nothing on other ranks.
     fn truncate_home(&mut self, file: &mut SharedFile, size: u64) -> Result<u64> {
         let Some(home) = &file.home else { return Ok(0) };
         let freed = self.segments.truncate(file.id, size)?;
@@ -357,11 +365,12 @@ impl<T: Transport> SharedJob<T> {
         Ok(freed.iter().map(|segment| segment.length).sum())
     }
 
-    /// Seals the file: nobody writes it any more while the job lasts, and every rank has its index,
-    /// so that reads ask nobody. Collective. Cost: as [`crate::Segments::laminate`].
+    /// Seals the file: no rank may write it for the rest of the job, and every rank gets its whole
+    /// index, so that reads need no look-ups at owners. Collective. Costs as
+    /// [`crate::Segments::laminate`].
     ///
     /// # Errors
-    /// As [`SharedJob::sync`], for all ranks if for one.
+    /// As [`SharedJob::sync`]; a failure on one rank fails all ranks.
     pub fn laminate(&mut self, file: &mut SharedFile) -> Result<()> {
         let synced = self.sync(file);
         self.segments.agree(synced)?;
@@ -371,12 +380,12 @@ impl<T: Transport> SharedJob<T> {
         Ok(())
     }
 
-    /// Syncs the file, settles its size and time, and gives it back. Collective; returns what all
-    /// agree on.
+    /// Syncs the file, agrees on its size and time, and closes it. Collective; returns the
+    /// attributes.
     ///
     /// # Errors
-    /// As [`SharedJob::sync`], and as [`esker_fs::session::Session::close_file`] on rank 0; for all
-    /// ranks if for one.
+    /// As [`SharedJob::sync`], and as [`esker_fs::session::Session::close_file`] on rank 0; a
+    /// failure on one rank fails all ranks.
     pub fn close(&mut self, mut file: SharedFile) -> Result<Attributes> {
         let synced = self.sync(&mut file);
         self.segments.agree(synced)?;
@@ -389,9 +398,9 @@ impl<T: Transport> SharedJob<T> {
 }
 
 impl Attributes {
-    /// The greatest of all ranks, along the log-ring.
+    /// Reduces attributes to their maxima over all ranks, along the log-ring.
     fn of_all<T: Transport>(self, collectives: &mut Collectives<T>) -> Result<Self> {
-        // The sign is turned so that times before 1970 are less than others.
+        // Flips the sign bit so that times before 1970 sort before later ones.
         let own = [self.size, (self.mtime_ns ^ i64::MIN).cast_unsigned()];
         let all = gather::reduce_numbers(collectives, &own, |_| Reduction::Max)?;
         Ok(Self { size: all[0], mtime_ns: all[1].cast_signed() ^ i64::MIN })
@@ -411,16 +420,16 @@ impl Attributes {
     }
 }
 
-/// Segments whose bytes other ranks are asked for, in requests within their bounds.
+/// Batches segments into requests for their bytes, within the bounds of a request.
 #[derive(Debug, Default)]
 struct FetchBatches {
     full: Vec<(Rank, Vec<Segment>)>,
-    /// By rank: segments, and their bytes.
+    /// By rank: segments, and their total bytes.
     open: BTreeMap<Rank, (Vec<Segment>, u64)>,
 }
 
 impl FetchBatches {
-    /// Adds `piece`, whose bytes `from` is asked for.
+    /// Adds `piece`, to be read through `from`.
     fn add(&mut self, from: Rank, piece: &Segment) {
         let (segments, bytes) = self.open.entry(from).or_default();
         let mut at = piece.offset;
@@ -436,7 +445,7 @@ impl FetchBatches {
         }
     }
 
-    /// All of them.
+    /// All batches.
     fn all(self) -> impl Iterator<Item = (Rank, Vec<Segment>)> {
         let open = self.open.into_iter().map(|(from, (segments, _))| (from, segments));
         self.full.into_iter().chain(open)
@@ -455,8 +464,8 @@ mod tests {
     use crate::service::Segments;
     use crate::slices::SliceMap;
 
-    /// What `open`, `stat` and `close` send, in the loop in which ranks answer each other, as the
-    /// transport counts it.
+    /// Checks by the transport's counters what `open`, `stat` and `close` send, in the message loop
+    /// in which ranks answer each other.
     #[test]
     fn no_rank_sends_or_receives_more_than_log_n_for_an_attribute() {
         for ranks in 1..=300_u32 {
@@ -477,7 +486,7 @@ mod tests {
                 let own = if me == Rank(0) { vec![7; 40] } else { Vec::new() };
                 let told = gather::broadcast_result(segments.collectives(), Rank(0), Ok(own))?;
                 assert_eq!(told, [7; 40]);
-                // The length, and then what is so long.
+                // One broadcast for the length, and one for the bytes.
                 check(&before, &segments.counters(), 2 * bound, me);
                 segments.barrier()
             });

@@ -1,4 +1,4 @@
-//! Gathering: values of all ranks to all ranks, of any length, along the log-ring.
+//! Gathering: distributes values of any length from all ranks to all ranks, along the log-ring.
 
 use esker_base::Result;
 use esker_comm::collective::{Collectives, Reduction, VALUE_BYTES_MAX};
@@ -8,15 +8,15 @@ use crate::message::{decode_error, encode_error};
 use crate::service::no_answer;
 use crate::slices::SLOTS;
 
-/// Ranks whose values are joined by one reduction.
+/// Ranks whose values one reduction concatenates.
 const GROUP: u32 = 2048;
-/// A rank's number and its value.
+/// Bytes of a rank's number and its value.
 const ITEM_BYTES: usize = 4 + 20;
 
 const _: () = assert!(SLOTS * 8 <= VALUE_BYTES_MAX);
 const _: () = assert!(GROUP as usize * ITEM_BYTES <= VALUE_BYTES_MAX);
 
-/// Gives all ranks `bytes` of `root`.
+/// Sends `bytes` of `root` to all ranks.
 pub(crate) fn broadcast<T: Transport>(
     collectives: &mut Collectives<T>,
     root: Rank,
@@ -38,8 +38,8 @@ pub(crate) fn broadcast<T: Transport>(
     Ok(all)
 }
 
-/// Joins the numbers of all ranks, each in its place as `by` says, and gives all of them the result.
-/// All give as many.
+/// Combines the numbers of all ranks, position by position as `by` says, and returns the result at
+/// every rank. All ranks must give the same number of them.
 pub(crate) fn reduce_numbers<T: Transport>(
     collectives: &mut Collectives<T>,
     own: &[u64],
@@ -53,7 +53,7 @@ pub(crate) fn reduce_numbers<T: Transport>(
             let joined = by(place).combine(u64::from_le_bytes(*own), u64::from_le_bytes(*other));
             *own = joined.to_le_bytes();
         }
-        // That there are others is found at the end.
+        // A difference in length is noticed at the end.
         into.truncate(other.len());
     };
     let all = collectives.all_reduce(Rank(0), bytes, &mut join)?;
@@ -62,7 +62,7 @@ pub(crate) fn reduce_numbers<T: Transport>(
     if all.len() == own.len() { Ok(all) } else { Err(no_answer()) }
 }
 
-/// Gives all ranks what `root` succeeded with, or its error.
+/// Broadcasts the success of `root`, or its error.
 pub(crate) fn broadcast_result<T: Transport>(
     collectives: &mut Collectives<T>,
     root: Rank,
@@ -73,7 +73,7 @@ pub(crate) fn broadcast_result<T: Transport>(
         Err(error) => encode_error(error),
     };
     let told = broadcast(collectives, root, &message)?;
-    // Who failed knows more than it told.
+    // The failed rank returns its own error, which has more detail than the encoded one.
     own?;
     match told.split_first() {
         Some((0, bytes)) => Ok(bytes.to_vec()),
@@ -82,13 +82,13 @@ pub(crate) fn broadcast_result<T: Transport>(
     }
 }
 
-/// Returns `own` if all ranks give a success. Else all fail: ranks that have an error with that, the
-/// others with the one of the lowest rank that has.
+/// Returns `own` if it is a success at all ranks. Otherwise fails at all: at a rank that has an
+/// error with that error, at the others with that of the lowest failed rank.
 pub(crate) fn agree<T: Transport, R>(
     collectives: &mut Collectives<T>,
     own: Result<R>,
 ) -> Result<R> {
-    // Big-endian, so that the message of the lowest rank is the least.
+    // Big-endian, so that the message of the lowest rank is the smallest.
     let me = collectives.transport().rank().0.to_be_bytes();
     let failure = own.as_ref().err().map(|error| [&me[..], &encode_error(error)].concat());
     let mut join = |into: &mut Vec<u8>, other: &[u8]| {
@@ -107,7 +107,7 @@ pub(crate) fn agree<T: Transport, R>(
     Err(decode_error(Rank(u32::from_be_bytes(*rank)), *code, text))
 }
 
-/// Gives all ranks the values of all, each with the rank that gave it.
+/// Returns the values of all ranks at every rank, each with the rank that gave it.
 pub(crate) fn all_gather<T: Transport>(
     collectives: &mut Collectives<T>,
     own: &[[u8; 20]],

@@ -1,11 +1,11 @@
 //! Job: the parts that ranks write, shared files opened in them, and their publication.
 //!
-//! Every rank has a part of the job (`esker_fs::job`): a change set with its data logs, and names of
-//! its own. Rank 0's has the names of shared files. A server has a second part, of rank
-//! [`INDEX_RANK`] and its own, whose tree has the segments of its slices and nothing else; it points
-//! into data logs of other parts. Publishing joins all of them, and what was a shared file is a file.
-//! After a crash, ranks resume the parts of the ranks before them, however many there are now: a
-//! part whose rank is no more goes to the one with its number modulo theirs (`settle.rs`).
+//! Every rank has a part of the job (`esker_fs::job`): a change set with its data logs and its own
+//! names. Rank 0's part has the names of shared files. A server has a second part, of rank
+//! [`INDEX_RANK`] plus its own, whose tree holds only the segments of its slices; these point into
+//! data logs of other parts. Publishing joins all parts, and a shared file becomes a plain file.
+//! After a crash, the ranks resume the parts of the earlier run, whatever their number now: a part
+//! whose rank no longer exists goes to the rank with its number modulo the new size (`settle.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,28 +24,28 @@ use crate::gather;
 use crate::service::{Segments, no_answer};
 use crate::slices::{SLICE_BYTES, SliceMap};
 
-/// Parts of the job from this rank on have segments of shared files.
+/// Parts with this rank or a higher one hold segments of shared files.
 pub const INDEX_RANK: u32 = 1 << 31;
 
-/// How bytes that another rank wrote are read.
+/// How a rank reads bytes that another rank wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reads {
-    /// From the store: where all ranks reach all of it.
+    /// From the store. For stores that every rank reaches as a whole.
     #[default]
     Store,
-    /// By the rank that wrote them: where data logs are close to who writes them. It answers when
-    /// it waits in a call.
+    /// Through the rank that wrote them, which answers while it waits in a call. For data logs that
+    /// are close to their writers.
     Ranks,
 }
 
-/// How a job shares files. All ranks give the same.
+/// Options of a job that shares files; the same at all ranks.
 #[derive(Clone, Debug)]
 pub struct SharedOptions {
-    /// Ranks on each node that serve segments; 1 leaves the others free of it.
+    /// Ranks on each node that serve segments; with 1 the others do no serving.
     pub servers_per_node: u32,
-    /// Bytes of a slice, [`SLICE_BYTES`].
+    /// Bytes of a slice; [`SLICE_BYTES`] by default.
     pub slice_bytes: u64,
-    /// How bytes of other ranks are read.
+    /// How a rank reads bytes of other ranks.
     pub reads: Reads,
     /// Identity, durability and memory of the parts.
     pub session: SessionOptions,
@@ -59,26 +59,26 @@ impl Default for SharedOptions {
     }
 }
 
-/// A job whose ranks write files together. Calls that are said to be collective are made by every
-/// rank, in the same order; a rank answers others whenever it waits in a call.
+/// A job whose ranks write files together. All ranks make collective calls, in the same order; a
+/// rank answers requests of others while it waits in any call.
 #[derive(Debug)]
 pub struct SharedJob<T> {
     pub(crate) segments: Segments<T>,
     pub(crate) session: Arc<Session>,
     pub(crate) index: Option<Arc<Session>>,
-    /// Parts of ranks that are no more: names and data, and segments.
+    /// Parts of ranks that no longer exist: names and data, and segments.
     inherited: Vec<(u32, Session)>,
-    /// Who reads the logs of each set.
+    /// By change set: the rank that reads its logs for others.
     pub(crate) readers: BTreeMap<SetId, Rank>,
     pub(crate) reads: Reads,
     pub(crate) is_durable: bool,
     parts: Vec<(u32, SetId)>,
     repository: Repository,
-    /// Who joins the parts.
+    /// The process that joins the parts.
     writer: Option<SetWriter>,
 }
 
-/// What a rank writes in a job: a part's rank and its session.
+/// The parts that one rank writes; inherited ones with their rank.
 struct Parts {
     own: Session,
     index: Option<Session>,
@@ -86,15 +86,15 @@ struct Parts {
 }
 
 impl<T: Transport> SharedJob<T> {
-    /// Begins job `id` on top of `bases`, or goes on with it after its ranks ended without
-    /// publishing: with all that was synced, whatever number of ranks and servers there was.
-    /// Collective. Cost: a look at every change set of the store, by rank 0; two parts a server, one
-    /// any other rank; after a crash the recovery of all parts, and the moving of segments whose
-    /// owner is another.
+    /// Begins job `id` on top of `bases`, or continues it after its ranks ended without publishing:
+    /// with all synced changes, whatever the earlier numbers of ranks and servers. Collective.
+    /// Costs a look by rank 0 at every change set of the store, two new parts per server and one
+    /// per other rank; after a crash also the recovery of all parts and the migration of segments
+    /// whose owner has changed.
     ///
     /// # Errors
-    /// `Invalid` if the parts were joined already: publish what they became; `Unavailable` names a rank that is lost;
-    /// as [`Repository::begin_part`] and [`Repository::resume`].
+    /// `Invalid` if the parts are already joined: publish the joined set; `Unavailable` names a
+    /// lost rank; as [`Repository::begin_part`] and [`Repository::resume`].
     pub fn begin(
         mut transport: T,
         repository: &Repository,
@@ -104,7 +104,7 @@ impl<T: Transport> SharedJob<T> {
     ) -> Result<Self> {
         let map = SliceMap::new(transport.nodes(), options.servers_per_node, options.slice_bytes)?;
         let (me, size) = (transport.rank(), transport.size());
-        // Around collectives that are not those of later: see `Barrier`.
+        // These barriers separate the collectives here from later ones: see `Barrier`.
         transport.barrier()?;
         let mut collectives = Collectives::new(&mut transport, CollectiveOptions::default());
         let left = left_parts(&mut collectives, repository, id)?;
@@ -133,7 +133,7 @@ impl<T: Transport> SharedJob<T> {
         Ok(job)
     }
 
-    /// Lets all ranks know all parts.
+    /// Announces all parts to all ranks.
     fn tell_parts(&mut self) -> Result<()> {
         let rank = self.segments.rank().0;
         let mut own = vec![(rank, self.session.set())];
@@ -158,7 +158,7 @@ impl<T: Transport> SharedJob<T> {
         Ok(())
     }
 
-    /// The service of segments, for who keeps bytes elsewhere than in files.
+    /// The segment service, for callers that keep bytes elsewhere than in files.
     pub fn segments(&mut self) -> &mut Segments<T> {
         &mut self.segments
     }
@@ -170,22 +170,22 @@ impl<T: Transport> SharedJob<T> {
         &self.session
     }
 
-    /// Inherited parts that have segments of shared files.
+    /// Inherited parts that hold segments of shared files.
     pub(crate) fn inherited_indexes(&self) -> impl Iterator<Item = &Session> {
         let indexes = self.inherited.iter().filter(|(rank, _)| *rank >= INDEX_RANK);
         indexes.map(|(_, session)| session)
     }
 
-    /// Ends the job: all parts become one change set that is called `name`. Close shared files
-    /// before. Collective; rank 0 gets the report. Cost: a flush and a commit a part, and as
+    /// Ends the job: joins all parts into one change set named `name`. Close shared files first.
+    /// Collective; rank 0 gets the report. Costs a flush and a commit per part, and as
     /// [`Repository::publish_job`].
     ///
     /// # Errors
-    /// As [`Repository::publish_job`], [`Session::complete`] and [`Segments::sync`]; what fails on a
-    /// rank fails on all, with that rank's error.
+    /// As [`Repository::publish_job`], [`Session::complete`] and [`Segments::sync`]; a failure on
+    /// one rank fails all ranks, with that rank's error.
     pub fn publish(mut self, name: &str) -> Result<(SetId, Option<JobReport>)> {
-        // Before an owner completes its part, all segments are there; before parts are joined, all are
-        // complete.
+        // All segments arrive before an owner completes its part, and all parts are complete before
+        // they are joined.
         let synced = self.segments.sync();
         self.segments.agree(synced)?;
         let completed = self.complete_parts();
@@ -215,7 +215,7 @@ impl<T: Transport> SharedJob<T> {
     }
 }
 
-/// How parts are begun.
+/// What every new part is begun with.
 struct Begin<'a> {
     repository: &'a Repository,
     id: JobId,
@@ -224,7 +224,7 @@ struct Begin<'a> {
 }
 
 impl Begin<'_> {
-    /// The parts of rank `me` of `size`, of which some are `left` of before.
+    /// The parts of rank `me` of `size`, reusing its share of the parts `left` by an earlier run.
     fn parts(&self, map: &SliceMap, me: Rank, size: u32, left: &[(u32, SetId)]) -> Result<Parts> {
         let is_server = map.servers().contains(&me);
         let (mut own, mut index, mut inherited) = (None, None, Vec::new());
@@ -250,7 +250,7 @@ impl Begin<'_> {
     }
 }
 
-/// The parts that an earlier run of the job has left, as rank 0 finds them.
+/// The parts that an earlier run of the job has left, found by rank 0.
 fn left_parts<T: Transport>(
     collectives: &mut Collectives<T>,
     repository: &Repository,
@@ -258,7 +258,8 @@ fn left_parts<T: Transport>(
 ) -> Result<Vec<(u32, SetId)>> {
     let mut told = Ok(Vec::new());
     if collectives.transport().rank() == Rank(0) {
-        // Some parts are complete if ranks ended while they published: all was synced before.
+        // If ranks ended while they published, some parts are complete: everything was synced
+        // before.
         told = repository.reopen_parts(id).map(|parts| {
             let bytes = |part: &JobPart| {
                 let (rank, set) = (part.rank.to_le_bytes(), part.set.0.to_le_bytes());

@@ -1,10 +1,10 @@
 //! Files that all ranks of a job write, and the index of their segments.
 //!
-//! - [`Segments`]: the service. Slices of files are shared out among servers (`slices`), which ranks
-//!   ask by messages (`message`) through one loop (`exchange`, `server`).
-//! - [`SharedJob`], [`SharedFile`]: the data path, from a job's beginning (`job`) over writing and
-//!   reading (`file`) to its publication; `balance` moves slices to other servers when load is
-//!   uneven, `settle` their segments.
+//! - [`Segments`]: the service. Slices of files are distributed among servers (`slices`); ranks
+//!   send them requests (`message`) through one message loop (`exchange`, `server`).
+//! - [`SharedJob`], [`SharedFile`]: the data path, from the start of a job (`job`) over writes and
+//!   reads (`file`) to publication. `balance` moves slices to other servers when load is uneven,
+//!   and `settle` migrates their segments.
 //!
 //! Nothing here knows of the command or a kernel.
 

@@ -1,7 +1,7 @@
-//! Messages between those who ask for segments and those who have them.
+//! Messages between ranks that ask for segments and the servers that hold them.
 //!
-//! Layout: docs/format/message.md, "Segments". This file is their only encoder and decoder. What
-//! came from another rank is checked: it never panics, nor allocates more than a small multiple of
+//! Layout: docs/format/message.md, "Segments". This file is their only encoder and decoder. Bytes
+//! of another rank are checked: decoding never panics, nor allocates more than a small multiple of
 //! the message.
 
 use std::ops::Range;
@@ -18,19 +18,19 @@ pub const REQUEST: Channel = Channel(Channel::OWN.0 + 0x30);
 /// Replies.
 pub const REPLY: Channel = Channel(Channel::OWN.0 + 0x31);
 
-/// Offsets that one request asks for.
+/// Most offsets in one request.
 pub const OFFSETS_MAX: usize = 1 << 16;
-/// Segments, each on its own, that one answer has, or one request asks bytes of. To a range with more
-/// the first of them are the answer, and who asked goes on behind the last.
+/// Most single segments in one answer, or in one request for their bytes. If a range has more, the
+/// answer has the first of them, and the caller continues behind the last.
 pub const SEGMENTS_MAX: usize = 1 << 16;
-/// Bytes of file data that one request asks for.
+/// Most bytes of file data that one request asks for.
 pub const FETCH_BYTES_MAX: u64 = 4 << 20;
-/// Bytes of an answer; of the index of a file, and of all others. Segments take less than 90 each.
+/// Most bytes of an answer: the index of a file, and all others. A segment takes less than 90.
 const INDEX_BYTES_MAX: usize = 1 << 30;
 const ANSWER_BYTES_MAX: usize = 8 << 20;
-/// A reply longer than this comes in several messages.
+/// Longer replies are split into several messages.
 pub const PART_BYTES: usize = 1 << 20;
-/// The text of an error is cut to this.
+/// Error texts are cut to this length.
 const TEXT_BYTES_MAX: usize = 1 << 10;
 
 const _: () = assert!(OFFSETS_MAX <= SEGMENTS_MAX);
@@ -51,35 +51,35 @@ const DONE: u8 = 1;
 const MORE: u8 = 2;
 const FAILED: u8 = 3;
 
-/// What a rank asks of another.
+/// A request to another rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Put these over what is there, in this order; all of one file.
+    /// Put these runs over existing segments, in this order; all are of one file.
     Put(Vec<SegmentRun>),
-    /// Make what was put survive power loss.
+    /// Make all puts so far survive power loss.
     Sync,
-    /// What a range of a file is: the first [`SEGMENTS_MAX`] pieces of it.
+    /// The content of a range of a file: the first [`SEGMENTS_MAX`] pieces.
     Range(u128, Range<u64>),
     /// The segments that have the bytes at these offsets.
     Locate(u128, Vec<u64>),
-    /// Make a range a hole, up to the end of the [`SEGMENTS_MAX`]th segment that is free with that.
+    /// Make a range a hole, up to the end of the [`SEGMENTS_MAX`]th segment that this frees.
     Punch(u128, Range<u64>),
     /// All segments of a file, as runs.
     Index(u128),
-    /// Where the last segment that is no hole ends.
+    /// The end of the last segment that is not a hole.
     End(u128),
     /// The segments whose bytes are in this range of a log; `TooLarge` if there are more than
     /// [`SEGMENTS_MAX`].
     Holders(SetId, u64, Range<u64>),
-    /// The bytes of these segments, at most [`SEGMENTS_MAX`] with [`FETCH_BYTES_MAX`], which are in
-    /// the asked rank's logs, in their order.
+    /// The bytes of these segments, in order. They are in logs that the receiver reads; at most
+    /// [`SEGMENTS_MAX`] segments with [`FETCH_BYTES_MAX`] bytes.
     Fetch(Vec<SegmentRun>),
 }
 
-/// What it is told.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Segments, as runs; empty where there is nothing to say.
+    /// Segments, as runs; empty if the request needs no data in return.
     Runs(Vec<SegmentRun>),
     /// A number.
     Number(u64),
@@ -88,13 +88,13 @@ pub enum Reply {
 }
 
 impl Request {
-    /// The most bytes that an answer to it may have.
+    /// The most bytes that an answer to this request may have.
     #[must_use]
     pub fn answer_bytes_max(&self) -> usize {
         if matches!(self, Self::Index(_)) { INDEX_BYTES_MAX } else { ANSWER_BYTES_MAX }
     }
 
-    /// The message for request `id`.
+    /// Encodes the request as a message with id `id`.
     #[must_use]
     pub fn encode(&self, id: u64) -> Vec<u8> {
         let mut out = id.to_le_bytes().to_vec();
@@ -146,7 +146,7 @@ impl Request {
         out
     }
 
-    /// The number and content of a request that `from` sent.
+    /// Decodes a request of `from`: its id and content.
     ///
     /// # Errors
     /// `Corrupt` names the sender.
@@ -197,20 +197,20 @@ fn take_runs(input: &mut Input) -> Result<Vec<SegmentRun>, Damage> {
     SegmentLog::decode_batch(input.take(input.left())?)
 }
 
-/// An error: its kind's exit code, which is never 0, and what it says.
+/// Encodes an error: the exit code of its kind, which is never 0, and its text.
 pub fn encode_error(error: &Error) -> Vec<u8> {
     let text = error.to_string();
     let end = text.floor_char_boundary(TEXT_BYTES_MAX);
     [&[error.kind().exit_code()][..], &text.as_bytes()[..end]].concat()
 }
 
-/// The error that `from` encoded as `code` and `text`, naming it.
+/// Decodes an error of `from`, given its `code` and `text`, and adds the rank's name.
 pub fn decode_error(from: Rank, code: u8, text: &[u8]) -> Error {
     let kind = Kind::of_exit_code(code).unwrap_or(Kind::Unavailable);
     Error::new(kind, format!("{from}: {}", String::from_utf8_lossy(text)))
 }
 
-/// The messages that answer request `id`: the last says so.
+/// Encodes the reply to request `id` as messages, of which the last is marked.
 pub fn encode_reply(id: u64, reply: &Result<Reply>) -> Vec<Vec<u8>> {
     let body = match reply {
         Ok(Reply::Runs(runs)) => [vec![0], SegmentLog::encode_batch(runs)].concat(),
@@ -230,15 +230,15 @@ pub fn encode_reply(id: u64, reply: &Result<Reply>) -> Vec<Vec<u8>> {
 /// One message of a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Part<'a> {
-    /// Which request it answers.
+    /// The id of the request.
     pub id: u64,
-    /// Whether it is the last, and then whether the request succeeded.
+    /// `None` unless it is the last message; then whether the request succeeded.
     pub end: Option<bool>,
-    /// Some of the body.
+    /// A part of the reply's body.
     pub body: &'a [u8],
 }
 
-/// Takes a message of a reply of `from` apart.
+/// Decodes one message of a reply of `from`.
 ///
 /// # Errors
 /// `Corrupt` names the sender.
@@ -253,10 +253,11 @@ pub fn decode_part(from: Rank, bytes: &[u8]) -> Result<Part<'_>> {
     Ok(Part { id: u64::from_le_bytes(*id), end, body })
 }
 
-/// What the whole `body` of a reply of `from` says, which is an answer if it `succeeded`.
+/// Decodes the whole `body` of a reply of `from`: an answer if the request `succeeded`, else an
+/// error.
 ///
 /// # Errors
-/// The other's error, naming it; `Corrupt` for what is no reply.
+/// The error of the other rank, naming it; `Corrupt` for a malformed body.
 pub fn decode_body(from: Rank, succeeded: bool, body: &[u8]) -> Result<Reply> {
     let Some((first, rest)) = body.split_first() else { return Err(corrupt(from)) };
     if !succeeded {
@@ -279,7 +280,7 @@ fn corrupt(from: Rank) -> Error {
     Error::new(Kind::Corrupt, format!("a reply of {from} is none"))
 }
 
-/// `segments`, each on its own, as a message has them.
+/// Each of `segments` as a run of its own, as messages carry them.
 #[must_use]
 pub fn ones(segments: &[Segment]) -> Vec<SegmentRun> {
     segments.iter().map(|segment| SegmentRun::one(*segment)).collect()
@@ -341,7 +342,7 @@ mod tests {
             let bytes = request.encode(77);
             for length in 0..bytes.len() {
                 match Request::decode(Rank(3), &bytes[..length]) {
-                    // No segments at all are a request, too.
+                    // A request without segments is valid, too.
                     Ok((_, other)) => {
                         assert!(other == Request::Put(vec![]) || other == Request::Fetch(vec![]));
                     }

@@ -1,8 +1,8 @@
-//! Server: what a rank does with requests for the slices that it has.
+//! Server: handles the requests for the slices that this rank owns.
 //!
-//! Its segments are in the tree of a part of the job that is for them alone, in the order in which they came: the order
-//! of a byte's writes is that of their arrival here, whoever sent them.
-//! Invariant: the tree has segments only of slices that this rank owns.
+//! Its segments are in the tree of a part of the job that holds nothing else, in order of arrival:
+//! writes of a byte are ordered by their arrival here, whichever rank sent them.
+//! Invariant: the tree holds segments only of slices that this rank owns.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,22 +19,21 @@ use esker_table::tree::Tree;
 use crate::message::{Reply, Request, SEGMENTS_MAX, ones};
 use crate::slices::{SLOTS, SliceMap};
 
-/// A range is looked at in parts, first of so many bytes, then of more where there is little: so what
-/// a look brings is bounded by about what an answer has, except where a file that is sparse begins
-/// to be dense.
+/// Bytes of a range's first scan step; steps double while they find few segments. This bounds one
+/// step's result to about one answer, except where a sparse file becomes dense.
 const LOOK_BYTES: u64 = 1 << 20;
 
 /// The owner's side of the service.
 #[derive(Debug)]
 pub(crate) struct Server {
     me: Rank,
-    /// Its tree has the segments; none of a rank that is no server.
+    /// Its tree holds the segments; `None` on a rank that is not a server.
     index: Option<Arc<Session>>,
     store: SharedStore,
     map: Arc<SliceMap>,
-    /// Sets whose logs this rank reads for others.
+    /// Change sets whose logs this rank reads for others.
     sets: Vec<SetId>,
-    /// Segments that were put or asked for, by slot, since the counts began.
+    /// Segments put or looked up, by slot, since the counters were last reset.
     load: Vec<u64>,
 }
 
@@ -48,7 +47,7 @@ impl Server {
         Self { me, index, store, map, sets: Vec::new(), load: vec![0; SLOTS] }
     }
 
-    /// Slices are distributed anew.
+    /// Replaces the map after slices have moved.
     pub fn set_map(&mut self, map: Arc<SliceMap>) {
         self.map = map;
     }
@@ -58,17 +57,17 @@ impl Server {
         self.sets.push(set);
     }
 
-    /// What was counted since the counts began.
+    /// Total load since the counters were last reset.
     pub fn work(&self) -> u64 {
         self.load.iter().fold(0, |sum, own| sum.saturating_add(*own))
     }
 
-    /// What was counted since the counts began, by slot; they begin anew.
+    /// Returns the load by slot, and resets the counters.
     pub fn take_load(&mut self) -> Vec<u64> {
         std::mem::replace(&mut self.load, vec![0; SLOTS])
     }
 
-    /// The session whose tree has this rank's slices.
+    /// The session whose tree holds this rank's segments.
     fn index(&self) -> Result<&Session> {
         let no_server = || Error::new(Kind::Invalid, format!("{} is no server", self.me));
         self.index.as_deref().ok_or_else(no_server)
@@ -78,7 +77,7 @@ impl Server {
         Ok(self.index()?.layers().writer().expect("a session writes"))
     }
 
-    /// Does what `request` asks.
+    /// Executes `request`.
     pub fn answer(&mut self, request: Request) -> Result<Reply> {
         match request {
             Request::Put(runs) => self.put(runs).map(|()| Reply::Runs(Vec::new())),
@@ -123,7 +122,7 @@ impl Server {
         if offsets.contains(&u64::MAX) {
             return Err(Error::new(Kind::Invalid, "an offset where no byte can be"));
         }
-        // What is not there is a hole of one byte.
+        // An absent byte is answered with a hole of one byte.
         let absent = |offset: &u64| Segment::hole(file, *offset, 1);
         let mut found: Vec<Segment> = offsets.iter().map(absent).collect();
         self.tree()?.find_segments(file, offsets, &mut |at, run, index| {
@@ -133,8 +132,8 @@ impl Server {
         Ok(Reply::Runs(ones(&found)))
     }
 
-    /// The first pieces of `range` that are `wanted`, whole as far as they are in it, and up to where
-    /// they are all: its end, or that of the last if they are [`SEGMENTS_MAX`].
+    /// The first `wanted` pieces of `range`, cut to it, and the end of the part of the range that
+    /// they cover: the end of the range, or of the last piece if there are [`SEGMENTS_MAX`].
     fn first_pieces(
         &self,
         file: u128,
@@ -150,7 +149,7 @@ impl Server {
                 span = span.saturating_mul(2);
             }
             at = end;
-            // One that may go on is looked at again, as a whole.
+            // A piece that may continue is read again, as a whole.
             let cut = pieces.pop_if(|last| end < range.end && last.end() == end);
             at = cut.map_or(at, |cut| cut.offset);
             found.extend(pieces.into_iter().filter(&wanted));
@@ -163,8 +162,8 @@ impl Server {
         Ok((found, range.end))
     }
 
-    /// Puts holes where this rank, or a layer below, has bytes in `range`, and nowhere else: so what
-    /// a punch costs is bounded by what there is. What of its own it hides is the answer.
+    /// Puts holes only where this rank or a layer below has bytes in `range`, which bounds the cost
+    /// of a punch by the data present. Returns this rank's segments that the holes hide.
     fn punch(&mut self, file: u128, range: Range<u64>) -> Result<Reply> {
         let is_placed = |piece: &Segment| piece.place.is_some();
         let (freed, end) = self.first_pieces(file, range.clone(), is_placed)?;
@@ -229,7 +228,8 @@ impl Server {
     }
 }
 
-/// Which segments of `run`, whose first is at `start` of its log, have bytes in `range` of that.
+/// The indices of the segments of `run` that have bytes in `range` of its log; the run's first
+/// segment is at `start` of the log.
 fn indices_within(run: &SegmentRun, start: u64, range: &Range<u64>) -> Range<u64> {
     let length = run.first.length;
     if range.is_empty() || range.end <= start {

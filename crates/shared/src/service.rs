@@ -1,16 +1,17 @@
-//! The segment service: every rank puts and finds segments of any file, and has those of its slices.
+//! The segment service: every rank puts and finds segments of any file, and stores those of its
+//! slices.
 //!
-//! Calls gather what they ask by owner, ask all owners, and then wait; puts need not be waited for.
-//! A rank answers others whenever it waits in a call, and in [`Segments::serve`]: one that computes
-//! for long keeps others waiting.
+//! A call batches its requests by owner, sends all of them, and then waits; callers need not wait
+//! for puts. A rank answers others while it waits in a call, and in [`Segments::serve`]: one that
+//! computes for long keeps others waiting.
 //!
-//! Order of writes: an owner puts segments in the order in which they arrive, and what one rank sends
-//! arrives in order. So of two writes of a byte the later wins if they are of one rank, or if the
-//! first was waited for ([`Segments::wait`]) before the second began, by a message or a barrier. Of
-//! others either wins, the same for all readers; of two that overlap in several slices, each in
-//! some of them.
-//! Durability: that of the trees of the parts. Put segments survive what that promises once they
-//! were waited for, and power loss after [`Segments::sync`].
+//! Order of writes: an owner puts segments in order of arrival, and segments sent by one rank
+//! arrive in order. Of two writes of a byte the later wins if one rank did both, or if the first
+//! was waited for ([`Segments::wait`]) before the second began, ordered by a message or a barrier.
+//! Otherwise either wins, the same one for all readers; two writes that overlap in several slices
+//! may each win in some of them.
+//! Durability: that of the parts' trees. Puts that were waited for survive as the trees promise,
+//! and power loss after [`Segments::sync`].
 //! Source: MetaKV §II (put, get, cursors), §III-C (collectives).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,41 +34,42 @@ use crate::server::Server;
 use crate::slices::{SLOTS, SliceMap};
 use crate::snapshot::Snapshot;
 
-/// Runs that one request puts.
+/// Most runs in one put request.
 const BATCH_RUNS: usize = 1 << 13;
 
-/// A put that is on its way.
+/// A put in flight.
 #[derive(Clone, Debug)]
 #[must_use = "a put that nobody waits for may fail unseen until the next sync"]
 pub struct Ticket {
     requests: Range<u64>,
 }
 
-/// Look-ups that are on their way.
+/// Look-ups in flight.
 #[derive(Debug)]
 #[must_use = "look-ups are for their answers"]
 pub struct Lookup {
-    /// Requests, and whose answers they bring, as indices.
+    /// Request ids, each with the indices of the offsets that its answer covers.
     asked: Vec<(u64, Vec<usize>)>,
     count: usize,
 }
 
-/// A rank's access to the segments of all files, and its service of its share of them.
+/// A rank's access to the segments of all files; it also serves the rank's own slices.
 #[derive(Debug)]
 pub struct Segments<T> {
     collectives: Collectives<Exchange<T>>,
     map: Arc<SliceMap>,
-    /// Owners with segments of this rank that may not survive power loss.
+    /// Owners that hold segments of this rank which may not survive power loss.
     unsynced: BTreeSet<Rank>,
-    /// The first put that nobody has waited for.
+    /// The first put that no call has waited for.
     first_put: u64,
-    /// Why a put failed that nobody can put again.
+    /// Set once a put has failed that no caller can repeat.
     failed: Option<(Kind, String)>,
 }
 
 impl<T: Transport> Segments<T> {
-    /// The service over `transport`. A rank that is a server by `map` gives a session whose tree takes
-    /// its segments and nothing else. Every rank makes one, with the same map. Nothing is sent yet.
+    /// Creates the service over `transport`. A rank that is a server in `map` passes a session
+    /// whose tree holds its segments and nothing else. Every rank creates one, with the same map.
+    /// Sends nothing.
     pub fn new(
         transport: T,
         map: SliceMap,
@@ -81,18 +83,18 @@ impl<T: Transport> Segments<T> {
         Self { collectives, map, unsynced: BTreeSet::new(), first_put: 0, failed: None }
     }
 
-    /// Which rank this is.
+    /// This rank.
     #[must_use]
     pub fn rank(&mut self) -> Rank {
         self.exchange().rank()
     }
 
-    /// What went through the transport so far.
+    /// Totals of the transport so far.
     pub fn counters(&mut self) -> Counters {
         self.exchange().counters()
     }
 
-    /// Who has which slices.
+    /// The map from slices to their owners.
     #[must_use]
     pub fn map(&self) -> &SliceMap {
         &self.map
@@ -107,15 +109,15 @@ impl<T: Transport> Segments<T> {
         &mut self.collectives
     }
 
-    /// Answers others for `wait`.
+    /// Answers other ranks for `wait`.
     ///
     /// # Errors
-    /// `Unavailable` names a rank that is lost.
+    /// `Unavailable` names a lost rank.
     pub fn serve(&mut self, wait: Duration) -> Result<()> {
         self.exchange().serve(wait)
     }
 
-    /// Returns once every rank has called it; answers others meanwhile. Slices stay where they are.
+    /// Returns once every rank has called it; answers others meanwhile. Slices do not move.
     ///
     /// # Errors
     /// As [`Transport::barrier`].
@@ -123,20 +125,21 @@ impl<T: Transport> Segments<T> {
         self.exchange().barrier()
     }
 
-    /// Puts `segments`, of any files, in this order over what is there; holes too. Waits, answering
-    /// others, only while too much is on its way. Cost: a message for each owner and file.
+    /// Puts `segments`, of any files and including holes, in this order over existing ones. Waits,
+    /// answering others, only while too many requests are in flight. Costs a message per owner and
+    /// file.
     ///
     /// # Errors
-    /// `Invalid` for an empty segment; `Unavailable` names a rank that is lost.
+    /// `Invalid` for an empty segment; `Unavailable` names a lost rank.
     pub fn put_segments(&mut self, segments: &[Segment]) -> Result<Ticket> {
         let runs: Vec<SegmentRun> = segments.iter().map(|one| SegmentRun::one(*one)).collect();
         self.put_runs(&runs)
     }
 
-    /// As [`Segments::put_segments`], of runs: what a rank writes in a stride is one of them.
+    /// As [`Segments::put_segments`], for runs: one run describes a strided write.
     ///
     /// # Errors
-    /// As [`Segments::put_segments`]; `Invalid` for runs whose numbers make no sense.
+    /// As [`Segments::put_segments`]; `Invalid` for a run whose numbers are inconsistent.
     pub fn put_runs(&mut self, runs: &[SegmentRun]) -> Result<Ticket> {
         let first = self.exchange().next_id();
         let mut batches: BTreeMap<(Rank, u128), Vec<SegmentRun>> = BTreeMap::new();
@@ -159,8 +162,8 @@ impl<T: Transport> Segments<T> {
         Ok(Ticket { requests: first..self.exchange().next_id() })
     }
 
-    /// As [`Segments::put_runs`], of segments at regular distances in several dimensions, as one
-    /// descriptor. It travels as its runs, of the innermost dimension.
+    /// As [`Segments::put_runs`], for segments at regular distances in several dimensions, given as
+    /// one descriptor. It is sent as the runs of its innermost dimension.
     ///
     /// # Errors
     /// As [`Segments::put_runs`]; `Invalid` for strides of over
@@ -180,21 +183,22 @@ impl<T: Transport> Segments<T> {
         self.exchange().ask(owner, Request::Put(batch)).map(drop)
     }
 
-    /// Returns once what was put is there for all: then, too, it survives what the durability of the
-    /// owners' trees promises.
+    /// Returns once all ranks can see the put segments; from then on they also survive as the
+    /// durability of the owners' trees promises.
     ///
     /// # Errors
-    /// What an owner reports, naming it; `Unavailable` names a rank that is lost.
+    /// The error that an owner reports, naming it; `Unavailable` names a lost rank.
     pub fn wait(&mut self, ticket: Ticket) -> Result<()> {
         self.exchange().settle_puts(ticket.requests.start, ticket.requests.end)
     }
 
-    /// Waits for all puts. Once an owner has failed one of which no caller was told, this and
-    /// [`Segments::sync`] fail ever after: what it put is lost, and a second try must not report it
-    /// as durable. A call that gave up waiting for answers may be made again: they may still come.
+    /// Waits for all puts. Once a put has failed at an owner without any caller having waited for
+    /// it, this call and [`Segments::sync`] fail for ever: its segments are lost, and a retry must
+    /// not report them as durable. After a timeout the call may be repeated, since the answers may
+    /// still arrive.
     ///
     /// # Errors
-    /// As [`Segments::wait`], the first of them that no caller was told.
+    /// As [`Segments::wait`]; the first failure that was not reported to a caller.
     pub fn drain(&mut self) -> Result<()> {
         if let Some((kind, what)) = &self.failed {
             return Err(Error::new(*kind, format!("segments were lost before: {what}")));
@@ -206,32 +210,33 @@ impl<T: Transport> Segments<T> {
         settled.inspect_err(|error| self.give_up(error))
     }
 
-    /// Returns `own` if all ranks give a success. Else all fail: ranks that have an error with that,
-    /// the others with the one of the lowest rank that has. Collective, and a barrier.
+    /// Returns `own` if it is a success at all ranks. Otherwise fails at all: at a rank that has an
+    /// error with that error, at the others with that of the lowest failed rank. Collective, and a
+    /// barrier.
     pub(crate) fn agree<R>(&mut self, own: Result<R>) -> Result<R> {
         gather::agree(&mut self.collectives, own)
     }
 
-    /// Nothing that was put is taken for durable any more.
+    /// Makes every later sync fail: the segments put so far are no longer certain to be durable.
     pub(crate) fn give_up(&mut self, error: &Error) {
         self.failed = Some((error.kind(), error.to_string()));
     }
 
-    /// Returns once all segments that this rank put survive power loss; those of their bytes that
-    /// are in this rank's logs are to be synced before. One that failed because an owner could not
-    /// sync may be tried again. Cost: a message and a sync for each owner.
+    /// Returns once all segments that this rank put survive power loss. Sync the bytes in this
+    /// rank's logs before. A sync that failed because an owner could not sync may be repeated.
+    /// Costs a message and a sync per owner.
     ///
     /// # Errors
     /// As [`Segments::drain`].
     pub fn sync(&mut self) -> Result<()> {
         self.drain()?;
-        // Asked again if one fails.
+        // All owners are asked again if one fails.
         self.ask_all(self.unsynced.clone(), &Request::Sync)?;
         self.unsynced.clear();
         Ok(())
     }
 
-    /// Asks every one of `ranks` the same; their answers, in their order.
+    /// Sends `request` to each of `ranks`; returns their answers in the same order.
     fn ask_all(
         &mut self,
         ranks: impl IntoIterator<Item = Rank>,
@@ -241,8 +246,8 @@ impl<T: Transport> Segments<T> {
         self.exchange().ask_each(requests)
     }
 
-    /// Asks each of `parts` what `request` makes of its range, again behind the last segment of an
-    /// answer that says that there may be more; all segments of the answers.
+    /// Sends `request` for the range of each of `parts`, and again from the end of each answer that
+    /// may be incomplete. Returns the segments of all answers.
     fn ask_in_turns(
         &mut self,
         mut parts: Vec<(Rank, Range<u64>)>,
@@ -262,11 +267,11 @@ impl<T: Transport> Segments<T> {
         Ok(segments)
     }
 
-    /// Begins to look for the segments of `file` that have the bytes at `offsets`: a message for
-    /// each owner and [`OFFSETS_MAX`] of them.
+    /// Starts to look up the segments of `file` that have the bytes at `offsets`. Costs a message
+    /// per owner and [`OFFSETS_MAX`] offsets.
     ///
     /// # Errors
-    /// `Invalid` for an offset where no byte can be; `Unavailable` names a rank that is lost.
+    /// `Invalid` for an offset beyond the last possible byte; `Unavailable` names a lost rank.
     pub fn start_get(&mut self, file: u128, offsets: &[u64]) -> Result<Lookup> {
         let mut of_owners: BTreeMap<Rank, Vec<usize>> = BTreeMap::new();
         for (index, offset) in offsets.iter().enumerate() {
@@ -291,11 +296,11 @@ impl<T: Transport> Segments<T> {
         self.exchange().forget(first, next);
     }
 
-    /// What was looked for, in its order: whole segments, as far as they are in one slice; `None`
-    /// where there is none, or a hole.
+    /// Returns the results of a look-up, in its order: segments, cut to one slice; `None` for a
+    /// hole or an absent byte.
     ///
     /// # Errors
-    /// What an owner reports, naming it; `Corrupt` for an answer that is none.
+    /// The error that an owner reports, naming it; `Corrupt` for a malformed answer.
     pub fn finish_get(&mut self, lookup: Lookup) -> Result<Vec<Option<Segment>>> {
         let requests = lookup.asked.first().zip(lookup.asked.last());
         let requests = requests.map_or(0..0, |(first, last)| first.0..last.0 + 1);
@@ -321,16 +326,16 @@ impl<T: Transport> Segments<T> {
         Ok(found)
     }
 
-    /// [`Segments::start_get`] and [`Segments::finish_get`].
+    /// Combines [`Segments::start_get`] and [`Segments::finish_get`].
     ///
     /// # Errors
-    /// Theirs.
+    /// As both.
     pub fn get_segments(&mut self, file: u128, offsets: &[u64]) -> Result<Vec<Option<Segment>>> {
         let lookup = self.start_get(file, offsets)?;
         self.finish_get(lookup)
     }
 
-    /// The segment that has the byte at `offset` of `file`, if one has.
+    /// Returns the segment that has the byte at `offset` of `file`, if there is one.
     ///
     /// # Errors
     /// As [`Segments::get_segments`].
@@ -338,8 +343,8 @@ impl<T: Transport> Segments<T> {
         Ok(self.get_segments(file, &[offset])?.pop().flatten())
     }
 
-    /// What `range` of `file` is, in order and without gaps: segments cut to the range, and holes.
-    /// Cost: a message for each owner of some of it, and for each 65,536 segments.
+    /// Returns the content of `range` of `file`, in order and without gaps: segments cut to the
+    /// range, and holes. Costs a message per owner of a part of the range, and per 65,536 segments.
     ///
     /// # Errors
     /// As [`Segments::get_segments`].
@@ -351,11 +356,11 @@ impl<T: Transport> Segments<T> {
         Ok(overlay.pieces().to_vec())
     }
 
-    /// Fills the gaps of `overlay` with what the owners have.
+    /// Fills the gaps of `overlay` with segments of the owners.
     pub(crate) fn fill(&mut self, overlay: &mut Overlay) -> Result<()> {
         let (file, range) = (overlay.file(), overlay.range());
-        // Of each owner the part of the range from the first to the last of its slices; after so
-        // many pieces any server may have some.
+        // For each owner, the part of the range from its first slice to its last; beyond this many
+        // pieces, any server may have some.
         let pieces: Vec<(Rank, Range<u64>)> =
             self.map.pieces(file, range.clone()).take(2 * SLOTS + 1).collect();
         let mut parts: BTreeMap<Rank, Range<u64>> = BTreeMap::new();
@@ -379,8 +384,8 @@ impl<T: Transport> Segments<T> {
         Ok(())
     }
 
-    /// All segments of `file` as they are now, to be listed or searched here. Cost: a message to
-    /// each server, and the index of the file: a few bytes a segment, less in runs.
+    /// Returns all current segments of `file`, for listing and searching locally. Costs a message
+    /// to each server, and the file's index: a few bytes per segment, less in runs.
     ///
     /// # Errors
     /// As [`Segments::get_segments`].
@@ -393,7 +398,7 @@ impl<T: Transport> Segments<T> {
         Snapshot::of(file, runs)
     }
 
-    /// Where the last segment of `file` ends.
+    /// The end of the last segment of `file`.
     ///
     /// # Errors
     /// As [`Segments::get_segments`].
@@ -406,9 +411,9 @@ impl<T: Transport> Segments<T> {
         })
     }
 
-    /// Makes `range` of `file` a hole, also over what layers below the job have there; returns the
-    /// segments whose bytes are free with that. Cost: a message to each server, and for each 65,536
-    /// segments that it has of the range.
+    /// Makes `range` of `file` a hole, which also hides bytes of layers below the job; returns the
+    /// segments whose bytes are freed. Costs a message to each server, and one per 65,536 segments
+    /// that it has in the range.
     ///
     /// # Errors
     /// As [`Segments::get_segments`].
@@ -418,7 +423,7 @@ impl<T: Transport> Segments<T> {
         self.ask_in_turns(parts, |part| Request::Punch(file, part))
     }
 
-    /// Makes what is from `size` on a hole: as [`Segments::punch`].
+    /// Makes everything from `size` on a hole; otherwise as [`Segments::punch`].
     ///
     /// # Errors
     /// As [`Segments::punch`].
@@ -426,7 +431,7 @@ impl<T: Transport> Segments<T> {
         self.punch(file, size..u64::MAX)
     }
 
-    /// Removes all of `file`: as [`Segments::punch`].
+    /// Removes all of `file`; otherwise as [`Segments::punch`].
     ///
     /// # Errors
     /// As [`Segments::punch`].
@@ -434,12 +439,12 @@ impl<T: Transport> Segments<T> {
         self.truncate(file, 0)
     }
 
-    /// The segments, of any file, whose bytes are in `range` of log `log` of `set`, cut to it: who
-    /// moves bytes asks whose they are. Cost: all servers read all they have.
+    /// Returns the segments, of any file, whose bytes are in `range` of log `log` of `set`, cut to
+    /// it. For callers that move bytes and need their owners. Every server reads its whole index.
     ///
     /// # Errors
     /// As [`Segments::get_segments`]; `TooLarge` if a server has more than 65,536 of them: ask for
-    /// fewer bytes.
+    /// a shorter range.
     pub fn holders(&mut self, set: SetId, log: u64, range: Range<u64>) -> Result<Vec<Segment>> {
         let servers = self.map.servers().to_vec();
         let replies = self.ask_all(servers, &Request::Holders(set, log, range))?;
@@ -447,12 +452,12 @@ impl<T: Transport> Segments<T> {
         Ok(segments.concat())
     }
 
-    /// Gives every rank all segments of `file`, so that none need be asked for any more; collective.
-    /// Nobody may put segments of the file afterwards. Cost: the file's index along the log-ring,
-    /// from each server.
+    /// Gives every rank all segments of `file`, so that look-ups need no further messages.
+    /// Collective. No rank may put segments of the file afterwards. Costs a broadcast along the
+    /// log-ring of each server's index of the file.
     ///
     /// # Errors
-    /// As [`Segments::get_segments`], and those of collectives.
+    /// As [`Segments::get_segments`], and errors of collectives.
     pub fn laminate(&mut self, file: u128) -> Result<Snapshot> {
         let drained = self.drain();
         self.agree(drained)?;
@@ -474,7 +479,7 @@ impl<T: Transport> Segments<T> {
         Snapshot::of(file, all)
     }
 
-    /// Goes on with another map, which all ranks take at the same time.
+    /// Switches to another map; all ranks do so at the same time.
     pub(crate) fn set_map(&mut self, map: SliceMap) {
         self.map = Arc::new(map);
         let map = self.map.clone();
@@ -489,8 +494,8 @@ fn runs_in(reply: Reply) -> Result<Vec<SegmentRun>> {
     }
 }
 
-/// The segments of a reply to what is answered with single ones, and not too many: a run may stand
-/// for more than memory holds, so one is refused.
+/// The segments of a reply that consists of single segments within bounds. Runs are refused, since
+/// one may stand for more segments than memory holds.
 fn ones_in(reply: Reply) -> Result<Vec<Segment>> {
     let runs = runs_in(reply)?;
     if runs.len() > SEGMENTS_MAX {
@@ -500,10 +505,11 @@ fn ones_in(reply: Reply) -> Result<Vec<Segment>> {
     runs.into_iter().map(one).collect()
 }
 
-/// What of `asked` is still to be asked for after an answer of `found`, which leads on or is refused.
+/// The part of `asked` that an answer of `found` leaves open. Refuses an answer that makes no
+/// progress.
 fn rest_of(asked: &Range<u64>, found: &[Segment]) -> Result<Option<Range<u64>>> {
     let Some(last) = found.last().filter(|_| found.len() == SEGMENTS_MAX) else { return Ok(None) };
-    // Segments do not overlap, so an answer leads on by a byte for each.
+    // Segments do not overlap, so each advances the range by at least a byte.
     let at = last.end();
     if at > asked.end || at - asked.start.min(at) < SEGMENTS_MAX as u64 {
         return Err(no_answer());

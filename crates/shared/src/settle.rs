@@ -1,12 +1,14 @@
-//! Settling: segments go to those who own their slices now, after load was evened out (`balance.rs`)
-//! or a job went on with other servers. All ranks do it together, and nobody asks meanwhile.
+//! Settling: migrates segments to the owners of their slices, after load was balanced
+//! (`balance.rs`) or a job continued with other servers. All ranks take part, and make no look-ups
+//! meanwhile.
 //!
-//! 1. Who has segments of slices that are another's makes them durable, and sends copies.
-//! 2. Who got some makes them durable.
-//! 3. The old ones are given up, in one commit each.
+//! 1. Each server syncs the segments whose slices it no longer owns and copies them to the new
+//!    owners.
+//! 2. The new owners sync the copies.
+//! 3. The old owners drop the originals, in one commit each.
 //!
-//! A crash before the end leaves some segments in two parts, and both say the same, since nobody
-//! writes until all are through: settling once more puts that right.
+//! A crash before the end leaves some segments in two parts. Both copies are equal, since no rank
+//! writes until all have finished; settling again removes the duplicates.
 
 use esker_base::Result;
 use esker_comm::Rank;
@@ -20,7 +22,7 @@ use crate::job::SharedJob;
 use crate::slices::SliceMap;
 
 impl<T: Transport> SharedJob<T> {
-    /// Moves segments to their owners, if there are any to move. Collective.
+    /// Migrates segments to their owners, if there are any to move. Collective.
     pub(crate) fn settle(&mut self) -> Result<()> {
         let me = self.segments.rank();
         let strays = self.strays(me);
@@ -38,10 +40,10 @@ impl<T: Transport> SharedJob<T> {
         let put = put.and_then(|put| self.segments.wait(put));
         self.segments.agree(put)?;
         let flushed = index.as_ref().map_or(Ok(()), |index| tree(index).flush());
-        // No rank gives up what it has before all copies are durable.
+        // No rank drops its originals before all copies are durable.
         self.segments.agree(flushed)?;
         let removed = self.remove_strays(me, !own.is_empty());
-        // That segments moved is no load.
+        // The migration itself is not load.
         let _ = self.segments.exchange().server.take_load();
         self.segments.agree(removed)
     }
@@ -79,7 +81,7 @@ impl<T: Transport> SharedJob<T> {
 struct StraySegments {
     /// In this rank's part of the index.
     own: Vec<SegmentRun>,
-    /// In parts that it has inherited.
+    /// In parts that this rank has inherited.
     inherited: Vec<SegmentRun>,
 }
 
@@ -87,7 +89,7 @@ pub(crate) fn tree(session: &Session) -> &Tree {
     session.layers().writer().expect("a session writes")
 }
 
-/// The segments in `tree` that are not `owner`'s.
+/// The segments in `tree` whose slices `owner` does not own.
 fn strays_of(tree: &Tree, map: &SliceMap, owner: Option<Rank>) -> Result<Vec<SegmentRun>> {
     let mut strays = Vec::new();
     for file in tree.segment_files()? {

@@ -1,11 +1,12 @@
-//! Slices: which rank has the segments of which part of which file.
+//! Slices: the mapping from parts of files to the ranks that hold their segments.
 //!
 //! ```text
 //! offset / slice_bytes = slice;   (hash(file) + slice) mod SLOTS = slot;   owners[slot] = rank
 //! ```
-//! Neighbouring slices of a file are in neighbouring slots, so a file is spread evenly, and what a
-//! rank writes in strides stays in strides at each owner. Slots move between servers, slices never
-//! change. All ranks have the same map; it is given anew only while nobody asks (`balance.rs`).
+//! Neighbouring slices of a file are in neighbouring slots, so a file is spread evenly, and strided
+//! writes of a rank remain strided at each owner. Slots move between servers; the division into
+//! slices never changes. All ranks have the same map, which changes only while no look-ups are in
+//! flight (`balance.rs`).
 //! Source: MetaKV §II-B (ranges of the key space to servers), as MDHIM's range servers.
 
 use std::ops::Range;
@@ -15,18 +16,18 @@ use esker_comm::{NodeMap, Rank};
 use esker_table::segment::SegmentRun;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Shares into which all slices fall; the most servers there are. Enough that moving one evens out
-/// load, few enough that their loads are one message.
+/// Number of slots among which all slices are divided, and therefore the most servers. Enough slots
+/// that moving one evens out load, few enough that their loads fit one message.
 pub const SLOTS: usize = 1024;
 
-/// A range of a file whose segments one server has, unless told otherwise: long enough that a
+/// Default length of a slice, a range of a file whose segments one server holds: long enough that a
 /// stride is a run, short enough that a small file has several servers.
 pub const SLICE_BYTES: u64 = 16 << 20;
 
 /// Load is uneven when a server has this many halves of the mean.
 const UNEVEN_HALVES: u64 = 3;
 
-/// Which rank has which slices.
+/// The mapping from slices to ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceMap {
     slice_bytes: u64,
@@ -37,10 +38,10 @@ pub struct SliceMap {
 }
 
 impl SliceMap {
-    /// The first `per_node` ranks of each node are servers, of equal shares.
+    /// A map in which the first `per_node` ranks of each node are servers, with equal shares.
     ///
     /// # Errors
-    /// `Invalid` for no servers or slices without bytes.
+    /// `Invalid` for no servers or for slices of zero bytes.
     pub fn new(nodes: &NodeMap, per_node: u32, slice_bytes: u64) -> Result<Self> {
         if per_node == 0 || slice_bytes == 0 {
             let what = "shared files need a server on each node and slices of at least a byte";
@@ -65,20 +66,21 @@ impl SliceMap {
         (start.wrapping_add(offset / self.slice_bytes) % SLOTS as u64) as usize
     }
 
-    /// Who has the segment of the byte at `offset` of `file`.
+    /// The rank that holds the segment of the byte at `offset` of `file`.
     #[must_use]
     pub fn owner(&self, file: u128, offset: u64) -> Rank {
         self.owners[self.slot(file, offset)]
     }
 
-    /// Where the slice with `offset` ends.
+    /// The end of the slice that contains `offset`.
     fn slice_end(&self, offset: u64) -> u64 {
         let next = (offset / self.slice_bytes).saturating_add(1);
         next.saturating_mul(self.slice_bytes)
     }
 
-    /// `range` of `file` in pieces, in order, each of one owner; neighbours have different ones.
-    /// With the range's end as far as files go this does not end: bound it.
+    /// Splits `range` of `file` into pieces of one owner each, in order; neighbours have different
+    /// owners. For a range that ends at the largest offset the iterator is practically endless:
+    /// bound it.
     pub fn pieces(
         &self,
         file: u128,
@@ -93,7 +95,7 @@ impl SliceMap {
             while at < range.end && self.owner(file, at) == owner {
                 at = self.slice_end(at).min(range.end);
                 slices += 1;
-                // Slots come again, so whoever has all of them has the rest.
+                // Slots repeat, so an owner of all of them also owns the rest.
                 if self.servers.len() == 1 || slices == SLOTS {
                     at = range.end;
                 }
@@ -102,7 +104,7 @@ impl SliceMap {
         })
     }
 
-    /// Passes `run` to `pass` cut into runs that lie in slices of one owner each.
+    /// Splits `run` into runs within slices of one owner each, and calls `pass` for each.
     pub fn split(&self, run: &SegmentRun, pass: &mut impl FnMut(Rank, SegmentRun)) {
         if self.servers.len() == 1 {
             return pass(self.servers[0], *run);
@@ -119,7 +121,7 @@ impl SliceMap {
                 index += 1;
                 continue;
             }
-            // All of the run that end within this slice.
+            // All segments of the run that end within this slice.
             let more = (end - length - segment.offset) / run.stride;
             let count = more.saturating_add(1).min(run.count - index);
             let part = SegmentRun { first: segment, count, ..*run };
@@ -129,24 +131,25 @@ impl SliceMap {
         }
     }
 
-    /// Whether `rank` has all from the start of `run` to its end, as of every part that
-    /// [`SliceMap::split`] passes. Costs a look at each slot at most, however long the run is.
+    /// Returns whether `rank` owns everything from the start of `run` to its end, as it does for
+    /// every part that [`SliceMap::split`] passes. Checks each slot at most once, however long the
+    /// run is.
     #[must_use]
     pub fn is_all_of(&self, rank: Rank, run: &SegmentRun) -> bool {
         let whole = run.first.offset..run.end();
         self.pieces(run.first.file, whole.clone()).next() == Some((rank, whole))
     }
 
-    /// Whether slots should move when a server has `most` of some load and all `mean`.
+    /// Returns whether slots should move, given the highest load of a server and the mean.
     pub(crate) fn is_uneven(most: u64, mean: u64) -> bool {
         mean > 0 && most / UNEVEN_HALVES > mean / 2
     }
 
-    /// Moves slots from servers that have too much of `load`, by slot, to those that have least;
-    /// whether any moved. Every rank that is given the same load gets the same map.
+    /// Moves slots from overloaded servers to the least loaded, given the load of each slot;
+    /// returns whether any moved. Ranks that pass the same load get the same map.
     ///
     /// # Panics
-    /// Unless there is a load for each slot.
+    /// Unless `load` has an entry for each slot.
     pub fn balance(&mut self, load: &[u64]) -> bool {
         assert_eq!(load.len(), SLOTS, "a load for each slot");
         let total = load.iter().fold(0_u64, |sum, own| sum.saturating_add(*own));
@@ -168,7 +171,7 @@ impl SliceMap {
             let from = self.servers.binary_search(&self.owners[slot]).expect("a server");
             let least = (0..loads.len()).min_by_key(|server| (loads[*server], *server));
             let to = least.expect("there is a server");
-            // Only what makes the greater of the two less.
+            // Moves a slot only if that lowers the higher load of the two servers.
             if loads[from] > mean && loads[to].saturating_add(load[slot]) < loads[from] {
                 loads[from] -= load[slot];
                 loads[to] += load[slot];
@@ -251,7 +254,7 @@ mod tests {
         let mut map = map(4, 4, 100);
         let mut load = vec![1; SLOTS];
         assert!(!map.balance(&load));
-        // All of the work is in slots of rank 0.
+        // All of the load is in slots of rank 0.
         load.fill(0);
         (0..SLOTS).filter(|slot| slot % 4 == 0).for_each(|slot| load[slot] = 10);
         assert!(map.balance(&load));
@@ -259,7 +262,7 @@ mod tests {
         (0..SLOTS).for_each(|slot| loads[map.owners[slot].index()] += load[slot]);
         assert!(loads.iter().all(|own| (600..=680).contains(own)), "{loads:?}");
         assert!(!map.balance(&load), "once even it stays");
-        // One slot cannot be shared.
+        // A single slot cannot be divided.
         load.fill(0);
         load[3] = 1000;
         assert!(!map.balance(&load));

@@ -1,11 +1,12 @@
-//! Snapshot: all segments of a file at one moment, at who asked for them; servers keep nothing of it.
+//! Snapshot: all segments of a file at one moment, held by the caller; servers keep no state for
+//! it.
 
 use esker_base::Result;
 use esker_table::segment::{Overlay, Segment, SegmentBuffer, SegmentRun};
 
 use crate::service::no_answer;
 
-/// All segments of a file at one moment, which later puts do not change.
+/// All segments of a file at one moment; later puts do not change it.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     buffer: SegmentBuffer,
@@ -14,7 +15,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// `runs` of `file`, of all servers.
+    /// Builds a snapshot of `file` from the `runs` of all servers.
     pub(crate) fn of(file: u128, runs: Vec<SegmentRun>) -> Result<Self> {
         if runs.iter().any(|run| run.first.file != file) {
             return Err(no_answer());
@@ -26,17 +27,17 @@ impl Snapshot {
         Ok(Self { buffer, file, end })
     }
 
-    /// Where the last segment ends.
+    /// The end of the last segment.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Up to `limit` segments that end after `from`, in order, whole; holes are left out. To go on
-    /// give the end of the last.
+    /// Returns up to `limit` whole segments that end after `from`, in order and without holes. Pass
+    /// the end of the last one to continue.
     ///
     /// # Errors
-    /// `TooLarge` if there are too many that overlapped.
+    /// `TooLarge` if too many segments overlap.
     pub fn chunk(&self, from: u64, limit: usize) -> Result<Vec<Segment>> {
         let Some(lattice) = self.buffer.lattice(self.file)? else { return Ok(Vec::new()) };
         let (mut found, mut from) = (Vec::new(), from);
@@ -50,7 +51,7 @@ impl Snapshot {
         Ok(found)
     }
 
-    /// Fills the gaps of `overlay`, of the same file.
+    /// Fills the gaps of `overlay`, which must be of the same file.
     ///
     /// # Errors
     /// As [`Snapshot::chunk`].

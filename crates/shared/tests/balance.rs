@@ -1,4 +1,4 @@
-//! Load that is uneven is spread without anybody asking for it; load that is even costs nothing.
+//! Uneven load is spread automatically; even load costs nothing.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,24 @@ use crate::support::{Job, assert_sound, content, crowd, memory, options, reposit
 const RANKS: u32 = 4;
 const SLICE_BYTES: u64 = 2_000;
 const SLICES: u64 = 64;
-/// Bytes of a write; one in two of them is left alone, so that each is a segment.
+/// Bytes of a write. Every second piece is left out, so that each write is a segment of its own.
 const PIECE: u64 = 4;
 
-/// The slices of `file` that the server of the first has.
+/// The slices of `file` that have the same server as the first.
 fn hot(map: &SliceMap, file: u128) -> Vec<u64> {
     let slices = (0..SLICES).map(|slice| slice * SLICE_BYTES);
     slices.filter(|start| map.owner(file, *start) == map.owner(file, 0)).collect()
 }
 
-/// How many of `slices` each server has.
+/// The number of `slices` that each server owns.
 fn shares(map: &SliceMap, file: u128, slices: &[u64]) -> BTreeMap<Rank, usize> {
     let mut shares: BTreeMap<Rank, usize> = map.servers().iter().map(|own| (*own, 0)).collect();
     slices.iter().for_each(|start| *shares.entry(map.owner(file, *start)).or_default() += 1);
     shares
 }
 
-/// Every rank writes its pieces of `slices`, in an order of its own, and syncs; all apply to `model`.
+/// Every rank writes its pieces of `slices`, in its own order, and syncs; the writes of all ranks
+/// are applied to `model`.
 fn write(
     job: &mut Job,
     file: &mut SharedFile,
@@ -75,12 +76,12 @@ fn slices_of_a_server_that_gets_all_writes_are_spread_by_themselves() {
         }
         let got = job.read(&mut file, 0, bytes)?;
         same(&got, &model[..got.len()], &format!("after {turns} turns"));
-        // No rank writes what others still read.
+        // No rank may write bytes that others still read.
         job.segments().barrier()?;
         let shares = shares(job.segments().map(), id, &hot);
         let (most, mean) = (shares.values().max(), hot.len().div_ceil(RANKS as usize));
         assert!(most <= Some(&(mean + 1)), "{shares:?} of {}", hot.len());
-        // On with it: now it is even, and nothing moves.
+        // Continue: load is now even, and nothing moves.
         let second = job.segments().map().clone();
         for turn in 50..90 {
             write(&mut job, &mut file, &hot, turn, &mut model)?;
@@ -99,7 +100,7 @@ fn slices_of_a_server_that_gets_all_writes_are_spread_by_themselves() {
     same(&content(&repository, set, "/f"), &got, "published");
 }
 
-/// A reduction along the log-ring is all that a barrier takes then.
+/// In these cases a barrier costs only a reduction along the log-ring.
 #[test]
 fn load_that_is_even_or_little_moves_nothing_and_costs_no_message_more() {
     for ranks in [1_u32, 2, 3, 7, 16] {
@@ -113,7 +114,7 @@ fn load_that_is_even_or_little_moves_nothing_and_costs_no_message_more() {
             job.sync(&mut file)?;
             job.barrier()?;
             let map = job.segments().map().clone();
-            // Much of all, and a little more of one.
+            // Much load on all, and slightly more on one.
             let all: Vec<u64> = (0..20_000).step_by(25).collect();
             for _ in 0..10 {
                 let _ = job.segments().get_segments(file.id(), &all)?;
@@ -127,7 +128,8 @@ fn load_that_is_even_or_little_moves_nothing_and_costs_no_message_more() {
             assert!(after.sent_messages - before.sent_messages <= bound);
             assert!(after.received_messages - before.received_messages <= bound);
             assert!(*job.segments().map() == map);
-            // Who asks for what follows before all have counted would be counted.
+            // Without this barrier, look-ups below could reach a server before all ranks have
+            // counted.
             job.segments().barrier()?;
             crowd(&mut job, file.id(), 20_000)?;
             job.barrier()?;

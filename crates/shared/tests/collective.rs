@@ -1,4 +1,4 @@
-//! Attributes go along the log-ring.
+//! Attributes travel along the log-ring.
 
 use esker_comm::Transport;
 use esker_comm::threads;
@@ -24,7 +24,7 @@ fn no_rank_handles_more_than_a_logarithm_of_messages_for_attributes() {
             let after = job.segments().counters();
             assert_eq!(attributes.size, u64::from(ranks) * 10);
             job.barrier()?;
-            // A reduction and a broadcast: each way at most so many in, and so many out.
+            // A reduction and a broadcast: each within the bound, in both directions.
             assert!(after.received_messages - before.received_messages <= bound, "{me}");
             assert!(after.sent_messages - before.sent_messages <= bound, "{me}");
             if me.0 == 0 {

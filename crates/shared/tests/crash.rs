@@ -1,11 +1,11 @@
-//! Crashes of jobs that share a file: the world stops at any operation of the store, at power loss
-//! what was not synced is lost or torn, and the job goes on with other ranks and servers. What was
-//! synced is there; every other byte is one that was there or that was written over it.
+//! Crashes of jobs that share a file. The store stops at any operation; at power loss unsynced data
+//! is lost or torn; and the job continues with other ranks and servers. Every synced byte must be
+//! there; every other byte is the old one or one that was written over it.
 //!
-//! A write takes effect at some time between its begin and when it is seen by all: its rank's next
-//! sync, or the end of the call where that is said. It is durable once its rank has synced. So of the
-//! writes of a byte those may show that no durable one certainly came after; what was there before
-//! may unless one is durable.
+//! A write takes effect at some time between its start and the moment when all ranks see it: the
+//! next sync of its rank, or the end of the call if that says so. It is durable once its rank has
+//! synced. A write of a byte may therefore show unless a durable one certainly came after it; the
+//! old byte may show unless one of the writes is durable.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -22,19 +22,19 @@ use crate::support::{
     Job, assert_sound, content, crowd, memory, options, repository, run, same, session,
 };
 
-/// Writes end before this.
+/// All writes end before this offset.
 const FILE_BYTES: usize = 12_000;
 const NEVER: u64 = u64::MAX;
 
-/// What a rank did to a range of the file.
+/// One rank's change to a range of the file.
 #[derive(Clone, Debug)]
 struct Write {
     rank: u32,
     range: Range<usize>,
-    /// Its bytes follow from this; 0 makes a hole.
+    /// Determines its bytes; 0 makes a hole.
     number: u64,
     begun: u64,
-    /// When all ranks saw it at the latest.
+    /// Latest time at which all ranks saw it.
     seen: u64,
     is_durable: bool,
 }
@@ -46,17 +46,17 @@ impl Write {
     }
 }
 
-/// What all ranks did, and what the file may be.
+/// The changes of all ranks, and the contents that the file may have.
 #[derive(Debug)]
 struct Story {
-    /// By byte, before `writes`.
+    /// By byte: possible values before `writes`.
     before: Vec<BTreeSet<u8>>,
     writes: Vec<Write>,
     number: u64,
 }
 
 impl Story {
-    /// What may be at `at`: for those who are alive, or after a crash.
+    /// The bytes that may be at `at`: for live ranks, or after a crash.
     fn possible(&self, at: usize, alive: bool) -> BTreeSet<u8> {
         let own = self.writes.iter().enumerate().filter(|(_, write)| write.range.contains(&at));
         let own: Vec<(usize, &Write)> = own.collect();
@@ -88,7 +88,7 @@ impl Story {
         }
     }
 
-    /// What was read is what there is from now on.
+    /// Makes the bytes that were read the content from now on.
     fn settle(&mut self, got: &[u8]) {
         self.writes.clear();
         let byte = |at: usize| BTreeSet::from([got.get(at).copied().unwrap_or(0)]);
@@ -96,7 +96,7 @@ impl Story {
     }
 }
 
-/// A story that all ranks write, with a clock that puts their calls in order.
+/// A story that all ranks write, with a clock that orders their calls.
 struct Told {
     story: Mutex<Story>,
     clock: AtomicU64,
@@ -117,7 +117,7 @@ impl Told {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// A write that begins; with bytes, or a hole.
+    /// Begins a write of bytes, or of a hole.
     fn begin(&self, rank: u32, range: Range<usize>, is_hole: bool) -> Write {
         let mut story = self.story();
         story.number += 1;
@@ -128,7 +128,7 @@ impl Told {
         write
     }
 
-    /// All ranks see what `rank` wrote so far.
+    /// Records that all ranks see what `rank` wrote so far.
     fn seen(&self, rank: u32, is_durable: bool) {
         let now = self.now();
         let mut story = self.story();
@@ -161,9 +161,9 @@ impl Life<'_, '_> {
         Ok(())
     }
 
-    /// A hole that all see when it is made, and that the next sync makes durable.
+    /// Makes a hole, which all see once it is made, and which the next sync makes durable.
     fn punch(&mut self, range: Range<usize>) -> Result<()> {
-        // Own writes that are not sent would come after it.
+        // Unsent writes of this rank would arrive after the hole.
         self.sync()?;
         self.told.begin(self.me, range.clone(), true);
         let range = range.start as u64..range.end as u64;
@@ -181,14 +181,14 @@ impl Life<'_, '_> {
             self.told.begin(0, size..FILE_BYTES, true);
         }
         let _ = self.job.truncate(&mut self.file, size as u64)?;
-        // All that was written before was sent, and is under it.
+        // All earlier writes were sent, and are beneath it.
         if self.me == 0 {
             self.told.seen(0, false);
         }
         self.job.barrier()
     }
 
-    /// Every rank reads the same, and only what there may be.
+    /// Checks that every rank reads the same, and only possible bytes.
     fn check(&mut self, what: &str) -> Result<Vec<u8>> {
         self.sync()?;
         self.job.barrier()?;
@@ -198,7 +198,7 @@ impl Life<'_, '_> {
         Ok(got.to_vec())
     }
 
-    /// What this rank does between two meetings.
+    /// The operations of this rank between two barriers.
     fn work(&mut self, own: &mut Random) -> Result<()> {
         let below = |random: &mut Random, bound: usize| random.below(bound as u64) as usize;
         for _ in 0..own.below(12) {
@@ -209,7 +209,7 @@ impl Life<'_, '_> {
                     self.punch(start..(start + 1 + below(own, 2_000)).min(FILE_BYTES))?;
                 }
                 2 => {
-                    // A stride, which is a run.
+                    // A stride, which is sent as a run.
                     let (start, length) = (below(own, FILE_BYTES / 2), 1 + below(own, 90));
                     let step = length + below(own, 200);
                     for turn in 0..below(own, 30) {
@@ -229,7 +229,7 @@ impl Life<'_, '_> {
     }
 }
 
-/// An incarnation of the job on one rank.
+/// One incarnation of the job on one rank.
 fn live(mut job: Job, told: &Told, steps: &Random, what: &str) -> Result<()> {
     let me = job.segments().rank().0;
     let file = job.open("/shared", Some(0o644))?;
@@ -254,13 +254,13 @@ fn live(mut job: Job, told: &Told, steps: &Random, what: &str) -> Result<()> {
             _ => drop(life.check(what)?),
         }
     }
-    // Not closed: some have synced.
+    // Not closed: some ranks have synced.
     life.work(&mut own)?;
     life.job.barrier()
 }
 
 impl Life<'_, '_> {
-    /// The content as the last incarnation left it, which all ranks see alike.
+    /// Checks the content that the last incarnation left, which must be the same at all ranks.
     fn check_what_was_left(&mut self, what: &str) -> Result<Vec<u8>> {
         let got = self.job.read(&mut self.file, 0, 2 * FILE_BYTES)?;
         self.told.story().check(&got, false, &format!("{what}: as it was left"));
@@ -269,7 +269,7 @@ impl Life<'_, '_> {
     }
 }
 
-/// How many ranks, on how many nodes, with how many servers and slices of how many bytes.
+/// Draws the numbers of ranks, nodes and servers, and the length of slices.
 fn shape(random: &mut Random, reads: Reads) -> ((u32, u32), SharedOptions) {
     let ranks = 1 + random.below(5) as u32;
     let per_node = 1 + random.below(u64::from(ranks)) as u32;
@@ -278,7 +278,7 @@ fn shape(random: &mut Random, reads: Reads) -> ((u32, u32), SharedOptions) {
     ((ranks, per_node), SharedOptions { reads, ..options(servers, slice_bytes) })
 }
 
-/// What a machine, or only another process, finds in the store that stopped.
+/// The store as another machine, or only another process, finds it after the stop.
 fn found_after(store: &FaultStore, random: &mut Random) -> SharedStore {
     let image =
         if random.one_in(2) { store.after_power_loss() } else { store.after_process_death() };
@@ -293,7 +293,7 @@ fn history(seed: u64) {
         let reads = if random.one_in(3) { Reads::Ranks } else { Reads::Store };
         let (ranks, options) = shape(&mut random, reads);
         let faulty = Arc::new(FaultStore::new(store.clone(), random.next_u64()));
-        // Early ones are in the opening of parts and the moving of segments.
+        // Early operations are in the opening of parts and the migration of segments.
         let most = [100, 300, 1_000][random.below(3) as usize];
         let stop = 1 + random.below(most);
         let effects = [Effect::None, Effect::Partial, Effect::Full];
@@ -332,7 +332,7 @@ fn copy_of(store: &SharedStore) -> SharedStore {
     FaultStore::new(store.clone(), 0).after_process_death().expect("a copy")
 }
 
-/// A store with a job that has ended without publishing, and the content of its file.
+/// A store with a job that ended without publishing, and the content of its file.
 fn left_behind() -> (SharedStore, Vec<u8>) {
     let store = memory();
     let byte = |rank: u32, at: usize| (rank as usize * 50 + at * 7 % 49 + 1) as u8;
@@ -345,7 +345,7 @@ fn left_behind() -> (SharedStore, Vec<u8>) {
         let me = job.segments().rank().0;
         for turn in 0..content.len() / 160 {
             let start = turn * 160 + me as usize * 40;
-            // Not at once, so that some are no runs.
+            // Not all at once, so that some segments do not form runs.
             let cut = start + if turn % 3 == 0 { 17 } else { 40 };
             job.write(&mut file, start as u64, &content[start..cut])?;
             job.write(&mut file, cut as u64, &content[cut..start + 40])?;
@@ -357,8 +357,8 @@ fn left_behind() -> (SharedStore, Vec<u8>) {
     (store, content)
 }
 
-/// Goes on with other ranks and servers, so that segments move; loads one server, so that they move
-/// again at the next barrier.
+/// Continues with other ranks and servers, so that segments move; then loads one server, so that
+/// they move again at the next barrier.
 fn go_on(store: &SharedStore, content: &[u8]) -> Result<bool> {
     let moved = run(store, (3, 1), &[], &options(1, 70), |mut job| {
         let mut file = job.open("/shared", None)?;
@@ -375,7 +375,7 @@ fn go_on(store: &SharedStore, content: &[u8]) -> Result<bool> {
     moved.map(|moved| moved[0])
 }
 
-/// Nothing is written, so nothing may change, wherever the world stops.
+/// No rank writes, so the content must stay, wherever the store stops.
 #[test]
 fn segments_that_move_are_there_wherever_the_world_stops() {
     let (store, content) = left_behind();
@@ -408,8 +408,9 @@ fn segments_that_move_are_there_wherever_the_world_stops() {
     println!("{count} operations");
 }
 
-/// Writes and syncs, again and again if that fails, while one operation of the store fails; whether
-/// the second rank was told at last that all it wrote is durable, and that the job was published.
+/// Writes and syncs, repeatedly if that fails, while one operation of the store fails. Returns
+/// whether the second rank finally got the confirmation that all its writes are durable, and
+/// whether the job was published.
 fn persist(
     store: &FaultStore,
     shared: &SharedStore,
@@ -444,10 +445,11 @@ fn persist(
     [synced.into_inner() == 8, published.into_inner() == 1]
 }
 
-/// Symptom: a sync that failed, as for want of room, succeeded when it was tried again, and what was
-/// to be synced was lost; a job was published without it. Cause: segments were given up when they
-/// were sent, and owners that had failed to sync were not asked again. Fix: see
-/// [`esker_shared::Segments::drain`].
+/// Symptom: a sync that failed, for example for lack of space, succeeded when it was repeated, and
+/// the data to be synced was lost; a job was published without it.
+/// Cause: segments were dropped once they were sent, and owners that had failed to sync were not
+/// asked again.
+/// Fix: see [`esker_shared::Segments::drain`].
 #[test]
 fn a_sync_that_is_tried_again_after_a_failure_never_lies() {
     let count = {
@@ -479,7 +481,7 @@ fn a_sync_that_is_tried_again_after_a_failure_never_lies() {
                     same(&got, &wanted, &what);
                     job.barrier()
                 });
-                // Some parts may be complete: the job is to be published.
+                // Some parts may be complete: the job must then be published.
                 if let Err(error) = read {
                     assert_eq!(error.kind(), Kind::Invalid, "{what}: {error:?}");
                 }
@@ -493,7 +495,8 @@ fn a_sync_that_is_tried_again_after_a_failure_never_lies() {
     assert!(told > 0 && all > 0, "{told} and {all}");
 }
 
-/// Its content goes from its record to the owners, and an owner that has no room is asked again.
+/// The content goes from the file's record to the owners, and an owner without space is asked
+/// again.
 #[test]
 fn a_file_that_cannot_be_opened_stays_as_it_was() {
     let base: SharedStore = memory();
@@ -530,7 +533,7 @@ fn a_file_that_cannot_be_opened_stays_as_it_was() {
                 Ok(could)
             });
             let what = format!("{name} without room at operation {after}");
-            // Without room nothing need be published, but what is is whole.
+            // Without space it need not be published, but a published set must be whole.
             let Ok(could) = could else { continue };
             (failed, opened) = (failed + usize::from(!could[0]), opened + usize::from(could[0]));
             let repository = repository(&shared);

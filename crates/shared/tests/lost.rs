@@ -1,4 +1,4 @@
-//! Ranks that die: the others are told which, nothing hangs, and what was synced is there.
+//! Ranks that die: the others learn which, nothing hangs, and synced data is there.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn a_dead_rank_is_named_and_what_it_synced_stays() {
         });
         let error = died.expect_err("a rank died");
         assert!(error.to_string().contains("dies here"), "{error}");
-        // With fewer ranks, and other servers.
+        // With fewer ranks and other servers.
         let published = run(&store, (3, 3), &[], &options(2, 70), |mut job| {
             let mut file = job.open("/f", None)?;
             let bytes = job.read(&mut file, 0, 1 << 20)?;
@@ -61,9 +61,10 @@ fn a_dead_rank_is_named_and_what_it_synced_stays() {
     }
 }
 
-/// Symptom: after a crash between the completion of the first part and that of the last the job could
-/// neither begin again nor be published. Cause: a complete part takes no changes, so `begin` refused
-/// the job. Fix: it opens such parts again, as long as they are not joined.
+/// Symptom: after a crash between the completion of the first part and that of the last, the job
+/// could neither begin again nor be published.
+/// Cause: a complete part takes no changes, so `begin` refused the job.
+/// Fix: it reopens such parts, as long as they are not joined.
 #[test]
 fn a_job_that_ends_while_it_is_published_goes_on() {
     let store = memory();
@@ -78,7 +79,7 @@ fn a_job_that_ends_while_it_is_published_goes_on() {
         job.write(&mut file, u64::from(me) * 1_000, &[1 + me as u8; 1_000])?;
         job.sync(&mut file)?;
         job.close(file)?;
-        // What `publish` does up to the completion of the first part.
+        // The steps of `publish` up to the completion of the first part.
         job.segments().sync()?;
         job.barrier()?;
         if me == 0 {
@@ -105,7 +106,7 @@ fn a_job_that_ends_while_it_is_published_goes_on() {
     assert!(error.kind() == Kind::Invalid && error.to_string().contains("joined"), "{error}");
 }
 
-/// As processes of which one is killed: its sockets end without a goodbye.
+/// Like processes of which one is killed: its sockets end without a goodbye.
 #[test]
 fn a_rank_whose_connections_end_is_named_and_what_it_synced_is_read_from_the_store() {
     const DEAD: u32 = 1;
@@ -139,7 +140,7 @@ fn a_rank_whose_connections_end_is_named_and_what_it_synced_is_read_from_the_sto
         let wanted = if rank == DEAD as usize { "killed" } else { "rank 1 is lost" };
         assert!(error.contains(wanted), "rank {rank}: {error}");
     }
-    // The store is all that is left.
+    // Only the store remains.
     let published = run(&store, (1, 1), &[], &options(1, 100), |mut job| {
         let mut file = job.open("/f", None)?;
         let bytes = job.read(&mut file, 0, 1 << 20)?;

@@ -1,8 +1,9 @@
-//! A shared file against bytes in memory: writes of all ranks anywhere, which overlap, holes, cuts,
-//! load evened out, ranks that end and go on as another number with other servers, publication.
+//! A shared file checked against bytes in memory: overlapping writes of all ranks anywhere, holes,
+//! cuts, balanced load, a job that ends and continues with other numbers of ranks and servers,
+//! publication.
 //!
-//! Every rank draws the same steps from the seed, and so knows all bytes. Within a round ranks do
-//! not write the same bytes; after it all sync and meet.
+//! Every rank draws the same steps from the seed, and so knows all bytes. Within a round no two
+//! ranks write the same bytes; at its end all sync and wait at a barrier.
 
 use esker_base::{Random, Result};
 use esker_shared::{Reads, SharedFile, SharedOptions};
@@ -18,7 +19,7 @@ struct Write {
     bytes: Vec<u8>,
 }
 
-/// Writes of one round, in order; those of different ranks do not overlap.
+/// The writes of one round, in order; those of different ranks do not overlap.
 fn round(random: &mut Random, ranks: u32) -> Vec<Write> {
     let mut writes: Vec<Write> = Vec::new();
     let is_strided = random.one_in(2);
@@ -62,11 +63,11 @@ fn check(job: &mut Job, file: &mut SharedFile, model: &[u8], random: &mut Random
     Ok(())
 }
 
-/// One incarnation of the job: rounds of writes, then it ends without a word, all synced.
+/// One incarnation of the job: rounds of writes; then it ends abruptly, with everything synced.
 fn live(job: &mut Job, mut random: Random, ranks: u32, model: &mut Vec<u8>) -> Result<()> {
     let mut file = job.open("/shared", Some(0o644))?;
     let me = job.segments().rank();
-    // What is checked differs from rank to rank.
+    // Each rank checks different ranges.
     let mut own = Random::from_seed(random.next_u64() ^ u64::from(me.0));
     same(&job.read(&mut file, 0, 1 << 20)?, model, "as it was left");
     job.barrier()?;
@@ -99,7 +100,7 @@ fn live(job: &mut Job, mut random: Random, ranks: u32, model: &mut Vec<u8>) -> R
         }
         job.barrier()?;
     }
-    // The size survives where it is more than where the last byte is.
+    // The size survives even where it is beyond the last byte.
     job.close(file)?;
     job.session().sync()
 }

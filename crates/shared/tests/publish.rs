@@ -1,4 +1,4 @@
-//! A shared file as a file of the namespace: what it was before, and what it is afterwards.
+//! A shared file as a file of the namespace, before it is shared and after it is published.
 
 use esker_fs::identity::Identity;
 use esker_fs::squash::SquashOptions;
@@ -33,7 +33,7 @@ fn ranks_that_take_turns_make_one_file() {
         (0..ranks).for_each(|rank| wanted.extend(bytes(rank, turn, length)));
     }
     same(&content(&repository, set, "/strided"), &wanted, "published");
-    // Ranks whose part has nothing but data, and servers' parts, are kept by what shows them.
+    // Parts that hold only data, and parts of servers, are kept by the sets that refer to them.
     let (squashed, _) = repository.squash(&[set], &SquashOptions::default()).expect("squash");
     repository.publish(squashed, "squashed").expect("publish");
     repository.delete("strided").expect("delete");
@@ -52,7 +52,7 @@ fn a_file_of_a_base_is_written_over_without_a_copy() {
         let old: Vec<u8> = (0..length).map(|at| (at % 200) as u8).collect();
         base.write_file(&file, 0, &old).expect("write");
         if name == "mapped" {
-            // Cut and written again, so that segments lie behind what is shown.
+            // Cut and written again, so that some segments are beyond the visible content.
             base.flush_file(&file).expect("flush");
             base.write_file(&file, 60_000, &[9; 2_000_000]).expect("write");
             let size = Some(length as u64);
@@ -101,7 +101,7 @@ fn what_a_rank_wrote_alone_may_be_shared_afterwards() {
             let file = job.session().create_file(&root, b"log", 0o644)?;
             job.session().write_file(&file, 0, &[1; 9_000])?;
             job.session().flush_file(&file)?;
-            // Mapped now, with a hole and a cut.
+            // The file is mapped now, with a hole and a cut.
             job.session().write_file(&file, 3_000_000, &[2; 10])?;
             let cut = esker_fs::ops::Changes { size: Some(8_000), ..Default::default() };
             job.session().setattr_file(&file, &cut)?;
@@ -142,7 +142,7 @@ fn all_ranks_are_told_why_a_file_does_not_open() {
     assert_eq!(done.expect("job"), [0, 0, 0]);
 }
 
-/// As `open` with `O_CREAT` does; and who may not open it later leaves nothing open.
+/// As `open` with `O_CREAT` does; a later open that is denied leaves nothing open.
 #[test]
 fn who_makes_a_file_writes_it_whatever_its_mode_says() {
     let store = memory();
@@ -165,9 +165,9 @@ fn who_makes_a_file_writes_it_whatever_its_mode_says() {
     same(&content(&repository(&store), set, "/tmp/once"), &wanted, "published");
 }
 
-/// Symptom: where one rank could not complete its part, the others were told that it is lost, or waited
-/// for it until the deadline.
-/// Cause: ranks met at a barrier, to which a rank that had failed did not come.
+/// Symptom: when one rank could not complete its part, the others got the error that it is lost, or
+/// waited for it until the deadline.
+/// Cause: ranks waited at a barrier that a failed rank did not reach.
 /// Fix: they agree on the outcome.
 #[test]
 fn all_ranks_are_told_why_a_job_is_not_published() {
@@ -175,7 +175,7 @@ fn all_ranks_are_told_why_a_job_is_not_published() {
     let done = run(&store, (3, 3), &[], &options(1, 100), |mut job| {
         let rank = job.segments().rank().0;
         if rank == 1 {
-            // Somebody takes its part over.
+            // Another session takes over its part.
             repository(&store).resume(job.session().set(), session())?;
         }
         job.barrier()?;

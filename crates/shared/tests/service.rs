@@ -1,4 +1,4 @@
-//! The service of segments against a map of them in memory.
+//! The segment service checked against a map in memory.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ fn segment(file: u128, offset: u64, length: u64, log: u64, at: u64) -> Segment {
     Segment { file, offset, length, place, checksum: None, seq: 0 }
 }
 
-/// Where the byte at each offset of a file is.
+/// By offset of a file: the location of its byte.
 type Bytes = BTreeMap<u64, (u64, u64)>;
 
 fn put(bytes: &mut Bytes, segment: &Segment) {
@@ -66,7 +66,7 @@ fn segments_are_found_by_every_rank_however_they_are_asked_for() {
                 let mut wanted = Bytes::new();
                 let mut random = Random::from_seed(seed);
                 for _ in 0..5 {
-                    // One rank after the other, so that the order is known.
+                    // One rank after another, so that the order is known.
                     for rank in 0..ranks {
                         let (mut batch, mut log_offset) = (Vec::new(), random.below(1 << 20));
                         for _ in 0..random.below(40) {
@@ -87,7 +87,7 @@ fn segments_are_found_by_every_rank_however_they_are_asked_for() {
                             let first = service.put_segments(&batch)?;
                             let second = service.put_runs(&[run])?;
                             let third = service.put_segments(&[hole])?;
-                            // In any order: they went in theirs.
+                            // In any order: each was sent in its own order.
                             service.wait(third)?;
                             service.wait(first)?;
                             service.wait(second)?;
@@ -124,7 +124,7 @@ fn boxes_of_an_array_are_put_as_one_descriptor_each() {
         let cell = |x: u64, y: u64, z: u64| ((z * 20 + y) * 30 + x) * 4;
         let mut wanted = Bytes::new();
         for rank in 0..3_u64 {
-            // 10 by 20 by 10 of them, in its log line by line.
+            // 10 by 20 by 10 cells, line by line in the rank's log.
             let first = segment(FILE, cell(rank * 10, 0, 0), 40, rank, 500);
             let lines = Dimension { count: 20, stride: cell(0, 1, 0), log_stride: 40 };
             let planes = Dimension { count: 10, stride: cell(0, 0, 1), log_stride: 20 * 40 };
@@ -247,8 +247,8 @@ fn thousands_of_puts_that_nobody_waits_for_keep_memory_bounded() {
     done.expect("job");
 }
 
-/// Symptom: an owner answered a range with all its segments at once, however many. Fix: it answers
-/// with some, and is asked on.
+/// Symptom: an owner answered a range with all its segments at once, however many.
+/// Fix: it answers with some, and the caller asks again for the rest.
 #[test]
 fn ranges_of_more_segments_than_an_answer_has_come_in_turns() {
     const COUNT: u64 = 150_000;
@@ -256,7 +256,7 @@ fn ranges_of_more_segments_than_an_answer_has_come_in_turns() {
     let done = run(&store, (2, 1), &[], &options(1, 1 << 16), |mut job| {
         let service = job.segments();
         let is_first = service.rank().0 == 0;
-        // Lengths and places that are no run.
+        // Lengths and locations that do not form a run.
         let mut random = Random::from_seed(5);
         let (mut all, mut offset) = (Vec::new(), 0);
         for number in 0..COUNT {
@@ -274,7 +274,7 @@ fn ranges_of_more_segments_than_an_answer_has_come_in_turns() {
             let placed = found.iter().filter(|segment| segment.place.is_some());
             placed.map(|segment| segment.length).sum::<u64>()
         };
-        // A last one far behind, so that looks become long and meet little.
+        // One more far away, so that scan steps become long and find little.
         let far = segment(FILE, 1 << 50, 5, 3, 1 << 40);
         if !is_first {
             let ticket = service.put_segments(&[far])?;
@@ -303,7 +303,7 @@ fn ranges_of_more_segments_than_an_answer_has_come_in_turns() {
     done.expect("job");
 }
 
-/// What of `all` is before byte 1,000.
+/// The part of `all` below byte 1,000.
 fn all_below(all: &[Segment]) -> Vec<Segment> {
     let below = all.iter().filter(|segment| segment.offset < 1_000);
     below.map(|segment| segment.part(segment.offset, segment.end().min(1_000))).collect()
@@ -334,7 +334,7 @@ fn of_writes_at_the_same_time_all_readers_see_the_same() {
         job.sync(&mut file)?;
         job.barrier()?;
         let bytes = job.read(&mut file, 0, 10_000)?;
-        // Somebody's, whole in each slice.
+        // Each slice is whole, and from one of the ranks.
         for slice in bytes.chunks(1_000) {
             assert!((1..=4).contains(&slice[0]) && slice.iter().all(|byte| *byte == slice[0]));
         }

@@ -1,5 +1,5 @@
-//! Ranks that wait for one that does not answer: a call gives up at its deadline, and one that is made
-//! again once the other answers succeeds only if nothing was lost. Time is the test's.
+//! Ranks that wait for one that does not answer: a call fails at its deadline; repeated after the
+//! other rank answers, it succeeds only if nothing was lost. The test controls the clock.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,17 +18,17 @@ use esker_table::segment::Segment;
 use crate::campaign;
 use crate::support::{JOB, memory, options, repository, same};
 
-/// What becomes of requests that a rank sends.
+/// The fate of requests that a rank sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Requests {
     Pass,
     /// The channel has no room.
     Refused,
-    /// The transport takes them, and the receiver computes.
+    /// The transport takes them, and the receiver is busy computing.
     Unanswered,
 }
 
-/// A transport whose requests stall, and whose clock then runs ahead instead of waiting.
+/// A transport whose requests stall, and whose clock then jumps ahead instead of waiting.
 #[derive(Debug)]
 struct Stalling<'a> {
     inner: &'a mut ThreadTransport,
@@ -152,22 +152,24 @@ fn assert_gave_up(done: Result<()>) {
     assert!(error.to_string().contains("gave up waiting"), "{error}");
 }
 
-/// What rank 1 wrote is there once a sync has succeeded, which it does once rank 0 answers.
+/// Rank 1's writes are there once a sync has succeeded, as it does once rank 0 answers.
 fn assert_synced(job: &mut Job, file: &mut SharedFile, wanted: &[u8]) -> Result<()> {
     job.sync(file)?;
     same(&job.read(file, 0, 1 << 20)?, wanted, "after a sync that succeeded");
     Ok(())
 }
 
-/// Symptom: a sync returned `Ok` though segments that were written before were at no owner: the file
-/// lacked bytes ever after. Cause: a send that gave up waiting for answers to earlier requests had
-/// taken the segments from those that wait, and dropped them. Fix: they stay until all are sent.
+/// Symptom: a sync returned `Ok` though no owner had the segments of earlier writes: their bytes
+/// were missing from the file for ever.
+/// Cause: a send that timed out waiting for answers to earlier requests had taken the unsent
+/// segments, and dropped them.
+/// Fix: they stay until all are sent.
 #[test]
 fn segments_stay_until_they_are_sent() {
     run_stalling(1, |job, file, requests| {
         if job.segments().rank() == Rank(1) {
             requests.set(Requests::Unanswered);
-            // So many requests may be on their way.
+            // The most requests that may be unanswered.
             for at in 0..256 {
                 let _ = job.segments().put_segments(&[Segment::hole(99, at * 7, 1)])?;
             }
@@ -181,9 +183,10 @@ fn segments_stay_until_they_are_sent() {
     });
 }
 
-/// Symptom: a sync failed for ever though all ranks were well. Cause: a request that found no room in
-/// its channel before the deadline counted as sent, and its answer was waited for. Fix: a request is
-/// one that awaits its answer once the transport has it.
+/// Symptom: a sync failed for ever although all ranks were well.
+/// Cause: a request that found no room in its channel before the deadline counted as sent, and the
+/// sync waited for its answer.
+/// Fix: a request counts as unanswered only once the transport has it.
 #[test]
 fn a_request_that_was_never_sent_awaits_no_answer() {
     run_stalling(1, |job, file, requests| {
@@ -198,9 +201,10 @@ fn a_request_that_was_never_sent_awaits_no_answer() {
     });
 }
 
-/// Symptom: after a sync that gave up waiting for an owner every later one failed with "segments were
-/// lost before". Cause: no answer before the deadline counted as a loss. Fix: the sync fails, and the
-/// next one waits for the same answers.
+/// Symptom: after a sync that timed out waiting for an owner, every later one failed with "segments
+/// were lost before".
+/// Cause: no answer before the deadline counted as a loss.
+/// Fix: the sync fails, and the next one waits for the same answers.
 #[test]
 fn an_answer_that_comes_late_is_no_loss() {
     run_stalling(1, |job, file, requests| {
@@ -216,8 +220,8 @@ fn an_answer_that_comes_late_is_no_loss() {
     });
 }
 
-/// Whatever a rank writes and syncs while its requests stall now and then: a sync succeeds once nothing
-/// stalls, and what a sync that succeeded was for is read by all.
+/// A rank writes and syncs while its requests stall from time to time: a sync succeeds once nothing
+/// stalls, and all ranks read what a successful sync covered.
 fn history(seed: u64) {
     const FILE_BYTES: u64 = 3_000;
     let wanted = Mutex::new(Vec::new());
@@ -235,7 +239,7 @@ fn history(seed: u64) {
                             let got = job.read(file, 0, 1 << 20)?;
                             same(&got, &model, &format!("seed {seed}, step {step}"));
                         }
-                        // Nothing was left to send, and no answer to wait for.
+                        // There was nothing left to send, and no answer to wait for.
                         (Ok(()), _) => {}
                         (Err(error), stalled) => {
                             assert_ne!(stalled, Requests::Pass, "seed {seed}, {step}: {error}");
@@ -267,13 +271,14 @@ fn a_sync_that_succeeds_has_sent_all_whatever_stalled_before() {
     campaign::quick(0..40, history);
 }
 
-/// Symptom: when rank 0 could not cut a file, or a rank could not send what it had written before, the
-/// others waited for it until their deadline, and did not learn why. Cause: who failed returned
-/// without the barriers in which the others were. Fix: ranks agree on the outcome of each step.
+/// Symptom: when rank 0 could not cut a file, or a rank could not send its earlier writes, the
+/// others waited for it until their deadline, and did not learn why.
+/// Cause: the failed rank returned without reaching the barriers at which the others waited.
+/// Fix: ranks agree on the outcome of each step.
 #[test]
 fn all_ranks_learn_why_a_file_was_not_cut() {
     for failing in [Rank(0), Rank(1)] {
-        // Both serve, so each asks the other.
+        // Both ranks serve, so each sends requests to the other.
         run_stalling(2, |job, file, requests| {
             let me = job.segments().rank();
             job.write(file, u64::from(me.0) * 1_000, &[1 + me.0 as u8; 1_000])?;
@@ -289,7 +294,7 @@ fn all_ranks_learn_why_a_file_was_not_cut() {
             let wanted = if me == failing { "takes no requests" } else { "gave up waiting" };
             assert!(error.to_string().contains(wanted), "{me}: {error}");
             assert!(error.to_string().contains(&failing.to_string()), "{me}: {error}");
-            // All are well again, and none is a call ahead of the others.
+            // All are well again, and no rank is a call ahead of the others.
             requests.set(Requests::Pass);
             assert!(job.truncate(file, 500)? > 0);
             assert_eq!(job.stat(file)?.size, 500);

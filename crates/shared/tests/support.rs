@@ -35,7 +35,7 @@ pub fn session() -> SessionOptions {
     SessionOptions {
         identity: Identity::root(),
         tree,
-        // No beat comes between the requests that a test counts.
+        // No heartbeat comes between the requests that a test counts.
         heartbeat: None,
         ..SessionOptions::default()
     }
@@ -60,12 +60,12 @@ pub fn run<R: Send>(
     })
 }
 
-/// Asks for segments of `file`, up to `end`, of those slices that the first one's server has, so often
-/// that slices move at the next barrier if it is not the only server and they are more than one; all
-/// ranks do it.
+/// Looks up segments of `file`, up to `end`, in the slices that have the same server as the first
+/// one. Does so often enough that slices move at the next barrier, provided that there are other
+/// servers and several such slices. All ranks call it.
 pub fn crowd(job: &mut Job, file: u128, end: u64) -> Result<()> {
     let map = job.segments().map().clone();
-    // Which slices a server has follows from the file's number, which is random.
+    // The owner of a slice depends on the file's number, which is random.
     let is_hot = |at: &u64| map.owner(file, *at) == map.owner(file, 0);
     let hot: Vec<u64> = (0..end).step_by(50).filter(is_hot).collect();
     let servers = map.servers().len();
@@ -73,7 +73,7 @@ pub fn crowd(job: &mut Job, file: u128, end: u64) -> Result<()> {
         let asked: Vec<u64> = hot.into_iter().cycle().take(160_000 / servers).collect();
         job.segments().get_segments(file, &asked)?;
     }
-    // Now it is counted.
+    // The counts are complete now.
     job.segments().barrier()
 }
 
@@ -90,7 +90,7 @@ pub fn content(repository: &Repository, set: SetId, path: &str) -> Vec<u8> {
     content
 }
 
-/// Fails with what is wrong in the store, if anything is, also after all garbage is gone.
+/// Fails with the findings of `verify`, before and after garbage collection.
 pub fn assert_sound(repository: &Repository) {
     for _ in 0..2 {
         let report = repository.verify(&VerifyOptions::default()).expect("verify");

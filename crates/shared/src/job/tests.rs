@@ -1,5 +1,5 @@
-//! The world stops while the segments of a server are compacted and ranks go on writing: what was
-//! synced is there, and nothing that was not begun.
+//! The store stops while the segments of a server are compacted and ranks go on writing: afterwards
+//! every synced byte is there, and no byte of a write that was not begun.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::settle::tree;
 
 const ID: JobId = JobId(3);
 const RANKS: u32 = 3;
-/// Of all ranks in turn; of different lengths, so that they are no runs.
+/// Written by all ranks in turn; of different lengths, so that they do not form runs.
 const PIECES: u64 = 60;
 const PIECE_BYTES_MAX: u64 = 12;
-/// Each leaves a run of segments to compact.
+/// Each round leaves a run of segments to compact.
 const ROUNDS_BEFORE: u64 = 3;
 
 type Job<'a> = SharedJob<&'a mut ThreadTransport>;
@@ -31,11 +31,11 @@ type Job<'a> = SharedJob<&'a mut ThreadTransport>;
 struct Told {
     begun: [AtomicU64; RANKS as usize],
     synced: [AtomicU64; RANKS as usize],
-    /// The compaction failed.
+    /// True if the compaction failed.
     is_interrupted: AtomicBool,
 }
 
-/// Runs `work` as `ranks` ranks of one node, whose first has all segments.
+/// Runs `work` as `ranks` ranks of one node, of which the first has all segments.
 fn run<R: Send>(
     store: &SharedStore,
     ranks: u32,
@@ -54,7 +54,7 @@ fn length(piece: u64) -> u64 {
     5 + piece * 7 % (PIECE_BYTES_MAX - 5)
 }
 
-/// Writes all pieces of this rank anew, in some order, and syncs.
+/// Rewrites all pieces of this rank, in random order, and syncs.
 fn write(job: &mut Job, file: &mut SharedFile, round: u64, told: &Told) -> Result<()> {
     let me = job.segments().rank();
     told.begun[me.index()].store(round, Ordering::SeqCst);
@@ -71,8 +71,8 @@ fn write(job: &mut Job, file: &mut SharedFile, round: u64, told: &Told) -> Resul
     Ok(())
 }
 
-/// Writes, and compacts meanwhile; once that begins the world stops at operation `stop` from there.
-/// How many operations there were until it was over.
+/// Writes and compacts at the same time. The store stops at operation `stop` of the compaction.
+/// Returns the number of operations until both were done.
 fn compact_and_write(
     faulty: &FaultStore,
     store: &SharedStore,
@@ -121,7 +121,7 @@ fn compact_and_write(
     Ok(counts?[0])
 }
 
-/// What the next job finds.
+/// Checks what the next job finds.
 fn check(store: &SharedStore, told: &Told, what: &str) {
     let read = run(store, 2, |mut job| {
         let mut file = job.open("/f", None)?;
@@ -145,8 +145,9 @@ fn check(store: &SharedStore, told: &Told, what: &str) {
     assert!(report.is_sound(), "{what}: {:#?}", report.findings);
 }
 
-/// Crashes at every operation from the begin of a compaction to its end, with so many rounds of
-/// writes meanwhile; in how many of how many the compaction failed.
+/// Crashes at every operation from the start of a compaction to its end, with `rounds_meanwhile`
+/// rounds of writes at the same time. Returns how often the compaction failed, and the number of
+/// crashes.
 fn crash_everywhere(rounds_meanwhile: u64) -> (u64, u64) {
     let faulty = |seed| {
         let faulty = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), seed));
@@ -180,8 +181,8 @@ fn crash_everywhere(rounds_meanwhile: u64) -> (u64, u64) {
 
 #[test]
 fn what_was_synced_survives_a_crash_anywhere_in_a_compaction_of_segments() {
-    // Nobody writes: these are the operations of the compaction, the last of which comes when all is
-    // done that can fail it.
+    // No rank writes, so these are operations of the compaction, the last of which comes when it
+    // can no longer fail.
     let (interrupted, count) = crash_everywhere(0);
     assert!(interrupted + 1 >= count && interrupted > 5, "{interrupted} of {count}");
     for rounds_meanwhile in [1, 3] {
