@@ -1,9 +1,11 @@
-//! Disk: objects, append logs and logs written in place, and what of each would survive power loss.
+//! Disk: objects, append logs and logs written in place, and the part of each that survives power
+//! loss.
 //!
-//! Invariants: (1) an object never changes; (2) a log grows at its end, and only what is behind its
-//! synced length is ever lost; (3) of a log written in place, power loss leaves each page as it was at
-//! the last sync or as it is now. Concurrency: none; the machine's lock guards it.
-//! Source: order of pages lost, Pillai et al., "All file systems are not created equal", OSDI 2014.
+//! Invariants: (1) an object never changes; (2) a log grows at its end, and only bytes behind its
+//! synced length are ever lost; (3) in a log written in place, power loss leaves each page either
+//! as of the last sync or as it is now. Concurrency: none; the machine's lock guards it.
+//! Source: reordered page writes, Pillai et al., "All file systems are not created equal", OSDI
+//! 2014.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,7 +18,7 @@ use esker_base::store::ObjectInfo;
 use esker_base::{Error, Kind, Random, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// What a device writes or loses at once, in bytes.
+/// Unit in which a device writes or loses data, in bytes.
 const PAGE_BYTES: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -42,11 +44,11 @@ enum Content {
 #[derive(Debug)]
 struct Log {
     bytes: Vec<u8>,
-    /// Bytes that survive power loss; `None` until the first sync: not even the name does.
+    /// Bytes that survive power loss; `None` before the first sync, when even the name may be lost.
     synced: Option<usize>,
 }
 
-/// A log that is written anywhere, by whoever has its file.
+/// A log that any process with its file writes, at any offset.
 #[derive(Debug)]
 struct LogInPlace {
     file: File,
@@ -121,7 +123,7 @@ impl Disk {
         below.last().map(|(_, stored)| stored.writer)
     }
 
-    /// Appends to a log; what goes to one that was deleted is lost, as on a file without a name.
+    /// Appends to a log; bytes appended to a deleted log are lost, as with an unlinked file.
     pub(crate) fn append(&mut self, name: &str, bytes: &[u8], now_ns: u64) {
         let Some(stored) = self.objects.get_mut(name) else { return };
         if let Content::Log(log) = &mut stored.content {
@@ -173,7 +175,7 @@ impl Disk {
         self.objects.remove(name);
     }
 
-    /// What power loss leaves. Logs of processes that died before are lost with the others: their
+    /// Applies power loss. Logs of processes that died earlier are lost like the others: their
     /// bytes were in the machine's memory.
     pub(crate) fn lose_power(&mut self, random: &mut Random) {
         self.tear(random, |_| true, lose_pages);
@@ -187,7 +189,7 @@ impl Disk {
         });
     }
 
-    /// What is left when `process` dies whose logs gather bytes in its memory: a prefix of each.
+    /// Applies the death of `process` with logs buffered in its memory: a prefix of each survives.
     pub(crate) fn lose_buffers(&mut self, process: u64, random: &mut Random) {
         self.tear(random, |writer| writer == process, |_, found, _| found);
     }
@@ -216,7 +218,7 @@ impl Disk {
     }
 }
 
-/// `found` after its unsynced end was written in part and out of order.
+/// Returns `found` with its unsynced end written partially and out of order.
 fn lose_pages(random: &mut Random, mut found: Vec<u8>, synced: usize) -> Vec<u8> {
     let kept = found.len();
     if kept == synced {
@@ -225,10 +227,10 @@ fn lose_pages(random: &mut Random, mut found: Vec<u8>, synced: usize) -> Vec<u8>
     let from = synced + below(random, kept - synced);
     match below(random, 4) {
         0 => {}
-        // The size reached the disk and the bytes did not.
+        // The size reached the disk, but the bytes did not.
         1 => found[from..].fill(0),
         2 => random.fill(&mut found[from..]),
-        // A page was lost and later ones were not.
+        // A page was lost, but later ones were not.
         _ => {
             let end = (from / PAGE_BYTES + 1) * PAGE_BYTES;
             found[from..end.min(kept)].fill(0);
@@ -237,11 +239,12 @@ fn lose_pages(random: &mut Random, mut found: Vec<u8>, synced: usize) -> Vec<u8>
     found
 }
 
-/// `log` with each page as it is or as it was synced. Whoever has the old file changes nothing any more.
+/// Returns `log` with each page either current or as last synced. Holders of the old file can no
+/// longer change it.
 fn lose_pages_in_place(random: &mut Random, log: &LogInPlace, name: &str) -> Result<LogInPlace> {
     let mut bytes = log.bytes(name)?;
     let synced = log.synced.as_deref().unwrap_or_default();
-    // A size that was not synced may be either.
+    // An unsynced size may be the old or the new one.
     if random.one_in(2) {
         bytes.resize(synced.len(), 0);
     }

@@ -1,50 +1,52 @@
-//! Faults: what a plan lets happen at a request.
+//! Faults: the events that a plan injects at requests.
 
 use std::time::Duration;
 
 use esker_base::Kind;
 use esker_base::store::Effect;
 
-/// What happens at one request, whoever makes it.
+/// A fault at one request, of any actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The number of the request, counted from 1 over all actors.
     pub at: u64,
-    /// What happens there.
+    /// The event at that request.
     pub kind: FaultKind,
 }
 
-/// What can happen at a request.
+/// The events that can happen at a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// It fails with `kind`, having done what `effect` says.
+    /// It fails with `kind`, after it had the given `effect`.
     Error {
         /// The kind of the error.
         kind: Kind,
-        /// What was done all the same.
+        /// The part of the request that was done despite the error.
         effect: Effect,
     },
-    /// The process that makes it dies, the request having done what `effect` says. With
-    /// `loses_buffers`, bytes of logs that it did not sync are lost, as where a log gathers them in
+    /// The process that makes it dies, after the request had the given `effect`. With
+    /// `loses_buffers`, unsynced bytes of its logs are lost, as if they were buffered in its
     /// memory; otherwise the machine still has them.
     ProcessDeath {
-        /// What the request did.
+        /// The part of the request that was done.
         effect: Effect,
-        /// Whether bytes that were not synced are lost.
+        /// Whether unsynced bytes are lost.
         loses_buffers: bool,
     },
-    /// Every process dies, and what was not synced may be lost, torn or garbled.
+    /// Every process dies; unsynced data may be lost, torn or garbled.
     PowerLoss,
-    /// The actor waits until others have made `requests` more, or are done; time moves on by `time`.
+    /// The actor waits until others have made `requests` more requests, or are done; the clock
+    /// advances by `time`.
     Stall {
-        /// How many requests others make first.
+        /// Number of requests that others make first.
         requests: u64,
-        /// How much time passes.
+        /// Time that passes.
         time: Duration,
     },
-    /// From here on, for `requests` requests of whoever, what takes room fails with `NoSpace`.
+    /// During the next `requests` requests, of any actor, those that need space fail with
+    /// `NoSpace`.
     Full {
-        /// How long it lasts.
+        /// How many requests it lasts.
         requests: u64,
     },
 }

@@ -1,19 +1,19 @@
-//! Simulation of a whole job on one machine room: actors on threads of their own, of which one runs
-//! at a time, above a store and a clock that fail as a plan says.
+//! Deterministic simulation of a whole job: actors on threads of their own, of which one runs at a
+//! time, above a store and a clock that fail according to a plan.
 //!
 //! ```text
 //! actor ──request──► Process ──turn──► Machine: scheduler, plan of faults, clock, disk
 //! ```
-//! An actor gives up its turn only at requests to the store, so the seed of the schedule decides every
-//! interleaving. Two actors that share a lock in memory would stop the machine, so each has sessions of
-//! its own. What a second thread of a session does, an actor does itself in the midst of a call, before
-//! a request at which that call holds no lock in the way (`Process::act_before`); other races within one
-//! session are the subject of tests beside its code.
+//! An actor gives up its turn only at requests to the store, so the seed of the schedule determines
+//! every interleaving. Two actors that shared a lock in memory would deadlock the machine, so each
+//! has its own sessions. The actions of a second thread of a session are executed by the actor
+//! itself in the middle of a call, before a request at which that call holds no conflicting lock
+//! (`Process::act_before`). Other races within one session are tested beside its code.
 //!
-//! `tests/` runs whole jobs on it and compares names, sets and what `verify` finds with a reference.
-//! `ESKER_SEED=n cargo test -p esker-sim runs` replays a seed, `ESKER_SEEDS=n` runs the first n.
-//! `mutants/` has a patch for each defect that was mended and that something here, or a test of the
-//! crate that had it, must notice again: `make mutants`.
+//! `tests/` runs whole jobs on it and compares names, sets and the findings of `verify` with a
+//! reference. `ESKER_SEED=n cargo test -p esker-sim runs` replays a seed, `ESKER_SEEDS=n` runs the
+//! first n. `mutants/` has a patch for each fixed defect that a test here, or in the crate that had
+//! it, must detect again: `make mutants`.
 //!
 //! Source: TigerBeetle's VOPR; Zhou et al., "FoundationDB", SIGMOD 2021, §4 (deterministic simulation).
 

@@ -1,9 +1,9 @@
-//! Machine: actors that take turns, and what a plan of faults does to their requests.
+//! Machine: actors that take turns, and a plan of faults that applies to their requests.
 //!
-//! An actor keeps its turn until a request at which the schedule's randomness passes it on. Time
-//! moves with requests and stalls, never by itself, so a run is a function of its options.
-//! Concurrency: `core` guards everything and is never held while an actor computes. An actor without
-//! the turn waits at its own condition variable.
+//! An actor keeps its turn until a request at which the random schedule passes it on. Time advances
+//! only with requests and stalls, so a run is a function of its options.
+//! Concurrency: `core` guards everything and is never held while an actor computes. An actor
+//! without the turn waits on its own condition variable.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -19,47 +19,47 @@ use crate::disk::Disk;
 use crate::fault::{Fault, FaultKind};
 use crate::process::Process;
 
-/// How much time a request takes at most, in nanoseconds.
+/// Most time that a request takes, in nanoseconds.
 const REQUEST_NS_MAX: u64 = 2_000_000;
-/// A run that makes more requests is taken for one that never ends.
+/// A run with more requests counts as one that never ends.
 const REQUESTS_MAX: u64 = 5_000_000;
 
 /// An actor of a run, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ActorId(pub usize);
 
-/// Settings of a machine.
+/// Options of a machine.
 #[derive(Clone, Debug)]
 pub struct MachineOptions {
-    /// Decides who runs when, and all that is random of faults.
+    /// Determines the schedule, and the random effects of faults.
     pub seed: u64,
-    /// The turn passes on at one request in so many, on average.
+    /// The turn passes on at one in this many requests, on average.
     pub switch_one_in: u64,
     /// Wall time at the start, in nanoseconds since 1970.
     pub start_ns: u64,
-    /// What happens at which request.
+    /// The faults, by request.
     pub faults: Vec<Fault>,
     /// Whether each request is kept in the trace.
     pub is_traced: bool,
 }
 
-/// What became of a run.
+/// Outcome of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// The first thing that was wrong, if any.
+    /// The first failure, if any.
     pub failure: Option<String>,
-    /// How many requests there were.
+    /// Number of requests.
     pub requests: u64,
     /// A digest of every request in order: equal for two runs of the same options.
     pub digest: u64,
-    /// What happened, if it was asked for.
+    /// The trace, if requested.
     pub trace: Vec<String>,
 }
 
 /// The machine.
 pub struct Machine {
     core: Mutex<Core>,
-    /// One for each actor, who waits there for the turn.
+    /// One per actor, on which it waits for its turn.
     wakeups: Vec<Condvar>,
     clock: Arc<ManualClock>,
 }
@@ -73,7 +73,7 @@ impl fmt::Debug for Machine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     Ready,
-    /// It waits until so many requests were made.
+    /// Waiting until this many requests have been made.
     Stalled(u64),
     Done,
 }
@@ -86,17 +86,17 @@ pub(crate) struct Core {
     faults: Vec<Fault>,
     statuses: Vec<Status>,
     turn: usize,
-    /// Processes are numbered; those of an actor before its newest are dead.
+    /// Processes are numbered; all but the newest of an actor are dead.
     next_process: u64,
     living: Vec<Option<u64>>,
     full_until: u64,
-    /// While it is set, no turn passes on, nothing fails and no time goes by.
+    /// While set, turns do not pass, requests do not fail, and time stands still.
     is_paused: bool,
     is_traced: bool,
     outcome: Outcome,
 }
 
-/// What becomes of one request.
+/// Fate of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Done,
@@ -104,7 +104,7 @@ pub(crate) enum Fate {
     Dead { effect: Effect },
 }
 
-/// Who makes a request.
+/// The actor and process that make a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     pub(crate) actor: usize,
@@ -132,7 +132,7 @@ impl Core {
         self.outcome.failure.get_or_insert_with(|| text.to_owned());
     }
 
-    /// Whoever has the turn next, unless everyone is done.
+    /// Draws the actor that has the next turn; `None` once all are done.
     fn draw(&mut self) -> Option<usize> {
         let requests = self.outcome.requests;
         let is_ready = |status: &Status| match status {
@@ -146,7 +146,7 @@ impl Core {
             let place = core.random.below(found.len() as u64);
             usize::try_from(place).ok().and_then(|place| found.get(place).copied())
         };
-        // Where only stalled actors are left, the stall of one is over.
+        // If only stalled actors are left, the stall of one of them ends.
         let next =
             pick(self, &is_ready).or_else(|| pick(self, &|status| *status != Status::Done))?;
         self.statuses[next] = Status::Ready;
@@ -219,18 +219,18 @@ impl Machine {
         });
     }
 
-    /// What became of the run so far.
+    /// The outcome so far.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         self.core.lock().outcome.clone()
     }
 
-    /// Notes that something is wrong; the run ends.
+    /// Records a failure, which ends the run.
     pub fn fail(&self, text: &str) {
         self.core.lock().fail(text);
     }
 
-    /// Whether something was wrong.
+    /// Returns whether the run has failed.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.core.lock().outcome.failure.is_some()
@@ -241,14 +241,14 @@ impl Machine {
         self.core.lock().record(text);
     }
 
-    /// The number of the process that put the last, by name, of the objects below `prefix`.
+    /// The number of the process that put the last object, by name, below `prefix`.
     #[must_use]
     pub fn last_writer(&self, prefix: &str) -> Option<u64> {
         self.core.lock().disk.last_writer(prefix)
     }
 
-    /// Runs `act`, by which the actor whose turn it is compares what the store holds with what it
-    /// should: no turn passes on, nothing fails and no time goes by meanwhile.
+    /// Runs `act`, in which the actor that has the turn compares the store's content with the
+    /// reference. Meanwhile turns do not pass, requests do not fail, and time stands still.
     pub fn pause<T>(&self, act: impl FnOnce() -> T) -> T {
         self.core.lock().is_paused = true;
         let done = act();
@@ -256,7 +256,8 @@ impl Machine {
         done
     }
 
-    /// Starts a process of `actor`, whose older ones are dead from now on. Its store is the machine's.
+    /// Starts a process of `actor`, whose earlier processes are dead from now on. Its store is the
+    /// machine's.
     #[must_use]
     pub fn start_process(self: &Arc<Self>, ActorId(actor): ActorId) -> Arc<Process> {
         let mut core = self.core.lock();
@@ -266,7 +267,7 @@ impl Machine {
         Arc::new(Process::new(Arc::clone(self), Caller { actor, process }))
     }
 
-    /// A process outside the run, which looks at the store between turns: no faults, no turns.
+    /// A process outside the run, which reads the store between turns: without faults or turns.
     #[must_use]
     pub fn observer(self: &Arc<Self>) -> Arc<Process> {
         self.start_process(ActorId(self.wakeups.len()))
@@ -295,8 +296,8 @@ impl Machine {
         }
     }
 
-    /// The start of a request: waits for the turn and draws its fate. The disk stays locked until the
-    /// request is done.
+    /// Starts a request: waits for the turn and draws the request's fate. The disk stays locked
+    /// until the request is done.
     pub(crate) fn begin(
         &self,
         caller: Caller,

@@ -1,7 +1,7 @@
 //! Process: the machine's store as one incarnation of an actor sees it.
 //!
-//! Once it is dead every request fails with `Closed` and reaches nothing.
-//! Invariant: what a request does and its fate are one step under the machine's lock.
+//! Once it is dead, every request fails with `Closed` and has no effect.
+//! Invariant: a request's effect and its fate are one step under the machine's lock.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use crate::disk::Disk;
 use crate::machine::{ActorId, Caller, Core, Fate, Machine};
 
-/// One incarnation of an actor: a store that ends with it.
+/// One incarnation of an actor: a store that stops working when the process dies.
 #[derive(Clone)]
 pub struct Process {
     machine: Arc<Machine>,
@@ -24,10 +24,10 @@ pub struct Process {
     planned: Arc<Mutex<Option<PlannedAct>>>,
 }
 
-/// What a process does before one of its requests.
+/// An action planned before one of a process's requests.
 struct PlannedAct {
     is_wanted: Box<dyn Fn(&str) -> bool + Send>,
-    /// How many of the wanted requests go by before.
+    /// Matching requests to skip first.
     skipped: u64,
     act: Box<dyn FnOnce() + Send>,
 }
@@ -47,26 +47,27 @@ impl Process {
         Self { machine, caller, planned: Arc::default() }
     }
 
-    /// Its number, which grows from process to process.
+    /// The process's number; numbers grow from process to process.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.caller.process
     }
 
-    /// Whose incarnation it is.
+    /// The actor of which it is an incarnation.
     #[must_use]
     pub fn actor(&self) -> ActorId {
         ActorId(self.caller.actor)
     }
 
-    /// Whether it has died.
+    /// Returns whether it has died.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.machine.is_dead(self.caller)
     }
 
-    /// Does `act` right before a request for a name that `is_wanted`, after `skipped` others: as
-    /// another thread of the process would. The call that makes the request holds its locks meanwhile.
+    /// Runs `act` right before a request for a name that `is_wanted`, after `skipped` such
+    /// requests, as another thread of the process would. The call that makes the request holds its
+    /// locks meanwhile.
     pub fn act_before(
         &self,
         is_wanted: impl Fn(&str) -> bool + Send + 'static,
@@ -77,7 +78,7 @@ impl Process {
         *self.planned.lock() = Some(PlannedAct { is_wanted, skipped, act });
     }
 
-    /// Does nothing more of what [`Process::act_before`] was given.
+    /// Cancels the action planned by [`Process::act_before`].
     pub fn cancel_act(&self) {
         *self.planned.lock() = None;
     }
@@ -99,7 +100,7 @@ impl Process {
         }
     }
 
-    /// One request that does all or nothing.
+    /// A request that takes effect completely or not at all.
     fn request<T>(
         &self,
         what: &str,
@@ -121,7 +122,7 @@ impl Process {
             Effect::Full => true,
         };
         if takes_effect {
-            // The caller is told of the fault, whatever came of it.
+            // The caller gets the injected fault, whatever the result.
             drop(act(&mut core.disk, now_ns));
         }
         Err(injected(kind, what, name))
@@ -270,7 +271,8 @@ impl SimulatedLog {
         Error::new(Kind::Closed, format!("{}: an earlier write or sync failed", self.name))
     }
 
-    /// Appends as much as the fate of the request says; returns how much.
+    /// Appends the part of `bytes` that the request's fate allows; returns its length, and the
+    /// error if any.
     fn append_as_fated(&self, core: &mut Core, fate: Fate, bytes: &[u8]) -> (usize, Option<Kind>) {
         let (effect, kind) = match fate {
             Fate::Done => (Effect::Full, None),

@@ -1,10 +1,10 @@
-//! Shifted clock: the machine's clock as a computer shows it whose own runs ahead or behind.
+//! Shifted clock: the machine's clock as seen by a computer whose own clock is fast or slow.
 
 use std::sync::Arc;
 
 use esker_base::clock::{Clock, ManualClock};
 
-/// A clock that differs from another one for ever by the same time.
+/// A clock with a constant offset from another clock.
 #[derive(Clone, Debug)]
 pub struct ShiftedClock {
     clock: Arc<ManualClock>,
@@ -12,7 +12,7 @@ pub struct ShiftedClock {
 }
 
 impl ShiftedClock {
-    /// A clock that is `offset_ns` nanoseconds ahead of `clock`, or behind it.
+    /// A clock that is `offset_ns` nanoseconds ahead of `clock`, or behind it if negative.
     #[must_use]
     pub fn new(clock: Arc<ManualClock>, offset_ns: i64) -> Self {
         Self { clock, offset_ns }

@@ -1,4 +1,4 @@
-//! Checks: the store against the truth, between turns and at the end.
+//! Checks of the store against the truth, between turns and at the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::operation::{Tree, difference};
 use crate::subject;
 use crate::truth::{Certainty, Lineage, StackedTree, Truth};
 
-/// What all actors of a run share.
+/// State shared by all actors of a run.
 #[derive(Debug)]
 pub struct World {
     pub machine: Arc<Machine>,
@@ -33,13 +33,13 @@ pub fn tree_of(repository: &Repository, sets: &[SetId]) -> Result<Tree> {
     subject::tree(&repository.open(sets, Identity::root())?)
 }
 
-/// Settings of a session in which only the caller's thread works.
+/// Options of a session in which only the caller's thread works.
 pub fn options(tree: TreeOptions) -> SessionOptions {
     let tree = TreeOptions { background: false, memory_bytes: 1 << 17, log_interval: None, ..tree };
     SessionOptions {
         identity: Identity::root(),
         tree,
-        // No beat comes between the requests that a test counts.
+        // No heartbeat comes between the requests that a test counts.
         heartbeat: None,
         ..SessionOptions::default()
     }
@@ -54,7 +54,7 @@ pub fn findings(report: &VerifyReport) -> String {
 }
 
 impl World {
-    /// A repository of `process`, without a cache, so that it reads what the store holds.
+    /// A repository of `process`, without a cache, so that it reads from the store.
     pub fn repository(&self, process: &Arc<Process>) -> Repository {
         let store: SharedStore = process.clone();
         let offset_s = self.history.clock_offsets_s.get(process.actor().0).copied().unwrap_or(0);
@@ -72,7 +72,7 @@ impl World {
         self.machine.fail(text.as_ref());
     }
 
-    /// Changes what is known of `set`, if process `owner` still writes it.
+    /// Updates the lineage of `set`, if process `owner` still writes it.
     pub fn with_lineage(&self, set: SetId, owner: u64, change: impl FnOnce(&mut Lineage)) {
         let mut truth = self.truth.lock();
         if let Some(lineage) = truth.lineages.get_mut(&set)
@@ -82,7 +82,8 @@ impl World {
         }
     }
 
-    /// Process `owner` was told that the first `states` states of `set` survive.
+    /// Records the acknowledgement to process `owner` that the first `states` states of `set`
+    /// survive.
     pub fn acknowledge(&self, set: SetId, owner: u64, states: usize) {
         let mut truth = self.truth.lock();
         let Some(lineage) = truth.lineages.get_mut(&set) else { return };
@@ -90,7 +91,7 @@ impl World {
             lineage.durable = lineage.durable.max(states - 1);
             return;
         }
-        // What the other writer found is durable. More than that is lost.
+        // The states that the other writer found are durable; any beyond them are lost.
         if lineage.states.len() < states {
             drop(truth);
             let what = "operations that a takeover lost were acknowledged as durable";
@@ -107,8 +108,8 @@ impl World {
         }
     }
 
-    /// Every published name shows what was published; with `with_verify`, nothing in the store is
-    /// wrong.
+    /// Checks that every published name shows the published tree; with `with_verify`, also that
+    /// `verify` finds nothing wrong.
     pub fn check(&self, with_verify: bool) {
         let repository = self.observer();
         let names: Vec<String> = self.truth.lock().names.keys().cloned().collect();
@@ -125,13 +126,13 @@ impl World {
             }
         }
         self.check_stacks(&repository);
-        // Without a grace, markers are swept and put back beside those that they are for.
+        // Without a grace period, markers are swept and put back beside the sets that they keep.
         if with_verify && !self.history.is_eager() {
             self.check_sound(&repository);
         }
     }
 
-    /// How what `name` shows differs from what it should show, if it does.
+    /// Returns how the tree of `name` differs from the expected one, if it does.
     pub fn check_name(&self, repository: &Repository, name: &str) -> Result<Option<String>> {
         let set = repository.resolve(name)?.set;
         let found = tree_of(repository, &[set])?;
@@ -139,9 +140,10 @@ impl World {
         Ok(truth.names.get_mut(name).and_then(|named| named.compare(&found)))
     }
 
-    /// Whether `name` may be unreadable. A name that is there can be read, with one exception: where
-    /// its publisher stalls for longer than the grace before the put, a collector deletes the set.
-    /// The publisher takes the name back, and nobody is told that it is published.
+    /// Returns whether `name` may be unreadable. A name that exists can be read, with one
+    /// exception: if its publisher stalls for longer than the grace period before the put, a
+    /// collector deletes the set. The publisher then takes the name back, and no caller gets a
+    /// success.
     fn may_be_unreadable(&self, repository: &Repository, name: &str, error: &Error) -> bool {
         let certainty = self.truth.lock().names.get(name).map(|named| named.certainty);
         let is_there = repository.resolve(name).is_ok();
@@ -154,7 +156,7 @@ impl World {
         }
     }
 
-    /// What published sets show over each other never changes.
+    /// Checks that the stacks of published sets never change.
     fn check_stacks(&self, repository: &Repository) {
         let stacks = {
             let truth = self.truth.lock();
@@ -187,7 +189,8 @@ impl World {
         }
     }
 
-    /// Every promise holds once all actors are done, and nothing stays once it is given up.
+    /// Checks at the end that every promise holds, and that nothing remains once everything is
+    /// given up.
     pub fn check_end(&self) {
         self.check(false);
         let repository = self.observer();
@@ -196,7 +199,7 @@ impl World {
             let is_gone = Manifest::load(&**repository.store(), set)
                 .is_ok_and(|manifest| manifest.state.is_condemned());
             if is_gone && self.history.is_eager() {
-                // A collector without a grace took it when it was just begun.
+                // A collector without a grace period took it when it had just begun.
                 continue;
             }
             if let Err(reason) = recover_at_end(&repository, set, &mut lineage) {
@@ -226,7 +229,8 @@ impl World {
         for set in &sets {
             repository.abandon(*set)?;
         }
-        // A set that only another one holds is deleted after it, and its last manifest a day later.
+        // A set that only another set keeps is deleted after that one, and its last manifest a day
+        // later.
         for _ in 0..2 * sets.len() + 2 {
             self.machine.clock().advance(Duration::from_secs(2 * 86_400));
             let report = repository.gc(&self.gc_options())?;
@@ -235,7 +239,7 @@ impl World {
             }
         }
         let mut left = self.machine.observer().list("")?;
-        // Numbers of the name table never begin again.
+        // Numbers of the name table are never reused.
         left.retain(|info| !info.name.starts_with("name/"));
         if !left.is_empty() {
             let names: Vec<String> = left.into_iter().map(|info| info.name).collect();

@@ -1,6 +1,6 @@
-//! History: what a run consists of, as data that a seed makes and that can be made smaller.
+//! History: the data that define a run, drawn from a seed and open to shrinking.
 //!
-//! A step carries a seed of its own, so it stays as it was when others are taken out.
+//! Each step carries its own seed, so it does not change when other steps are removed.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use esker_sim::{Fault, FaultKind};
 
 use crate::random_operation::pick;
 
-/// Roughly how many requests a step makes on average: faults are placed by it.
+/// Average number of requests per step, roughly; used to place faults.
 const REQUESTS_PER_STEP: u64 = 8;
 
-/// Distinguishes the randomness of clocks.
+/// Separates the random numbers of clocks from others.
 const CLOCKS_SEED: u64 = 0x636c_6f63_6b73;
-/// By how many seconds clocks are ahead: not at all, by less than a grace, by more.
+/// Seconds by which a clock is ahead: none, less than a grace period, or more.
 const CLOCK_OFFSETS_S: &[i64] = &[0, 0, 1, -1, 60, -60, 800, -800, 4_000, -4_000];
 
-/// What an actor does next.
+/// The action of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
-    /// A writer does one operation.
+    /// A writer executes one operation.
     Operation,
     /// It writes parts of a file through a handle.
     Patch,
-    /// It writes a file by the store's own file, as the kernel does.
+    /// It writes a file through the store's own file, as the kernel does.
     InPlace,
-    /// It writes a file as large as has a log of its own, and syncs in the midst of it.
+    /// It writes a file large enough for its own log, and syncs in the middle.
     WriteLarge,
-    /// It opens a file, removes it, and reads it now and then.
+    /// It opens a file, removes it, and reads it from time to time.
     OpenRemoved,
     /// It writes the parts of a job and publishes them as one.
     Job,
@@ -38,9 +38,9 @@ pub enum StepKind {
     Compact,
     Snapshot,
     Publish,
-    /// Its process dies, and another goes on with its set.
+    /// Its process dies, and another continues its set.
     Restart,
-    /// It leaves its session and goes on with the set of another writer, who may still live.
+    /// It leaves its session and continues the set of another writer, which may still be alive.
     TakeOver,
     /// A keeper collects garbage.
     Collect,
@@ -48,9 +48,9 @@ pub enum StepKind {
     CompactName,
     /// It squashes a published stack and publishes the result.
     Squash,
-    /// It notes what two published sets show over each other: that must never change.
+    /// It records the stack of two published sets, which must never change.
     Stack,
-    /// It takes a name back.
+    /// It unpublishes a name.
     Unpublish,
     /// It reads all of a published tree.
     Read,
@@ -63,23 +63,23 @@ impl StepKind {
     }
 }
 
-/// One step of an actor, and the seed of its choices.
+/// One step of an actor, with the seed of its choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     pub kind: StepKind,
     pub seed: u64,
 }
 
-/// Everything that a run follows from.
+/// Everything that determines a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
-    /// Of the schedule and of what faults do.
+    /// Seed of the schedule and of the effects of faults.
     pub seed: u64,
     pub switch_one_in: u64,
-    /// How long a collector leaves alone what may still be in use.
+    /// How long a collector spares objects that may still be in use.
     pub grace: Duration,
     pub faults: Vec<Fault>,
-    /// By how many seconds the clock of each actor is ahead of the store's.
+    /// Seconds by which each actor's clock is ahead of the store's.
     pub clock_offsets_s: Vec<i64>,
     /// The steps of each actor.
     pub actors: Vec<Vec<Step>>,
@@ -110,8 +110,8 @@ const KEEPER: &[(u64, StepKind)] = &[
     (12, StepKind::Verify),
 ];
 
-/// Steps of some of `kinds`. Which of them are frequent, and which left out, differs from actor to
-/// actor: so rare combinations come about (Groce et al., "Swarm testing", ISSTA 2012).
+/// Draws steps of `kinds`. The frequency of each kind, and whether it is left out, differs from
+/// actor to actor, so that rare combinations occur (Groce et al., "Swarm testing", ISSTA 2012).
 fn draw(random: &mut Random, kinds: &[(u64, StepKind)], steps: u64) -> Vec<Step> {
     let scale = |(weight, kind): &(u64, StepKind)| (weight * pick(random, &[0, 1, 1, 4]), *kind);
     let mut kinds: Vec<(u64, StepKind)> = kinds.iter().map(scale).collect();
@@ -138,7 +138,7 @@ impl History {
         for _ in 0..1 + random.below(3) {
             let steps = 10 + random.below(40);
             let mut writer = draw(&mut random, WRITER, steps);
-            // Megabytes take time: few histories have them.
+            // Megabytes take time, so few histories have them.
             if random.one_in(12) {
                 let at = random.below(steps) as usize;
                 writer[at].kind = StepKind::WriteLarge;
@@ -150,7 +150,7 @@ impl History {
             actors.push(draw(&mut random, KEEPER, steps));
         }
         let is_eager = random.one_in(3);
-        // Drawn apart, so that the rest of a history does not depend on it.
+        // Drawn separately, so that the rest of a history does not depend on it.
         let clocks = &mut Random::from_seed(seed ^ CLOCKS_SEED);
         let are_right = clocks.one_in(2);
         let offset = |_| if are_right { 0 } else { pick(clocks, CLOCK_OFFSETS_S) };
@@ -167,13 +167,14 @@ impl History {
         }
     }
 
-    /// Whether requests may fail that are not wrong.
+    /// Returns whether valid requests may fail.
     pub fn has_errors(&self) -> bool {
         self.faults.iter().any(|fault| !matches!(fault.kind, FaultKind::Stall { .. }))
     }
 
-    /// Whether a collector may take what is in use: its user then fails, and tries again. So it does
-    /// without a grace, after a stall, or with a clock that is ahead, as long as that.
+    /// Returns whether a collector may take objects in use, so that their user fails and tries
+    /// again. This happens without a grace period, or if a stall or a clock's lead is as long as
+    /// that.
     pub fn is_eager(&self) -> bool {
         let stalls = self.faults.iter().filter_map(|fault| match fault.kind {
             FaultKind::Stall { time, .. } => Some(time),

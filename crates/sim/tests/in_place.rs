@@ -1,8 +1,9 @@
-//! In place: a writer that writes a file by the store's own file, as the kernel does for a mount.
+//! In place: a writer that writes a file through the store's own file, as the kernel does for a
+//! mount.
 //!
-//! One file of a session at a time. Until it ends, a state of the session promises of the file only
-//! what its last sync promised ([`Doubt`]). Files that belong to a set that another process writes by
-//! now, or that is published, are written on: that must change nothing.
+//! A session has one such file at a time. Until the file is ended, a state of the session promises
+//! only what its last sync promised of the file ([`Doubt`]). Writes also continue to files of sets
+//! that another process has taken over or that are published: they must change nothing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,21 +26,21 @@ use crate::writer::{Work, Writer, patches, paths_of_files};
 
 const SET_ID_BITS: u32 = 0o6000;
 
-/// The file of a session that is written in place.
+/// The file of a session that is being written in place.
 pub(crate) struct FileInPlace {
     open: Arc<OpenFile>,
     direct: File,
     path: Vec<u8>,
-    /// What it holds: the same allocation as in the session's reference, by which it is found there.
+    /// Its content: the same allocation as in the session's reference, which identifies it there.
     content: Arc<Vec<u8>>,
-    /// What it held at its last sync and after each change since. States share it: what is written
-    /// in place later may be found with earlier records.
+    /// Its content at the last sync and after each change since. States share it, since bytes
+    /// written in place later may be found with earlier records.
     since_sync: Arc<Mutex<Vec<Arc<Vec<u8>>>>>,
-    /// How many of its bytes survive.
+    /// Number of its bytes that survive.
     firm_bytes: usize,
 }
 
-/// A file that a process wrote in place and may still have open.
+/// A file that a process wrote in place, and may still have open.
 pub(crate) struct KeptFile {
     set: SetId,
     process: u64,
@@ -47,7 +48,7 @@ pub(crate) struct KeptFile {
 }
 
 impl FileInPlace {
-    /// Where `reference` has the file, if it is there and was not written.
+    /// Its path in `reference`, if it is there and was not written otherwise.
     fn path_in(&self, reference: &Reference) -> Option<Vec<u8>> {
         let is_same = |path: &Vec<u8>| {
             let found = reference.content(&Place::of(path));
@@ -64,7 +65,7 @@ impl FileInPlace {
         Doubt { path, contents: self.since_sync.clone(), firm_bytes: self.firm_bytes }
     }
 
-    /// Its content is that at `path` of `reference` now.
+    /// Records that its content is now that at `path` of `reference`.
     fn change(&mut self, reference: &Reference, path: &[u8]) {
         self.content = reference.content(&Place::of(path)).expect("its content was replaced");
         self.since_sync.lock().push(self.content.clone());
@@ -73,7 +74,7 @@ impl FileInPlace {
 }
 
 impl Work {
-    /// The state of the session that `reference` is.
+    /// The state of the session described by `reference`.
     pub(crate) fn version(&self, reference: &Reference, loose: Option<Vec<u8>>) -> Version {
         let doubt = self.in_place.as_ref().and_then(|file| {
             let path = file.path_in(reference)?;
@@ -82,8 +83,8 @@ impl Work {
         Version { reference: reference.clone(), loose, doubt }
     }
 
-    /// Whether `next` has the file that is written in place as the session has it, without set-id
-    /// bits: it has none of those in snapshots before it ends.
+    /// Returns whether `next` has the file in the session's state and without set-id bits, as a
+    /// snapshot shows it before the file is ended.
     pub(crate) fn keeps_in_place(&self, next: &Reference) -> bool {
         let Some(file) = &self.in_place else { return true };
         let Some(path) = file.path_in(next) else { return false };
@@ -94,7 +95,7 @@ impl Work {
         }
     }
 
-    /// The session's state is its reference now.
+    /// Updates the file to the session's current reference.
     pub(crate) fn follow_in_place(&mut self) {
         if let Some(file) = &mut self.in_place
             && let Some(path) = file.path_in(&self.reference)
@@ -105,7 +106,7 @@ impl Work {
 }
 
 impl Writer {
-    /// Begins a file that is written in place, or goes on with the one that there is.
+    /// Begins to write a file in place, or continues with the present one.
     pub(crate) fn write_in_place(&mut self, random: &mut Random) {
         match self.work.as_ref().map(|work| work.in_place.is_some()) {
             None => {}
@@ -164,7 +165,7 @@ impl Writer {
         }
     }
 
-    /// Writes to the store's file, of which the session learns nothing.
+    /// Writes to the store's file without the session's knowledge.
     fn write_directly(&mut self, random: &mut Random) {
         let Some(mut work) = self.work.take() else { return };
         let Some(mut file) = work.in_place.take() else { return };
@@ -205,7 +206,7 @@ impl Writer {
         self.acknowledge(work);
     }
 
-    /// Makes the file shorter or longer through the session.
+    /// Cuts or extends the file through the session.
     fn cut_in_place(&mut self, random: &mut Random) {
         let Some(work) = &mut self.work else { return };
         let Some(file) = &mut work.in_place else { return };
@@ -216,7 +217,7 @@ impl Writer {
         let path = file.path.clone();
         next.replace_content(&Place::of(&path), bytes).expect("it is there");
         let (session, open) = (work.session.clone(), file.open.clone());
-        // Whatever comes of it, what is beyond the cut is not certain any more.
+        // Whatever the result, bytes beyond the cut are no longer certain.
         file.change(&next, &path);
         let loose = path.strip_prefix(b"/").unwrap_or(&path).to_vec();
         let Some(work) = &self.work else { return };
@@ -229,7 +230,7 @@ impl Writer {
             Ok(()) => self.push_state(next, Some(loose)),
             Err(error) => {
                 self.check_error("cut a file that is written in place", &error);
-                // Whether it was cut is seen by nobody but who looks at the store's file.
+                // Only a reader of the store's file could see whether it was cut.
                 self.restart(random.next_u64());
             }
         }
@@ -248,7 +249,7 @@ impl Writer {
         let FileInPlace { open, direct, .. } = file;
         drop(direct);
         let ended = session.end_in_place(&open).and_then(|_| session.close_file(open));
-        // Nobody has the store's file any more.
+        // The store's file is closed everywhere.
         let process = self.process.number();
         self.kept_files.retain(|kept| kept.process != process || kept.set != session.set());
         if self.process.is_dead() {
@@ -263,10 +264,10 @@ impl Writer {
         }
     }
 
-    /// Writes to files of sets that are not this process's any more.
+    /// Writes to files of sets that this process no longer owns.
     pub(crate) fn write_kept_files(&self, random: &mut Random) {
         let truth = self.world.truth.lock();
-        // A session that was fenced and has not noticed shows what is written to its file.
+        // A session that is fenced and has not noticed still shows writes to its file.
         let own = self.work.as_ref().map(|work| (work.session.set(), self.process.number()));
         for KeptFile { set, process, direct } in &self.kept_files {
             let owner = truth.lineages.get(set).map(|lineage| lineage.owner);
@@ -279,7 +280,7 @@ impl Writer {
     }
 }
 
-/// Opens the new file at `at` to be written in place.
+/// Opens the new file at `at` for writing in place.
 fn open_directly(work: &Work, at: &Place) -> Result<Option<(Arc<OpenFile>, File)>> {
     let open = work.session.open_file(&work.session.dir(&at.dir)?, &at.name)?;
     match work.session.begin_in_place(&open)? {

@@ -1,7 +1,7 @@
-//! Job: parts that are written apart above one base and published as one.
+//! Job: parts that are written separately above one base and published as one set.
 //!
-//! The parts change different names, so the job's tree is the base's with all of their files. A job
-//! whose process dies is forgotten: only its name, if it is there, must show everything.
+//! The parts change different names, so the job's tree is that of the base plus all their files. A
+//! job whose process dies is forgotten; if its name exists, it must show everything.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub fn run_job(
     }
 }
 
-/// A published name to build on, and what it shows; or nothing.
+/// A published name to build on, and its tree; or none.
 fn base_of(world: &World, random: &mut Random) -> (Option<String>, Reference) {
     let truth = world.truth.lock();
     let published: Vec<_> =

@@ -1,4 +1,4 @@
-//! Keeper: an actor that collects, compacts, squashes, takes names back, reads and verifies.
+//! Keeper: an actor that collects, compacts, squashes, unpublishes, reads and verifies.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Keeper {
         Self { world: world.clone(), actor, process, repository }
     }
 
-    /// Does `steps`.
+    /// Executes `steps`.
     pub fn run(mut self, steps: &[Step]) {
         for step in steps {
             if self.world.machine.has_failed() {
@@ -63,7 +63,7 @@ impl Keeper {
             _ => unreachable!("{kind:?} is a step of a writer"),
         };
         match acted {
-            // Another keeper may have taken the name back meanwhile.
+            // Another keeper may have unpublished it meanwhile.
             Err(error) if error.kind() == Kind::NotFound => {
                 if self.world.truth.lock().is_published(&name) { Err(error) } else { Ok(()) }
             }
@@ -71,7 +71,7 @@ impl Keeper {
         }
     }
 
-    /// A published name and what it shows.
+    /// A published name and its tree.
     fn pick_name(&self, random: &mut Random) -> Option<(String, Reference)> {
         let truth = self.world.truth.lock();
         let published: Vec<_> = truth
@@ -83,7 +83,7 @@ impl Keeper {
         Some(((*name).clone(), named.reference.clone()))
     }
 
-    /// Fails the run unless `error` may come of what the history lets happen.
+    /// Fails the run unless the history's faults can cause `error`.
     fn check_error(&self, kind: StepKind, error: &Error) {
         let history = &self.world.history;
         let is_lawful = match error.kind() {
@@ -122,7 +122,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Two names over each other, looked at between turns.
+    /// Records the stack of two names, read between turns.
     fn stack(&self, random: &mut Random) -> Result<()> {
         let (Some((upper, _)), Some((lower, _))) = (self.pick_name(random), self.pick_name(random))
         else {

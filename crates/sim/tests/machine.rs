@@ -1,4 +1,4 @@
-//! The machine itself: turns, faults, and what they leave of a store.
+//! The machine itself: turns, faults, and their effects on a store.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Runs: histories from seeds, each on a machine of its own.
+//! Runs of histories from seeds, each on its own machine.
 //!
-//! `ESKER_SEED=n` replays one seed, `ESKER_SEEDS=n` runs the first n. A seed that fails is shrunk,
-//! and what happens in the smallest history that fails is printed.
+//! `ESKER_SEED=n` replays one seed, `ESKER_SEEDS=n` runs the first n. A failing seed is shrunk, and
+//! the trace of the smallest failing history is printed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::shrink::shrink;
 use crate::truth::Truth;
 use crate::writer::Writer;
 
-/// When the simulated clock starts.
+/// Start of the simulated clock.
 const START_NS: u64 = 3_000_000_000_000_000_000;
-/// Seeds of a quick test.
+/// Number of seeds in a quick test.
 const SEEDS: u64 = 200;
-/// How long a failing history is shrunk.
+/// Time to shrink a failing history.
 const SHRINK_TIME: Duration = Duration::from_secs(20);
 
 /// Runs `history`.
@@ -55,8 +55,8 @@ fn run(history: &History, is_traced: bool) -> Outcome {
     machine.outcome()
 }
 
-/// Runs the histories of `seeds`, then prints the smallest history that fails as the first of those
-/// that failed. Returns how many requests they made.
+/// Runs the histories of `seeds`, then prints the smallest history that fails like the first
+/// failure. Returns the total number of requests.
 fn check(seeds: impl Iterator<Item = u64>) -> u64 {
     let (mut failures, mut requests) = (Vec::new(), 0);
     for seed in seeds {
@@ -89,7 +89,7 @@ fn a_job_keeps_what_it_promised() {
     println!("{requests} requests");
 }
 
-/// The number that the environment has for `variable`.
+/// The number in environment variable `variable`.
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number")))

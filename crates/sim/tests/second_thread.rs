@@ -1,7 +1,8 @@
-//! Second thread: what another thread of a session does while a snapshot of it is made.
+//! Second thread: actions of another thread of a session while a snapshot of it is made.
 //!
-//! It acts before a request for a marker or a name, where the snapshot holds no lock that it needs. If
-//! it changes something, the first who reads the snapshot learns whether that is in it.
+//! It acts before a request for a marker or a name, at which the snapshot holds no lock that it
+//! needs. If it changes something, the first reader of the snapshot decides whether the change is
+//! in it.
 
 use std::sync::Arc;
 
@@ -17,19 +18,19 @@ use crate::subject;
 use crate::truth::is_change;
 use crate::writer::{Work, Writer, agrees};
 
-/// It acts before one of so many requests.
+/// It acts before one of the first this many requests.
 const REQUESTS: u64 = 8;
 
-/// What came of an operation, and whether that is as it should be.
+/// The result of an operation, and whether it is the expected one.
 type CheckedAnswer = (Result<Answer>, bool);
 
-/// An operation beside a snapshot.
+/// An operation concurrent with a snapshot.
 struct BesideOperation {
     operation: Operation,
-    /// What the session shows after it.
+    /// The session's content after it.
     next: Reference,
     is_change: bool,
-    /// None until it was done.
+    /// `None` until it is done.
     answer: Arc<Mutex<Option<CheckedAnswer>>>,
 }
 
@@ -72,7 +73,7 @@ impl Writer {
         }
     }
 
-    /// The snapshot was made: it shows one of the states that it may show.
+    /// Checks that the snapshot shows one of the possible states.
     fn check_snapshot(&self, name: &str) {
         let world = &self.world;
         world.truth.lock().confirm_name(name);
@@ -83,14 +84,14 @@ impl Writer {
         }
     }
 
-    /// Lets another thread sync, flush or compact beside the next call.
+    /// Lets another thread sync, flush or compact during the next call.
     fn make_durable_beside(&self, work: &Work, random: &mut Random) {
         let acts: [fn(&Session) -> Result<()>; 3] =
             [Session::sync, Session::flush, Session::compact];
         let act = pick(random, &acts);
         let (world, session) = (self.world.clone(), work.session.clone());
         let (owner, states) = (self.process.number(), work.states);
-        // Its own markers are put with a lock held that a reclaiming of data logs needs.
+        // The session's own markers are put under a lock that reclaiming data logs needs.
         let own = format!("ref/{}/", session.set());
         let is_wanted = move |name: &str| {
             (name.starts_with("ref/") || name.starts_with("name/")) && !name.starts_with(&own)
@@ -102,7 +103,7 @@ impl Writer {
         });
     }
 
-    /// Lets another thread do `operation` beside the next call.
+    /// Lets another thread execute `operation` during the next call.
     fn operate_beside(
         &self,
         work: &Work,
@@ -139,7 +140,7 @@ impl Writer {
         beside
     }
 
-    /// Goes on after the operation of the other thread, if that came to it.
+    /// Continues after the other thread's operation, if it was executed.
     fn end_beside(&mut self, beside: BesideOperation, random: &mut Random) {
         let BesideOperation { operation, next, is_change, answer } = beside;
         let Some(answer) = answer.lock().take() else { return };

@@ -1,6 +1,7 @@
-//! Shrinking: a smaller history that still fails.
+//! Shrinking: searches for a smaller history that still fails.
 //!
-//! Taking a step out shifts the schedule of all others, so a candidate is tried under a few seeds.
+//! Removing a step shifts the schedule of all others, so each candidate is tried with several
+//! seeds.
 
 use std::time::Duration;
 
@@ -9,19 +10,19 @@ use esker_sim::Outcome;
 
 use crate::history::History;
 
-/// Seeds of the schedule that each candidate is tried with.
+/// Schedule seeds tried per candidate.
 const SEEDS_PER_CANDIDATE: u64 = 3;
 
-/// Words that tell failures apart: ids and counts differ from history to history.
+/// Words that identify a failure: ids and counts differ from history to history.
 const WORDS: usize = 5;
 
-/// What kind of failure `text` tells of.
+/// The class of the failure that `text` describes.
 pub fn failure_class(text: &str) -> String {
     let is_plain = |word: &&str| !word.contains(|letter: char| letter.is_ascii_digit());
     text.split_whitespace().filter(is_plain).take(WORDS).collect::<Vec<_>>().join(" ")
 }
 
-/// The smallest history found within `time` that fails as `failure` does.
+/// The smallest history found within `time` that fails like `failure`.
 pub fn shrink(
     history: &History,
     failure: &str,
@@ -55,7 +56,7 @@ pub fn shrink(
     best
 }
 
-/// Histories that lack something of `history`, those that lack more first.
+/// Histories with parts of `history` removed, the smallest first.
 fn candidates(history: &History) -> Vec<History> {
     let mut candidates = Vec::new();
     for actor in 0..history.actors.len() {

@@ -1,6 +1,6 @@
-//! Truth: what names and change sets hold if nothing is wrong, as actors were told.
+//! Truth: the expected contents of names and change sets, according to the results that actors got.
 //!
-//! Invariant: an actor changes it in the same turn in which it learns of the change.
+//! Invariant: an actor updates it in the same turn in which it learns of a change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use parking_lot::Mutex;
 use crate::operation::{ANY_TIME, Place, Tree, difference};
 use crate::reference::Reference;
 
-/// How certain it is that a name is published.
+/// Certainty that a name is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certainty {
-    /// Its publisher was told so.
+    /// Its publisher got a success.
     Published,
-    /// Nobody was told that it is published.
+    /// No caller has got a success yet.
     Promised,
-    /// It was published; the outcome of taking it back is unknown.
+    /// It was published; the outcome of unpublishing it is unknown.
     Withdrawn,
 }
 
-/// A name and what it shows.
+/// A name and its expected tree.
 #[derive(Clone, Debug)]
 pub struct NamedTree {
     pub certainty: Certainty,
     pub reference: Reference,
-    /// What it may show instead, until it is read for the first time: another thread made a change
-    /// meanwhile.
+    /// An alternative, until the first read: another thread made a change while it was published.
     pub other: Option<Reference>,
 }
 
 impl NamedTree {
-    /// How `found` differs from what the name shows, if it does. It shows that for ever.
+    /// Returns how `found` differs from the expected tree, if it does. From then on the name must
+    /// show the same tree for ever.
     pub fn compare(&mut self, found: &Tree) -> Option<String> {
         let reason = differs(found, &self.reference);
         match (&reason, self.other.take()) {
@@ -47,23 +47,24 @@ impl NamedTree {
     }
 }
 
-/// What an operation leaves.
+/// The state after an operation.
 #[derive(Clone, Debug)]
 pub struct Version {
     pub reference: Reference,
-    /// The path of the file whose content a crash may leave in any state between before and after.
+    /// The path of the file whose content a crash may leave in any state between the old and the
+    /// new.
     pub loose: Option<Vec<u8>>,
-    /// What is not certain of a file that is written in place.
+    /// The uncertain parts of a file that is being written in place.
     pub doubt: Option<Doubt>,
 }
 
-/// What a crash may leave of a file that is written in place.
+/// Possible states of a file that is being written in place, after a crash.
 #[derive(Clone, Debug)]
 pub struct Doubt {
     pub path: Vec<u8>,
-    /// What it held at its last sync and after each change since: each of its bytes is that of one.
+    /// Its contents at the last sync and after each change since: each byte is from one of them.
     pub contents: Arc<Mutex<Vec<Arc<Vec<u8>>>>>,
-    /// How many bytes it has at least.
+    /// The least length that it has.
     pub firm_bytes: usize,
 }
 
@@ -79,26 +80,26 @@ impl Doubt {
 /// The operations of a set's writer, in order.
 #[derive(Clone, Debug)]
 pub struct Lineage {
-    /// The state at the start, and after each operation.
+    /// The initial state, and the state after each operation.
     pub states: Vec<Version>,
-    /// The state of this index survives everything.
+    /// Index of the newest state that survives any crash.
     pub durable: usize,
-    /// The operation under way, or one whose outcome is unknown.
+    /// The operation in progress, or one whose outcome is unknown.
     pub pending: Option<Version>,
     /// The process that writes the set.
     pub owner: u64,
-    /// Whether publishing it was begun.
+    /// Whether its publication has begun.
     pub is_publishing: bool,
 }
 
-/// What two published names show over each other.
+/// The stack of two published names.
 #[derive(Clone, Debug)]
 pub struct StackedTree {
     pub names: [String; 2],
     pub tree: Tree,
 }
 
-/// What is true of a store.
+/// The expected state of a store.
 #[derive(Debug, Default)]
 pub struct Truth {
     pub stacks: Vec<StackedTree>,
@@ -108,7 +109,7 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// A name that was never used, which may show `reference` from now on.
+    /// Returns a new name, which may show `reference` from now on.
     pub fn promise_name(&mut self, reference: &Reference) -> String {
         self.next_name += 1;
         let name = format!("n{}", self.next_name);
@@ -118,7 +119,8 @@ impl Truth {
         name
     }
 
-    /// The publisher of `name` was told that it is published. A keeper may have removed it since.
+    /// Records that the publisher of `name` got a success. A keeper may have removed the name
+    /// since.
     pub fn confirm_name(&mut self, name: &str) {
         if let Some(named) = self.names.get_mut(name) {
             named.certainty = Certainty::Published;
@@ -130,7 +132,7 @@ impl Truth {
     }
 }
 
-/// `tree` without times, which depend on when other actors have their turns.
+/// Removes times from `tree`: they depend on the turns of other actors.
 fn timeless(mut tree: Tree) -> Tree {
     for leaf in tree.values_mut() {
         let attributes = &mut leaf.attributes;
@@ -140,18 +142,19 @@ fn timeless(mut tree: Tree) -> Tree {
     tree
 }
 
-/// How `found` differs from what `reference` holds, if it does.
+/// Returns how `found` differs from `reference`, if it does.
 pub fn differs(found: &Tree, reference: &Reference) -> Option<String> {
     difference(found, &timeless(reference.tree()))
 }
 
-/// Whether two states differ in more than times: what changes nothing need not survive.
+/// Returns whether two states differ in more than times: an operation that changes nothing need not
+/// survive.
 pub fn is_change(before: &Reference, after: &Reference) -> bool {
     differs(&before.tree(), after).is_some()
 }
 
-/// Gives the file at `path` of `expected`, under all of its names, the content that `found` shows, where
-/// that `is_allowed`.
+/// Replaces the content of the file at `path` of `expected`, under all its names, by that in
+/// `found`, if it `is_allowed`.
 fn allow_content(
     expected: &mut Tree,
     found: &Tree,
@@ -171,7 +174,8 @@ fn allow_content(
 }
 
 impl Version {
-    /// How `found` differs from what a crash may leave of it; `is_durable` if it survives.
+    /// Returns how `found` differs from the possible states after a crash, if it does; `is_durable`
+    /// if this version survives.
     fn compare(&self, found: &Tree, is_durable: bool) -> Option<String> {
         let mut expected = timeless(self.reference.tree());
         if let Some(path) = self.loose.as_ref().filter(|_| !is_durable) {
@@ -195,10 +199,10 @@ impl Lineage {
         &self.states.last().expect("there is the one it began with").reference
     }
 
-    /// Goes on from what `found` shows, for `owner`.
+    /// Continues from the state `found`, with writer `owner`.
     ///
     /// # Errors
-    /// If it is the state after none of the operations from the last durable one on.
+    /// If `found` is not the state after any operation from the last durable one on.
     pub fn recover(&mut self, found: &Tree, owner: u64) -> Result<(), String> {
         let mut reasons = Vec::new();
         self.states.extend(self.pending.take());
@@ -224,11 +228,11 @@ impl Lineage {
     }
 }
 
-/// Gives the file at `path` the content that `found` shows.
+/// Takes over the content of the file at `path` from `found`.
 pub fn adopt_content(reference: &mut Reference, path: &[u8], found: &Tree) {
     if let Some(leaf) = found.get(path) {
         let at = Place::of(&[b"/", path].concat());
-        // A path that leads to no file in the reference either has no content to adopt.
+        // If the path is not a file in the reference either, there is no content to take over.
         let _ = reference.replace_content(&at, leaf.bytes.clone());
     }
 }

@@ -1,4 +1,4 @@
-//! Writer: an actor with a session, which it loses, resumes, publishes, or takes from another.
+//! Writer: an actor with a session, which it loses, resumes, publishes, or takes over from another.
 
 use std::sync::Arc;
 
@@ -23,15 +23,15 @@ use crate::reference::Reference;
 use crate::subject;
 use crate::truth::{Lineage, adopt_content, differs, is_change};
 
-/// Files of over 8 MiB, one in so many.
+/// One in this many files is larger than 8 MiB.
 const LARGE_ONE_IN: u64 = 400;
-/// The size of a file that has a data log of its own.
+/// Size of a file that has its own data log.
 const LARGE_BYTES: usize = (8 << 20) + 4_321;
-/// A recovery that fails as often in a row is a failure. Each makes a request, and all faults of a
-/// history together make fewer fail.
+/// Recoveries that may fail in a row before the run fails. Each makes a request, and all faults of
+/// a history together make fewer of them fail.
 const TRIES_MAX: usize = 200;
-/// A session that others took over this often in a row is left to them: writers that resume one without
-/// a pause fence each other for ever.
+/// Takeovers by others in a row after which a writer gives its session up: writers that resume one
+/// without a pause fence each other for ever.
 const FENCED_MAX: usize = 10;
 
 /// The writer.
@@ -42,20 +42,20 @@ pub struct Writer {
     repository: Repository,
     pub(crate) mix: Mix,
     pub(crate) work: Option<Work>,
-    /// Files that were written in place, which processes may still write.
+    /// Files that were written in place, and that processes may still write.
     pub(crate) kept_files: Vec<KeptFile>,
 }
 
-/// A session and what it should show.
+/// A session and its expected content.
 pub(crate) struct Work {
     pub(crate) session: Arc<Session>,
     pub(crate) durability: Durability,
-    /// How many states the set's lineage has, as far as this session knows.
+    /// Number of states in the set's lineage, as far as this session knows.
     pub(crate) states: usize,
     pub(crate) reference: Reference,
-    /// Files that are open and have no name any more, and what is in them.
+    /// Open files without a name, with their contents.
     removed: Vec<(Arc<OpenFile>, Vec<u8>)>,
-    /// The file that is written in place.
+    /// The file that is being written in place.
     pub(crate) in_place: Option<FileInPlace>,
 }
 
@@ -69,7 +69,7 @@ fn tree_options(random: &mut Random) -> TreeOptions {
     }
 }
 
-/// Whether two answers agree, but for times.
+/// Returns whether two answers agree, apart from times.
 pub(crate) fn agrees(found: &Result<Answer>, expected: &Outcome) -> bool {
     match (found, expected) {
         (Ok(Answer::Attributes(found)), Ok(Answer::Attributes(expected))) => {
@@ -101,7 +101,7 @@ impl Writer {
         }
     }
 
-    /// Does `steps`.
+    /// Executes `steps`.
     pub fn run(mut self, steps: &[Step]) {
         for step in steps {
             if self.process.is_dead() {
@@ -145,12 +145,12 @@ impl Writer {
         }
     }
 
-    /// Fails the run unless `error` may come of what the history lets happen.
+    /// Fails the run unless the history's faults can cause `error`.
     pub(crate) fn check_error(&self, what: &str, error: &Error) {
         let history = &self.world.history;
         let is_lawful = match error.kind() {
             Kind::Unavailable | Kind::Closed | Kind::NoSpace => history.has_errors(),
-            // Another writer or a collector was faster.
+            // Another writer or a collector came first.
             Kind::Fenced | Kind::Conflict => true,
             Kind::NotFound => history.is_eager(),
             _ => false,
@@ -173,7 +173,7 @@ impl Writer {
         if let Some(name) = &base {
             let Ok(named) = self.repository.resolve(name) else { return };
             let truth = self.world.truth.lock();
-            // A keeper may have taken it back meanwhile.
+            // A keeper may have unpublished it meanwhile.
             let Some(shown) = truth.names.get(name).filter(|shown| shown.other.is_none()) else {
                 return;
             };
@@ -195,7 +195,7 @@ impl Writer {
         }
     }
 
-    /// Whether this process still is the one that writes the set of `work`.
+    /// Returns whether this process still owns the set of `work`.
     fn owns(&self, work: &Work) -> bool {
         let truth = self.world.truth.lock();
         let lineage = truth.lineages.get(&work.session.set());
@@ -206,7 +206,7 @@ impl Writer {
         self.world.with_lineage(set, self.process.number(), change);
     }
 
-    /// The session was told that everything it shows survives.
+    /// Records an acknowledgement that the session's whole content survives.
     pub(crate) fn acknowledge(&self, work: &Work) {
         self.world.acknowledge(work.session.set(), self.process.number(), work.states);
     }
@@ -247,7 +247,7 @@ impl Writer {
         self.with_lineage(work.session.set(), |lineage| lineage.pending = Some(pending));
     }
 
-    /// The operation under way was acknowledged.
+    /// Records that the operation in progress was acknowledged.
     pub(crate) fn end_operation(&mut self, next: Reference, loose: Option<Vec<u8>>) {
         self.push_state(next, loose);
         if let Some(work) = self.work.as_ref().filter(|work| work.durability == Durability::Always)
@@ -268,8 +268,8 @@ impl Writer {
         self.work = Some(work);
     }
 
-    /// An operation failed, and whether it was done is unknown: reads the tree, or gives the process
-    /// up.
+    /// Handles a failed operation whose outcome is unknown: reads the tree, or restarts the
+    /// process.
     pub(crate) fn observe(
         &mut self,
         mut next: Reference,
@@ -280,7 +280,7 @@ impl Writer {
             return self.restart(random.next_u64());
         }
         let Some(work) = &self.work else { return };
-        // What was written to a file that could not be closed is no operation yet, though it is seen.
+        // Writes to a file that could not be closed are not an operation yet, but they are visible.
         if loose.is_some() && work.session.sync().is_err() {
             return self.restart(random.next_u64());
         }
@@ -330,7 +330,7 @@ impl Writer {
         }
     }
 
-    /// Writes a file that has a data log of its own; in the midst of it everything before is synced.
+    /// Writes a file that has its own data log; syncs all earlier changes in the middle.
     fn write_large(&mut self, random: &mut Random) {
         let Some(work) = &self.work else { return };
         let content = Content { bytes: LARGE_BYTES, seed: random.next_u64() };
@@ -366,7 +366,7 @@ impl Writer {
         }
     }
 
-    /// Opens a file, and removes the one name that it has.
+    /// Opens a file, and removes its only name.
     fn open_removed(&mut self, random: &mut Random) {
         let Some(work) = &self.work else { return };
         let files = paths_of_files(&work.reference);
@@ -403,10 +403,10 @@ impl Writer {
         }
     }
 
-    /// Files without a name still have their bytes.
+    /// Checks that files without a name still have their bytes.
     fn check_removed(&self) {
         let Some(work) = &self.work else { return };
-        // A session that was fenced, or failed, need not read any more.
+        // A session that is fenced or failed need not be readable.
         if self.process.is_dead() || !self.owns(work) || self.world.history.is_eager() {
             return;
         }
@@ -467,7 +467,7 @@ impl Writer {
         }
     }
 
-    /// The process dies, and another goes on with the set.
+    /// The process dies, and another continues its set.
     pub(crate) fn restart(&mut self, seed: u64) {
         let mut random = Random::from_seed(seed);
         let set = self.work.take().map(|work| work.session.set());
@@ -502,14 +502,15 @@ impl Writer {
             match resumed {
                 Ok(session) => return self.adopt(session, durability),
                 Err(error) if error.kind() == Kind::Invalid => return self.finish_publishing(set),
-                // Whoever finished publishing it may have seen it taken back and collected.
+                // The process that finished publishing it may have seen it unpublished and
+                // collected.
                 Err(_) if !self.world.truth.lock().lineages.contains_key(&set) => return,
                 Err(error) => {
                     fenced += usize::from(error.kind() == Kind::Fenced);
                     if fenced > FENCED_MAX {
                         return;
                     }
-                    // Another process resumes it too, and has deleted the logs that it replayed.
+                    // Another process resumes it, too, and has deleted the logs that it replayed.
                     if error.kind() != Kind::NotFound {
                         self.check_error("resume", &error);
                     }
@@ -521,14 +522,14 @@ impl Writer {
             }
         }
         if self.world.history.is_eager() {
-            // A collector without a grace took it when it was just begun.
+            // A collector without a grace period took it when it had just begun.
             self.world.truth.lock().lineages.remove(&set);
         } else {
             self.world.fail(format!("set {set} cannot be resumed: {last_error:?}"));
         }
     }
 
-    /// The session was just resumed, and shows a state that it may show.
+    /// Checks that the session just resumed shows a possible state.
     fn adopt(&mut self, session: Session, durability: Durability) {
         let manifests = format!("set/{}/manifest/", session.set());
         if self.world.machine.last_writer(&manifests) != Some(self.process.number()) {
@@ -550,7 +551,7 @@ impl Writer {
         self.work = Some(Work::new(session, durability, states, reference));
     }
 
-    /// A set that cannot be resumed is complete: its publisher did not learn so.
+    /// Handles a set that cannot be resumed because it is complete, unknown to its publisher.
     fn finish_publishing(&mut self, set: SetId) {
         let lineage = self.world.truth.lock().lineages.get(&set).cloned();
         let Some(lineage) = lineage else { return };
@@ -601,7 +602,7 @@ fn remove_open(session: &Session, at: &Place) -> Result<Arc<OpenFile>> {
     Ok(file)
 }
 
-/// Pieces to write over `before`, and what it is afterwards.
+/// Pieces to write over `before`, and the content after them.
 pub(crate) fn patches(before: &[u8], random: &mut Random) -> (Vec<u8>, Vec<(u64, Vec<u8>)>) {
     let mut bytes = before.to_vec();
     let mut pieces = Vec::new();
