@@ -1,5 +1,5 @@
-//! Collective: how long all ranks take to agree on an attribute, directly, over delegates, or along
-//! the log-ring (Figure 12 of MetaKV §IV-F): by the model, and beside it run with threads.
+//! Collective: time for all ranks to agree on an attribute, directly, through delegates, or along
+//! the log-ring (Figure 12 of MetaKV §IV-F), from the model and from runs with threads.
 
 use std::fmt;
 
@@ -11,59 +11,59 @@ use serde::Serialize;
 
 use crate::curves::{Chart, Curve, draw};
 
-/// One way for one number of clients and servers.
+/// Modelled time of one method, for one number of clients and servers.
 #[derive(Clone, Debug, Serialize)]
 pub struct CollectiveRow {
     /// `direct`, `delegates` or `log-ring`.
     pub way: &'static str,
     /// Ranks that have a value.
     pub clients: u32,
-    /// Servers among which they are shared out; 0 for direct.
+    /// Servers among which the clients are divided; 0 for direct.
     pub servers: u32,
-    /// By the model, until all know the result.
+    /// Modelled time until all ranks have the result.
     pub model_seconds: f64,
-    /// Messages that the root takes from other servers, or from all clients; as many go back.
+    /// Messages that the root takes from other servers, or from all clients; it sends as many back.
     pub root_messages: u64,
-    /// The most hops between servers.
+    /// Most hops between servers.
     pub hops: u32,
 }
 
-/// One way run with threads.
+/// One method, run with threads.
 #[derive(Clone, Debug, Serialize)]
 pub struct CollectiveRun {
     /// `direct`, `delegates` or `log-ring`.
     pub way: &'static str,
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Mean seconds of one collective.
     pub seconds: f64,
     /// Messages that the root received for one collective.
     pub root_received: f64,
-    /// Messages that it sent.
+    /// Messages that the root sent for one collective.
     pub root_sent: f64,
 }
 
-/// What `esker bench collective` reports.
+/// The report of `esker bench collective`.
 #[derive(Clone, Debug, Serialize)]
 pub struct CollectiveReport {
-    /// What messages cost in the model, in nanoseconds: latency and overhead between nodes, then
-    /// within one.
+    /// Message costs of the model, in nanoseconds: latency and overhead between nodes, then within
+    /// one.
     pub costs_ns: [u64; 4],
-    /// Figure 12: as many clients, more and more servers.
+    /// Figure 12: a fixed number of clients, and a growing number of servers.
     pub figure_12: Vec<CollectiveRow>,
     /// Servers without clients of their own, up to 2^20.
     pub growing: Vec<CollectiveRow>,
-    /// Run on this machine.
+    /// Runs on this machine.
     pub runs: Vec<CollectiveRun>,
 }
 
 const WAYS: [(&str, Shape); 2] = [("delegates", Shape::Star), ("log-ring", Shape::LogRing)];
 
-/// Models `clients` clients of 64 nodes as in the paper, and runs jobs of `ranks` ranks, 16 a node,
-/// `rounds` times each.
+/// Models `clients` clients on 64 nodes as in the paper, and runs jobs of `ranks` ranks, 16 per
+/// node, `rounds` times each.
 ///
 /// # Errors
-/// Those of the model and of the runs.
+/// Errors of the model and of the runs.
 pub fn collective(clients: u32, ranks: u32, rounds: u32, costs: Costs) -> Result<CollectiveReport> {
     let mut figure_12 = Vec::new();
     for servers in (0..=10).map(|shift| 1 << shift).filter(|servers| *servers <= clients) {
@@ -119,7 +119,7 @@ fn run(
         let me = transport.rank();
         let options = CollectiveOptions { delegates, shape, ..CollectiveOptions::default() };
         let mut collectives = Collectives::new(&mut *transport, options);
-        // The first makes everybody's place in memory.
+        // The first collective allocates every rank's memory.
         collectives.all_reduce_u64(root, me.0.into(), Reduction::Max)?;
         collectives.transport().barrier()?;
         let before = collectives.transport().counters();
@@ -156,7 +156,7 @@ impl CollectiveReport {
         };
         let mut by_servers = ["direct", "log-ring", "delegates"]
             .map(|way| curve(&self.figure_12, way, |row| f64::from(row.servers)));
-        // Direct has no servers: the same time whatever their number.
+        // Direct has no servers: its time is the same for any number of them.
         let places: Vec<f64> = by_servers[1].points.iter().map(|point| point.0).collect();
         for (point, place) in by_servers[0].points.iter_mut().zip(places) {
             point.0 = place;
@@ -223,7 +223,7 @@ mod tests {
         let root = |way| report.runs.iter().find(|run| run.way == way).unwrap().clone();
         assert_eq!((root("direct").root_received, root("direct").root_sent), (47.0, 47.0));
         assert_eq!((root("log-ring").root_received, root("log-ring").root_sent), (6.0, 6.0));
-        // 15 clients of its node, and the two other delegates.
+        // 15 clients of its node, and two other delegates.
         assert_eq!(root("delegates").root_received, 17.0);
         let last = report.growing.last().unwrap();
         assert_eq!((last.clients, last.root_messages), (1 << 20, 20));

@@ -1,4 +1,5 @@
-//! Create: distinct names in random order, each checked for collision, logged, in tables at the end.
+//! Create: makes files with distinct names in random order; each is checked for collision and
+//! logged, and written to tables by the end.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::report::{Meter, Report};
 use crate::shape::{BENCH_NAME, Shape, directory_name};
 use crate::workers;
 
-/// A base has one in so many of the files that are created above it.
+/// A base has one in this many of the files that are created above it.
 const BASE_SHARE: u64 = 4;
 
 /// The name of a durability level on the command line.
@@ -28,9 +29,9 @@ pub const fn durability_name(durability: Durability) -> &'static str {
     }
 }
 
-/// Makes the files of `shape` in new directories of a session on so many `bases`, and publishes them as
-/// [`BENCH_NAME`]. Timed: every create, and the flush that puts the last of them into tables; not the
-/// bases, the directories and publishing.
+/// Creates the files of `shape` in new directories of a session on `bases` bases, and publishes
+/// them as [`BENCH_NAME`]. Times every create, and the flush that writes the last of them to
+/// tables, but not the bases, the directories or publishing.
 pub fn create(
     store: &SharedStore,
     shape: Shape,
@@ -79,7 +80,7 @@ pub fn create(
     Ok(report)
 }
 
-/// Publishes a base with a share of the files that `shape` has, in directories of its own.
+/// Publishes a base that has a share of the files of `shape`, in its own directories.
 fn base(
     repository: &Repository,
     number: usize,

@@ -16,31 +16,31 @@ const COLORS: [RGBColor; 4] = [
 /// A line through its points, or points alone.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// What the legend says.
+    /// Its text in the legend.
     pub name: String,
-    /// Positive numbers, in order of the first.
+    /// Points with positive coordinates, in order of the first.
     pub points: Vec<(f64, f64)>,
-    /// Whether a line joins the points.
+    /// Whether a line connects the points.
     pub is_line: bool,
 }
 
 /// A chart: curves over two logarithmic axes.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// Above it.
+    /// Text above the chart.
     pub title: String,
-    /// Under the horizontal axis.
+    /// Text under the horizontal axis.
     pub x: String,
-    /// Beside the vertical axis.
+    /// Text beside the vertical axis.
     pub y: String,
     /// Up to four lines, and as many sets of points in the same colors.
     pub curves: Vec<Curve>,
 }
 
-/// The charts beside each other.
+/// Draws charts side by side, as SVG.
 ///
 /// # Errors
-/// `Invalid` if they cannot be drawn: without points, or with numbers that have no logarithm.
+/// `Invalid` if they cannot be drawn: without points, or with numbers that are not positive.
 pub fn draw(charts: &[Chart]) -> Result<String> {
     let mut svg = String::new();
     let failure = |error: Box<dyn std::error::Error>| {
@@ -69,7 +69,7 @@ fn draw_one(panel: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Drawn 
     if points().count() == 0 || !points().all(|(x, y)| *x > 0.0 && *y > 0.0) {
         return Err("no points, or some without a logarithm".into());
     }
-    // Above there is room for the legend.
+    // Leaves space for the legend above the curves.
     let range = |values: &mut dyn Iterator<Item = f64>, headroom: f64| {
         let (low, high) =
             values.fold((f64::MAX, 0_f64), |(low, high), value| (low.min(value), high.max(value)));
@@ -113,7 +113,7 @@ fn draw_one(panel: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Drawn 
     Ok(())
 }
 
-/// A number as people write it.
+/// Formats a number for people.
 fn label(value: &f64) -> String {
     let value = *value;
     match value {

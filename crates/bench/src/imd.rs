@@ -1,5 +1,5 @@
-//! Imd: writing an indexed directory of particles, and getting them again.
-//! Source: the benchmark of DeltaFS thesis §5.3.1. The rivals' drivers do the same.
+//! Imd: writes an indexed directory of particles, and gets records from it.
+//! Source: the benchmark of DeltaFS thesis §5.3.1. The drivers of the peers do the same work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,19 +15,19 @@ use crate::permutation::Permutation;
 use crate::report::{Meter, Report};
 use crate::workers;
 
-/// Warm runs get this share of the keys before they are timed.
+/// Share of the keys that a warm run gets before it is timed.
 const WARM_SHARE: u64 = 16;
 
-/// What is written.
+/// Parameters of a write.
 #[derive(Clone, Debug)]
 pub struct ImdWrite {
-    /// Keys, bytes of values, ranks.
+    /// Numbers of keys and ranks, and bytes of values.
     pub particles: Particles,
-    /// Epochs, in each of which every key is written.
+    /// Number of epochs; every key is written in each.
     pub epochs: u32,
-    /// How the directory is written.
+    /// Options of the directory.
     pub options: Options,
-    /// Ranks that share a node, as far as routing knows.
+    /// Ranks per simulated node, for routing.
     pub per_node: u32,
 }
 
@@ -36,7 +36,7 @@ impl ImdWrite {
         self.particles.keys * u64::from(self.epochs)
     }
 
-    /// Puts what was written into the report.
+    /// Adds the totals of the write to the report.
     fn give(&self, report: &mut Report, all: &Summary) {
         let totals = &all.totals;
         let each = |bytes: u64| bytes as f64 / self.records().max(1) as f64;
@@ -58,10 +58,10 @@ impl ImdWrite {
     }
 }
 
-/// One rank's part, over any transport.
+/// Writes one rank's part, over any transport.
 ///
 /// # Errors
-/// As writing.
+/// Errors of the writer.
 pub fn write_rank<T: Transport>(
     store: &SharedStore,
     prefix: &str,
@@ -83,11 +83,11 @@ pub fn write_rank<T: Transport>(
     imd.finish()
 }
 
-/// Writes with ranks that are threads. Timed: from the first rank's start until the directory is
-/// finished, all of it durable.
+/// Writes with ranks that are threads. Times from the first rank's start until the directory is
+/// finished and durable.
 ///
 /// # Errors
-/// As writing.
+/// Errors of the writer.
 pub fn imd_write(store: &SharedStore, prefix: &str, work: &ImdWrite) -> Result<(Report, Summary)> {
     let counted = Arc::new(CountedStore::new(store.clone()));
     let shared: SharedStore = counted.clone();
@@ -107,11 +107,11 @@ pub fn imd_write(store: &SharedStore, prefix: &str, work: &ImdWrite) -> Result<(
     Ok((report, all))
 }
 
-/// Writes as rank 0 of a job of processes, whose other ranks call [`write_rank`]. Timed as
-/// [`imd_write`]; processor time, memory and bytes handed to the store are of this process alone.
+/// Writes as rank 0 of a job of processes, whose other ranks call [`write_rank`]. Times as
+/// [`imd_write`]; processor time, memory and bytes written are those of this process alone.
 ///
 /// # Errors
-/// As writing.
+/// Errors of the writer.
 pub fn imd_write_as_first<T: Transport>(
     store: &SharedStore,
     prefix: &str,
@@ -134,25 +134,25 @@ pub fn imd_write_as_first<T: Transport>(
     Ok((report, all))
 }
 
-/// How particles are asked for.
+/// Parameters of a get benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct ImdGet {
-    /// What was written.
+    /// The particles that were written.
     pub particles: Particles,
-    /// How many epochs.
+    /// Number of epochs.
     pub epochs: u32,
-    /// How many gets.
+    /// Number of gets.
     pub operations: u64,
-    /// Threads that do them.
+    /// Threads that execute them.
     pub threads: usize,
-    /// Memory for what was read; 0 keeps nothing between two gets but how each partition ends.
+    /// Bytes of the read cache; 0 keeps only the footer of each partition between two gets.
     pub cache_bytes: u64,
 }
 
-/// Gets keys in random order, each in one epoch, and compares the values.
+/// Gets keys in random order, each from one epoch, and compares the values.
 ///
 /// # Errors
-/// `Corrupt` for a value that is not the one written; as reading.
+/// `Corrupt` for a wrong value; errors of the reader.
 pub fn imd_get(store: &SharedStore, prefix: &str, work: &ImdGet) -> Result<Report> {
     let reader = Reader::open(store, prefix, work.cache_bytes)?;
     let order = Permutation::new(work.particles.keys, SEED_GET);
@@ -199,7 +199,7 @@ impl Counted {
     }
 }
 
-/// The `at`-th get: of key `number`.
+/// Executes get `at`, of key `number`.
 fn get(reader: &Reader, work: &ImdGet, number: u64, at: u64, counted: &Counted) -> Result<()> {
     let epoch =
         u32::try_from(at % u64::from(work.epochs.max(1))).expect("below a number of epochs");

@@ -1,5 +1,5 @@
-//! Workloads that measure Esker: what `esker bench` runs. The rivals' drivers in `peers/` do the
-//! same work and report the same figures.
+//! Benchmarks of Esker, which `esker bench` runs. The drivers of the peers in `peers/` do the same
+//! work and report the same figures.
 
 pub mod collective;
 mod create;

@@ -1,4 +1,4 @@
-//! Messages: how many messages and records a transport moves between ranks of this machine.
+//! Messages: rates of messages and records between ranks of this machine.
 
 use std::fmt;
 
@@ -11,25 +11,25 @@ use serde::Serialize;
 
 use crate::report::Meter;
 
-/// Which transport.
+/// A transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// Ranks that are threads.
     Threads,
-    /// Ranks that reach each other by TCP, over this machine's loopback; here each is a thread.
+    /// Ranks that are connected by TCP over this machine's loopback; here each rank is a thread.
     Tcp,
 }
 
-/// What `esker bench messages` reports.
+/// The report of `esker bench messages`.
 #[derive(Clone, Debug, Serialize)]
 pub struct MessagesReport {
     /// `threads` or `tcp`.
     pub transport: &'static str,
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Ranks on each simulated node.
     pub per_node: u32,
-    /// Small messages, there and back, one at a time.
+    /// Round trips of a small message, one at a time.
     pub round_trips_per_second: f64,
     /// Small messages from one rank to another.
     pub small_messages_per_second: f64,
@@ -37,18 +37,18 @@ pub struct MessagesReport {
     pub large_bytes_per_second: f64,
     /// Bytes of a record.
     pub record_bytes: u32,
-    /// Records of all ranks together, direct.
+    /// Records of all ranks together, with direct routing.
     pub direct_records_per_second: f64,
     /// Records of all ranks together, over three hops.
     pub three_hop_records_per_second: f64,
-    /// Seconds of processor time of all of it.
+    /// Seconds of processor time in total.
     pub cpu_seconds: f64,
 }
 
 /// Measures `carrier` with `ranks` ranks.
 ///
 /// # Errors
-/// `Invalid` without ranks; those of the transport.
+/// `Invalid` without ranks; errors of the transport.
 pub fn messages(
     carrier: Carrier,
     ranks: u32,

@@ -1,9 +1,10 @@
-//! Particles: the synthetic records of `esker imd write` and of the rivals' drivers.
+//! Particles: the synthetic records of `esker imd write` and of the peers' drivers.
 //!
 //! Every epoch has one record of each of `keys` keys, as a simulation writes each of its particles
 //! at each step; a key moves to the next rank with each epoch. Keys are 8 random bytes, all
-//! different; values follow from key and epoch and cannot be compressed, so any record can be
-//! checked. `peers/README.md` states the definition; `make -C peers check` compares the drivers'.
+//! different; values are a function of key and epoch and cannot be compressed, so any record can be
+//! checked. `peers/README.md` has the definition; `make -C peers check` compares it with the
+//! drivers.
 //! Source: the benchmark of DeltaFS thesis §5.3.1.
 
 use std::ops::Range;
@@ -11,24 +12,24 @@ use std::ops::Range;
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 8;
 
-/// Values have at most this many bytes.
+/// Most bytes of a value.
 pub const VALUE_BYTES_MAX: usize = 1 << 16;
 
-/// Order in which records are asked for.
+/// Seed of the order of gets.
 pub const SEED_GET: u64 = 5;
 
 const GAMMA: u64 = 0x9E37_79B9_7F4A_7C15;
 const EPOCH_STEP: u64 = 0xD6E8_FEB8_6659_FD93;
 const VALUE_MULTIPLIER: u64 = 0xFF51_AFD7_ED55_8CCD;
 
-/// How many records, of which ranks.
+/// Size of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Particles {
-    /// Keys, each written once an epoch.
+    /// Number of keys, each written once per epoch.
     pub keys: u64,
     /// Bytes of each value, at most [`VALUE_BYTES_MAX`].
     pub value_bytes: usize,
-    /// Ranks that write.
+    /// Number of ranks that write.
     pub ranks: u32,
 }
 
@@ -43,7 +44,7 @@ impl Particles {
         (z ^ (z >> 31)).to_be_bytes()
     }
 
-    /// Overwrites `value` with that of `key` in `epoch`.
+    /// Overwrites `value` with the value of `key` in `epoch`.
     #[inline]
     pub fn fill(key: [u8; KEY_BYTES], epoch: u32, value: &mut [u8]) {
         let start = u64::from(epoch).wrapping_mul(EPOCH_STEP);
@@ -65,7 +66,7 @@ impl Particles {
         u32::try_from(rank).expect("below the number of ranks")
     }
 
-    /// The numbers of the keys that `rank` writes in `epoch`, in the order in which it does.
+    /// The numbers of the keys that `rank` writes in `epoch`, in its order.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -99,7 +100,7 @@ mod tests {
         }
     }
 
-    /// The same as in peers/README.md.
+    /// Values from peers/README.md.
     #[test]
     fn records_never_change() {
         assert_eq!(u64::from_be_bytes(Particles::key(0)), 0xe220_a839_7b1d_cdaf);

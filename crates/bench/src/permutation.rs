@@ -1,18 +1,18 @@
-//! Permutation: a random order of N numbers without a table of them.
+//! Permutation: a random order of N numbers without a table.
 //!
-//! A Feistel network of four rounds over the bits of N, walked until it lands below N. The rivals'
-//! drivers use the same one (`peers/README.md`), so that all sides do the same work.
+//! A Feistel network of four rounds over the bits of N, iterated until the result is below N. The
+//! peers' drivers use the same one (`peers/README.md`), so that all do the same work.
 
 const ROUNDS: usize = 4;
 const MULTIPLIER: u64 = 0xD6E8_FEB8_6659_FD93;
 
-/// Order in which files are created.
+/// Seed of the order in which files are created.
 pub const SEED_CREATE: u64 = 1;
-/// Order in which they are looked up.
+/// Seed of the order in which they are looked up.
 pub const SEED_STAT: u64 = 2;
-/// Order in which they are removed.
+/// Seed of the order in which they are removed.
 pub const SEED_REMOVE: u64 = 3;
-/// Order of look-ups that warm caches.
+/// Seed of the order of look-ups that warm caches.
 pub const SEED_WARM: u64 = 4;
 
 /// A permutation of the numbers below `count`.
@@ -39,7 +39,7 @@ fn scramble(x: u64, key: u64) -> u64 {
 }
 
 impl Permutation {
-    /// The permutation of the numbers below `count` that `seed` names.
+    /// The permutation of the numbers below `count` that `seed` selects.
     ///
     /// # Panics
     /// If `count` is 0.
@@ -52,7 +52,7 @@ impl Permutation {
         Self { count, left_bits, right_bits: bits - left_bits, keys }
     }
 
-    /// The number at `index`, which is below the count.
+    /// The number at `index`, which must be below the count.
     #[inline]
     #[must_use]
     pub fn at(&self, index: u64) -> u64 {

@@ -1,4 +1,4 @@
-//! Stat, list and remove on what create left.
+//! Stat, list and remove on the files that create left.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use crate::report::{Meter, Report};
 use crate::shape::{BENCH_NAME, Shape, directory_name};
 use crate::workers;
 
-/// Memory for blocks of what is removed: the rivals' tuned cache.
+/// Bytes of the block cache for removals: as large as the tuned cache of the peers.
 const WARM_CACHE_BYTES: u64 = 1 << 30;
-/// Warm runs look up this share of the files before they are timed.
+/// Share of the files that a warm run looks up before it is timed.
 const WARM_SHARE: u64 = 16;
 
-/// How look-ups and listings run.
+/// Options of look-ups and listings.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryOptions {
-    /// How many operations; all files if `None`.
+    /// Number of operations; one per file if `None`.
     pub operations: Option<u64>,
-    /// Threads that do them.
+    /// Threads that execute them.
     pub threads: usize,
-    /// Memory for blocks; 0 caches nothing, not even between two look-ups.
+    /// Bytes of the block cache; 0 caches nothing, not even between two look-ups.
     pub cache_bytes: u64,
-    /// Names that were never made.
+    /// Whether to look up names that never existed.
     pub absent: bool,
 }
 
@@ -45,7 +45,7 @@ struct Left {
     dirs: Vec<Dir>,
 }
 
-/// Opens what create left, with a cache of `cache_bytes`.
+/// Opens the files that create left, with a cache of `cache_bytes`.
 fn open(store: &SharedStore, cache_bytes: u64) -> Result<Left> {
     let counted = Arc::new(CountedStore::new(store.clone()));
     let repository = Repository::with(counted.clone(), cache_bytes, Arc::new(SystemClock));
@@ -64,7 +64,8 @@ fn block_reads(left: &Left) -> u64 {
     left.repository.source().counters.block_reads.load(std::sync::atomic::Ordering::Relaxed)
 }
 
-/// Looks up random names. Warm: blocks are cached as a 1/16 sample and one listing leave them.
+/// Looks up random names. In a warm run, the cache holds the blocks that a 1/16 sample and one
+/// listing left.
 pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<Report> {
     let left = open(store, options.cache_bytes)?;
     let operations = options.operations.unwrap_or(left.shape.files);
@@ -88,7 +89,7 @@ pub fn stat(store: &SharedStore, options: QueryOptions) -> Result<Report> {
     Ok(report)
 }
 
-/// Operation k looks up insertion `P(k mod files)`; thread t does k = t, t + threads, …
+/// Operation k looks up insertion `P(k mod files)`; thread t executes k = t, t + threads, …
 fn stat_share(
     left: &Left,
     seed: u64,
@@ -154,8 +155,8 @@ fn list_all(left: &Left) -> Result<()> {
     Ok(())
 }
 
-/// Lists one directory; returns how many entries it has. Name and attributes of each go to a
-/// consumer that the compiler cannot drop, as the rivals' do.
+/// Lists one directory; returns its number of entries. Each name and its attributes go to a
+/// consumer that the compiler cannot remove, as in the peers' drivers.
 fn list_dir(namespace: &Namespace, dir: &Dir) -> Result<u64> {
     let mut count = 0;
     namespace.list(dir, &DirCursor::default(), &mut |entry| {
@@ -166,8 +167,8 @@ fn list_dir(namespace: &Namespace, dir: &Dir) -> Result<u64> {
     Ok(count)
 }
 
-/// Removes every file in random order, in a session on top of what create left; ends with a flush. The
-/// session is given up.
+/// Removes every file in random order, in a session on top of the files that create left; ends with
+/// a flush. The session is then abandoned.
 pub fn remove(store: &SharedStore, threads: usize, options: SessionOptions) -> Result<Report> {
     let left = open(store, WARM_CACHE_BYTES)?;
     let base = left.namespace.layers().bases()[0].set;

@@ -1,8 +1,8 @@
-//! Replay: ranks write shared files as a program did, read them back, and compare every byte.
+//! Replay: ranks write shared files like a given program, read them back, and compare every byte.
 //!
-//! What is written follows from the file and where in it a byte is, so lines of a trace that overlap
-//! agree, and who reads knows what must be there. Times are those of all ranks together, from one
-//! barrier to the next; making and comparing the bytes is in them.
+//! Bytes are a function of the file and the offset, so overlapping lines of a trace agree, and a
+//! reader knows the expected bytes. Times are those of all ranks together, from one barrier to the
+//! next, including generating and comparing the bytes.
 
 use std::fmt;
 
@@ -16,84 +16,86 @@ use esker_shared::{SharedFile, SharedJob, SharedOptions};
 use esker_table::manifest::SetId;
 use serde::Serialize;
 
-/// Where rank 0 tells the others the job's id.
+/// The channel on which rank 0 sends the job's id.
 const AGREE: Channel = Channel(0x21);
 
-/// A line of a trace has at most this many bytes.
+/// Most bytes of one line of a trace.
 pub const TRANSFER_BYTES_MAX: u64 = 1 << 30;
 
-/// Bytes that a rank writes at once.
+/// One write of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Who.
+    /// The rank.
     pub rank: u32,
-    /// Where in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// How many.
+    /// Number of bytes.
     pub length: u64,
 }
 
-/// What ranks write.
+/// The writes of all ranks.
 #[derive(Clone, Debug)]
 pub enum Work {
-    /// As IOR: so many segments, in each a block of each rank, in transfers.
+    /// As in IOR: segments, each with one block per rank, written in transfers.
     Blocks {
         /// Bytes of a transfer.
         transfer_bytes: u64,
-        /// Bytes of a block, a multiple of those.
+        /// Bytes of a block, a multiple of `transfer_bytes`.
         block_bytes: u64,
-        /// Segments.
+        /// Number of segments.
         segments: u64,
-        /// Transfers of the ranks take turns within a segment; else blocks lie side by side.
+        /// Whether the transfers of the ranks alternate within a segment; otherwise each rank's
+        /// block is contiguous.
         is_strided: bool,
     },
     /// The lines of a trace, in order.
     Trace(Vec<Transfer>),
 }
 
-/// A replay.
+/// Parameters of a replay.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// What is written.
+    /// The writes.
     pub work: Work,
-    /// Whether each rank has a file of its own, which is only told by its number.
+    /// Whether each rank has its own file, distinguished by a number in its name.
     pub file_per_process: bool,
-    /// Where the file is; of several, what their names begin with.
+    /// Path of the file; with several files, the prefix of their names.
     pub path: Vec<u8>,
-    /// Each rank reads what the one so many above it wrote.
+    /// Each rank reads the bytes of the rank this many above it.
     pub shift: u32,
-    /// Whether all ranks get the index before they read.
+    /// Whether all ranks get the whole index before they read.
     pub laminate: bool,
-    /// Whether all is read once more after it was published, as files of the namespace.
+    /// Whether all files are read once more after publishing, through the namespace.
     pub check_published: bool,
-    /// The name to publish.
+    /// Name under which to publish.
     pub name: String,
 }
 
-/// What `esker segment replay` reports.
+/// The report of `esker segment replay`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayReport {
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: u32,
-    /// Files.
+    /// Number of files.
     pub files: u32,
-    /// Writes of all ranks.
+    /// Number of writes of all ranks.
     pub transfers: u64,
-    /// Bytes that were written.
+    /// Bytes written.
     pub bytes: u64,
-    /// Until all was synced by all ranks.
+    /// Seconds until all ranks had synced all writes.
     pub write_seconds: f64,
-    /// Bytes by these.
+    /// Bytes written over these seconds.
     pub write_bytes_per_second: f64,
-    /// Until all was read back and compared; with the time of laminating, if that was asked for.
+    /// Seconds until everything was read back and compared, including lamination if requested.
     pub read_seconds: f64,
-    /// Bytes by these.
+    /// Bytes read over these seconds.
     pub read_bytes_per_second: f64,
-    /// To close the files and publish.
+    /// Seconds to close the files and publish.
     pub publish_seconds: f64,
-    /// Bytes that rank 0 compared, with those read after publishing; the others have theirs.
+    /// Bytes that rank 0 compared, including those read after publishing; other ranks compare
+    /// theirs.
     pub verified_bytes_of_rank_0: u64,
-    /// Messages that rank 0 sent until all was read.
+    /// Messages that rank 0 had sent when all reads were done.
     pub messages_of_rank_0: u64,
     /// The published name.
     pub published: String,
@@ -121,12 +123,12 @@ impl fmt::Display for ReplayReport {
 }
 
 impl Work {
-    /// The trace in `text`: a line for each write, `rank offset length`; what follows a `#` and empty
-    /// lines say nothing.
+    /// Parses a trace: one write per line, `rank offset length`; empty lines and text after a `#`
+    /// are ignored.
     ///
     /// # Errors
-    /// `Invalid` names the line; `TooLarge` for one over [`TRANSFER_BYTES_MAX`], `FileTooLarge` for one
-    /// that ends beyond [`FILE_BYTES_MAX`].
+    /// `Invalid` names the line; `TooLarge` for one over [`TRANSFER_BYTES_MAX`], `FileTooLarge` for
+    /// one that ends beyond [`FILE_BYTES_MAX`].
     pub fn parse_trace(text: &str) -> Result<Self> {
         let mut transfers = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
@@ -162,7 +164,7 @@ impl Work {
         Ok(Self::Trace(transfers))
     }
 
-    /// How many ranks it needs at least.
+    /// The least number of ranks that it needs.
     #[must_use]
     pub fn ranks_min(&self) -> u32 {
         match self {
@@ -186,7 +188,7 @@ impl Work {
         if is_possible { Ok(()) } else { Err(Error::new(Kind::Invalid, what)) }
     }
 
-    /// What `rank` of `ranks` writes, in order: offsets and lengths, in a file of its own if
+    /// The writes of `rank` of `ranks`, in order, as offsets and lengths; in its own file if
     /// `is_alone`.
     fn of_rank(&self, rank: u32, ranks: u32, is_alone: bool) -> Vec<(u64, u64)> {
         let (transfer, block, segments, is_strided) = match self {
@@ -213,11 +215,11 @@ impl Work {
     }
 }
 
-/// Replays as one rank of a job, which all ranks do. Rank 0 gets the report.
+/// Replays as one rank of a job; all ranks call it. Rank 0 gets the report.
 ///
 /// # Errors
-/// `Corrupt` names the file and the byte that is not what was written; `Invalid` for work that makes
-/// no sense; those of shared files.
+/// `Corrupt` names the file and the first wrong byte; `Invalid` for inconsistent work; errors of
+/// shared files.
 pub fn replay<T: Transport>(
     mut transport: T,
     repository: &Repository,
@@ -274,7 +276,7 @@ pub fn replay<T: Transport>(
     }))
 }
 
-/// A new job's id, which rank 0 draws.
+/// A new job's id, drawn by rank 0.
 fn agree<T: Transport>(transport: &mut T) -> Result<JobId> {
     if transport.rank() != Rank(0) {
         let told = transport.receive_soon(&[AGREE], "the job's id")?.bytes;
@@ -288,7 +290,7 @@ fn agree<T: Transport>(transport: &mut T) -> Result<JobId> {
     Ok(JobId(id))
 }
 
-/// A replay as it goes.
+/// A replay in progress.
 struct Run<'a, T> {
     job: SharedJob<T>,
     replay: &'a Replay,
@@ -299,7 +301,7 @@ struct Run<'a, T> {
 }
 
 impl<T: Transport> Run<'_, T> {
-    /// Waits for all; when that was.
+    /// Waits for all ranks; returns the time then.
     fn meet(&mut self) -> Result<u64> {
         self.job.barrier()?;
         Ok(esker_base::Clock::monotonic_ns(&esker_base::clock::SystemClock))
@@ -361,7 +363,7 @@ impl Replay {
     }
 }
 
-/// Reads what rank `me` wrote from the published files; how many bytes.
+/// Reads the bytes of rank `me` from the published files; returns how many there were.
 fn check_published(
     repository: &Repository,
     set: SetId,
@@ -397,7 +399,7 @@ fn compare(got: &[u8], wanted: &[u8], replay: &Replay, number: u32, offset: u64)
     Err(Error::new(Kind::Corrupt, what))
 }
 
-/// Makes `bytes` those of `length` from `offset` on of file `number`.
+/// Sets `bytes` to the `length` bytes at `offset` of file `number`.
 fn fill(bytes: &mut Vec<u8>, number: u32, offset: u64, length: u64) {
     bytes.clear();
     let end = offset + length;
@@ -411,7 +413,7 @@ fn fill(bytes: &mut Vec<u8>, number: u32, offset: u64, length: u64) {
     }
 }
 
-/// SplitMix64's output for a file and a place.
+/// The output of SplitMix64 for a file and a word index.
 fn word(number: u32, index: u64) -> u64 {
     let mut z = (u64::from(number) << 50).wrapping_add(index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -437,8 +439,9 @@ mod tests {
         }
     }
 
-    /// Symptom: a replay computed with a wrapped end for a line whose end has more than 64 bits.
-    /// Cause: the sum of offset and length was not checked. Fix: it is, as for any file.
+    /// Symptom: for a line whose end exceeds 64 bits, a replay computed with a wrapped end.
+    /// Cause: the sum of offset and length was not checked.
+    /// Fix: it is, as for any file.
     #[test]
     fn lines_that_end_beyond_every_file_are_refused() {
         for offset in [u64::MAX, u64::MAX - 6, FILE_BYTES_MAX - 6] {

@@ -1,66 +1,66 @@
-//! Report: what one benchmark measured, as a line for people or as JSON.
+//! Report: the results of one benchmark, as a line for people or as JSON.
 
 use std::fmt;
 
 use esker_base::{Error, Result};
 use serde::Serialize;
 
-/// What one benchmark measured. Fields that do not apply are left out of the JSON.
+/// The results of one benchmark. Fields that do not apply are omitted from the JSON.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// What was measured: `create`, `stat`, `list`, `remove`, `squash`.
+    /// The benchmark: `create`, `stat`, `list`, `remove`, `squash`.
     pub operation: &'static str,
-    /// How many operations: files, entries or records.
+    /// Number of operations: files, entries or records.
     pub operations: u64,
-    /// How long they took.
+    /// Duration.
     pub seconds: f64,
-    /// Operations over seconds.
+    /// Operations divided by seconds.
     pub operations_per_second: f64,
-    /// Processor time of all threads meanwhile.
+    /// Processor time of all threads.
     pub cpu_seconds: f64,
-    /// Most memory that the process ever had resident.
+    /// Peak resident memory of the process since its start.
     pub peak_rss_bytes: u64,
-    /// Bytes given to the store meanwhile, logs included.
+    /// Bytes written to the store, including logs.
     pub store_bytes_written: u64,
-    /// Bytes of tables over records in them.
+    /// Bytes of tables divided by the records in them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table_bytes_per_record: Option<f64>,
-    /// Bytes of write-ahead logs over operations.
+    /// Bytes of write-ahead logs divided by operations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wal_bytes_per_record: Option<f64>,
-    /// Tables at the end.
+    /// Number of tables at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tables: Option<usize>,
-    /// Blocks read from the store over operations.
+    /// Blocks read from the store divided by operations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_reads_per_operation: Option<f64>,
-    /// Seconds until everything was as it stays; those above, since nothing is left to do then.
+    /// Seconds until all background work was done; equal to `seconds`, since none is left by then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settled_seconds: Option<f64>,
-    /// Bits of index logs and auxiliary tables over records.
+    /// Bits of index logs and auxiliary tables divided by records.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index_bits_per_key: Option<f64>,
-    /// Blocks of records looked into over operations.
+    /// Blocks of records searched, divided by operations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table_reads_per_operation: Option<f64>,
-    /// Partitions asked over operations.
+    /// Partitions searched, divided by operations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partitions_per_operation: Option<f64>,
-    /// Bytes read from the store over operations.
+    /// Bytes read from the store divided by operations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store_bytes_read_per_operation: Option<f64>,
-    /// Of any rank, the most memory that its records, tables, index and messages took.
+    /// Most memory that any rank used for records, tables, index and messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_memory_peak_bytes: Option<u64>,
-    /// Threads that did the operations.
+    /// Threads that executed the operations.
     pub threads: usize,
-    /// Whether a further thread wrote tables meanwhile.
+    /// Whether a background thread wrote tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub background: Option<bool>,
     /// Durability level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<&'static str>,
-    /// Seconds to publish, of those above.
+    /// Seconds to publish, included in `seconds`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub publish_seconds: Option<f64>,
     /// Seconds to open the snapshot.
@@ -108,7 +108,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Measures time, processor time and memory of what happens between start and end.
+/// Measures time, processor time and memory from its start to its end.
 #[derive(Debug)]
 pub struct Meter {
     started_ns: u64,
@@ -136,7 +136,7 @@ impl Meter {
         (clock_ns(rustix::time::ClockId::Monotonic) - self.started_ns) as f64 / 1e9
     }
 
-    /// The report of `operations` operations that end now.
+    /// Ends the measurement; returns the report of `operations` operations.
     pub fn stop(self, operation: &'static str, operations: u64) -> Result<Report> {
         let seconds = self.seconds();
         let cpu_ns = clock_ns(rustix::time::ClockId::ProcessCPUTime) - self.cpu_ns;
@@ -152,7 +152,7 @@ impl Meter {
     }
 }
 
-/// The most memory that this process has had resident.
+/// Peak resident memory of this process.
 fn peak_rss_bytes() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")
         .map_err(|error| Error::io(error, "/proc/self/status"))?;

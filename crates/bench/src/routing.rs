@@ -1,5 +1,5 @@
-//! Routing: the memory that routing takes from a rank, measured with ranks that are threads and
-//! modelled beyond (Figure 15 of the DeltaFS thesis, §5.3.3).
+//! Routing: memory that routing needs per rank, measured with ranks that are threads, and modelled
+//! beyond (Figure 15 of the DeltaFS thesis, §5.3.3).
 
 use std::fmt;
 
@@ -12,49 +12,49 @@ use crate::curves::{Chart, Curve, draw};
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// The nodes that the model goes up to: with 32 ranks each, the thesis' largest job.
+/// Most nodes in the model: with 32 ranks each, the thesis' largest job.
 const NODES_MAX: u32 = 4096;
 
-/// The memory of one way of routing in a job.
+/// The memory of one routing in one job.
 #[derive(Clone, Debug, Serialize)]
 pub struct RoutingRow {
     /// `direct` or `3hop`.
     pub routing: &'static str,
-    /// Ranks in all.
+    /// Number of ranks.
     pub ranks: u64,
     /// Ranks on each node.
     pub per_node: u32,
     /// Bytes at which a batch is sent.
     pub batch_bytes: usize,
-    /// Next hops of the rank that has most, by the model.
+    /// Most next hops of a rank, by the model.
     pub next_hops: u64,
-    /// Bytes of batches alone, by the model: what the thesis counts.
+    /// Bytes of batches alone, by the model: the figure that the thesis counts.
     pub model_batches_bytes: u64,
     /// Bytes of the router, by the model.
     pub model_router_bytes: u64,
-    /// Bytes of router, map of nodes and TCP transport, by the model.
+    /// Bytes of the router, the node map and the TCP transport, by the model.
     pub model_total_bytes: u64,
-    /// Next hops of the rank that had most, measured.
+    /// Most next hops of a rank, measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_next_hops: Option<u64>,
-    /// The most bytes that the router of any rank held, measured.
+    /// Most bytes that the router of any rank held, measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_router_bytes: Option<u64>,
-    /// The most bytes of messages that waited for any rank, measured.
+    /// Most bytes of messages that waited for any rank, measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_transport_bytes: Option<u64>,
-    /// Whether what was measured, of the router and with the messages that waited, is no more than
-    /// the model says, and the next hops are as many.
+    /// Whether the measured bytes of the router, and of the router with waiting messages, do not
+    /// exceed the model, and the next hops are equal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_within_model: Option<bool>,
 }
 
-/// What `esker bench routing` reports.
+/// The report of `esker bench routing`.
 #[derive(Clone, Debug, Serialize)]
 pub struct RoutingReport {
-    /// Jobs that were run.
+    /// Jobs that ran.
     pub measured: Vec<RoutingRow>,
-    /// Jobs of the model.
+    /// Jobs that were modelled.
     pub modelled: Vec<RoutingRow>,
 }
 
@@ -83,11 +83,11 @@ fn modelled(options: &RouterOptions, nodes: u32, per_node: u32) -> Result<Routin
     })
 }
 
-/// Runs jobs of `sizes` ranks, `per_node` on a node, each rank of which pushes `records` records to
-/// every other; and models jobs of `model_per_node` ranks a node up to 4,096 nodes.
+/// Runs jobs of `sizes` ranks, `per_node` on a node, in which each rank pushes `records` records to
+/// every other; and models jobs of `model_per_node` ranks per node with up to 4,096 nodes.
 ///
 /// # Errors
-/// `Invalid` if a size is no whole number of nodes.
+/// `Invalid` if a size is not a multiple of `per_node`.
 pub fn routing(
     sizes: &[u32],
     per_node: u32,
@@ -152,7 +152,7 @@ fn measure(
 }
 
 impl RoutingReport {
-    /// The curve of the thesis' Figure 15, and beside it what was measured, as SVG.
+    /// Draws the curve of the thesis' Figure 15 beside the measurements, as SVG.
     ///
     /// # Errors
     /// As [`draw`].
@@ -213,7 +213,7 @@ impl fmt::Display for RoutingReport {
 mod tests {
     use super::*;
 
-    /// The promise of 16 MiB at 32 ranks a node, in the sizes that can be run.
+    /// The guarantee of 16 MiB at 32 ranks per node, in the sizes that can run.
     #[test]
     fn three_hops_of_64_to_256_ranks_need_what_the_model_says() {
         let options = RouterOptions::new(Routing::ThreeHop);
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// Runs and model agree: as many next hops, and no more memory, nor much less.
+    /// Runs and model agree: equal next hops, and no more memory, nor much less.
     #[test]
     fn what_is_measured_is_what_the_model_says() {
         let report = routing(&[16, 64], 4, 20, 32).unwrap();

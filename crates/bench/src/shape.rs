@@ -1,8 +1,8 @@
-//! Shape: how many files, directories and ranks a workload has, and what its files are called.
+//! Shape: the numbers of files, directories and ranks of a workload, and the names of its files.
 //!
-//! File f is in directory `f mod directories` and called `file.mdtest.RANK.f`, as mdtest names
-//! them; it is made by insertion i with `P(i) = f`, by rank `i mod threads`. The shape is kept with
-//! the snapshot that a workload leaves, for those that follow.
+//! File f is in directory `f mod directories` and has the name `file.mdtest.RANK.f`, as in mdtest;
+//! insertion i with `P(i) = f`, of rank `i mod threads`, creates it. The shape is stored with the
+//! snapshot that a workload leaves, for the workloads that follow.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use crate::permutation::{Permutation, SEED_CREATE};
 /// The published name under which a workload leaves its files.
 pub const BENCH_NAME: &str = "bench";
 
-/// How many files, directories and ranks.
+/// The numbers of files, directories and ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Files in all.
     pub files: u64,
-    /// Directories that they are spread over.
+    /// Number of directories, over which the files are spread.
     pub directories: u64,
-    /// Threads that make them.
+    /// Number of threads that create them.
     pub threads: usize,
 }
 
 impl Shape {
-    /// Fails unless there is something to do.
+    /// Returns an error if there is nothing to do.
     pub fn check(&self) -> Result<()> {
         if self.files == 0 || self.directories == 0 || self.threads == 0 {
             let context = "a workload needs at least one file, one directory and one thread";
@@ -46,7 +46,7 @@ impl Shape {
         .into()
     }
 
-    /// The shape that properties say.
+    /// Parses the shape from properties.
     pub fn of_properties(properties: &BTreeMap<String, String>) -> Result<Self> {
         let number = |name: &str| {
             properties.get(name).and_then(|value| value.parse::<u64>().ok()).ok_or_else(|| {
@@ -64,7 +64,7 @@ impl Shape {
         Ok(shape)
     }
 
-    /// The order in which files are made.
+    /// The order in which files are created.
     #[must_use]
     pub fn insertions(&self) -> Permutation {
         Permutation::new(self.files, SEED_CREATE)
@@ -77,7 +77,7 @@ impl Shape {
         (file % self.directories) as usize
     }
 
-    /// Sets `name` to that of file `file`, made by insertion `insertion`.
+    /// Sets `name` to that of file `file`, created by insertion `insertion`.
     #[inline]
     pub fn set_name(&self, file: u64, insertion: u64, name: &mut Vec<u8>) {
         name.clear();
@@ -88,7 +88,7 @@ impl Shape {
     }
 }
 
-/// Appends `number` in decimal digits. Formatting by `write!` would be a tenth of a create.
+/// Appends `number` in decimal. Formatting with `write!` would take a tenth of a create.
 fn push_number(mut number: u64, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
     let mut start = digits.len();

@@ -1,4 +1,4 @@
-//! Speed-up: one core that gets a key by the index, against all threads that scan for it.
+//! Speed-up: one core that gets a key through the index, compared with all threads scanning for it.
 //! Source: DeltaFS thesis §5.4.2, Figure 5.17a.
 
 use std::fmt;
@@ -11,27 +11,27 @@ use serde::Serialize;
 
 use crate::report::Meter;
 
-/// Keys that are got one after the other, each by a reader that was just opened.
+/// Number of keys, got one after another, each with a newly opened reader.
 const GETS: usize = 100;
 
-/// What was measured.
+/// Results.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Speedup {
     /// `imd_speedup`.
     pub operation: &'static str,
     /// Records in all epochs.
     pub records: u64,
-    /// Threads that scanned.
+    /// Number of threads that scanned.
     pub threads: usize,
     /// Seconds in which they read all records and compared the keys.
     pub scan_seconds: f64,
-    /// Seconds in which one thread opened the directory and got all values of a key, on average.
+    /// Mean seconds in which one thread opened the directory and got all values of a key.
     pub get_seconds: f64,
-    /// Reads of such a get, and the bytes they brought.
+    /// Store reads of such a get.
     pub store_reads_per_operation: f64,
-    /// The same in bytes.
+    /// Bytes read by such a get.
     pub store_bytes_read_per_operation: f64,
-    /// How many times faster that was.
+    /// Scan time divided by get time.
     pub speedup: f64,
 }
 
@@ -52,10 +52,10 @@ impl fmt::Display for Speedup {
     }
 }
 
-/// Compares both for some keys of the directory below `prefix`.
+/// Compares both for some keys of the directory with prefix `prefix`.
 ///
 /// # Errors
-/// `Corrupt` if they disagree; as reading.
+/// `Corrupt` if they disagree; errors of the reader.
 pub fn imd_speedup(store: &SharedStore, prefix: &str, threads: usize) -> Result<Speedup> {
     let reader = Reader::open(store, prefix, 0)?;
     let keys = reader.sample(GETS, &mut Random::from_seed(1))?;
@@ -93,7 +93,7 @@ pub fn imd_speedup(store: &SharedStore, prefix: &str, threads: usize) -> Result<
         threads,
         scan_seconds,
         get_seconds,
-        // And one of the root object.
+        // Plus one read of the root object.
         store_reads_per_operation: each(counts.reads()) + 1.0,
         store_bytes_read_per_operation: each(counts.bytes()),
         speedup: scan_seconds / get_seconds,

@@ -1,4 +1,4 @@
-//! Squash: several change sets of distinct files, merged into one.
+//! Squash: merges several change sets with distinct files into one.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use crate::shape::{Shape, directory_name};
 /// The published name of the squashed set.
 pub const SQUASH_NAME: &str = "bench-squashed";
 
-/// Makes `sets` change sets of the files of `shape` each, numbered on from set to set in the same
-/// directories, and squashes them with the threads of `shape`. Timed: the squash alone.
+/// Creates `sets` change sets, each with the files of `shape`, numbered consecutively over the sets
+/// in the same directories, and squashes them with the threads of `shape`. Times the squash alone.
 pub fn squash(
     store: &SharedStore,
     sets: u64,

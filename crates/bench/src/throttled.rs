@@ -1,7 +1,7 @@
-//! Throttled: what indexing adds to the time of writing when storage is the bottleneck.
+//! Throttled: the time that indexing adds to writing when storage is the bottleneck.
 //!
-//! The same records are written three times: indexed, as fast as the store takes them; then, to a
-//! store that takes a share of that, as plain files of one rank each, and indexed.
+//! The same records are written three times: indexed, as fast as the store accepts them; then to a
+//! store limited to a share of that rate, as one plain file per rank, and indexed.
 //! Source: DeltaFS thesis §5.4.2, Figure 5.17b.
 
 use std::fmt::{self, Debug};
@@ -20,27 +20,27 @@ use crate::imd::{ImdWrite, imd_write};
 use crate::particles::Particles;
 use crate::report::Meter;
 
-/// Records of plain files are handed to the store in pieces of this size, as tables are.
+/// Plain files are written to the store in pieces of this size, as tables are.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What was measured.
+/// Results.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Throttled {
     /// `imd_throttled`.
     pub operation: &'static str,
-    /// Records written each time.
+    /// Records per write.
     pub operations: u64,
-    /// Seconds to write them indexed, without a limit.
+    /// Seconds of the indexed write without a limit.
     pub free_seconds: f64,
-    /// What the throttled store took, at most.
+    /// The throttled store's limit.
     pub store_bytes_per_second: f64,
-    /// Seconds to write them as plain files to it.
+    /// Seconds of the plain write to the throttled store.
     pub plain_seconds: f64,
-    /// Seconds to write them indexed to it.
+    /// Seconds of the indexed write to the throttled store.
     pub indexed_seconds: f64,
-    /// How much longer that took, in hundredths.
+    /// Additional time of the indexed write, in percent.
     pub added_percent: f64,
-    /// How many more bytes it wrote, in hundredths.
+    /// Additional bytes of the indexed write, in percent.
     pub added_bytes_percent: f64,
 }
 
@@ -61,10 +61,10 @@ impl fmt::Display for Throttled {
     }
 }
 
-/// Measures `work` on `store`, throttled to `share` of what indexing writes without a limit.
+/// Measures `work` on `store`, throttled to `share` of the rate of an unlimited indexed write.
 ///
 /// # Errors
-/// As writing.
+/// Errors of the writer.
 pub fn imd_throttled(store: &SharedStore, work: &ImdWrite, share: f64) -> Result<Throttled> {
     let (free, _) = imd_write(store, "throttled/free/", work)?;
     let limit = free.store_bytes_written as f64 / free.seconds * share;
@@ -87,8 +87,8 @@ pub fn imd_throttled(store: &SharedStore, work: &ImdWrite, share: f64) -> Result
     })
 }
 
-/// Every rank writes its records to a file of its own, synced at the end of each epoch, while it
-/// goes on gathering the next piece.
+/// Every rank writes its records to its own file, synced at the end of each epoch, while it gathers
+/// the next piece.
 fn write_plain(store: &SharedStore, prefix: &str, work: &ImdWrite) -> Result<()> {
     threads::run(work.particles.ranks, work.per_node, |transport| {
         let rank = transport.rank().0;
@@ -126,7 +126,7 @@ fn write_epoch(
             piece.extend_from_slice(value);
             if piece.len() >= PIECE_BYTES {
                 let full = std::mem::replace(&mut piece, Vec::with_capacity(PIECE_BYTES + 64));
-                // The writer failed; its error comes from `join`.
+                // If this fails, the writer failed; `join` returns its error.
                 let _ = sender.send(full);
             }
         }
@@ -136,14 +136,14 @@ fn write_epoch(
     })
 }
 
-/// Another store that takes appends no faster than a limit, all logs together.
+/// A store that limits the rate of appends, over all logs together.
 #[derive(Debug)]
 struct ThrottledStore {
     inner: SharedStore,
     limit: Arc<Limit>,
 }
 
-/// Until when the store is busy.
+/// The time until which the store is busy.
 #[derive(Debug)]
 struct Limit {
     bytes_per_second: f64,
@@ -151,7 +151,8 @@ struct Limit {
 }
 
 impl Limit {
-    /// Does `append` of `bytes`, which takes as long as they take after those before.
+    /// Runs `append` of `bytes`; it ends when these bytes, queued behind earlier ones, fit the
+    /// limit.
     fn pace<T>(&self, bytes: usize, append: impl FnOnce() -> T) -> T {
         let cost_ns = (bytes as f64 / self.bytes_per_second * 1e9) as u64;
         let end_ns = {

@@ -1,8 +1,8 @@
-//! Workers: one piece of work on each of some threads.
+//! Workers: runs the same function on several threads.
 
 use esker_base::Result;
 
-/// Runs `work` on `threads` threads at once, each with its number; the first error is returned.
+/// Runs `work` on `threads` threads at once, each with its number; returns the first error.
 pub fn run(threads: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     if threads == 1 {
         return work(0);

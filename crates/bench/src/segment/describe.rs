@@ -1,8 +1,8 @@
-//! Describe: what a rank writes as descriptors, strides of as many dimensions as there are.
+//! Describe: a rank's writes as descriptors, strides of as many dimensions as necessary.
 
 use esker_table::segment::{Dimension, Piece, Segment, Strides, find_runs};
 
-/// `pieces`, whose bytes are in the log of `log`, in their order, as few descriptors.
+/// Describes `pieces`, whose bytes are in order in the log of `log`, by few descriptors.
 pub(super) fn describe(log: &Segment, pieces: &[Piece]) -> Vec<Strides> {
     let mut runs = Vec::new();
     find_runs(log, pieces, &mut runs);
@@ -26,7 +26,7 @@ pub(super) fn describe(log: &Segment, pieces: &[Piece]) -> Vec<Strides> {
     }
 }
 
-/// Neighbours that are alike and at one distance as one, with a dimension more.
+/// Joins neighbours that are alike and equally spaced into one, with one more dimension.
 fn join(all: &[Strides]) -> Vec<Strides> {
     let mut joined = Vec::new();
     let mut at = 0;
@@ -45,7 +45,7 @@ fn join(all: &[Strides]) -> Vec<Strides> {
     joined
 }
 
-/// How far `later` is behind `first`, in file and log, if they are alike.
+/// Distance from `first` to `later`, in file and log, if they are alike.
 fn distance(first: &Strides, later: &Strides) -> Option<(u64, u64)> {
     let (from, to) = (first.first.place?, later.first.place?);
     let is_alike = (first.first.length, &first.dimensions)
@@ -91,7 +91,7 @@ mod tests {
             written.sort_unstable_by_key(|segment| segment.offset);
             assert_eq!(said, written, "{pattern:?}");
             match pattern {
-                // One for each rank, or at most for each of its cells in each step.
+                // One per rank, or at most one per cell of a rank in each step.
                 Pattern::Strided(_) | Pattern::Tile(_) => assert_eq!(all.len(), 16),
                 Pattern::Btio(_) => assert!(all.len() <= 16 * 4 * 8, "{}", all.len()),
                 Pattern::Random(_) => assert!(all.len() > 1_000),

@@ -1,8 +1,8 @@
-//! Segments of a shared file: put in the batches of a job's ranks, found again, listed.
+//! Segments of a shared file: put in batches by the ranks of a job, looked up, and listed.
 //!
-//! Clients are simulated in the process: their batches arrive one after the other, interleaved at
-//! random. Puts count until everything is on the store and compaction has settled; look-ups start
-//! with nothing in memory.
+//! Clients are simulated in the process: their batches arrive one after another, interleaved at
+//! random. The time of puts ends when everything is in the store and compaction is done; look-ups
+//! start with empty caches.
 
 mod describe;
 pub mod pattern;
@@ -25,54 +25,54 @@ use self::pattern::{BATCH, Batch, Shape};
 use crate::permutation::Permutation;
 use crate::report::Meter;
 
-/// The one file.
+/// The id of the only file.
 const FILE: u128 = 1;
-/// Blocks are kept in memory up to this many bytes.
+/// Bytes of the block cache.
 const CACHE_BYTES: u64 = 256 << 20;
-/// Entries of an extent list that are handed over at once.
+/// Entries of an extent list that are returned at once.
 const LIST_ENTRIES: usize = 1 << 16;
 
-/// What was measured.
+/// Results.
 #[derive(Clone, Debug, Serialize)]
 pub struct SegmentReport {
     /// `segment`.
     pub operation: &'static str,
-    /// Segments.
+    /// Number of segments.
     pub operations: u64,
-    /// Descriptors in which they were put; 0 if they were put one by one.
+    /// Number of descriptors that were put; 0 if segments were put singly.
     pub descriptors: usize,
-    /// Time of all puts, until compaction has settled.
+    /// Seconds of all puts, until compaction is done.
     pub seconds: f64,
-    /// Segments over that.
+    /// Segments divided by these seconds.
     pub puts_per_second: f64,
-    /// Segments over the time until the last put returned.
+    /// Segments divided by the time until the last put returned.
     pub acknowledged_per_second: f64,
-    /// The longest that a batch took.
+    /// Longest time of a batch.
     pub worst_batch_ms: f64,
     /// Processor time of the puts.
     pub cpu_seconds: f64,
-    /// Most memory that the process ever had resident.
+    /// Peak resident memory of the process since its start.
     pub peak_rss_bytes: u64,
-    /// Bytes given to the store by the puts, logs included.
+    /// Bytes written to the store by the puts, including logs.
     pub store_bytes_written: u64,
-    /// Bytes of tables over segments.
+    /// Bytes of tables divided by segments.
     pub store_bytes_per_segment: f64,
-    /// Bytes of write-ahead logs over segments.
+    /// Bytes of write-ahead logs divided by segments.
     pub wal_bytes_per_record: f64,
-    /// Tables at the end.
+    /// Number of tables at the end.
     pub tables: usize,
-    /// Look-ups a second, in batches, in the order of the puts.
+    /// Look-ups per second, in batches, in the order of the puts.
     pub gets_per_second: f64,
-    /// The same in random order.
+    /// Look-ups per second, in batches, in random order.
     pub random_gets_per_second: f64,
-    /// Entries a second of the extent list of the whole file.
+    /// Entries per second of the extent list of the whole file.
     pub range_entries_per_second: f64,
 }
 
-/// Puts the batches of `shape` into a new change set in `store` and finds every segment again.
+/// Puts the batches of `shape` into a new change set in `store` and looks up every segment.
 ///
 /// # Errors
-/// `Corrupt` if an answer is wrong; what the store reports.
+/// `Corrupt` for a wrong answer; errors of the store.
 pub fn segment(
     store: &SharedStore,
     shape: &Shape,
@@ -122,23 +122,23 @@ fn setup(store: &SharedStore, options: &TreeOptions) -> TreeSetup {
     }
 }
 
-/// The set as a process that has read nothing of it finds it.
+/// Opens the set like a process that has read nothing of it.
 fn reopened(store: &SharedStore, options: &TreeOptions, set: SetId) -> Result<Tree> {
     Tree::resume(setup(store, options), set, &mut |_| Ok(true))
 }
 
-/// Bytes that the store was given.
+/// Bytes written to the store.
 fn written_bytes(counted: &CountedStore) -> u64 {
     let counts = counted.counts();
     counts.written_bytes + counts.log_bytes
 }
 
-/// A segment in the log of `client`, which its pieces are like.
+/// A template for the segments of `client`, in its log.
 fn log_of(set: SetId, client: u64) -> Segment {
     Segment { place: Some(LogPlace { set, log: client, offset: 0 }), ..Segment::hole(FILE, 0, 1) }
 }
 
-/// What each client has to put, in the order of the clients.
+/// The descriptors of each client, in the order of clients.
 fn described(set: SetId, batches: &[Batch]) -> Vec<Strides> {
     let mut of_client: BTreeMap<u64, Vec<Piece>> = BTreeMap::new();
     for batch in batches {
@@ -147,15 +147,15 @@ fn described(set: SetId, batches: &[Batch]) -> Vec<Strides> {
     of_client
         .into_iter()
         .flat_map(|(client, mut pieces)| {
-            // Batches that came shuffled were written in the order of the log.
+            // Shuffled batches were written in the order of the log.
             pieces.sort_unstable_by_key(|piece| piece.log_offset);
             describe(&log_of(set, client), &pieces)
         })
         .collect()
 }
 
-/// Puts all of `batches`, each by a call of `one`, which tells how many segments it has; then waits
-/// until all is on the store and quiet.
+/// Puts all `batches`, each by a call of `one`, which returns its number of segments; then waits
+/// until everything is in the store and compaction is done.
 fn put<B>(
     tree: &Tree,
     counted: &CountedStore,
@@ -198,11 +198,11 @@ fn put<B>(
     })
 }
 
-/// What is looked up, and where it must be found: the log and the offset there.
+/// Look-ups with the expected answers: log, and offset in it.
 struct Queries {
     offsets: Vec<u64>,
     answers: Vec<(u32, u64)>,
-    /// Of all segments.
+    /// Total bytes of all segments.
     bytes: u64,
 }
 
@@ -231,7 +231,7 @@ fn wrong(offset: u64) -> Error {
     Error::new(Kind::Corrupt, format!("the segment at {offset} is not the one that was put"))
 }
 
-/// Looks up `offsets` in batches, each answer being compared; returns how many a second.
+/// Looks up `offsets` in batches and compares each answer; returns look-ups per second.
 fn find(tree: &Tree, offsets: &[u64], answers: &[(u32, u64)]) -> Result<f64> {
     let meter = Meter::start();
     for (offsets, answers) in offsets.chunks(BATCH).zip(answers.chunks(BATCH)) {
@@ -249,7 +249,7 @@ fn find(tree: &Tree, offsets: &[u64], answers: &[(u32, u64)]) -> Result<f64> {
     Ok(offsets.len() as f64 / meter.seconds().max(1e-9))
 }
 
-/// Lists the extents of the whole file, some at a time; returns how many a second.
+/// Lists the extents of the whole file in batches; returns entries per second.
 fn list(tree: &Tree, queries: &Queries) -> Result<f64> {
     let meter = Meter::start();
     let mut listed: Vec<(Piece, u64)> = Vec::with_capacity(LIST_ENTRIES);
@@ -270,6 +270,6 @@ fn list(tree: &Tree, queries: &Queries) -> Result<f64> {
         bytes += piece.length;
     })?;
     let rate = entries as f64 / meter.seconds().max(1e-9);
-    // Neighbours in file and log may have become one.
+    // Neighbours in file and log may have been joined.
     if bytes == queries.bytes { Ok(rate) } else { Err(wrong(bytes)) }
 }

@@ -1,9 +1,9 @@
 //! Patterns in which the ranks of a job write one file, as in MetaKV §IV, and the batches in which
 //! their segments arrive at an index.
 //!
-//! - strided: IOR with one file; transfers of the ranks take turns.
+//! - strided: IOR with one file; transfers of the ranks alternate.
 //! - tile: MPI-Tile-IO; each rank has a tile of a two-dimensional array, stored by rows.
-//! - btio: NAS BTIO; ranks have cells on the diagonals of a cube, and append a cube each step.
+//! - btio: NAS BTIO; ranks have cells on the diagonals of a cube, and append a cube in each step.
 //! - random: distinct blocks of the file in random order.
 
 use std::io::{self, Write};
@@ -17,44 +17,44 @@ use crate::permutation::Permutation;
 pub const BATCH: usize = 1_024;
 /// Bytes of a point of the BTIO cube: five numbers.
 const POINT_BYTES: u64 = 40;
-/// What a dump begins with, and its version.
+/// Magic of a dump.
 const DUMP_MAGIC: &[u8; 8] = b"ESKERSEG";
 const DUMP_VERSION: u32 = 1;
 
-/// A pattern.
+/// A write pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// Transfers of this many bytes, in turn.
+    /// Transfers of this many bytes, alternating between ranks.
     Strided(u64),
-    /// Tiles whose rows are this many bytes.
+    /// Tiles with rows of this many bytes.
     Tile(u64),
-    /// A cube of this many points a side.
+    /// A cube with sides of this many points.
     Btio(u64),
     /// Blocks of this many bytes.
     Random(u64),
 }
 
-/// What is to be written.
+/// Parameters of the workload.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// How offsets follow one another.
+    /// The pattern of offsets.
     pub pattern: Pattern,
-    /// Ranks that write.
+    /// Number of ranks that write.
     pub clients: u64,
-    /// Segments of all of them.
+    /// Number of segments of all ranks.
     pub segments: u64,
-    /// Segments in a batch.
+    /// Number of segments in a batch.
     pub batch: usize,
-    /// Whether the batches come in random order, also those of one rank.
+    /// Whether batches arrive in random order, even those of one rank.
     pub shuffled: bool,
 }
 
 /// Segments of one rank that arrive together.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// The rank; its bytes are in the log of this number.
+    /// The rank, which is also the number of its log.
     pub client: u64,
-    /// Its segments, in the order in which it wrote them.
+    /// Its segments, in the order in which the rank wrote them.
     pub pieces: Vec<Piece>,
 }
 
@@ -76,8 +76,8 @@ fn piece_at(shape: &Shape, order: Option<&Permutation>, client: u64, index: u64)
     }
 }
 
-/// Line `index` of a rank of BTIO: cells of `p`² ranks are on the diagonals of a cube of `p` cells
-/// a side, so that each rank has one in every layer.
+/// Line `index` of a BTIO rank: the cells of `p`² ranks are on the diagonals of a cube of `p` cells
+/// a side, so that each rank has one cell in every layer.
 fn btio(side: u64, clients: u64, client: u64, index: u64) -> (u64, u64) {
     let p = clients.isqrt().max(1);
     let bounds = |cell: u64| (cell * side / p, (cell + 1) * side / p);
@@ -102,11 +102,12 @@ fn btio(side: u64, clients: u64, client: u64, index: u64) -> (u64, u64) {
 }
 
 impl Shape {
-    /// All batches, in the order in which they arrive: those of different ranks interleave at
-    /// random, those of one come in order unless they are shuffled.
+    /// All batches in order of arrival: those of different ranks interleave at random; those of one
+    /// rank arrive in order unless shuffled.
     ///
     /// # Errors
-    /// `Invalid` for shapes that have no segments, or ranks that the pattern cannot have.
+    /// `Invalid` for a shape without segments, or a number of ranks that the pattern does not
+    /// support.
     pub fn batches(&self) -> Result<Vec<Batch>> {
         let invalid = |what: &str| Err(Error::new(Kind::Invalid, what.to_owned()));
         if self.clients == 0 || self.segments < self.clients || self.batch == 0 {
@@ -148,12 +149,12 @@ impl Shape {
     }
 }
 
-/// Writes `batches` so that other programs can replay them: the magic, a version, the number of
-/// clients, of segments and of batches; for each batch its client, the number of its segments, and
-/// of each the offset, the length and the offset in the log. All little-endian.
+/// Writes `batches` in a format for other programs: the magic, a version, the numbers of clients,
+/// of segments and of batches; for each batch its client and its number of segments, and for each
+/// segment the offset, the length and the offset in the log. All little-endian.
 ///
 /// # Errors
-/// What `out` reports.
+/// Errors of `out`.
 pub fn dump(clients: u64, batches: &[Batch], out: &mut dyn Write) -> io::Result<()> {
     let segments: u64 = batches.iter().map(|batch| batch.pieces.len() as u64).sum();
     out.write_all(DUMP_MAGIC)?;
@@ -183,7 +184,7 @@ mod tests {
         for (pattern, clients) in
             patterns.into_iter().map(|p| (p, 16)).chain([(Pattern::Btio(24), 16)])
         {
-            // A whole cube has as many lines as points of a layer, for each cell across.
+            // A whole cube has, for each cell across, as many lines as a layer has points.
             let segments = if let Pattern::Btio(side) = pattern { side * side * 4 } else { 4_096 };
             let shape = Shape { pattern, clients, segments, batch: 100, shuffled: true };
             let batches = shape.batches().expect("a shape");
