@@ -1,17 +1,17 @@
-//! Attributes: an exception to a lint is expected, with its reason, and never merely allowed.
+//! Attributes: an exception to a lint is expected, with a reason, never merely allowed.
 
 use std::ops::Range;
 
 use super::Problem;
 use super::rust_source::RustSource;
 
-/// `#[allow(…)]` stays when its cause is gone; `#[expect(…)]` does not.
+/// `#[allow(…)]` remains after its cause is gone; `#[expect(…)]` does not.
 pub fn allow_instead_of_expect(source: &RustSource) -> Vec<Problem> {
     let message = "`allow`: use `#[expect(lint, reason = \"…\")]`";
     uses(source, "allow").map(|(line, _)| Problem::new(&source.path, line, message)).collect()
 }
 
-/// `#[expect(…)]` says why.
+/// `#[expect(…)]` must give a reason.
 pub fn expect_without_reason(source: &RustSource) -> Vec<Problem> {
     uses(source, "expect")
         .filter(|(_, inside)| !source.tokens[inside.clone()].iter().any(|t| t.text == "reason"))
@@ -19,7 +19,7 @@ pub fn expect_without_reason(source: &RustSource) -> Vec<Problem> {
         .collect()
 }
 
-/// Line and arguments of every `word(…)` inside an attribute, also below `cfg_attr`.
+/// Line and arguments of every `word(…)` inside an attribute, including in `cfg_attr`.
 fn uses<'a>(
     source: &'a RustSource,
     word: &'a str,

@@ -1,9 +1,9 @@
-//! Calls that are refused: those that panic without a word, and those that a simulation cannot see.
+//! Refused calls: those that panic without a reason, and those that a simulation cannot intercept.
 
 use super::Problem;
 use super::rust_source::RustSource;
 
-/// A call that reaches for the world by itself, and the only file that may.
+/// A call that reads ambient time or randomness, and the only file that may contain it.
 struct Ambient {
     call: &'static [&'static str],
     name: &'static str,
@@ -28,7 +28,7 @@ const AMBIENT: &[Ambient] = &[
     },
 ];
 
-/// Outside the workspace: these cannot be given a clock, or drive engines that bring their own.
+/// Outside the workspace: these take no clock, or drive engines that have their own.
 const AMBIENT_EXEMPT: &[&str] = &["peers/", "fuzz/"];
 
 /// `expect("…")` names the invariant; `unwrap` names nothing.
@@ -43,7 +43,7 @@ pub fn unwrap_outside_tests(source: &RustSource) -> Vec<Problem> {
         .collect()
 }
 
-/// Time and randomness are passed in, so that a simulation can replace them, in tests too.
+/// Time and randomness are passed in, so that a simulation can replace them; in tests, too.
 pub fn ambient_time_and_randomness(source: &RustSource) -> Vec<Problem> {
     if AMBIENT_EXEMPT.iter().any(|prefix| source.path.starts_with(prefix)) {
         return Vec::new();

@@ -1,15 +1,15 @@
-//! File length: one file, one idea. Long files say why, and none is very long.
+//! File length: one file, one idea. Long files give a reason; very long ones are refused.
 
 use super::Problem;
 use super::rust_source::RustSource;
 
 /// Lines of code above which the header must give a reason in a `//! Length:` line.
 const LINES_UNEXPLAINED_MAX: usize = 600;
-/// Lines of code above which no reason helps.
+/// Lines of code above which a file is refused, whatever its reason.
 const LINES_MAX: usize = 1000;
 const _: () = assert!(LINES_UNEXPLAINED_MAX <= LINES_MAX);
 
-/// Blank lines and comments are free, tests are not: long tests go to `x/tests.rs`.
+/// Blank lines and comments do not count; tests do: long tests go to `x/tests.rs`.
 pub fn file_length(source: &RustSource) -> Vec<Problem> {
     let lines = source.code_lines();
     let problem = |what: String| vec![Problem::new(&source.path, 1, what)];

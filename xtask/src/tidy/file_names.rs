@@ -1,9 +1,9 @@
-//! File names: a file is named by the noun it is about, never by being a place for leftovers.
+//! File names: a file is named by the noun that it is about, never as a collection of leftovers.
 
 use super::Problem;
 use super::tree::Tree;
 
-/// Names that say nothing about what is inside.
+/// Names that do not describe the contents.
 const NAMES_FORBIDDEN: &[&str] = &[
     "util", "utils", "common", "helper", "helpers", "manager", "managers", "type", "types", "misc",
 ];

@@ -1,8 +1,8 @@
-//! Function length: a function fits a screen. Those that do not are listed and only shrink.
+//! Function length: a function fits a screen. Longer ones are listed, and may only shrink.
 //!
 //! The list has a line `path name lines` for every function over the limit. `shrink` lowers and
-//! removes entries; it never adds or raises one, so a new long function means editing the list by
-//! hand, in plain sight of a review.
+//! removes entries; it never adds or raises one, so a new long function needs a manual edit of the
+//! list, which reviewers see.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::Problem;
 use super::rust_source::RustSource;
 use super::tree::Tree;
 
-/// Where the list of long functions is.
+/// Path of the list of long functions.
 pub const LIST_PATH: &str = "xtask/long_functions.txt";
 
 /// From the line of `fn` to the line of the closing brace, both included.
@@ -27,7 +27,8 @@ struct Function {
     lines: usize,
 }
 
-/// No function is longer than a screen, or than its entry in the list; no entry is out of date.
+/// Checks that no function is longer than a screen, or than its entry in the list, and that no
+/// entry is out of date.
 pub fn function_length(tree: &Tree, sources: &[RustSource]) -> Vec<Problem> {
     let mut listed = parse_list(tree.text(LIST_PATH).unwrap_or_default());
     let mut problems = Vec::new();
@@ -49,7 +50,7 @@ pub fn function_length(tree: &Tree, sources: &[RustSource]) -> Vec<Problem> {
     problems
 }
 
-/// The list with every entry lowered to what its function still needs, or removed.
+/// The list with every entry lowered to the present length of its function, or removed.
 pub fn shrink(tree: &Tree, sources: &[RustSource]) -> String {
     let listed = parse_list(tree.text(LIST_PATH).unwrap_or_default());
     let mut list = String::new();
@@ -98,7 +99,7 @@ fn long_functions(sources: &[RustSource]) -> BTreeMap<Key, Vec<Function>> {
     long
 }
 
-/// Every function of a file that has a body, nested ones and those inside macros too.
+/// Every function with a body in a file, including nested ones and those inside macros.
 fn functions(source: &RustSource) -> Vec<Function> {
     let mut found = Vec::new();
     for start in source.find(&["fn"]) {

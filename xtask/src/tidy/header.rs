@@ -1,9 +1,9 @@
-//! Module header: every file opens by saying what it is.
+//! Module header: every file begins with a description of itself.
 
 use super::Problem;
 use super::rust_source::RustSource;
 
-/// The first line is `//!` and text.
+/// The first line must be `//!` followed by text.
 pub fn module_header(source: &RustSource) -> Vec<Problem> {
     let first = source.text.lines().next().unwrap_or_default();
     match first.strip_prefix("//! ") {

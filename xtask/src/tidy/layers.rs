@@ -1,12 +1,13 @@
-//! Layers: dependencies between crates point one way, and lower crates stay ignorant of the world.
+//! Layers: dependencies between crates point one way, and lower crates know nothing of kernels or
+//! networks.
 //!
 //! The order of [`LAYERS`] is that of the map in ARCHITECTURE.md; every kind of dependency counts,
-//! those of tests and build scripts too.
+//! including those of tests and build scripts.
 
 use super::Problem;
 use super::tree::Tree;
 
-/// What each crate may depend on, lowest first.
+/// The allowed dependencies of each crate, lowest crate first.
 const LAYERS: &[(&str, &[&str])] = &[
     ("esker-base", &[]),
     ("esker-table", &["esker-base"]),
@@ -43,13 +44,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What a crate must not know: `table` and `fs` have nothing of FUSE or the network.
+/// Packages that a crate must not depend on: `table` and `fs` know nothing of FUSE or the network.
 const FOREIGN: &[(&str, &[&str])] = &[
     ("esker-table", &["fuser", "tokio", "tonic", "object_store"]),
     ("esker-fs", &["fuser", "tokio", "tonic", "object_store"]),
 ];
 
-/// Every crate is in a layer, and depends only on lower ones.
+/// Checks that every crate is in a layer, and depends only on lower ones.
 pub fn dependency_direction(tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (path, text) in tree.files() {
@@ -74,7 +75,7 @@ pub fn dependency_direction(tree: &Tree) -> Vec<Problem> {
     problems
 }
 
-/// The package's name, and its dependencies of every kind with their lines.
+/// The package's name, and its dependencies of every kind with their line numbers.
 fn parse_manifest(text: &str) -> (&str, Vec<(usize, &str)>) {
     let mut section = "";
     let mut package = "";

@@ -1,11 +1,12 @@
-//! Links: a relative link of a Markdown file leads to a file or directory of the tree.
+//! Links: a relative link in a Markdown file must lead to a file or directory of the tree.
 //!
-//! Knows inline links, images and reference definitions; skips code. Fragments are not followed.
+//! Recognizes inline links, images and reference definitions; skips code. Fragments are not
+//! checked.
 
 use super::Problem;
 use super::tree::Tree;
 
-/// Every relative link resolves inside the tree.
+/// Checks that every relative link resolves inside the tree.
 pub fn relative_links(tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (path, text) in tree.files().filter(|(path, _)| path.ends_with(".md")) {
@@ -18,7 +19,7 @@ pub fn relative_links(tree: &Tree) -> Vec<Problem> {
     problems
 }
 
-/// Relative links with their lines, without fragments.
+/// Relative links with their line numbers, without fragments.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut fence: Option<&str> = None;
@@ -41,7 +42,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Blanks what stands between backticks.
+/// Removes the text between backticks.
 fn without_code(line: &str) -> String {
     let pieces: Vec<&str> = line.split('`').collect();
     let closed = pieces.len() - (pieces.len() + 1) % 2;
@@ -49,7 +50,7 @@ fn without_code(line: &str) -> String {
     outside.map(|(_, piece)| *piece).collect::<Vec<_>>().join("`")
 }
 
-/// What the links of a line point at, as written.
+/// The targets of the links in a line, as written.
 fn targets(line: &str) -> Vec<String> {
     let mut targets = Vec::new();
     for (start, _) in line.match_indices("](") {
@@ -67,7 +68,7 @@ fn targets(line: &str) -> Vec<String> {
     targets.into_iter().map(first).collect()
 }
 
-/// The path of a link that stays in the tree; none for URLs and for places in the same file.
+/// The path of a relative link; `None` for URLs and for fragments of the same file.
 fn relative_path(target: &str) -> Option<&str> {
     let target = target.trim_start_matches('<').trim_end_matches('>');
     let scheme = target.split_once(':').is_some_and(|(s, _)| s.chars().all(char::is_alphanumeric));
@@ -75,7 +76,7 @@ fn relative_path(target: &str) -> Option<&str> {
     (!scheme && !path.is_empty()).then_some(path)
 }
 
-/// `link` of the file at `from` as a path from the root; none if it leaves the tree.
+/// `link` in the file at `from`, as a path from the root; `None` if it leaves the tree.
 fn resolve(from: &str, link: &str) -> Option<String> {
     let mut parts: Vec<&str> = Vec::new();
     if !link.starts_with('/') {

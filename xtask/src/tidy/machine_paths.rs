@@ -1,12 +1,13 @@
-//! Machine paths: nothing names a place that exists on one machine only.
+//! Machine paths: no file names a path that exists on one machine only.
 
 use super::Problem;
 use super::tree::Tree;
 
-/// Spelled in two pieces, so that this file passes its own rule.
+/// Written in two pieces, so that this file passes its own rule.
 const PATHS_FORBIDDEN: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 
-/// No text has a forbidden path. `docs/x/` or `NAME:/x/` are no machine paths, whatever `x` is.
+/// Checks that no text has a forbidden path. `docs/x/` and `NAME:/x/` are not machine paths,
+/// whatever `x` is.
 pub fn machine_paths(tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (path, text) in tree.files() {

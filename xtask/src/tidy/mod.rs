@@ -1,8 +1,8 @@
-//! Tidy: the rules of style that a machine can check, one function each.
+//! Tidy: the style rules that a machine can check, one function each.
 //!
-//! A rule takes one Rust file or the whole tree and returns what breaks it. Adding a rule is a
-//! function in a file named after its subject and a line in [`FILE_RULES`] or [`TREE_RULES`].
-//! Invariant: rules only read; `bless` alone writes, and only `xtask/long_functions.txt`.
+//! A rule takes one Rust file or the whole tree and returns its violations. To add a rule, write a
+//! function in a file named after its subject, and add a line to [`FILE_RULES`] or [`TREE_RULES`].
+//! Invariant: rules only read; only `bless` writes, and only `xtask/long_functions.txt`.
 
 mod attributes;
 mod calls;
@@ -23,7 +23,7 @@ use std::io;
 use rust_source::RustSource;
 use tree::Tree;
 
-/// Rules that look at one Rust file at a time.
+/// Rules for one Rust file at a time.
 const FILE_RULES: &[fn(&RustSource) -> Vec<Problem>] = &[
     file_length::file_length,
     header::module_header,
@@ -33,7 +33,7 @@ const FILE_RULES: &[fn(&RustSource) -> Vec<Problem>] = &[
     attributes::expect_without_reason,
 ];
 
-/// Rules that look at everything at once.
+/// Rules for the whole tree.
 const TREE_RULES: &[fn(&Tree) -> Vec<Problem>] = &[
     file_names::file_names,
     layers::dependency_direction,
@@ -41,7 +41,7 @@ const TREE_RULES: &[fn(&Tree) -> Vec<Problem>] = &[
     machine_paths::machine_paths,
 ];
 
-/// Something that breaks a rule, and where.
+/// A violation of a rule, and its location.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Problem {
     path: String,
@@ -61,7 +61,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Prints every broken rule of the tree; true when there is none.
+/// Prints all violations in the tree; returns true if there are none.
 pub fn check() -> io::Result<bool> {
     let tree = Tree::of_checkout()?;
     let (sources, mut problems) = parse(&tree);
@@ -79,7 +79,7 @@ pub fn check() -> io::Result<bool> {
     Ok(problems.is_empty())
 }
 
-/// Shortens the list of long functions; true when what is left satisfies the rule.
+/// Shortens the list of long functions; returns true if no violation of that rule remains.
 pub fn bless() -> io::Result<bool> {
     let tree = Tree::of_checkout()?;
     let (sources, mut problems) = parse(&tree);

@@ -1,14 +1,14 @@
-//! Modules: a file under `src` that no `mod` line names is never compiled, so none may exist.
+//! Modules: a file under `src` that no `mod` line names is never compiled, and is refused.
 
 use std::collections::BTreeMap;
 
 use super::Problem;
 use super::rust_source::RustSource;
 
-/// Files from which cargo starts.
+/// Files with which cargo starts a build.
 const ROOTS: &[&str] = &["lib", "main"];
 
-/// Every file under a `src` is a root or declared by the module above it.
+/// Checks that every file under a `src` is a root or declared by the module above it.
 pub fn unreachable_modules(sources: &[RustSource]) -> Vec<Problem> {
     let by_path: BTreeMap<&str, &RustSource> =
         sources.iter().map(|source| (source.path.as_str(), source)).collect();
@@ -27,7 +27,7 @@ pub fn unreachable_modules(sources: &[RustSource]) -> Vec<Problem> {
     problems
 }
 
-/// The files that could declare the module at `path`, and its name; none for a root.
+/// The files that could declare the module at `path`, and its name; `None` for a root.
 fn parents(path: &str) -> Option<(Vec<String>, String)> {
     let (_, below_src) = path.split_once("/src/")?;
     if below_src.starts_with("bin/") {

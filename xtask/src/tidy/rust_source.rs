@@ -1,8 +1,8 @@
 //! Rust source: one file as a flat list of tokens, so that a rule is a search for a sequence.
 //!
-//! Comments and doc comments are gone from the list, strings are one token, and opening and closing
-//! delimiters are tokens of their own. `::` is two tokens.
-//! Invariants: (1) lines count from 1 and never descend; (2) delimiters are balanced.
+//! Comments and doc comments are removed from the list, strings are one token, and opening and
+//! closing delimiters are tokens of their own. `::` is two tokens.
+//! Invariants: (1) line numbers count from 1 and never descend; (2) delimiters are balanced.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,14 +12,14 @@ use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 /// One token of a file.
 pub struct Token {
     pub text: String,
-    /// The line it starts on.
+    /// The line on which it starts.
     pub line: usize,
-    /// Whether it is part of a test or of what is built only for tests.
+    /// Whether it belongs to a test, or to code built only for tests.
     pub in_test: bool,
     line_end: usize,
 }
 
-/// A file, its text and its tokens.
+/// A file with its text and tokens.
 pub struct RustSource {
     pub path: String,
     pub text: String,
@@ -27,7 +27,7 @@ pub struct RustSource {
 }
 
 impl RustSource {
-    /// Lexes `text`; the error is the line at which it stops being Rust.
+    /// Lexes `text`; the error is the first line that is not valid Rust.
     pub fn parse(path: &str, text: &str) -> Result<Self, usize> {
         let stream: TokenStream =
             text.parse().map_err(|error: proc_macro2::LexError| error.span().start().line)?;
@@ -37,14 +37,14 @@ impl RustSource {
         Ok(Self { path: path.into(), text: text.into(), tokens })
     }
 
-    /// How many lines hold code: neither blank nor comment only.
+    /// The number of lines that hold code: not blank and not comment only.
     pub fn code_lines(&self) -> usize {
         let lines: BTreeSet<usize> =
             self.tokens.iter().flat_map(|token| token.line..=token.line_end).collect();
         lines.len()
     }
 
-    /// Places in `tokens` at which `sequence` starts.
+    /// Indices in `tokens` at which `sequence` starts.
     pub fn find<'a>(&'a self, sequence: &'a [&str]) -> impl Iterator<Item = usize> + 'a {
         let starts = self.tokens.windows(sequence.len()).enumerate();
         starts
@@ -54,12 +54,12 @@ impl RustSource {
             .map(|(start, _)| start)
     }
 
-    /// The insides of every attribute, as ranges of `tokens` without the brackets.
+    /// The contents of every attribute, as ranges of `tokens` without the brackets.
     pub fn attributes(&self) -> Vec<Range<usize>> {
         attributes(&self.tokens)
     }
 
-    /// The place of the delimiter that closes the one at `open`.
+    /// The index of the delimiter that closes the one at `open`.
     pub fn close_of(&self, open: usize) -> usize {
         close_of(&self.tokens, open)
     }
@@ -97,7 +97,7 @@ fn push(tokens: &mut Vec<Token>, text: String, span: Span) {
     tokens.push(Token { text, line, in_test: false, line_end });
 }
 
-/// The lexer turns `/// text` into `#[doc = "text"]`; takes the `#` or `#!` back.
+/// Removes a trailing `#` or `#!`: the lexer turns `/// text` into `#[doc = "text"]`.
 fn drop_attribute_start(tokens: &mut Vec<Token>) {
     while tokens.pop_if(|token| token.text == "!" || token.text == "#").is_some() {
         let more = tokens.last().is_some_and(|token| token.text == "#");
@@ -158,7 +158,7 @@ fn mark_tests(path: &str, tokens: &mut [Token]) {
     }
 }
 
-/// From `start` to the end of the item there: its body, or its semicolon.
+/// The range from `start` to the end of the item there: its body, or its semicolon.
 fn item_after(tokens: &[Token], start: usize) -> Range<usize> {
     let mut place = start;
     while place < tokens.len() {
@@ -166,7 +166,7 @@ fn item_after(tokens: &[Token], start: usize) -> Range<usize> {
             "{" => return start..close_of(tokens, place) + 1,
             ";" => return start..place + 1,
             "(" | "[" => place = close_of(tokens, place) + 1,
-            // The attribute was the last thing of an enclosing body.
+            // The attribute was the last element of an enclosing body.
             "}" => break,
             _ => place += 1,
         }

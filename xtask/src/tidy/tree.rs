@@ -1,7 +1,7 @@
-//! Tree: the paths and texts of everything that is, or is about to be, in version control.
+//! Tree: the paths and texts of all files that are in version control or about to be added.
 //!
-//! Invariants: (1) paths are relative to the root with `/` between components; (2) files that
-//! version control ignores are absent; (3) binary files have a path and an empty text.
+//! Invariants: (1) paths are relative to the root, with `/` between components; (2) ignored files
+//! are absent; (3) binary files have a path and an empty text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -43,7 +43,7 @@ impl Tree {
         Self { root, files, directories }
     }
 
-    /// Where the checkout is.
+    /// The root of the checkout.
     pub fn root(&self) -> &Path {
         &self.root
     }
