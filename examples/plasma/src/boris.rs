@@ -4,8 +4,8 @@
 //! keeps the speed exactly, whatever the step.
 //! Source: Boris, Relativistic plasma simulation, 1970; Birdsall and Langdon §4-3.
 
-/// The velocity after `step`, of an electron (charge −1, mass 1) in the field `electric`, which lies in
-/// the plane, and `magnetic`.
+/// The velocity after `step` of an electron (charge −1, mass 1) in the field `electric`, which is
+/// in the plane, and the field `magnetic`.
 #[inline]
 #[must_use]
 pub fn pushed(velocity: [f64; 3], electric: [f64; 2], magnetic: [f64; 3], step: f64) -> [f64; 3] {
@@ -33,7 +33,7 @@ fn cross(a: [f64; 3], b: [f64; 3]) -> [f64; 3] {
 mod tests {
     use super::*;
 
-    /// A magnetic field turns an electron against the clock seen along the field, at its cyclotron
+    /// A magnetic field turns an electron counterclockwise, seen along the field, at its cyclotron
     /// frequency to second order in the step, and never changes its speed.
     #[test]
     fn electrons_gyrate() {

@@ -1,4 +1,4 @@
-//! Electron: what is known of one, and the record that is written of it.
+//! Electron: the state of one electron, and the record that is written of it.
 
 /// Bytes of a record: as in the thesis' benchmark, 8 of key and 40 of value.
 pub const RECORD_BYTES: usize = KEY_BYTES + STATE_BYTES;
@@ -6,17 +6,17 @@ pub const RECORD_BYTES: usize = KEY_BYTES + STATE_BYTES;
 /// Bytes of an electron's number.
 pub const KEY_BYTES: usize = 8;
 
-/// Bytes of where it is and how fast.
+/// Bytes of an electron's position and velocity.
 pub const STATE_BYTES: usize = 40;
 
 /// One electron.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Electron {
-    /// Its number, which it keeps.
+    /// Its number, which never changes.
     pub id: u64,
-    /// Where it is on the plane.
+    /// Its position on the plane.
     pub place: [f64; 2],
-    /// How fast, half a step before.
+    /// Its velocity, half a step earlier.
     pub velocity: [f64; 3],
 }
 
@@ -27,7 +27,7 @@ impl Electron {
         self.id.to_be_bytes()
     }
 
-    /// Place and velocity, five little-endian numbers.
+    /// Position and velocity, as five little-endian numbers.
     #[must_use]
     pub fn state(&self) -> [u8; STATE_BYTES] {
         let mut state = [0; STATE_BYTES];
@@ -38,7 +38,7 @@ impl Electron {
         state
     }
 
-    /// The electron whose key and state these are; none if they have other lengths.
+    /// The electron with this key and state; `None` if their lengths are wrong.
     #[must_use]
     pub fn parse(key: &[u8], state: &[u8]) -> Option<Self> {
         let id = u64::from_be_bytes(key.try_into().ok()?);

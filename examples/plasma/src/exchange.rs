@@ -1,25 +1,26 @@
-//! Exchange: what ranks tell one another in a step: sums over all, and electrons that cross over.
+//! Exchange: the messages of ranks in a step: sums over all ranks, and electrons that move between
+//! slabs.
 //!
-//! Rank 0 adds, in order of the ranks, so that a run repeats to the last bit. A job of thousands would
-//! use `esker_comm::collective`, which adds in no particular order.
+//! Rank 0 adds in rank order, so that a run is reproducible to the last bit. A job of thousands
+//! would use `esker_comm::collective`, which adds in no particular order.
 
 use esker_base::{Error, Kind, Random, Result};
 use esker_comm::{Channel, Message, Rank, Transport};
 
 use crate::electron::{Electron, KEY_BYTES, RECORD_BYTES};
 
-/// Numbers to add up, to rank 0.
+/// Numbers to be added, to rank 0.
 const PARTS: Channel = Channel(0x100);
 /// Their sums, from rank 0.
 const SUMS: Channel = Channel(0x101);
-/// Electrons to the rank on the left, and to that on the right.
+/// Electrons to the left neighbour, and to the right one.
 const LEFT: Channel = Channel(0x102);
 const RIGHT: Channel = Channel(0x103);
 
-/// Replaces each number by its sum over all ranks, added in order of the ranks.
+/// Replaces each number by its sum over all ranks, added in rank order.
 ///
 /// # Errors
-/// Those of the transport; `Corrupt` if ranks disagree on how many numbers there are.
+/// Errors of the transport; `Corrupt` if ranks disagree on the count of numbers.
 pub fn sum<T: Transport + ?Sized>(transport: &mut T, numbers: &mut [f64]) -> Result<()> {
     let (me, size) = (transport.rank(), transport.size());
     if me != Rank(0) {
@@ -41,10 +42,10 @@ pub fn sum<T: Transport + ?Sized>(transport: &mut T, numbers: &mut [f64]) -> Res
     Ok(())
 }
 
-/// A number that nobody has had, the same on all ranks.
+/// A new random number, the same on all ranks.
 ///
 /// # Errors
-/// Those of the transport.
+/// Errors of the transport.
 pub fn random_id<T: Transport + ?Sized>(transport: &mut T) -> Result<u128> {
     if transport.rank() == Rank(0) {
         let id = Random::from_system().u128();
@@ -64,7 +65,7 @@ fn encode(numbers: &[f64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// Applies each number of a message to ours.
+/// Applies each number of a message to the corresponding one of `numbers`.
 fn apply(message: &[u8], numbers: &mut [f64], change: impl Fn(&mut f64, f64)) -> Result<()> {
     let (theirs, rest) = message.as_chunks();
     if theirs.len() != numbers.len() || !rest.is_empty() {
@@ -77,10 +78,10 @@ fn apply(message: &[u8], numbers: &mut [f64], change: impl Fn(&mut f64, f64)) ->
     Ok(())
 }
 
-/// The `count` fastest of all electrons, fastest first, on rank 0; none on the others.
+/// The `count` fastest of all electrons, fastest first, on rank 0; an empty list on the others.
 ///
 /// # Errors
-/// Those of the transport; `Corrupt` if a message holds no whole electrons.
+/// Errors of the transport; `Corrupt` if a message does not hold whole electrons.
 pub fn fastest<T: Transport + ?Sized>(
     transport: &mut T,
     electrons: &[Electron],
@@ -103,10 +104,11 @@ pub fn fastest<T: Transport + ?Sized>(
     Ok(fastest)
 }
 
-/// Gives `left` and `right` to the neighbours on the circle of ranks and returns what they gave.
+/// Sends `left` and `right` to the neighbours on the circle of ranks, and returns the electrons
+/// that these sent.
 ///
 /// # Errors
-/// Those of the transport; `Corrupt` if a message holds no whole electrons.
+/// Errors of the transport; `Corrupt` if a message does not hold whole electrons.
 pub fn swap<T: Transport + ?Sized>(
     transport: &mut T,
     left: &[Electron],

@@ -1,4 +1,5 @@
-//! Grid: the plane's cells, and how an electron's charge is shared among the four nearest points.
+//! Grid: the plane's cells, and the distribution of an electron's charge over the four nearest
+//! points.
 
 /// A periodic plane of cells. Point (i, j) is at (i · dx, j · dy), with index j · columns + i.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,7 +15,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// How many points there are.
+    /// Number of points.
     #[must_use]
     pub fn points(&self) -> usize {
         self.columns * self.rows
@@ -26,8 +27,8 @@ impl Grid {
         self.width * self.height / self.points() as f64
     }
 
-    /// The four points around (x, y), which is on the plane, and their shares, which add up to 1:
-    /// linear in each direction.
+    /// The four points around (x, y), which must be on the plane, and their shares, which add up to
+    /// 1 and are linear in each direction.
     #[inline]
     #[must_use]
     pub fn shares(&self, x: f64, y: f64) -> [(usize, f64); 4] {
@@ -43,7 +44,8 @@ impl Grid {
     }
 }
 
-/// The points before and after `part` of a circle of `count` points, and how far from the first.
+/// The points before and after `part` of a circle of `count` points, and the distance from the
+/// first.
 #[inline]
 fn neighbours(part: f64, count: usize) -> (usize, usize, f64) {
     let place = part * count as f64;
@@ -53,7 +55,7 @@ fn neighbours(part: f64, count: usize) -> (usize, usize, f64) {
     (first, second, place - first as f64)
 }
 
-/// The same place on a circle of `length`, from 0 on.
+/// The equivalent position on a circle of `length`, starting at 0.
 #[inline]
 #[must_use]
 pub fn wrapped(place: f64, length: f64) -> f64 {
@@ -77,7 +79,7 @@ mod tests {
         }
         let shares = GRID.shares(3.0, 1.5);
         assert_eq!(shares, [(9, 0.25), (10, 0.25), (17, 0.25), (18, 0.25)]);
-        // The last cell reaches to the first point again.
+        // The last cell borders on the first point.
         assert_eq!(GRID.shares(15.0, 3.0), [(31, 0.5), (24, 0.5), (7, 0.0), (0, 0.0)]);
     }
 

@@ -1,10 +1,10 @@
-//! Plasma: a small particle-in-cell simulation, as an application that knows nothing of Esker but
-//! the messages between its ranks.
+//! Plasma: a small particle-in-cell simulation, as an application that uses only Esker's messages
+//! between ranks.
 //!
-//! Electrons move in a periodic plane over a background of ions that rest: charges are spread over a
-//! grid ([`grid`]), the field follows from them ([`poisson`]), and the field and a constant magnetic
-//! field push the electrons ([`boris`]). Each rank has the electrons in its slab of the plane;
-//! those that leave it move to a neighbour ([`exchange`]).
+//! Electrons move in a periodic plane over a background of ions at rest: their charges are spread
+//! over a grid ([`grid`]), the field follows from the charges ([`poisson`]), and the field and a
+//! constant magnetic field push the electrons ([`boris`]). Each rank has the electrons in its slab
+//! of the plane; electrons that leave it move to a neighbour ([`exchange`]).
 //!
 //! Units: time in inverse plasma frequencies; electrons have charge −1 and mass 1, and their mean
 //! density is 1, so the plasma frequency is 1. Lengths and velocities share one free unit.

@@ -1,14 +1,14 @@
 //! Poisson: the electric field of charges on a periodic grid, solved exactly in Fourier space.
 //!
-//! For each wave k of the charge density ρ the field is E = −i k ρ / k²; the mean charge has no field.
-//! The transforms are plain sums over rows and columns: a grid of some thousand points needs no
-//! faster ones, and every rank does the same sums and so has the same field to the last bit.
+//! For each wave k of the charge density ρ the field is E = −i k ρ / k²; the mean charge has no
+//! field. The transforms are plain sums over rows and columns: a grid of some thousand points needs
+//! no faster ones. Every rank computes the same sums, and so has the same field to the last bit.
 
 use std::f64::consts::TAU;
 
 use crate::grid::Grid;
 
-/// Solves for one grid.
+/// A solver for one grid.
 #[derive(Clone, Debug)]
 pub struct Poisson {
     grid: Grid,
@@ -39,7 +39,7 @@ impl Field {
 struct Waves {
     /// (cosine, sine) of each part of the circle.
     circle: Vec<(f64, f64)>,
-    /// Wave numbers; 0 for the one of two points, whose slope a grid cannot tell.
+    /// Wave numbers; 0 for the wave of two points, whose slope a grid cannot represent.
     numbers: Vec<f64>,
 }
 
@@ -60,7 +60,8 @@ impl Waves {
         Self { circle: circle.collect(), numbers: (0..count).map(number).collect() }
     }
 
-    /// Transforms one line in place; `sign` −1 is to waves, +1 back, without the factor 1 / count.
+    /// Transforms one line in place: `sign` −1 is to waves; +1 is back, without the factor 1 /
+    /// count.
     fn transform(&self, line: &mut [(f64, f64)], sign: f64) {
         let count = self.circle.len();
         let before = line.to_vec();
@@ -93,7 +94,7 @@ impl Poisson {
     /// The field of the charge density `density` at every point.
     ///
     /// # Panics
-    /// If there is not one density for each point.
+    /// Unless there is one density for each point.
     #[must_use]
     pub fn field(&self, density: &[f64]) -> Field {
         assert_eq!(density.len(), self.grid.points(), "one density for each point");
@@ -142,7 +143,7 @@ impl Poisson {
 mod tests {
     use super::*;
 
-    /// A wave of charge has the field that the divergence of it gives back.
+    /// The divergence of a charge wave's field is the wave itself.
     #[test]
     fn waves_of_charge_have_the_field_of_theory() {
         let grid = Grid { columns: 16, rows: 12, width: 10.0, height: 7.0 };

@@ -1,4 +1,4 @@
-//! Program: what the two programs share: their options, and who their ranks are.
+//! Program: the common parts of the two programs: their options, and the setup of ranks.
 
 use std::process::ExitCode;
 
@@ -10,13 +10,13 @@ use esker_comm::{Rank, Transport, tcp, threads};
 use crate::electron::Electron;
 use crate::setup::Setup;
 
-/// Electrons whose numbers are printed at the end, the fastest.
+/// Number of electrons, the fastest, whose numbers are printed at the end.
 const FASTEST: usize = 5;
 
-/// Where in its store `plasma-indexed` makes the directory.
+/// Name in the store of the directory that `plasma-indexed` creates.
 pub const DIRECTORY: &str = "electrons/";
 
-/// What both programs are told.
+/// Options of both programs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Ranks, each a thread, unless something started them as processes
@@ -38,17 +38,17 @@ pub struct Options {
 }
 
 impl Options {
-    /// What is simulated.
+    /// The parameters of the simulation.
     #[must_use]
     pub fn setup(&self) -> Setup {
         Setup { electrons: self.electrons, ..Setup::two_streams() }
     }
 
-    /// Runs `work` as every rank: as the one that this process was started as by `esker run`, `srun`
-    /// or `mpirun`; else as all of them, in threads.
+    /// Runs `work` as every rank: as one rank if `esker run`, `srun` or `mpirun` started this
+    /// process, otherwise as all of them, in threads.
     ///
     /// # Errors
-    /// The first that a rank met.
+    /// The first error of a rank.
     pub fn run(&self, work: impl Fn(&mut dyn Transport) -> Result<()> + Sync) -> Result<()> {
         #[cfg(feature = "mpi")]
         if self.mpi {
@@ -67,10 +67,10 @@ impl Options {
     }
 }
 
-/// The store at `url`, which rank 0 makes if there is none. Collective.
+/// The store at `url`, which rank 0 creates if it does not exist. Collective.
 ///
 /// # Errors
-/// Those of opening or making it, and those of the transport.
+/// Errors of opening or creating it, and of the transport.
 pub fn make_store(url: &str, transport: &mut dyn Transport) -> Result<SharedStore> {
     if transport.rank() == Rank(0)
         && let Err(error) = url::open(url)
@@ -84,10 +84,10 @@ pub fn make_store(url: &str, transport: &mut dyn Transport) -> Result<SharedStor
     url::open(url)
 }
 
-/// Says which electrons ended fastest: those that one wants to trace.
+/// Prints the numbers of the fastest electrons, which are interesting to trace.
 ///
 /// # Errors
-/// Those of the transport.
+/// Errors of the transport.
 pub fn print_fastest(electrons: &[Electron], transport: &mut dyn Transport) -> Result<()> {
     let fastest = crate::exchange::fastest(transport, electrons, FASTEST)?;
     if transport.rank().0 == 0 {
@@ -97,7 +97,7 @@ pub fn print_fastest(electrons: &[Electron], transport: &mut dyn Transport) -> R
     Ok(())
 }
 
-/// Prints where an electron was in each epoch.
+/// Prints an electron's state in each epoch.
 pub fn print_trace(trace: &[(u32, Electron)]) {
     println!("epoch,x,y,vx,vy,vz");
     for (epoch, electron) in trace {
@@ -118,7 +118,7 @@ pub fn exit(done: Result<()>) -> ExitCode {
     }
 }
 
-/// A record that is none.
+/// The error for a malformed record.
 #[must_use]
 pub fn no_electron(place: &str) -> Error {
     Error::new(Kind::Corrupt, format!("{place}: not a record of an electron"))

@@ -1,4 +1,4 @@
-//! Setup: what is simulated, and where each electron begins.
+//! Setup: the parameters of the simulation, and the initial state of each electron.
 
 use std::f64::consts::TAU;
 
@@ -7,20 +7,20 @@ use esker_base::{Error, Kind, Random, Result};
 use crate::electron::Electron;
 use crate::grid::{Grid, wrapped};
 
-/// What is simulated.
+/// The parameters of the simulation.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The plane.
     pub grid: Grid,
-    /// Electrons in all.
+    /// Total number of electrons.
     pub electrons: u64,
     /// The magnetic field, whose strength is also the cyclotron frequency.
     pub magnetic: [f64; 3],
-    /// Half of the electrons drift in x with this velocity, half against.
+    /// Half of the electrons drift in x with this velocity, half in the opposite direction.
     pub drift: f64,
     /// The thermal velocity in each direction.
     pub thermal: f64,
-    /// The electrons begin displaced in x by this times a sine of the plane's width.
+    /// Amplitude of the initial displacement in x, a sine over the plane's width.
     pub displacement: f64,
     /// A step in time.
     pub step: f64,
@@ -29,8 +29,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Two streams of electrons through one another, along a magnetic field: waves grow out of the noise, trap electrons
-    /// and make some of them fast.
+    /// Two streams of electrons that pass through each other along a magnetic field: waves grow out
+    /// of the noise, trap electrons and accelerate some of them.
     #[must_use]
     pub fn two_streams() -> Self {
         Self {
@@ -45,10 +45,10 @@ impl Setup {
         }
     }
 
-    /// Fails unless this can be simulated by so many ranks.
+    /// Returns an error unless `ranks` ranks can simulate this.
     ///
     /// # Errors
-    /// `Invalid` says what cannot be.
+    /// `Invalid` names the problem.
     pub fn check(&self, ranks: u32) -> Result<()> {
         let invalid = |what: String| Err(Error::new(Kind::Invalid, what));
         if ranks as usize > self.grid.columns {
@@ -65,20 +65,20 @@ impl Setup {
         Ok(())
     }
 
-    /// How many real electrons one of the simulation stands for: the mean density is 1.
+    /// Number of real electrons that each simulated one represents: the mean density is 1.
     #[must_use]
     pub fn weight(&self) -> f64 {
         self.grid.width * self.grid.height / self.electrons as f64
     }
 
-    /// Where electron `id` begins, the same for every number of ranks.
+    /// The initial state of electron `id`, the same for every number of ranks.
     ///
-    /// Places are spread more evenly than by chance, in x evenly and in y by the bits of the id in
-    /// reverse, so that the noise is small (a "quiet start", Birdsall and Langdon §16).
+    /// Positions are spread more evenly than random ones, in x evenly and in y by the reversed bits
+    /// of the id, so that noise is small (a "quiet start", Birdsall and Langdon §16).
     #[must_use]
     pub fn electron(&self, id: u64) -> Electron {
         let mut random = Random::from_seed(self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ id);
-        // Pairs of electrons begin at one place, drifting one way and the other.
+        // Pairs of electrons start at one position, drifting in opposite directions.
         let pair = id / 2;
         let x = (pair as f64 + 0.5) / self.electrons.div_ceil(2) as f64 * self.grid.width;
         let y = unit(pair.reverse_bits()) * self.grid.height;
@@ -90,7 +90,7 @@ impl Setup {
     }
 }
 
-/// A number from 0 to 1, by the high bits.
+/// A number from 0 to 1, from the high bits.
 fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -1,4 +1,4 @@
-//! Simulation: one rank's electrons and the field of all, step by step.
+//! Simulation: one rank's electrons and the field of all electrons, step by step.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::grid::wrapped;
 use crate::poisson::{Field, Poisson};
 use crate::setup::Setup;
 
-/// One rank of a simulation. Every call with a transport is made by all ranks alike.
+/// One rank of a simulation. All ranks make every call that takes a transport.
 #[derive(Debug)]
 pub struct Simulation {
     setup: Setup,
@@ -30,18 +30,18 @@ pub struct Simulation {
 /// Sums over all ranks at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Energies {
-    /// Of the electrons.
+    /// Kinetic energy of the electrons.
     pub kinetic: f64,
-    /// Of the field.
+    /// Energy of the field.
     pub field: f64,
-    /// Electrons in all.
+    /// Total number of electrons.
     pub electrons: u64,
-    /// The charge on the grid, that of the ions included: 0.
+    /// Total charge on the grid, including the ions: 0.
     pub charge: f64,
 }
 
 impl Energies {
-    /// Kinetic and field energy.
+    /// Kinetic plus field energy.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.kinetic + self.field
@@ -49,10 +49,10 @@ impl Energies {
 }
 
 impl Simulation {
-    /// This rank's share of `setup`, at its start.
+    /// This rank's share of `setup`, at the start.
     ///
     /// # Errors
-    /// `Invalid` for a setup that cannot be; those of the transport.
+    /// `Invalid` for an impossible setup; errors of the transport.
     pub fn new<T: Transport + ?Sized>(setup: &Setup, transport: &mut T) -> Result<Self> {
         let ranks = transport.size() as usize;
         setup.check(transport.size())?;
@@ -79,16 +79,16 @@ impl Simulation {
             steps: 0,
         };
         simulation.solve(transport)?;
-        // Velocities belong to half a step before places.
+        // Velocities are those of half a step before positions.
         simulation.push(-0.5 * setup.step);
         Ok(simulation)
     }
 
-    /// One step in time: velocities, places, electrons that left, the field.
+    /// One time step: updates velocities and positions, migrates electrons, solves for the field.
     ///
     /// # Errors
-    /// `Invalid` if an electron is so fast that it passes a whole slab: make steps shorter; those of
-    /// the transport.
+    /// `Invalid` if an electron is so fast that it crosses a whole slab: use shorter steps; errors
+    /// of the transport.
     pub fn step<T: Transport + ?Sized>(&mut self, transport: &mut T) -> Result<()> {
         let kinetic = self.push(self.setup.step);
         self.energies.kinetic = kinetic;
@@ -114,26 +114,26 @@ impl Simulation {
         &self.electrons
     }
 
-    /// The field of all electrons now.
+    /// The present field of all electrons.
     #[must_use]
     pub fn field(&self) -> &Field {
         &self.field
     }
 
-    /// Sums at the beginning of the last step; all 0 before the first.
+    /// Sums at the start of the last step; all 0 before the first.
     #[must_use]
     pub fn energies(&self) -> Energies {
         self.energies
     }
 
-    /// Steps done.
+    /// Number of steps done.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Changes velocities by `step` in time. Returns the kinetic energy in the middle, to second
-    /// order: that of the product of the velocities before and after.
+    /// Advances velocities by the time `step`. Returns the kinetic energy at the middle, to second
+    /// order: from the product of the velocities before and after.
     fn push(&mut self, step: f64) -> f64 {
         let mut products = 0.0;
         for electron in &mut self.electrons {
@@ -159,7 +159,7 @@ impl Simulation {
         }
     }
 
-    /// Gives electrons that left the slab to the neighbours, and takes theirs.
+    /// Sends electrons that left the slab to the neighbours, and receives theirs.
     fn migrate<T: Transport + ?Sized>(&mut self, transport: &mut T) -> Result<()> {
         let slab = self.slab();
         let width = self.setup.grid.width;
@@ -209,7 +209,7 @@ impl Simulation {
             }
         }
         exchange::sum(transport, &mut self.density)?;
-        // Ions of density 1 rest everywhere.
+        // Ions at rest have density 1 everywhere.
         self.density.iter_mut().for_each(|density| *density += 1.0);
         self.field = self.poisson.field(&self.density);
         Ok(())

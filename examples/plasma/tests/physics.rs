@@ -1,4 +1,4 @@
-//! What the simulation must get right, whoever writes its output.
+//! The physics of the simulation, independent of its output.
 
 use std::f64::consts::TAU;
 
@@ -6,7 +6,7 @@ use esker_comm::{Transport, threads};
 use plasma::grid::Grid;
 use plasma::{Energies, Setup, Simulation};
 
-/// Runs `steps` and returns what `look` saw after each on rank 0.
+/// Runs `steps` steps and returns the results of `look` after each, on rank 0.
 fn run<R: Send>(
     setup: &Setup,
     ranks: u32,
@@ -42,7 +42,7 @@ fn cold(magnetic: f64) -> Setup {
     }
 }
 
-/// The frequency of a signal, by its crossings of zero.
+/// The frequency of a signal, from its zero crossings.
 fn frequency(signal: &[f64], step: f64) -> f64 {
     let crossings: Vec<f64> = signal
         .windows(2)
@@ -54,13 +54,13 @@ fn frequency(signal: &[f64], step: f64) -> f64 {
     std::f64::consts::PI * halves as f64 / ((crossings[halves] - crossings[0]) * step)
 }
 
-/// A displaced plasma swings with the plasma frequency; across a magnetic field, with the upper
+/// A displaced plasma oscillates at the plasma frequency; across a magnetic field, at the upper
 /// hybrid frequency √(ω² + Ω²).
 #[test]
 fn displaced_electrons_swing_at_the_frequencies_of_theory() {
     for (magnetic, wanted) in [(0.0, 1.0), (1.0, 2.0_f64.sqrt()), (2.0, 5.0_f64.sqrt())] {
         let setup = cold(magnetic);
-        // The part of the field that has the displacement's shape.
+        // The component of the field with the shape of the displacement.
         let columns = setup.grid.columns;
         let shape = |index: usize| (TAU * (index % columns) as f64 / columns as f64).sin();
         let signal = run(&setup, 2, 600, |simulation| {
@@ -96,10 +96,11 @@ fn energy_charge_and_electrons_are_kept() {
     }
 }
 
-/// Two streams are unstable: the fastest wave grows with ω / √8 (field energy with twice that).
+/// Two streams are unstable: the fastest wave grows at the rate ω / √8 (its field energy at twice
+/// that).
 #[test]
 fn two_streams_grow_as_theory_says() {
-    // The wave of wave number √(3/8) ω / v grows fastest; this plane holds just that one.
+    // The wave with wave number √(3/8) ω / v grows fastest; this plane fits only that one.
     let width = TAU / (3.0_f64 / 8.0).sqrt();
     let setup = Setup {
         grid: Grid { columns: 64, rows: 4, width, height: 1.0 },
@@ -116,7 +117,7 @@ fn two_streams_grow_as_theory_says() {
     assert!((rate / wanted - 1.0).abs() < 0.05, "{rate}, not {wanted}");
 }
 
-/// However many ranks share the plane, every electron is on one of them and does the same.
+/// For any number of ranks, every electron is on exactly one of them and moves the same way.
 #[test]
 fn electrons_do_not_depend_on_the_number_of_ranks() {
     let setup = Setup { electrons: 5_000, ..Setup::two_streams() };

@@ -1,4 +1,4 @@
-//! Both programs write the same, whether their ranks are threads or processes, and an electron's
+//! Both programs write the same data, with ranks that are threads or processes, and an electron's
 //! trace is the same by a full scan and by its key.
 
 use std::path::Path;
@@ -19,7 +19,7 @@ fn output(program: &str, words: &[&str]) -> String {
     String::from_utf8(done.stdout).expect("text")
 }
 
-/// Starts `program` as three processes that meet in a store of their own in `folder`.
+/// Starts `program` as three processes that meet in their own store in `folder`.
 fn processes(folder: &Path, program: &str, words: &[&str]) -> Vec<Child> {
     let meet = folder.join("meet");
     let meet = meet.to_str().expect("text");
@@ -65,8 +65,8 @@ fn ranks_that_are_processes_do_the_same() {
     }
 }
 
-/// A rank killed in mid-run: the others say which it was, and what every rank's `epoch_flush` returned
-/// for is there, record by record; the reader says how much that is.
+/// A rank is killed in mid-run: the others name it, every epoch for which `epoch_flush` returned at
+/// all ranks is there, record by record, and the reader reports how many epochs are complete.
 #[test]
 fn a_killed_rank_loses_no_epoch_that_was_flushed() {
     const EPOCHS: u32 = 400;
@@ -96,7 +96,7 @@ fn a_killed_rank_loses_no_epoch_that_was_flushed() {
     let complete = complete().expect("it is readable");
     assert!((flushed..EPOCHS).contains(&complete), "{complete} epochs, {flushed} before");
 
-    // The same without a loss.
+    // The same run without a loss.
     let plain = env!("CARGO_BIN_EXE_plasma-files");
     let few = complete.to_string();
     let run = ["--ranks", "3", "--electrons", "3000", "--epochs", &few, "--steps", "2"];

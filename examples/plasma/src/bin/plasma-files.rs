@@ -1,5 +1,5 @@
-//! The simulation with plain files: one for each rank and epoch. Finding an electron means reading
-//! all of them. `plasma-indexed` is the same with an indexed directory.
+//! The simulation with plain files: one for each rank and epoch. To find an electron, all of them
+//! must be read. `plasma-indexed` does the same with an indexed directory.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -65,7 +65,7 @@ fn write(directory: &Path, options: &Options, transport: &mut dyn Transport) -> 
     program::print_fastest(simulation.electrons(), transport)
 }
 
-/// Looks at every record of every file.
+/// Scans every record of every file.
 fn trace(directory: &Path, id: u64) -> Result<Vec<(u32, Electron)>> {
     let mut found = Vec::new();
     let files = std::fs::read_dir(directory).map_err(|error| failed(error, directory))?;

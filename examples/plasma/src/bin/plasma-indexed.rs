@@ -1,5 +1,5 @@
-//! The simulation with an indexed directory: any electron's records are found by its number, in
-//! each epoch, without reading the others. `plasma-files` is the same with plain files.
+//! The simulation with an indexed directory: an electron's records are found by its number, in each
+//! epoch, without reading the others. `plasma-files` does the same with plain files.
 
 use std::process::ExitCode;
 
@@ -63,7 +63,7 @@ fn write(store: &str, options: &Options, transport: &mut dyn Transport) -> Resul
     program::print_fastest(simulation.electrons(), transport)
 }
 
-/// Looks one key up.
+/// Looks up one key.
 fn trace(store: &SharedStore, id: u64) -> Result<Vec<(u32, Electron)>> {
     let key = id.to_be_bytes();
     let reader = Reader::open(store, DIRECTORY, 0)?;

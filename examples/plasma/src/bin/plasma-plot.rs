@@ -1,5 +1,5 @@
-//! Draws what `plasma-indexed` wrote: some electrons of two epochs, by a scan, and a few through all
-//! of them, by their keys.
+//! Draws the output of `plasma-indexed`: some electrons of two epochs, by a scan, and a few through
+//! all epochs, by their keys.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,9 +15,9 @@ use plotters::prelude::*;
 
 /// Size of the picture.
 const SIZE: (u32, u32) = (960, 640);
-/// Electrons drawn of an epoch.
+/// Electrons drawn per epoch.
 const POINTS: u64 = 800;
-/// Velocities drawn.
+/// Range of velocities drawn.
 const VELOCITIES: std::ops::Range<f64> = -2.5..2.5;
 
 /// Draw what plasma-indexed wrote
@@ -61,7 +61,7 @@ impl Plot {
     }
 }
 
-/// Place and velocity in x of some electrons.
+/// Position and velocity in x of some electrons.
 fn some(reader: &Reader, epoch: u32) -> Result<Vec<(f64, f64)>> {
     let mut all = Vec::new();
     reader.scan(epoch, |key, state| {
