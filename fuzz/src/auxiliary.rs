@@ -1,4 +1,5 @@
-//! Auxiliary tables: any bytes under a right checksum, and tables of ours with some bytes changed.
+//! Auxiliary tables: arbitrary bytes under a valid checksum, and valid tables with some bytes
+//! changed.
 
 use esker_base::Bytes;
 use esker_imd::auxiliary::{Builder, Encoding, MAGIC, Reader};
@@ -7,7 +8,7 @@ use crate::choices::Choices;
 
 /// Bytes of the checksum at the end.
 const CHECKSUM_BYTES: usize = 4;
-/// No input of a campaign holds so many sources.
+/// More sources than any input of a campaign holds.
 const SOURCES_MAX: usize = 1 << 16;
 
 pub fn run(bytes: &[u8]) {
@@ -46,7 +47,7 @@ fn with_checksum(mut encoded: Vec<u8>) -> Bytes {
     Bytes::from(encoded)
 }
 
-/// What is found for each hash, if the bytes are accepted.
+/// The results for each hash, if the bytes are accepted.
 fn query(encoded: Bytes, hashes: &[u64]) -> Option<Vec<Vec<u32>>> {
     let reader = Reader::parse(encoded).ok()?;
     let find = |hash: &u64| {

@@ -1,4 +1,4 @@
-//! Blocks: any bytes under a right checksum, and blocks of ours with some bytes changed.
+//! Blocks: arbitrary bytes under a valid checksum, and valid blocks with some bytes changed.
 
 use esker_table::block::{Block, BlockBuilder, DecodedBlock};
 use esker_table::schema::{RowBuffer, Schema};
@@ -33,14 +33,15 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Makes the checksum right.
+/// Recomputes the checksum.
 pub fn repair(block: &mut [u8]) {
     if let Some((checksum, rest)) = block.split_first_chunk_mut::<4>() {
         *checksum = crc32c::crc32c(rest).to_le_bytes();
     }
 }
 
-/// Reads a block in every way there is; all must agree. Returns its records in readable form.
+/// Reads a block in every possible way, and checks that all agree. Returns its records in readable
+/// form.
 fn exercise(
     schema: &'static Schema,
     bytes: Vec<u8>,
@@ -59,7 +60,7 @@ fn exercise(
         assert!(records::same(schema, &row, &stored), "row {number} reads in two ways");
         let key = decoded.key(schema, number);
         assert_eq!(key.ints, block.key_ints(number));
-        // In a hostile block keys need not ascend, so that searches may miss.
+        // In a hostile block keys need not ascend, so searches may miss.
         if let Some(found) = block.find(&key) {
             assert_eq!(decoded.key(schema, found), key);
         }

@@ -1,10 +1,11 @@
-//! Campaign: every target on random bytes for a bounded time, as plain tests.
+//! Campaign: runs every target on random bytes for a bounded time, as plain tests.
 //!
-//! Input n of a target follows from the number n alone, so a longer run repeats a shorter one and
-//! goes on. `ESKER_FUZZ_SECONDS` bounds each target; a failure prints its number, and
-//! `ESKER_SEED=n` runs that input alone. Files in corpus/TARGET and artifacts/TARGET, left by a run
-//! under coverage guidance, come first.
-//! An allocation over `ALLOCATION_BYTES_MAX` fails, which ends the process: no decoder asks for it.
+//! Input n of a target depends only on n, so a longer run repeats a shorter one and continues it.
+//! `ESKER_FUZZ_SECONDS` bounds each target; a failure prints its number, and `ESKER_SEED=n` runs
+//! only that input. Files in corpus/TARGET and artifacts/TARGET, left by a coverage-guided run,
+//! come first.
+//! An allocation over `ALLOCATION_BYTES_MAX` fails, which ends the process: no decoder requests
+//! that much.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
@@ -12,16 +13,16 @@ use std::path::Path;
 use esker_base::Random;
 use esker_base::clock::{Clock, SystemClock};
 
-/// Inputs are at most this long.
+/// Greatest length of an input.
 const INPUT_BYTES_MAX: u64 = 6_000;
 /// More than any decoder allocates at once for an input of that length.
 const ALLOCATION_BYTES_MAX: usize = 256 << 20;
-/// Seconds of each target where nobody says.
+/// Default number of seconds per target.
 const SECONDS_DEFAULT: u64 = 2;
 
 struct Bounded;
 
-// SAFETY: every call is passed on to the system's allocator, or fails as an allocator may.
+// SAFETY: every call is forwarded to the system's allocator, or fails as an allocator may.
 unsafe impl GlobalAlloc for Bounded {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.size() > ALLOCATION_BYTES_MAX {
@@ -40,7 +41,7 @@ unsafe impl GlobalAlloc for Bounded {
 #[global_allocator]
 static BOUNDED: Bounded = Bounded;
 
-/// Says which input was under way when a target panicked.
+/// Prints the current input when a target panics.
 struct Announce(String);
 
 impl Drop for Announce {
@@ -56,7 +57,7 @@ fn input(number: u64) -> Vec<u8> {
     let length = random.below(random.clone().below(INPUT_BYTES_MAX) + 1);
     let mut bytes = vec![0; usize::try_from(length).expect("small")];
     random.fill(&mut bytes);
-    // Small values are more interesting than even ones.
+    // Small values are more interesting than uniform ones.
     let mask = [0xFF, 0x0F, 0x01, 0x83][usize::try_from(random.below(4)).expect("small")];
     let from = usize::try_from(random.below(length + 1)).expect("small");
     bytes[from..].iter_mut().for_each(|byte| *byte &= mask);

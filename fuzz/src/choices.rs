@@ -1,6 +1,6 @@
-//! Choices: bytes taken as decisions, so that a fuzzer that changes bytes changes decisions.
+//! Choices: decisions drawn from bytes, so that a fuzzer that changes bytes changes decisions.
 
-/// Decisions from bytes; zeros once they are used up.
+/// Draws decisions from bytes; zeros once they are used up.
 pub struct Choices<'a> {
     bytes: &'a [u8],
 }
@@ -10,7 +10,7 @@ impl<'a> Choices<'a> {
         Self { bytes }
     }
 
-    /// What has not been used.
+    /// The unused bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.bytes
     }
@@ -23,13 +23,13 @@ impl<'a> Choices<'a> {
         first
     }
 
-    /// Below `bound`, which is positive.
+    /// A number below `bound`, which must be positive.
     pub fn below(&mut self, bound: usize) -> usize {
         let wide = usize::from(self.u8()) << 16 | usize::from(self.u8()) << 8;
         (wide | usize::from(self.u8())) % bound
     }
 
-    /// Small more often than large, and at times at the end of the range.
+    /// A number that is small more often than large, and sometimes at the end of the range.
     pub fn u64(&mut self) -> u64 {
         let kind = self.u8();
         let mut value = 0;
@@ -39,7 +39,7 @@ impl<'a> Choices<'a> {
         if kind >= 0xF0 { !value } else { value }
     }
 
-    /// At most `bytes_max` bytes, of a small alphabet, of a large one, or one byte repeated.
+    /// At most `bytes_max` bytes: of a small alphabet, of a large one, or one byte repeated.
     pub fn string(&mut self, bytes_max: usize) -> Vec<u8> {
         let length = usize::from(self.u8());
         let length = if length < 200 { length % 20 } else { (length - 200) * bytes_max / 55 };

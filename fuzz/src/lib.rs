@@ -1,10 +1,11 @@
-//! Fuzz targets: one module each, named after its subject, with a function `run` of any bytes.
+//! Fuzz targets: one module each, named after its subject, with a function `run` that takes
+//! arbitrary bytes.
 //!
-//! `run` takes its bytes either as an object to decode or as choices: of what to encode, and then
-//! of what to change in it before decoding. Checksums are put right again, since a hostile writer
-//! would; without that nothing behind them would ever be reached. A target fails by a panic.
-//! `cargo +nightly fuzz run TARGET` calls it under coverage guidance, `cargo test` on random bytes
-//! for a bounded time (`campaign`).
+//! `run` takes its bytes either as an object to decode, or as choices: of an object to encode, and
+//! of changes to it before decoding. Checksums are recomputed after changes, as a hostile writer
+//! would do; otherwise the code behind the checks would never be reached. A target fails by a
+//! panic. `cargo +nightly fuzz run TARGET` runs it under coverage guidance, `cargo test` on random
+//! bytes for a bounded time (`campaign`).
 
 pub mod auxiliary;
 pub mod block;

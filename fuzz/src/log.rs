@@ -1,4 +1,5 @@
-//! Write-ahead logs: any bytes, chunks of any bytes under a right checksum, and ours changed.
+//! Write-ahead logs: arbitrary bytes, chunks of arbitrary bytes under a valid checksum, and valid
+//! logs with changes.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use esker_table::wal::{
 use crate::choices::Choices;
 use crate::{manifest, records};
 
-/// Bytes of a chunk's header, and where its length and checksum are in it.
+/// Bytes of a chunk's header, which includes its length and checksum.
 const HEADER_BYTES: usize = 20;
 /// The log that is fuzzed.
 const LOG: LogId = LogId { set: manifest::SET, number: 1 << 32 };
@@ -44,7 +45,7 @@ pub fn run(bytes: &[u8]) {
         }
         log.extend_from_slice(&chunk);
     }
-    // Without repairing: what a disk does.
+    // Without recomputing the checksum: damage as by a disk.
     let damaged = kind == 2 && choices.mutate(&mut log);
     let found = exercise(schema, &log);
     if damaged {
@@ -55,7 +56,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Makes the length and checksum of a chunk at `offset` right.
+/// Recomputes the length and checksum of the chunk at `offset`.
 fn repair(chunk: &mut [u8], offset: usize) {
     if chunk.len() <= HEADER_BYTES {
         return;
@@ -73,7 +74,7 @@ fn repair(chunk: &mut [u8], offset: usize) {
     chunk[8..12].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Chunks of operations of one row each, and what they hold in order.
+/// Chunks of operations of one row each, and their contents in order.
 fn write(schema: &'static Schema, choices: &mut Choices) -> (Vec<Vec<u8>>, Found) {
     let mut shards: Vec<ShardLog> = Vec::new();
     shards.resize_with(SHARDS, ShardLog::default);

@@ -1,4 +1,5 @@
-//! Manifests: any bytes under a right checksum, ours with some bytes changed, and taking them over.
+//! Manifests: arbitrary bytes under a valid checksum, valid ones with some bytes changed, and
+//! takeovers of their sets.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ pub fn run(bytes: &[u8]) {
     let ours = !choices.u8().is_multiple_of(4);
     let made = made(&mut choices);
     let mut encoded = if ours { made.encode_unchecked() } else { choices.rest().to_vec() };
-    // The checksum is not changed but made right.
+    // The checksum is not mutated but recomputed.
     let body = encoded.len() - encoded.len().min(4);
     encoded.truncate(body);
     let changed = choices.mutate(&mut encoded) || !ours;
@@ -31,7 +32,7 @@ pub fn run(bytes: &[u8]) {
         assert_eq!(Manifest::decode(&manifest.encode().expect("what was read")).as_ref(), Ok(manifest));
         take_over(manifest, &encoded);
     }
-    // Of what we write by chance some is refused: tables that overlap, numbers without room.
+    // Some random manifests are refused: tables that overlap, numbers without successors.
     if !changed && let Ok(manifest) = decoded {
         assert_eq!(manifest, made);
     }
@@ -75,7 +76,7 @@ fn made(choices: &mut Choices) -> Manifest {
     manifest
 }
 
-/// Mostly one that a manifest may have.
+/// Usually a number that a manifest may have.
 fn number(choices: &mut Choices) -> u64 {
     let value = choices.u64();
     if choices.u8() < 0xFC { value & 0xFFFF } else { value >> 1 }
@@ -85,7 +86,7 @@ fn text(choices: &mut Choices) -> String {
     String::from_utf8_lossy(&choices.string(40)).into_owned()
 }
 
-/// Opens the set as a writer would and uses it, so that its numbers are counted on.
+/// Opens the set like a writer, and uses it, which relies on its numbers.
 fn take_over(manifest: &Manifest, encoded: &[u8]) {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let name = format!("{}{:016x}", Manifest::folder(SET), manifest.number);
@@ -95,7 +96,7 @@ fn take_over(manifest: &Manifest, encoded: &[u8]) {
     }
 }
 
-/// Takes over what is in `store`, without threads.
+/// Takes over the set in `store`, without threads.
 pub fn resume(store: &SharedStore) -> esker_base::Result<Tree> {
     let setup = TreeSetup {
         schema: &RECORD,
@@ -115,7 +116,7 @@ pub fn resume(store: &SharedStore) -> esker_base::Result<Tree> {
     Tree::resume(setup, SET, &mut |_| Ok(true))
 }
 
-/// Reads and writes; the store's tables may be missing, which is an error and no more.
+/// Reads and writes. The store's tables may be missing, which must only be an error.
 pub fn use_tree(tree: &Tree) {
     let mut row = RowBuffer::default();
     let key = record::key(b"key");

@@ -1,4 +1,4 @@
-//! Messages of the segment service: any bytes, and requests and replies of ours with some changed.
+//! Messages of the segment service: arbitrary bytes, and valid requests and replies with changes.
 
 use esker_base::{Error, Kind, Result};
 use esker_comm::Rank;
@@ -26,7 +26,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Decodes a request; what is one is within its bounds, and is the same when it is sent on.
+/// Decodes a request; a valid one is within its bounds, and unchanged by encoding it again.
 fn request(bytes: &[u8]) -> Option<(u64, Request)> {
     let (id, request) = match Request::decode(FROM, bytes) {
         Ok(decoded) => decoded,
@@ -56,7 +56,7 @@ fn is_bounded(run: &SegmentRun) -> bool {
     run.is_possible() && run.count <= OPERATION_SEGMENTS_MAX as u64
 }
 
-/// A request as a message has it: segments without numbers.
+/// A request as a message carries it: segments without sequence numbers.
 fn plain(mut request: Request) -> Request {
     if let Request::Put(runs) | Request::Fetch(runs) = &mut request {
         runs.iter_mut().for_each(|run| run.first.seq = 0);
@@ -64,7 +64,7 @@ fn plain(mut request: Request) -> Request {
     request
 }
 
-/// Takes messages as the parts of one reply.
+/// Decodes messages as the parts of one reply.
 fn reply<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Option<Result<Reply>> {
     let mut body = Vec::new();
     for bytes in parts {
@@ -124,7 +124,7 @@ fn our_reply(choices: &mut Choices) {
         1 => Ok(Reply::Number(choices.u64())),
         2 => {
             let mut bytes = choices.rest().to_vec();
-            // Sometimes more than a part.
+            // Sometimes longer than a part.
             bytes.resize(bytes.len() + choices.below(2) * PART_BYTES, 7);
             Ok(Reply::Bytes(bytes))
         }
@@ -147,7 +147,7 @@ fn our_reply(choices: &mut Choices) {
     }
 }
 
-/// Up to `count_max` runs that are possible, of any numbers or of small ones.
+/// Up to `count_max` possible runs, with arbitrary numbers or small ones.
 fn runs(choices: &mut Choices, count_max: usize) -> Vec<SegmentRun> {
     let mut runs = Vec::new();
     for _ in 0..choices.below(count_max) {
@@ -174,7 +174,7 @@ fn runs(choices: &mut Choices, count_max: usize) -> Vec<SegmentRun> {
     runs
 }
 
-/// The beginning of a run of one, of which 60 are within the bound.
+/// The beginning of a run as a run of one segment, so short that 60 of them are within the bound.
 fn short(run: &SegmentRun) -> SegmentRun {
     let length = run.first.length.min(FETCH_BYTES_MAX / 64);
     SegmentRun::one(Segment { length, ..run.first })

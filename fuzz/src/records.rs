@@ -1,11 +1,12 @@
-//! Records of two schemas, chosen by bytes: opaque keys, and names in groups ordered by hash.
+//! Records of two schemas: opaque keys, and names in groups ordered by hash.
 
 use esker_table::schema::record::RECORD;
 use esker_table::schema::{IntColumn, Key, KeyBuffer, RowBuffer, Schema, mix};
 
 use crate::choices::Choices;
 
-/// Like inodes: two integers that name a group, a hash of a name, attributes relative to others.
+/// Like inodes: two integers that identify a group, the hash of a name, attributes relative to
+/// others.
 static NAMED: Schema = Schema {
     id: 900,
     name: "named",
@@ -35,7 +36,7 @@ pub fn schema(choices: &mut Choices) -> &'static Schema {
     if choices.u8().is_multiple_of(2) { &RECORD } else { &NAMED }
 }
 
-/// Up to `rows_max` records in stored form, in order of their keys, each key once.
+/// Up to `rows_max` records in stored form, in order of distinct keys.
 pub fn sorted(schema: &'static Schema, choices: &mut Choices, rows_max: usize) -> Vec<RowBuffer> {
     let mut rows = Vec::new();
     let count = choices.below(rows_max + 1);
@@ -63,7 +64,7 @@ pub fn sorted(schema: &'static Schema, choices: &mut Choices, rows_max: usize) -
     rows
 }
 
-/// A key that may or may not be anywhere.
+/// A key that may or may not exist.
 pub fn key(schema: &Schema, choices: &mut Choices) -> KeyBuffer {
     let mut key = KeyBuffer { string: choices.string(300), ..KeyBuffer::default() };
     for int in &mut key.ints[..schema.key_ints] {
@@ -75,7 +76,7 @@ pub fn key(schema: &Schema, choices: &mut Choices) -> KeyBuffer {
     key
 }
 
-/// Whether `a`, in readable form, is `b` in stored form.
+/// Returns whether `a`, in readable form, equals `b`, in stored form.
 pub fn same(schema: &Schema, a: &RowBuffer, b: &RowBuffer) -> bool {
     let mut b = b.clone();
     schema.restore(&mut b.ints);

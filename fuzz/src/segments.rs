@@ -1,4 +1,4 @@
-//! Segments: sequences that compression must give back, and records of runs with any numbers.
+//! Segments: sequences that must survive compression, and records of runs with arbitrary numbers.
 
 use esker_table::manifest::SetId;
 use esker_table::schema::Row;
@@ -10,7 +10,7 @@ use crate::choices::Choices;
 
 const FILE: u128 = 5;
 const FILE_BYTES: usize = 4 << 10;
-/// Records of more are bounded elsewhere, by more than a campaign waits for.
+/// Records with more segments are bounded elsewhere, at a size too slow for a campaign.
 const HOSTILE_SEGMENTS_MAX: u64 = 1 << 16;
 
 pub fn run(bytes: &[u8]) {
@@ -21,7 +21,8 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Records with any numbers are refused, or are segments that are found where they are listed.
+/// Records with arbitrary numbers are refused, or are segments that are found where they are
+/// listed.
 fn hostile(choices: &mut Choices) {
     let mut nests = Vec::new();
     let mut segments = 0;
@@ -50,7 +51,7 @@ fn hostile(choices: &mut Choices) {
     }
 }
 
-/// What several ranks write, in patterns or not, cut anywhere, over each other or not.
+/// Writes of several ranks, in patterns or not, cut anywhere, overlapping or not.
 fn sequences(choices: &mut Choices) {
     let mut model: Vec<Option<(u64, u64)>> = vec![None; FILE_BYTES];
     let mut buffer = SegmentBuffer::default();
@@ -93,7 +94,7 @@ fn sequences(choices: &mut Choices) {
     }
     let lattice = buffer.lattice(FILE).expect("few").expect("runs");
     check(&lattice, &model);
-    // And after a table.
+    // And after a round trip through a table.
     let singles = lattice.singles().iter().map(|single| Nest::one(SegmentRun::one(single)));
     let nests: Vec<Nest> = lattice.nests().copied().chain(singles).collect();
     let read = |nest: &Nest| Nest::of_row(&nest.row()).expect("our own");

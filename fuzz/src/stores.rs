@@ -1,9 +1,9 @@
-//! Whole stores that a hostile writer has made: every object is well formed and its checksums are
-//! right, while records, manifests and names say anything.
+//! Whole stores made by a hostile writer: every object is well formed and has valid checksums, but
+//! records, manifests and names are arbitrary.
 //!
-//! A store is listed, read, exported, verified, changed, squashed and collected. Whatever these
-//! answer, they end, allocate within bounds, do not panic, and write nothing outside the directory
-//! of the export.
+//! A store is listed, read, exported, verified, changed, squashed and collected. Whatever the
+//! results, these operations end, allocate within bounds, do not panic, and write nothing outside
+//! the directory of the export.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,17 +34,17 @@ use esker_table::tree::{Durability, TreeOptions};
 use crate::choices::Choices;
 
 const SETS: u128 = 3;
-/// Identities of directories; names in one lead to those after it, so that trees end.
+/// Identities of directories; names in one lead only to later ones, so that trees end.
 const DIRECTORIES: u64 = 5;
 const RECORDS_MAX: usize = 24;
 const LOG_BYTES: usize = 8 << 10;
-/// Entries that a walk looks at.
+/// Most entries that a walk visits.
 const VISITS_MAX: usize = 3_000;
-/// When the stores were made, and when they are collected.
+/// Times at which the stores are created and collected.
 const MADE_NS: u64 = 1_000_000_000_000_000_000;
 const DAY_NS: u64 = 86_400_000_000_000;
 
-/// Names that are put among plain ones.
+/// Names mixed with plain ones.
 const NAMES: [&[u8]; 12] = [
     b"../escaped",
     b"..",
@@ -60,13 +60,13 @@ const NAMES: [&[u8]; 12] = [
     &[b'n'; 255],
 ];
 
-/// Builds a store from `bytes` and works with it; returns how many entries were exported, which
-/// says whether anything was tested.
+/// Builds a store from `bytes` and works with it; returns the number of exported entries, which
+/// shows whether anything was tested.
 pub fn run(bytes: &[u8]) -> u64 {
     let mut exported = 0;
     let mut choices = Choices::new(bytes);
     let store: SharedStore = Arc::new(MemoryStore::new());
-    // A listing ends at the first record that is refused: some stores have few of them.
+    // A listing ends at the first refused record, so some stores have few of them.
     let hostility = [1, 4, 16, 64][usize::from(choices.u8() % 4)];
     for number in 0..1 + choices.below(SETS as usize) {
         forge_set(&store, SetId(1 + number as u128), hostility, &mut choices);
@@ -108,12 +108,12 @@ fn options() -> SessionOptions {
     SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
 }
 
-/// The number of a column.
+/// The index of a column.
 pub fn column(schema: &Schema, name: &str) -> usize {
     schema.ints.iter().position(|column| column.name == name).expect("a column of the schema")
 }
 
-/// A record of `name` in the directory `dir`; `ints` are columns by their names.
+/// A record of `name` in the directory `dir`; `ints` are columns by name.
 pub fn record(dir: u128, name: &[u8], ints: &[(&str, u64)], content: &[u8]) -> RowBuffer {
     let mut row = RowBuffer::default();
     let hash = name_hash(name);
@@ -191,7 +191,7 @@ fn forge_set(store: &SharedStore, set: SetId, hostility: u8, choices: &mut Choic
         tables.push(put_table(store, (set, 7), &SEGMENT, rows));
     }
     if let (true, Some(table)) = (is_hostile(hostility, choices), tables.first_mut()) {
-        // A table that says that it is another set's, or shows more than it has.
+        // A table that claims to be another set's, or to have more than it has.
         match choices.u8() % 4 {
             0 => table.set = SetId(1 + choices.u64() as u128 % SETS),
             1 => table.rows = choices.u64(),
@@ -206,13 +206,13 @@ fn forge_set(store: &SharedStore, set: SetId, hostility: u8, choices: &mut Choic
     publish(store, set, &bases, tables);
 }
 
-/// Whether this is one more thing that no session writes.
+/// Decides whether to add another thing that no session writes.
 fn is_hostile(hostility: u8, choices: &mut Choices) -> bool {
     choices.u8() > !hostility
 }
 
 fn forge_record(set: SetId, log: &[u8], hostility: u8, choices: &mut Choices) -> RowBuffer {
-    // The deeper, the fewer.
+    // The deeper a directory, the fewer its records.
     let dir = (choices.u8() % 16).trailing_zeros().min(DIRECTORIES as u32 - 1) as u64;
     let is_linked_file = choices.u8() < 0x10;
     let name = forge_name(is_linked_file, hostility, choices);
@@ -220,7 +220,7 @@ fn forge_record(set: SetId, log: &[u8], hostility: u8, choices: &mut Choices) ->
     let entry = match choices.u8() {
         0..0x60 => 2,
         0x60..0xE0 => 1,
-        // Other files, and records that hide what is below; links and what is unknown are rarer.
+        // Other files, and tombstones; links and unknown kinds are rarer.
         other if !is_hostile(hostility, choices) => [0, 3, 4, 5, 6][usize::from(other % 5)],
         other => u64::from(other % 11),
     };
@@ -254,13 +254,13 @@ fn forge_record(set: SetId, log: &[u8], hostility: u8, choices: &mut Choices) ->
             ("log_checksum", u64::from(checksum)),
         ]);
     }
-    // And then some of it is anything.
+    // Replaces some columns by arbitrary numbers.
     while is_hostile(hostility, choices) {
         let at = 3 + choices.below(INODE.ints.len() - 3);
         ints.push((INODE.ints[at].name, choices.u64()));
     }
     if dir != u128::MAX && entry == 2 {
-        // Directories lead downwards only, so that every tree ends.
+        // Directories lead only downwards, so that every tree ends.
         ints.extend([("id_high", 0), ("id_low", id)]);
     }
     let mut row = record(dir, &name, &ints, &content);
@@ -272,7 +272,7 @@ fn forge_record(set: SetId, log: &[u8], hostility: u8, choices: &mut Choices) ->
     row
 }
 
-/// A plain name, one that no file can have, or that of an inode with several names.
+/// A plain name, an impossible one, or that of an inode with several names.
 fn forge_name(is_linked_file: bool, hostility: u8, choices: &mut Choices) -> Vec<u8> {
     let plain = [b'a' + choices.u8() % 6];
     if is_linked_file {
@@ -312,7 +312,7 @@ fn forge_segment(set: SetId, choices: &mut Choices) -> RowBuffer {
     row
 }
 
-/// Walks over all that `namespace` shows, and reads the beginning and the end of each file.
+/// Walks over everything that `namespace` shows, and reads the beginning and end of each file.
 fn read(namespace: &Namespace) {
     let mut visits = 0;
     let _ = namespace.traverse(b"/", Follow::Yes, Order::Name, &mut |step| {
@@ -335,8 +335,8 @@ fn read_file(namespace: &Namespace, inode: &Inode) {
     let _ = namespace.backing_file(inode);
 }
 
-/// Exports all of `namespace` to a directory beside which nothing may change; returns how many
-/// entries that were.
+/// Exports all of `namespace` to a directory beside which nothing may change; returns the number of
+/// entries.
 fn export(namespace: &Namespace) -> u64 {
     let around = tempfile::tempdir().expect("a directory");
     let target = around.path().join("middle/target");
@@ -365,7 +365,7 @@ fn names_in(path: &Path) -> Vec<String> {
     names
 }
 
-/// Changes names of all kinds; each change is done or refused.
+/// Changes names of all kinds; each change succeeds or is refused.
 fn change(session: &Session, choices: &mut Choices) {
     let root = session.root().clone();
     for _ in 0..12 {

@@ -1,4 +1,4 @@
-//! Whole tables of ours with some bytes changed in a block, in the tail, or in both.
+//! Whole valid tables with some bytes changed in a block, in the tail, or in both.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub fn run(bytes: &[u8]) {
         assert!(found.len() == rows.len());
         let same = |(a, b): (&RowBuffer, &RowBuffer)| a.ints == b.ints && a.strings == b.strings;
         assert!(found.iter().zip(&rows).all(same));
-        // The key that is tried besides may be one of them.
+        // The additional key may be that of one of the rows.
         let gets = gets.expect("a table of ours");
         assert!(gets == rows.len() || gets == rows.len() + 1);
     }
@@ -61,7 +61,7 @@ fn write(schema: &'static Schema, rows: &[RowBuffer]) -> (Vec<u8>, TableRef) {
     (store.get("table", u64::MAX).expect("get").to_vec(), reference)
 }
 
-/// Changes a block, the filters and index, the footer, or what the manifest says.
+/// Changes a block, the filters and index, the footer, or the reference in the manifest.
 fn mutate(
     schema: &'static Schema,
     object: Vec<u8>,
@@ -86,7 +86,7 @@ fn mutate(
     if which & 2 != 0 {
         let before = body.len();
         changed |= choices.mutate(&mut body);
-        // Keeps the index where the footer says it ends, mostly.
+        // Usually keeps the index where the footer expects its end.
         let grown = (body.len() as u64).wrapping_sub(before as u64);
         add(&mut footer[40..48], grown);
     }
@@ -135,7 +135,7 @@ fn block_place(
     place.start as usize..place.end as usize
 }
 
-/// All records in stored form.
+/// All records, in stored form.
 fn scan(schema: &'static Schema, handle: &Arc<TableHandle>) -> Option<Vec<RowBuffer>> {
     let cursor = Cursor::over_tables(schema, vec![handle.clone()], &Key::FIRST, &Key::LAST);
     let mut merge = Merge::new(vec![cursor], &Key::FIRST).ok()?;
@@ -148,7 +148,7 @@ fn scan(schema: &'static Schema, handle: &Arc<TableHandle>) -> Option<Vec<RowBuf
     Some(found)
 }
 
-/// How many of `rows` are found by their keys, one by one and in a batch, which must agree.
+/// The number of `rows` found by their keys, singly and in a batch, which must agree.
 fn get(
     schema: &'static Schema,
     handle: &Arc<TableHandle>,
@@ -180,7 +180,7 @@ fn get(
     let mut found = Vec::new();
     tables.get_batch(&mut batch, &mut |got| found.push(got.index)).ok()?;
     found.sort_unstable();
-    // A damaged filter hides keys from a batch; single gets read cached blocks without asking it.
+    // A damaged filter hides keys from a batch; single gets read cached blocks without it.
     let is_single = |index: &usize| single.binary_search(index).is_ok();
     assert!(found.iter().all(is_single), "a batch finds what single gets find");
     Some(found.len())

@@ -86,7 +86,7 @@ class Dump {
 
   const std::vector<Segment>& segments() const { return segments_; }
 
-  // In order of arrival, each cut into pieces of at most `most` segments.
+  // All batches in order of arrival, cut into pieces of at most `most` segments.
   std::vector<Batch> Batches(size_t most) const {
     std::vector<Batch> cut;
     size_t begin = 0;

@@ -80,7 +80,7 @@ class ImdDriver {
         << particles_.value_bytes << '\n';
   }
 
-  // What one rank writes in an epoch.
+  // Writes one rank's records of an epoch.
   void WriteRank(uint64_t rank, uint64_t epoch) {
     std::vector<leveldb::WriteBatch> messages(particles_.ranks);
     Particle particle(particles_);
@@ -188,8 +188,8 @@ class ImdDriver {
     if (report_.records) report_.index_bits_per_key = index_bytes * 8.0 / report_.records;
   }
 
-  // Where the filter block begins, before which all is data: from the footer to the block of block
-  // names, whose only entry is the filter's, to the filter.
+  // The start of the filter block, before which everything is data: found from the footer through
+  // the block of block names, whose only entry is the filter's.
   static uint64_t DataBytes(const std::string& path) {
     constexpr size_t kFooterBytes = 48;
     std::ifstream in(path, std::ios::binary);

@@ -1,4 +1,4 @@
-// Process: what every operation of this driver needs of the machine it runs on.
+// Process: the operating-system services that every operation of this driver needs.
 #pragma once
 
 #include <fcntl.h>

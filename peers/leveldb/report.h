@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-// Where time, CPU and bytes written stood at one moment.
+// Time, CPU and bytes written at one moment.
 struct Reading {
   std::chrono::steady_clock::time_point time;
   double cpu_seconds;

@@ -81,7 +81,7 @@ class SegmentDriver {
     report_.Add("worst_batch_ms", worst_seconds * 1e3);
   }
 
-  // The batches of one thread; returns the seconds that the slowest took.
+  // Puts the batches of one thread; returns the seconds that the slowest took.
   double PutBatches(const std::vector<Dump::Batch>& batches, uint64_t thread) {
     leveldb::WriteBatch write;
     char key[kSegmentKeyBytes], value[kSegmentValueBytes];
@@ -117,7 +117,8 @@ class SegmentDriver {
     report_.reads_apply = true;
   }
 
-  // The batches of one thread among the first `--operations` segments; returns how many it found.
+  // Gets the batches of one thread among the first `--operations` segments; returns how many were
+  // found.
   uint64_t GetBatches(const std::vector<Dump::Batch>& batches, uint64_t thread) {
     std::vector<Segment> wanted;
     std::string value;

@@ -1,6 +1,6 @@
 // Settings: the command line, and the LevelDB options that `--options` names.
-// `tuned` is what was fastest here among the settings listed in peers/README.md; `--set
-// name=value,...` tries others on top of either.
+// `tuned` was the fastest here of the settings listed in peers/README.md; `--set name=value,...`
+// tries others on top of either.
 #pragma once
 
 #include <leveldb/cache.h>
@@ -77,7 +77,7 @@ struct Settings {
 
   bool tuned() const { return options == "tuned"; }
 
-  // A batch of gets is asked for in order of keys, by which neighbours meet.
+  // Batches of gets are sorted by key, so that neighbours are adjacent.
   bool sort_gets() const { return tuned(); }
 
   Log log() const {

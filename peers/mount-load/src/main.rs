@@ -54,7 +54,7 @@ fn run_phase(phase: &str, paths: &[PathBuf], hard: bool) -> std::io::Result<()> 
 }
 
 fn child(dir: &Path, hard: bool, process: usize, files: usize) -> std::io::Result<()> {
-    // Names are made before the clock runs.
+    // Names are generated before the clock starts.
     let paths: Vec<PathBuf> = (0..files).map(|file| path_of(dir, hard, process, file)).collect();
     let mut lines = std::io::stdin().lock().lines();
     println!("ready");
@@ -94,7 +94,7 @@ impl Worker {
     }
 }
 
-/// Lets the kernel forget what it knows of files, and waits until file systems have noticed.
+/// Makes the kernel drop cached state of files, and waits until file systems have noticed.
 fn drop_caches() {
     std::thread::sleep(Duration::from_millis(300));
     for level in ["1", "2"] {

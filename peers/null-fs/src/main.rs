@@ -1,7 +1,7 @@
-//! Null file system: the ceiling of any FUSE file system that uses these options on this machine.
+//! Null file system: the upper bound for any FUSE file system with these options on this machine.
 //!
-//! Names, attributes and bytes are in memory behind one short lock, and gone when it ends: no log, no
-//! checks, no sizes beyond memory. What it cannot do in a second no user-space file system can.
+//! Names, attributes and bytes are in memory behind one short lock, and gone when it ends: no log,
+//! no checks, no sizes beyond memory. No user-space file system does more per second.
 //!
 //! usage: null-fs [--threads N] MOUNTPOINT
 //! It stays in the foreground until it is unmounted.
@@ -18,7 +18,7 @@ use fuser::{
     ReplyWrite, Request, SessionACL, TimeOrNow, WriteFlags,
 };
 
-/// As long as Esker's: the kernel asks for nothing twice.
+/// As long as Esker's, so that the kernel asks for nothing twice.
 const TTL: Duration = Duration::from_secs(3600);
 const GENERATION: Generation = Generation(0);
 const NOTHING: FileAttr = FileAttr {
@@ -42,7 +42,7 @@ const NOTHING: FileAttr = FileAttr {
 struct Node {
     attr: FileAttr,
     data: Vec<u8>,
-    /// Entries of a directory in the order of their making; offsets are positions.
+    /// Entries of a directory in order of creation; offsets are positions.
     entries: Vec<Option<(Box<OsStr>, u64)>>,
     places: HashMap<Box<OsStr>, usize>,
 }
@@ -125,7 +125,7 @@ impl Filesystem for NullFs {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.tree.lock().expect("nobody panics").find(parent.0, name) {
             Some(attr) => reply.entry(&TTL, attr, GENERATION),
-            // Number 0: the kernel may keep that there is nothing.
+            // Inode number 0 lets the kernel cache the absence.
             None => reply.entry(&TTL, &NOTHING, GENERATION),
         }
     }
@@ -180,7 +180,8 @@ impl Filesystem for NullFs {
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let mut tree = self.tree.lock().expect("nobody panics");
         match tree.take(parent.0, name) {
-            // What is still open elsewhere is gone too: this is no file system to keep things in.
+            // Files still open elsewhere are dropped, too: this file system is not for keeping
+            // data.
             Ok(ino) => {
                 let gone = tree.nodes.remove(&ino);
                 drop(tree);

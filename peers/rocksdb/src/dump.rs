@@ -117,7 +117,7 @@ impl Dump {
         Ok(())
     }
 
-    /// In order of arrival, each cut into pieces of at most `most` segments.
+    /// All batches in order of arrival, cut into pieces of at most `most` segments.
     pub fn batches(&self, most: usize) -> Vec<&[Segment]> {
         let mut begin = 0;
         let whole = self.ends.iter().map(|&end| {
@@ -155,7 +155,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Prints what the other driver must print too: a row, and the order after a shuffle.
+/// Prints values that the other driver must print, too: a row, and the order after a shuffle.
 pub fn print() {
     let number = |i: u32| Segment {
         offset: u64::from(i) * 4096,

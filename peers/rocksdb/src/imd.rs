@@ -106,7 +106,7 @@ impl ImdDriver {
         require(std::fs::write(self.shape_path(), shape));
     }
 
-    /// What one rank writes in an epoch; returns the bytes of its messages.
+    /// Writes one rank's records of an epoch; returns the bytes of its messages.
     fn write_rank(&self, rank: u64, epoch: u64) -> u64 {
         let mut messages: Vec<WriteBatch> = Vec::new();
         messages.resize_with(self.partitions.len(), WriteBatch::default);

@@ -114,7 +114,8 @@ impl Driver {
         self.report.table_bytes = tables.iter().map(|table| table.size as u64).sum();
     }
 
-    /// Ends a run of writes: the timed part when the memtable is in tables, the rest when quiet.
+    /// Ends a run of writes: the timed part once the memtable is in tables, the rest once
+    /// compaction is idle.
     fn stop_writes(&mut self, db: &DB, start: &Reading, operations: u64) {
         require(db.flush());
         self.stop(db, start, operations);

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 const KEY_BYTES: usize = 8;
 const EPOCH_BYTES: usize = 4;
 
-/// Order of the gets, and of those that warm caches.
+/// Seeds of the order of gets, and of those that warm caches.
 pub const SEED_GET: u64 = 5;
 pub const SEED_WARM_GETS: u64 = 6;
 
@@ -73,7 +73,7 @@ impl Particle {
     }
 }
 
-/// Prints what the other driver must print too: some records.
+/// Prints values that the other driver must print, too: some records.
 pub fn print() {
     let particles = Particles { keys: 1000, ranks: 7, epochs: 5, value_bytes: 44 };
     let mut particle = Particle::new(particles);

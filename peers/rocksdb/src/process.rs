@@ -1,4 +1,4 @@
-//! Process: what every operation of this driver needs of the machine it runs on.
+//! Process: the operating-system services that every operation of this driver needs.
 
 use std::fmt::Display;
 use std::os::fd::AsRawFd;
@@ -25,7 +25,7 @@ pub fn parallel(threads: u64, work: impl Fn(u64) -> u64 + Sync) -> u64 {
     })
 }
 
-/// Block reads from the store by this thread since it was made.
+/// Block reads from the store by this thread since the counter's creation.
 pub struct ReadCounter(PerfContext);
 
 impl ReadCounter {

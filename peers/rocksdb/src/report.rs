@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-/// Where time, CPU and bytes written stood at one moment.
+/// Time, CPU and bytes written at one moment.
 #[derive(Clone, Copy)]
 pub struct Reading {
     time: Instant,

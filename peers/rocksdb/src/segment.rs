@@ -107,8 +107,8 @@ impl SegmentDriver {
         ]);
     }
 
-    /// All batches, the log written through as the durability level promises; how long the slowest
-    /// took, and the bytes logged.
+    /// Puts all batches; the log is written through as the durability level promises. Returns the
+    /// slowest batch's time and the bytes logged.
     fn put_all(&self, db: &DB) -> (Duration, u64) {
         let batches = self.dump.batches(self.settings.batch);
         let buffered = self.settings.log_buffered();
@@ -197,7 +197,7 @@ impl SegmentDriver {
     fn get_batch(&self, db: &DB, family: &ColumnFamily, read: &ReadOptions, batch: &[Segment]) {
         let mut wanted = batch.to_vec();
         let mut sorted = wanted.is_sorted_by_key(|segment| segment.offset);
-        // Cheaper here, by a number, than in MultiGet, by its comparator.
+        // Cheaper here, by integers, than in MultiGet, by its comparator.
         if !sorted && self.settings.sort_gets() {
             wanted.sort_unstable_by_key(|segment| segment.offset);
             sorted = true;

@@ -1,5 +1,5 @@
 //! Settings: the command line, and the RocksDB options that `--options` names.
-//! `tuned` is what was fastest here among the settings listed in peers/README.md; `--set
+//! `tuned` was the fastest here of the settings listed in peers/README.md; `--set
 //! name=value;...` tries others on top of either: RocksDB's own option names, and `block.*` for
 //! those of the block-based table.
 
@@ -11,8 +11,8 @@ use rocksdb::{
 const CACHE_BYTES_TUNED: usize = 1 << 30;
 /// A block's size before compression, for the clock cache's own bookkeeping.
 const CACHE_ENTRY_BYTES: usize = 4 << 10;
-/// The keys of a batch ascend: the memtable's search begins where the one before ended. The crate
-/// has no method for it.
+/// The keys of a batch ascend, so the memtable's search begins where the previous one ended. The
+/// crate has no method for it.
 const INSERT_NEAR_THE_LAST: &str =
     "memtable_insert_with_hint_prefix_extractor=rocksdb.FixedPrefix.8";
 const READAHEAD_BYTES_TUNED: usize = 2 << 20;
@@ -139,7 +139,7 @@ impl Settings {
         }
     }
 
-    /// A batch of gets is sorted by key before MultiGet sees it.
+    /// Batches of gets are sorted by key before MultiGet.
     pub fn sort_gets(&self) -> bool {
         self.tuned()
     }
@@ -235,7 +235,7 @@ impl Settings {
         }
         engine.set_allow_concurrent_memtable_write(self.threads > 1);
         if self.threads == 1 {
-            // A short skip list for each directory: the faster one, but for a single writer.
+            // A short skip list for each directory: faster, but only for a single writer.
             engine.set_memtable_factory(MemtableFactory::HashSkipList {
                 bucket_count: 4096,
                 height: 4,

@@ -143,7 +143,7 @@ impl Row {
     }
 }
 
-/// What create left behind: enough to name any of its files again.
+/// The numbers that `create` stored: enough to regenerate the name of any of its files.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub files: u64,
@@ -167,7 +167,7 @@ impl Files {
         row.set(insertion % self.shape.ranks, number, self.shape.directories);
     }
 
-    /// A name that was never made, in a directory that was.
+    /// A name that was never created, in a directory that was.
     pub fn absent(&self, insertion: u64, row: &mut Row) {
         let number = self.shape.files + self.permutation.at(insertion);
         row.set(insertion % self.shape.ranks, number, self.shape.directories);
@@ -197,7 +197,7 @@ fn put_decimal(to: &mut [u8], mut value: u64) -> usize {
     count
 }
 
-/// Prints what the other driver must print too: permutations and one row.
+/// Prints values that the other driver must print, too: permutations and one row.
 pub fn print() {
     for n in [1, 2, 10, 1000, 1_000_003] {
         for seed in [SEED_CREATE, SEED_STAT] {
