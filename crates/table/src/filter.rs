@@ -1,7 +1,8 @@
-//! Filters: which keys a part of a table may hold, at nine bits a key and 0.4 % false answers.
+//! Filters: approximate sets of the keys of a part of a table, at nine bits a key and 0.4 % false
+//! positives.
 //!
 //! Layout: docs/format/table.md, "Filters". A partition covers `FILTER_BLOCKS` neighbouring blocks,
-//! so that its construction and its probes stay within a processor's cache.
+//! so that building and probing it stays within a processor's cache.
 //! Source: Graf and Lemire, Binary Fuse Filters, 2022; the `xorf` crate.
 
 use xorf::{BinaryFuse8, BinaryFuse8Ref, DmaSerializable, Filter, FilterRef};
@@ -11,15 +12,16 @@ use crate::wire::{Damage, Input};
 /// Blocks that one filter partition covers.
 pub const FILTER_BLOCKS: usize = 256;
 
-/// A partition starts with seed, segment length, its mask and the segments' total length.
+/// A partition starts with the seed, the segment length, its mask and the total length of all
+/// segments.
 const DESCRIPTOR_BYTES: usize = 20;
 
-/// Appends a filter over `digests` to `out` and empties them. Equal digests should be neighbours,
-/// as they are in key order. A partition of no bytes answers "maybe" to every key.
+/// Appends a filter over `digests` to `out` and clears them. Equal digests should be adjacent, as
+/// they are in key order. An empty partition answers "maybe" to every key.
 pub fn encode(digests: &mut Vec<u64>, out: &mut Vec<u8>) {
     digests.dedup();
     let built = BinaryFuse8::try_from(&*digests).or_else(|_| {
-        // Different keys may share a digest, though hardly ever.
+        // Different keys may, though rarely, share a digest.
         digests.sort_unstable();
         digests.dedup();
         BinaryFuse8::try_from(&*digests)
@@ -53,7 +55,7 @@ pub fn check(bytes: &[u8]) -> Result<(), Damage> {
     Ok(())
 }
 
-/// Whether the partition `bytes`, which was [`check`]ed, may hold `digest`.
+/// Returns whether the partition `bytes`, already [`check`]ed, may hold `digest`.
 #[inline]
 #[must_use]
 pub fn may_contain(bytes: &[u8], digest: u64) -> bool {
@@ -92,7 +94,7 @@ mod tests {
                 let mut hostile = bytes.clone();
                 hostile[at] ^= 1 << bit;
                 if check(&hostile).is_ok() {
-                    // What passes must be safe to probe.
+                    // A descriptor that passes must be safe to probe.
                     assert!((0..1_000).filter(|&i| may_contain(&hostile, mix(i))).count() <= 1_000);
                 }
             }

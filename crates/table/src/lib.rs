@@ -1,7 +1,7 @@
 //! The table engine: sorted records of any schema, in immutable columnar tables on a store.
 //!
-//! `schema → column → block → table` is the format; `wal → memtable → run → table` the path of a
-//! write; `tree` ties them together. Nothing here knows of files or directories.
+//! `schema → column → block → table` is the format; `wal → memtable → run → table` is the path of a
+//! write; `tree` ties them together. Nothing here knows about files or directories.
 
 pub mod block;
 pub mod cache;

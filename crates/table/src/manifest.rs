@@ -1,8 +1,9 @@
-//! Manifest: what a change set consists of; numbered snapshots of which the highest rules.
+//! Manifest: what a change set consists of. Manifests are numbered snapshots; the highest number
+//! rules.
 //!
 //! Layout: docs/format/manifest.md. This module is its only encoder and decoder.
-//! Invariants: (1) `put_if_absent` of the next number is the only commit; (2) epochs never sink;
-//! (3) within one run, tables' key ranges ascend and do not overlap.
+//! Invariants: (1) `put_if_absent` of the next number is the only commit; (2) epochs never
+//! decrease; (3) within one run, tables' key ranges ascend and do not overlap.
 //! Source: DeltaFS thesis §4.3 (manifest objects); DESIGN §1.3 (references carry key ranges).
 
 mod job;
@@ -27,20 +28,21 @@ use crate::wire::{Damage, Input, put_bytes, put_varint};
 
 const MAGIC: [u8; 8] = *b"ESKERMNF";
 const VERSION: u16 = 5;
-/// A reader refuses larger manifests.
+/// Maximum size of a manifest; readers refuse larger ones.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 20;
-/// Bases, tables, properties and other entries that a manifest may list, of each kind.
+/// Maximum number of entries of each kind that a manifest lists: bases, tables, properties and so
+/// on.
 const ENTRIES_MAX: usize = 1 << 22;
-/// The name of a property, or its value, takes at most this many bytes.
+/// Maximum bytes of a property's name, and of its value.
 const PROPERTY_BYTES_MAX: usize = 1 << 16;
-/// A commit whose outcome the store does not say is looked for this often.
+/// Times a writer looks for its commit if the store did not report the outcome.
 const LOOKS_MAX: usize = 3;
-/// Numbers that are counted on are at most this, so that no sum of them overflows: epochs are the
-/// high half of the numbers of logs and tables.
+/// Highest epoch. Numbers are bounded so that no sum of them overflows, and an epoch is the high
+/// half of the numbers of logs and tables.
 pub const EPOCH_MAX: u64 = (1 << 30) - 1;
-/// As [`EPOCH_MAX`], of manifests, operations, logs, tables and runs.
+/// Highest number of manifests, operations, logs, tables and runs, bounded as [`EPOCH_MAX`] is.
 pub const NUMBER_MAX: u64 = u64::MAX >> 2;
-/// A table has at most this many records, far more than its bytes can hold.
+/// Maximum records of a table, far more than its bytes can hold.
 const ROWS_MAX: u64 = TABLE_DATA_BYTES_MAX * BLOCK_ROWS_MAX as u64;
 const _: () = assert!(u64::MAX / ROWS_MAX > ENTRIES_MAX as u64);
 const _: () = assert!((EPOCH_MAX << 32) | u32::MAX as u64 == NUMBER_MAX);
@@ -81,12 +83,12 @@ pub enum SetState {
     CondemnedPublished = 3,
     /// A collection deletes it.
     Doomed = 4,
-    /// A collection has deleted its tables: all that is left are data logs to which other sets refer.
+    /// A collection has deleted its tables; only data logs to which other sets refer are left.
     DataOnly = 5,
 }
 
 impl SetState {
-    /// Whether a collection deletes what the set shows, or has deleted it.
+    /// Returns whether a collection deletes the contents that the set shows, or has deleted them.
     #[must_use]
     pub fn is_condemned(self) -> bool {
         !matches!(self, Self::Open | Self::Published)
@@ -108,34 +110,34 @@ pub struct Manifest {
     pub written_ns: u64,
     /// Highest sequence number that tables hold; the logs continue from there.
     pub last_seq: u64,
-    /// Logs with lower numbers are not needed any more.
+    /// Logs with lower numbers are no longer needed.
     pub log_floor: u64,
-    /// Sets on which this one builds, the one that wins first.
+    /// Sets on which this one builds, in order of precedence.
     pub bases: Vec<SetId>,
     /// Its tables, newest run first, each run in key order.
     pub tables: Vec<TableRef>,
-    /// Objects of this set that no snapshot from this one on needs: kept for readers of older
-    /// snapshots until collected.
+    /// Objects of this set that no snapshot from this one on needs; kept for readers of older
+    /// snapshots until they are collected.
     pub obsolete: Vec<u64>,
-    /// Sets whose data logs its records refer to though it neither builds on them nor shows a table
-    /// of theirs, ascending.
+    /// Sets whose data logs its records refer to, although it neither builds on them nor shows a
+    /// table of theirs; ascending.
     pub data_sets: Vec<SetId>,
-    /// Data logs of other sets to which its records refer, in order of the sets: of these the set needs
-    /// nothing but these logs.
+    /// Data logs of other sets to which its records refer, in order of the sets. The set needs
+    /// nothing else of those sets.
     pub referenced_logs: Vec<ReferencedLogs>,
     /// The job to which the set belongs.
     pub job: Option<JobMembership>,
-    /// True if the set's records may refer to data logs that their writer still writes in place: a
+    /// True if the set's records may refer to data logs that their writer still writes in place. A
     /// new writer copies such bytes when it takes the set over.
     pub has_unsealed_logs: bool,
-    /// Words about the set, for people.
+    /// Named texts about the set, for people.
     pub properties: BTreeMap<String, String>,
-    /// Who writes it, or wrote it last.
+    /// The process that writes it, or wrote it last.
     pub writer: Option<SetWriter>,
 }
 
 impl Manifest {
-    /// The first snapshot of a new set.
+    /// Makes the first snapshot of a new set.
     #[must_use]
     pub fn new(bases: Vec<SetId>, now_ns: u64) -> Self {
         Self {
@@ -158,13 +160,13 @@ impl Manifest {
         }
     }
 
-    /// The folder of a set's manifests.
+    /// Returns the folder of a set's manifests.
     #[must_use]
     pub fn folder(set: SetId) -> String {
         format!("set/{set}/manifest/")
     }
 
-    /// The name of the object that has this snapshot of `set`.
+    /// Returns the name of the object that holds this snapshot of `set`.
     #[must_use]
     pub fn object_of(&self, set: SetId) -> String {
         Self::object(set, self.number)
@@ -177,8 +179,8 @@ impl Manifest {
     /// Encodes the snapshot.
     ///
     /// # Errors
-    /// `TooLarge` if readers would refuse it, because it lists too much or something too long;
-    /// `Invalid` for what is out of order.
+    /// `TooLarge` if readers would refuse it because an entry is too long or a list too large;
+    /// `Invalid` if entries are out of order.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let refused = |kind, expected: &str| {
             let context =
@@ -198,7 +200,8 @@ impl Manifest {
         Ok(bytes)
     }
 
-    /// As [`Manifest::encode`], also of what readers refuse: for tests of readers.
+    /// Encodes as [`Manifest::encode`] does, including snapshots that readers refuse: for tests of
+    /// readers.
     #[doc(hidden)]
     #[must_use]
     pub fn encode_unchecked(&self) -> Vec<u8> {
@@ -312,7 +315,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Fails with what readers expect if something is too large or too many.
+    /// Fails with the bound that readers expect if an entry or a list is too large.
     fn check_bounds(&self) -> Result<(), &'static str> {
         let Self { bases, tables, obsolete, data_sets, properties, .. } = self;
         let counts = [bases.len(), tables.len(), obsolete.len(), data_sets.len(), properties.len()];
@@ -335,7 +338,7 @@ impl Manifest {
         referenced_logs::check_bounds(&self.referenced_logs)
     }
 
-    /// Fails with what readers expect if something is out of order.
+    /// Fails with the order that readers expect if entries are out of order.
     fn check_order(&self) -> Result<(), &'static str> {
         let ascend = self.tables.windows(2).all(|pair| {
             pair[0].run > pair[1].run
@@ -350,7 +353,7 @@ impl Manifest {
         referenced_logs::check_order(&self.referenced_logs)
     }
 
-    /// The numbers of the manifests of `set`. One store request, a listing.
+    /// Returns the numbers of the manifests of `set`. One store request, a listing.
     fn numbers(store: &dyn Store, set: SetId) -> Result<Vec<u64>> {
         let names = store.list_names(&Self::folder(set))?;
         let number = |name: &String| {
@@ -360,7 +363,7 @@ impl Manifest {
         Ok(names.iter().filter_map(number).collect())
     }
 
-    /// The number that `object`, a full name, has as a manifest of `set`.
+    /// Returns the number of `object`, a full name, if it is a manifest of `set`.
     #[must_use]
     pub fn number_of(set: SetId, object: &str) -> Option<u64> {
         let name = object.strip_prefix(&Self::folder(set))?;
@@ -368,7 +371,7 @@ impl Manifest {
         (name == format!("{number:016x}")).then_some(number)
     }
 
-    /// The highest number of the manifests of `set`. One store request, a listing.
+    /// Returns the highest number of the manifests of `set`. One store request, a listing.
     ///
     /// # Errors
     /// `NotFound` if the set has none, and what the store reports.
@@ -379,12 +382,12 @@ impl Manifest {
             .ok_or_else(|| Error::new(Kind::NotFound, format!("no change set {set} in the store")))
     }
 
-    /// The newest manifest of `set`. Two store requests: a listing and a read.
+    /// Loads the newest manifest of `set`. Two store requests: a listing and a read.
     ///
     /// # Errors
     /// `NotFound` if the set has none, `Corrupt`, and what the store reports.
     pub fn load(store: &dyn Store, set: SetId) -> Result<Self> {
-        // A newer manifest may replace the listed one while we read: then look again.
+        // A newer manifest may replace the listed one before we read it; then we list again.
         for _ in 0..8 {
             match Self::load_number(store, set, Self::newest_number(store, set)?) {
                 Err(error) if error.kind() == Kind::NotFound => {}
@@ -394,8 +397,8 @@ impl Manifest {
         Err(Error::new(Kind::Conflict, format!("the manifests of {set} keep changing; try again")))
     }
 
-    /// As [`Manifest::load`], of which number `expected` was the newest a moment ago: on a far store it
-    /// is read while numbers are listed.
+    /// Loads the newest manifest as [`Manifest::load`] does, given that number `expected` was the
+    /// newest a moment ago. On a far store it is read while numbers are listed.
     ///
     /// # Errors
     /// As [`Manifest::load`].
@@ -407,12 +410,12 @@ impl Manifest {
         let read = || Ok(Self::load_number(store, set, expected));
         match concurrent::try_join(store, newest, read)? {
             (newest, read) if newest == expected && !is_missing(&read) => read,
-            // Another one rules by now.
+            // A newer manifest rules by now.
             _ => Self::load(store, set),
         }
     }
 
-    /// Manifest `number` of `set`.
+    /// Loads manifest `number` of `set`.
     pub fn load_number(store: &dyn Store, set: SetId, number: u64) -> Result<Self> {
         let name = Self::object(set, number);
         let bytes = store.get(&name, MANIFEST_BYTES_MAX)?;
@@ -423,25 +426,25 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Commits this snapshot as the next one of `set`, after number `self.number`, and sets the
-    /// number to its own. Durable once it returns. One write, one listing, and one delete of an
-    /// old snapshot.
+    /// Commits this snapshot as the next one of `set`, after number `self.number`, and advances
+    /// `self.number` to its own. Durable once it returns. One write, one listing, and one delete of
+    /// an old snapshot.
     ///
     /// # Errors
-    /// `Fenced` if a writer of a higher epoch has committed, `Conflict` if another of the same
-    /// epoch has; `NoSpace` if this snapshot is not there, so that it may be committed again once
-    /// there is room, `Closed` if it may be; `TooLarge` and `Invalid`, with nothing written, as
-    /// [`Manifest::encode`]; and what else the store reports.
+    /// `Fenced` if a writer of a higher epoch has committed; `Conflict` if another of the same
+    /// epoch has. `NoSpace` if this snapshot is known to be absent, so that the caller may commit
+    /// it again once there is room; `Closed` if it may be present. `TooLarge` and `Invalid`, with
+    /// nothing written, as [`Manifest::encode`]. Other errors of the store.
     pub fn commit(&mut self, store: &dyn Store, set: SetId, now_ns: u64) -> Result<()> {
         self.commit_as(store, set, now_ns, true)
     }
 
-    /// Commits this snapshot as [`Manifest::commit`] does, as the first of a writer: its epoch is
-    /// one that this writer has not committed before.
+    /// Commits this snapshot as [`Manifest::commit`] does, as the first commit of a writer: this
+    /// writer has not committed its epoch before.
     ///
     /// # Errors
-    /// As [`Manifest::commit`]. Two that claim one epoch at once may write the same snapshot, so
-    /// `Conflict` also where this one's own put took effect and its answer was lost.
+    /// As [`Manifest::commit`]. Two writers that claim one epoch at once may write identical
+    /// snapshots, so `Conflict` also if this writer's own put took effect and its answer was lost.
     pub fn claim(&mut self, store: &dyn Store, set: SetId, now_ns: u64) -> Result<()> {
         self.commit_as(store, set, now_ns, false)
     }
@@ -462,14 +465,15 @@ impl Manifest {
         if committed.is_err() {
             self.number -= 1;
         } else if let Some(old) = self.number.checked_sub(2).filter(|old| *old > 0) {
-            // The one before stays for readers that have just listed it. An older one that cannot
-            // be deleted does no harm.
+            // The previous snapshot stays for readers that have just listed it. Failing to delete
+            // an older one does no harm.
             drop(store.delete(&Self::object(set, old)));
         }
         committed
     }
 
-    /// What `error` of a commit says: that there was no room only if the snapshot is not there.
+    /// Returns the error to report for `error` of a commit: `NoSpace` only if the snapshot is known
+    /// to be absent.
     fn certain(&self, store: &dyn Store, set: SetId, error: Error) -> Error {
         let name = Self::object(set, self.number);
         let is_absent = || store.size(&name).is_err_and(|error| error.kind() == Kind::NotFound);
@@ -480,7 +484,8 @@ impl Manifest {
         Error::new(Kind::Closed, what).with_source(error)
     }
 
-    /// Puts the snapshot, and finds out whether it rules, also where the store does not say.
+    /// Puts the snapshot and determines whether it rules, even if the store did not report the
+    /// outcome.
     fn put(&self, store: &dyn Store, set: SetId, bytes: &[u8], owns_epoch: bool) -> Result<()> {
         let put = store.put_if_absent(&Self::object(set, self.number), bytes);
         let look = || match &put {
@@ -494,7 +499,7 @@ impl Manifest {
             }
         }
         match (&put, &found) {
-            // It is not there, or nobody can say: the put's own error tells most.
+            // The snapshot is absent, or its state is unknown: the put's own error says most.
             (Err(error), Err(looked))
                 if error.kind() != Kind::Exists && !(owns_epoch && is_race(looked)) =>
             {
@@ -504,15 +509,15 @@ impl Manifest {
         }
     }
 
-    /// Checks that this snapshot, which was put, is the newest and the one before it is there.
+    /// Checks that this snapshot, just put, is the newest and that the one before it is present.
     fn check_newest(&self, store: &dyn Store, set: SetId) -> Result<()> {
-        // The name is free also where a writer that went on has deleted its snapshot of this
-        // number. The highest number rules, so it decides here too.
+        // The name is also free if a writer that went on has deleted its snapshot of this number.
+        // The highest number rules, so it decides here too.
         let numbers = Self::numbers(store, set)?;
         if numbers.iter().any(|number| *number > self.number) {
             return Err(self.superseded_by(&Self::load(store, set)?, set));
         }
-        // The snapshot before stays for as long as this one is the newest.
+        // The previous snapshot stays for as long as this one is the newest.
         if self.number > 1 && !numbers.contains(&(self.number - 1)) {
             drop(store.delete(&Self::object(set, self.number)));
             let what = format!("change set {set} was deleted; this writer has stopped");
@@ -521,8 +526,9 @@ impl Manifest {
         Ok(())
     }
 
-    /// Checks that the newest snapshot is this one, of which a put failed: it may have taken effect
-    /// though its answer was lost. A claim cannot tell its own put from that of another claimant.
+    /// Checks that the newest snapshot is this one, after its put failed: the put may have taken
+    /// effect although its answer was lost. A claim cannot tell its own put from that of another
+    /// claimant.
     fn recognize(&self, store: &dyn Store, set: SetId, owns_epoch: bool) -> Result<()> {
         let newest = Self::load(store, set)?;
         if owns_epoch && newest == *self {
@@ -535,7 +541,7 @@ impl Manifest {
         Err(self.superseded_by(&newest, set))
     }
 
-    /// Checks that no other writer has taken over, whatever this one committed since. One store
+    /// Checks that no other writer has taken over, whatever this one has committed since. One store
     /// request, a listing, while this is the newest snapshot.
     ///
     /// # Errors

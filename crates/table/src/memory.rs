@@ -1,9 +1,9 @@
-//! Zeroed arrays under large pages, for memory that is read at random.
+//! Zeroed arrays on huge pages, for memory that is read at random.
 //!
-//! With small pages most random reads into hundreds of megabytes miss the translation buffer as
-//! well as the cache, and every 4 KiB costs a fault when first touched. Arrays of a large page or
-//! more are mapped at its alignment and the kernel is asked for large pages; smaller ones come from
-//! the allocator.
+//! With small pages, most random reads into hundreds of megabytes miss the TLB as well as the
+//! cache, and every 4 KiB costs a page fault on first touch. Arrays of at least one huge page are
+//! mapped at its alignment, and the kernel is asked to back them with huge pages; smaller ones come
+//! from the allocator.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -16,10 +16,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 const PAGE_BYTES: usize = 4096;
 
-/// Types for which all bytes zero is a value.
+/// Types for which all-zero bytes are a valid value.
 ///
 /// # Safety
-/// It must be so, and they must not need dropping.
+/// All-zero bytes must be a valid value, and the type must not need dropping.
 pub unsafe trait Zeroable {}
 
 // SAFETY: integers.
@@ -33,7 +33,7 @@ unsafe impl Zeroable for AtomicU64 {}
 pub struct ZeroedArray<T: Zeroable> {
     start: NonNull<T>,
     count: usize,
-    /// The mapping that holds it, if it is not from the allocator.
+    /// The mapping that holds the array, unless it comes from the allocator.
     mapping: Option<(NonNull<u8>, usize)>,
 }
 
@@ -43,7 +43,7 @@ unsafe impl<T: Zeroable + Send> Send for ZeroedArray<T> {}
 unsafe impl<T: Zeroable + Sync> Sync for ZeroedArray<T> {}
 
 impl<T: Zeroable> ZeroedArray<T> {
-    /// An array of `count` zeros.
+    /// Makes an array of `count` zeros.
     #[must_use]
     pub fn new(count: usize) -> Self {
         let layout = Layout::array::<T>(count).expect("callers bound their arrays");
@@ -61,20 +61,20 @@ impl<T: Zeroable> ZeroedArray<T> {
         Self { start, count, mapping: None }
     }
 
-    /// An array of `count` zeros in memory that has been written to.
+    /// Makes an array of `count` zeros whose pages have all been touched.
     #[must_use]
     pub fn written(count: usize) -> Self {
         let array = Self::new(count);
         let start = array.start.as_ptr().cast::<u8>();
         for offset in (0..count * size_of::<T>()).step_by(PAGE_BYTES) {
-            // SAFETY: the byte is within the array, which nobody else knows, and stays zero.
+            // SAFETY: the byte is within the array, which is not shared yet, and stays zero.
             unsafe { start.add(offset).write_volatile(0) };
         }
         array
     }
 
     fn map(count: usize, bytes: usize) -> Option<Self> {
-        // One page more, so that an aligned start lies within.
+        // One page more, so that an aligned start is inside.
         let mapped_bytes = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES)? + HUGE_PAGE_BYTES;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -85,8 +85,8 @@ impl<T: Zeroable> ZeroedArray<T> {
         let skip = base.as_ptr().align_offset(HUGE_PAGE_BYTES);
         // SAFETY: `skip` is less than the page that was added.
         let start = unsafe { base.as_ptr().add(skip) };
-        // SAFETY: the range is within the mapping. A kernel without large pages refuses the
-        // advice, which is no loss.
+        // SAFETY: the range is within the mapping. A kernel without huge pages refuses the advice,
+        // which does no harm.
         let _ = unsafe { madvise(start.cast(), mapped_bytes - skip, Advice::LinuxHugepage) };
         let start = NonNull::new(start.cast::<T>())?;
         Some(Self { start, count, mapping: Some((base, mapped_bytes)) })
@@ -136,7 +136,7 @@ impl<T: Zeroable> fmt::Debug for ZeroedArray<T> {
     }
 }
 
-/// Hints the processor that the line at `address` is read soon. Any address will do.
+/// Hints to the processor that the line at `address` is read soon. Any address is allowed.
 #[inline]
 pub fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]

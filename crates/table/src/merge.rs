@@ -1,7 +1,8 @@
-//! Merge: records of several sorted sources in key order, those of one key newest first.
+//! Merge: records of several sorted sources in key order; of records with one key, the newest
+//! first.
 //!
-//! A cursor reads a source block by block, decoded column by column, so that a merge of one source
-//! is little more than decoding it.
+//! A cursor reads a source block by block, decoded column by column, so a merge of one source costs
+//! little more than decoding it.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -20,16 +21,16 @@ pub struct Cursor {
     schema: &'static Schema,
     source: Source,
     decoded: DecodedBlock,
-    /// The encoded form of what is decoded, where the source has one.
+    /// The encoded form of the decoded block, if the source has one.
     encoded: Option<Bytes>,
     row: usize,
-    /// Rows of the decoded block that are visible.
+    /// Visible rows of the decoded block.
     rows: usize,
 }
 
 #[derive(Debug)]
 enum Source {
-    /// Only what is decoded already.
+    /// Nothing beyond what is already decoded.
     Decoded,
     Blocks(vec::IntoIter<Arc<Block>>),
     Tables(Box<TablesSource>),
@@ -39,37 +40,38 @@ enum Source {
 struct TablesSource {
     tables: vec::IntoIter<Arc<TableHandle>>,
     table: Option<Arc<TableHandle>>,
-    /// The next block of the table, and the one after its last visible.
+    /// The next block of the table, and the end of its visible blocks.
     block: usize,
     blocks_end: usize,
     /// Blocks fetched ahead, the next one first.
     ahead: vec::IntoIter<Bytes>,
-    /// How many blocks to fetch next: few at first, since most groups are small.
+    /// Number of blocks to fetch next: few at first, since most groups are small.
     ahead_blocks: usize,
     from: KeyBuffer,
     to: KeyBuffer,
 }
 
-/// Scans read this many blocks through the cache before they read further ahead around it.
+/// Blocks that a scan reads through the cache before it reads ahead around it.
 const CACHED_BLOCKS: usize = 4;
 const _: () = assert!(CACHED_BLOCKS <= READ_AHEAD_BLOCKS);
 
 impl Cursor {
-    /// Reads `decoded` alone.
+    /// Makes a cursor over `decoded` alone.
     #[must_use]
     pub fn over_decoded(schema: &'static Schema, decoded: DecodedBlock) -> Self {
         let rows = decoded.rows();
         Self { schema, source: Source::Decoded, decoded, encoded: None, row: 0, rows }
     }
 
-    /// Reads sorted blocks of a run in memory.
+    /// Makes a cursor over the sorted blocks of a run in memory.
     #[must_use]
     pub fn over_blocks(schema: &'static Schema, blocks: Vec<Arc<Block>>) -> Self {
         let source = Source::Blocks(blocks.into_iter());
         Self::new(schema, source)
     }
 
-    /// Reads sorted tables, each within its visible range, from `from` on and not much beyond `to`.
+    /// Makes a cursor over sorted tables, each within its visible range, from `from` on and not
+    /// much beyond `to`.
     #[must_use]
     pub fn over_tables(
         schema: &'static Schema,
@@ -110,7 +112,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Whether there is a record.
+    /// Returns whether the cursor is at a record.
     #[inline]
     #[must_use]
     pub fn is_valid(&self) -> bool {
@@ -143,8 +145,8 @@ impl Cursor {
         if self.row < self.rows { Ok(()) } else { self.next_block() }
     }
 
-    /// The whole current block, if its first record is the current one, all of it is visible, and
-    /// the source has it encoded.
+    /// Returns the whole current block, if its first record is the current one, all of it is
+    /// visible, and the source has it encoded.
     #[must_use]
     pub fn whole_block(&self) -> Option<(&Bytes, &DecodedBlock)> {
         let whole = self.row == 0 && self.rows == self.decoded.rows() && self.rows > 0;
@@ -176,7 +178,7 @@ impl Cursor {
                     block.decode(&mut self.decoded);
                     let (first, last) =
                         (table.reference().first.key(), table.reference().last.key());
-                    // Rows outside the visible range are not ours to show.
+                    // Rows outside the visible range must not be shown.
                     self.row = self.decoded.lower_bound(self.schema, &first);
                     self.rows = self.decoded.lower_bound(self.schema, &last);
                     self.rows += usize::from(
@@ -236,7 +238,7 @@ impl TablesSource {
     }
 }
 
-/// A valid cursor that waits for its turn, and the integers of its key.
+/// A valid cursor that waits in the heap, and the integers of its key.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     ints: [u64; KEY_INTS_MAX],
@@ -247,15 +249,15 @@ struct Head {
 #[derive(Debug)]
 pub struct Merge {
     cursors: Vec<Cursor>,
-    /// Valid cursors as a binary heap: the least key, then the newest source, first.
+    /// Valid cursors as a binary heap: the least key first, and among equal keys the newest source.
     heap: Vec<Head>,
     /// Sources of the current key, the newest first.
     current: Vec<usize>,
 }
 
 impl Merge {
-    /// Merges `cursors`, of which earlier ones are newer, from `from` on; call
-    /// [`Merge::advance`] to reach the first record.
+    /// Merges `cursors`, newest source first, from `from` on. Call [`Merge::advance`] to reach the
+    /// first record.
     pub fn new(mut cursors: Vec<Cursor>, from: &Key) -> Result<Self> {
         for cursor in &mut cursors {
             cursor.start(from)?;
@@ -272,10 +274,10 @@ impl Merge {
         Head { ints: self.cursors[index].key_ints(), cursor: index }
     }
 
-    /// How the keys of two heads compare.
+    /// Compares the keys of two heads.
     #[inline]
     fn compare(&self, a: &Head, b: &Head) -> Ordering {
-        // Strings are looked at only where the integers tie.
+        // Strings are compared only if the integers are equal.
         a.ints.cmp(&b.ints).then_with(|| {
             self.cursors[a.cursor].key().string.cmp(self.cursors[b.cursor].key().string)
         })
@@ -350,11 +352,11 @@ impl Merge {
         Ok(true)
     }
 
-    /// As the end of [`Merge::advance`] where one cursor was the only source and is valid.
+    /// Finishes [`Merge::advance`] where one cursor was the only source and is still valid.
     #[inline]
     fn go_on(&mut self, only: usize) -> bool {
         let Some(&next) = self.heap.first() else {
-            // One source is left: nothing to compare with.
+            // Only one source is left: nothing to compare with.
             return true;
         };
         let head = self.head(only);
@@ -373,7 +375,8 @@ impl Merge {
         true
     }
 
-    /// Makes `first`, before all of the heap, current, and all that have its key.
+    /// Makes `first`, which precedes the whole heap, current, together with all heads of the same
+    /// key.
     #[inline]
     fn gather(&mut self, first: Head) {
         self.current.push(first.cursor);
@@ -399,7 +402,7 @@ impl Merge {
         self.cursors[self.current[0]].row()
     }
 
-    /// Where the newest record of the current key is.
+    /// The decoded block and row of the newest record of the current key.
     #[inline]
     #[must_use]
     pub fn place(&self) -> (&DecodedBlock, usize) {
@@ -407,20 +410,20 @@ impl Merge {
         (&cursor.decoded, cursor.row)
     }
 
-    /// Sources that have the current key, the newest first.
+    /// Sources that have the current key, newest first.
     #[must_use]
     pub fn versions(&self) -> &[usize] {
         &self.current
     }
 
-    /// The record of the current key in one of [`Merge::versions`], in stored form.
+    /// The record of the current key in one of the sources of [`Merge::versions`], in stored form.
     #[must_use]
     pub fn version(&self, source: usize) -> Row<'_> {
         self.cursors[source].row()
     }
 
-    /// The current block of the only source of the current key, if no other source has a key in
-    /// its range, so that it can be passed on without being encoded again.
+    /// The current block of the only source of the current key, if no other source has a key in its
+    /// range: the caller can pass it on without encoding it again.
     #[must_use]
     pub fn lone_block(&self) -> Option<(&Bytes, &DecodedBlock)> {
         let [only] = self.current[..] else {

@@ -1,31 +1,31 @@
-//! Pace of a store: what a request costs whatever its size, and what each byte adds, as measured.
+//! Pace of a store: the measured fixed cost of a request, and the cost of each byte.
 //!
-//! Reading a block that nobody asked for is worth it where it spares a request that costs more. A
-//! region of n blocks of which k were asked for costs one request and n blocks; apart they would
-//! cost k of each. So joining wins where k/n is over the cost of a block divided by that of a request
-//! with one block: the α of MetaKV §III-B, which there is a constant. On a local file most of a
-//! request is its block; on an object store next to nothing is.
-//! Concurrency: a lock around a few additions, once a request.
+//! Reading a block that nobody asked for pays off where it saves a request that costs more. A
+//! region of n blocks of which k were asked for costs one request and n blocks; separate reads cost
+//! k requests and k blocks. So joining wins where k/n exceeds the cost of a block divided by the
+//! cost of a request with one block: the α of MetaKV §III-B, where it is a constant. On a local
+//! file the block is most of a request's cost; on an object store it is next to nothing.
+//! Concurrency: a lock around a few additions, once per request.
 
 use parking_lot::Mutex;
 
 use crate::cluster::LOCALITY_PERCENT_MIN;
 
-/// Fewer requests tell too little.
+/// Requests needed before their costs mean anything.
 const REQUESTS_MIN: f64 = 32.0;
-/// How much of what was known each request leaves.
+/// Factor by which each request reduces the weight of those before it.
 const MEMORY: f64 = 0.995;
-/// A region may read up to this share of what nobody asked for, however slow requests are, so that
-/// memory stays in proportion to what was asked for.
+/// Minimum share, in percent, of a region's blocks that were asked for, however slow requests are:
+/// it keeps memory in proportion to the blocks asked for.
 const PERCENT_FLOOR: usize = 5;
 
-/// Requests seen lately.
+/// Costs of recent requests.
 #[derive(Debug, Default)]
 pub struct Pace {
     sums: Mutex<Sums>,
 }
 
-/// Of bytes and nanoseconds of requests, the later weighing more.
+/// Sums over the bytes and nanoseconds of requests; later ones weigh more.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     requests: f64,
@@ -36,7 +36,7 @@ struct Sums {
 }
 
 impl Pace {
-    /// Notes a request.
+    /// Adds a request to the sums.
     pub fn note(&self, bytes: u64, ns: u64) {
         let (bytes, ns) = (bytes as f64, ns as f64);
         let sums = &mut *self.sums.lock();
@@ -48,20 +48,20 @@ impl Pace {
         add(&mut sums.bytes_ns, bytes * ns);
     }
 
-    /// Nanoseconds that requests took on average; `None` before the first.
+    /// The average duration of a request in nanoseconds; `None` before the first.
     #[must_use]
     pub fn mean_ns(&self) -> Option<f64> {
         let Sums { requests, ns, .. } = *self.sums.lock();
         (requests > 0.0).then(|| ns / requests)
     }
 
-    /// Nanoseconds of a request, and of each of its bytes besides: the line of least squares through
-    /// those seen. `None` before there were enough, of different sizes.
+    /// Nanoseconds that a request costs, and that each of its bytes adds, by a least-squares fit.
+    /// `None` until there were enough requests of different sizes.
     #[must_use]
     pub fn costs(&self) -> Option<(f64, f64)> {
         let Sums { requests, bytes, ns, bytes_squared, bytes_ns } = *self.sums.lock();
         let spread = requests * bytes_squared - bytes * bytes;
-        // Sizes that differ by less than a tenth of their mean say nothing of what a byte costs.
+        // If sizes vary by less than a tenth of their mean, the cost of a byte is unknown.
         if requests < REQUESTS_MIN || spread < bytes * bytes / 100.0 {
             return None;
         }
@@ -70,8 +70,8 @@ impl Pace {
         Some((of_request, of_byte))
     }
 
-    /// α for blocks of `block_bytes`, in percent: the share of a region that must have been asked
-    /// for. The paper's, before there were enough requests.
+    /// α for blocks of `block_bytes`, in percent: the minimum share of a region that must have been
+    /// asked for. The paper's value until there were enough requests.
     #[must_use]
     pub fn percent_min(&self, block_bytes: f64) -> usize {
         let Some((of_request, of_byte)) = self.costs() else { return LOCALITY_PERCENT_MIN };
@@ -100,7 +100,7 @@ mod tests {
         // A file in memory: 1 µs a request, 5 GB/s.
         let file = paced(1_000, 0.2).percent_min(4_096.0);
         assert!((40..=50).contains(&file), "{file}");
-        // A disk's cache under another system call: a request is a tenth of its block.
+        // A disk's cache behind a cheaper system call: a request is a tenth of its block.
         assert!(paced(100, 0.25).percent_min(4_096.0) > 75);
         // An object store: 15 ms, 200 MB/s.
         assert_eq!(paced(15_000_000, 5.0).percent_min(4_096.0), PERCENT_FLOOR);

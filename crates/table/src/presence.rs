@@ -1,17 +1,17 @@
-//! Presence filter: whether older memtables of a shard ever held a key, in one cache miss per
+//! Presence filter: tells whether older memtables of a shard ever held a key, in one cache miss per
 //! generation.
 //!
 //! A create must know that its name does not exist yet in any of the writer's frozen memtables,
 //! runs and tables. Asking each of their filters costs a miss apiece; this one filter over all of
-//! them answers most creates at a cost that stays flat as tables add up. It learns the keys of a
-//! memtable once that is frozen (`tree/past.rs`), by their tags, which name the slots of the
-//! memtable's hash table: so creates do not write to it, there is none before the first memtable
-//! is full, its size fits what it gets, and lines are filled one after the other.
+//! them answers most creates at a cost that stays flat as tables accumulate. It learns the keys of
+//! a memtable once that is frozen (`tree/past.rs`), by their tags, which name the slots of the
+//! memtable's hash table. So creates do not write to it, it does not exist before the first
+//! memtable is full, its size fits the keys it gets, and its lines are filled in order.
 //!
-//! Bits: a stack of blocked Bloom filters, each at least `GROWTH` times as large as all before. A
-//! key sets one bit in each of the eight words of one 64-byte line. Memory: 13 bits a key of the
-//! room there is.
-//! Concurrency: one owner at a time, the shard whose keys it knows.
+//! Bits: a stack of blocked Bloom filters, each at least `GROWTH` times as large as all before it
+//! together. A key sets one bit in each of the eight words of one 64-byte line. Memory: 13 bits for
+//! each key of its capacity.
+//! Concurrency: one owner at a time, the shard whose keys it holds.
 //! Source: Putze, Sanders and Singler, Cache-, Hash- and Space-Efficient Bloom Filters, 2007;
 //! Almeida et al., Scalable Bloom Filters, 2007.
 
@@ -30,11 +30,12 @@ const SPREAD: [u64; LINE_WORDS] = [
     0x8EBC_6AF0_9C88_C6E3,
     0x5899_65CC_7537_4CC3,
 ];
-/// Keys for which a line is meant: 512 bits at 13 bits a key.
+/// Capacity of a line in keys: 512 bits at 13 bits a key.
 const LINE_KEYS: usize = 39;
-/// Lines that a generation has at least: 32 KiB.
+/// Minimum number of lines of a generation: 32 KiB.
 const LINES_MIN: usize = 1 << 9;
-/// How much larger each generation is at least than all before: few are probed, not much is spare.
+/// Minimum size of a generation relative to all before it: few generations to probe, little spare
+/// room.
 const GROWTH: usize = 4;
 
 #[repr(align(64))]
@@ -44,15 +45,15 @@ struct Line([u64; LINE_WORDS]);
 // SAFETY: an array of integers.
 unsafe impl Zeroable for Line {}
 
-/// The line of `tag` among `count`: neighbours share it.
+/// The line of `tag` among `count`: neighbouring tags share a line.
 #[inline]
 #[must_use]
 pub fn line_of(tag: u32, count: usize) -> usize {
     ((u64::from(tag) * count as u64) >> 32) as usize
 }
 
-/// The bits of a line that `tag` sets. Every word is computed alike, without branches or look-ups,
-/// so that they are computed together.
+/// The bits of a line that `tag` sets. The words are computed alike, without branches or table
+/// look-ups, so that the compiler can vectorize them.
 #[inline]
 fn pattern(tag: u32) -> [u64; LINE_WORDS] {
     let hash = mix(u64::from(tag));
@@ -65,16 +66,16 @@ pub struct Presence {
     generations: Vec<Generation>,
 }
 
-/// One filter, with room for a number of keys.
+/// One filter, with room for a fixed number of keys.
 #[derive(Debug)]
 pub struct Generation {
     lines: ZeroedArray<Line>,
-    /// Keys for which there still is room.
+    /// Keys that still fit.
     room: usize,
 }
 
 impl Generation {
-    /// Adds the keys of `tags`, no more than there is room for; at little cost if they ascend.
+    /// Adds the keys of `tags`, at most as many as there is room for. Cheap if they ascend.
     ///
     /// # Panics
     /// If there are more.
@@ -91,7 +92,7 @@ impl Generation {
 }
 
 impl Presence {
-    /// Hints the processor that `tag` is asked for soon.
+    /// Hints to the processor that `tag` is looked up soon.
     #[inline]
     pub fn prefetch(&self, tag: u32) {
         for Generation { lines, .. } in &self.generations {
@@ -99,8 +100,8 @@ impl Presence {
         }
     }
 
-    /// Where the lines of the two newest generations are and how many, the newest first. Older ones
-    /// are small.
+    /// The addresses of the lines of the two newest generations and their counts, newest first.
+    /// Older generations are small.
     #[must_use]
     pub fn lines_places(&self) -> [(*const u8, usize); 2] {
         let mut newest = self.generations.iter().rev();
@@ -111,7 +112,7 @@ impl Presence {
         })
     }
 
-    /// Whether the key of `tag` may have been added; never a wrong "no".
+    /// Returns whether the key of `tag` may have been added; never a false "no".
     #[inline]
     #[must_use]
     pub fn may_contain(&self, tag: u32) -> bool {
@@ -122,13 +123,13 @@ impl Presence {
         })
     }
 
-    /// The generation that has room for `keys` more, if there is one.
+    /// Returns the newest generation if it has room for `keys` more.
     pub fn with_room(&mut self, keys: usize) -> Option<&mut Generation> {
         self.generations.last_mut().filter(|newest| newest.room >= keys)
     }
 
-    /// A generation with room for `keys`, to be added by [`Presence::push`]: it can be filled while
-    /// others go on asking.
+    /// Makes a generation with room for `keys`, to be added by [`Presence::push`]. The caller can
+    /// fill it while others go on reading the filter.
     #[must_use]
     pub fn next_generation(&self, keys: usize) -> Generation {
         let before: usize = self.generations.iter().map(|older| older.lines.len()).sum();
@@ -141,7 +142,7 @@ impl Presence {
         self.generations.push(generation);
     }
 
-    /// Memory that the filter takes.
+    /// Memory that the filter takes, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.generations.iter().map(|own| own.lines.len() * size_of::<Line>()).sum()

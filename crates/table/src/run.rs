@@ -1,9 +1,9 @@
 //! Compressed run: a frozen memtable in memory as encoded blocks, found by key range.
 //!
-//! Structured records take a small part of their memtable's memory this way, so many more of them
-//! are ordered in memory before anything is written: when the buffer of runs is full, only blocks
-//! that overlap are decoded and merged. The blocks of a run do not overlap, so a sorted array is
-//! its search tree. Source: MetaKV §III-A.
+//! Encoded, structured records take a small fraction of their memtable's memory, so many more of
+//! them can be sorted in memory before anything is written. When the buffer of runs is full, only
+//! blocks that overlap are decoded and merged. The blocks of a run do not overlap, so a sorted
+//! array is its search tree. Source: MetaKV §III-A.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::block::Block;
 use crate::merge::Cursor;
 use crate::schema::{Key, KeyBuffer, RowBuffer, Schema};
 
-/// A run stays in memory if encoding makes it at least this many times smaller than its memtable;
-/// otherwise holding it buys little order for its memory, and it becomes a table at once.
+/// A run stays in memory if encoding makes it at least this many times smaller than its memtable.
+/// Otherwise its memory buys little order, and it becomes a table at once.
 pub const SHRINK_MIN: usize = 16;
-/// How many blocks are encoded to find out.
+/// Blocks that are encoded to estimate the ratio.
 pub const SAMPLE_BLOCKS: usize = 32;
 
 /// Encoded blocks of one frozen memtable.
@@ -27,20 +27,20 @@ pub struct CompressedRun {
 }
 
 impl CompressedRun {
-    /// A run of `blocks`, each with its last key, in key order.
+    /// Makes a run of `blocks`, each with its last key, in key order.
     #[must_use]
     pub fn new(schema: &'static Schema, blocks: Vec<(KeyBuffer, Arc<Block>)>) -> Self {
         let bytes = blocks.iter().map(|(_, block)| block.memory_bytes()).sum();
         Self { schema, blocks, bytes }
     }
 
-    /// Memory that the run takes.
+    /// Memory that the run takes, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Reads the record of `key` into `out`; false if there is none.
+    /// Reads the record of `key` into `out`; returns false if there is none.
     #[must_use]
     pub fn get(&self, key: &Key, with_strings: bool, out: &mut RowBuffer) -> bool {
         let at = self.blocks.partition_point(|(last, _)| last.key() < *key);
@@ -54,7 +54,7 @@ impl CompressedRun {
         row.is_some()
     }
 
-    /// A cursor over records from `from` on.
+    /// Returns a cursor over the records from `from` on.
     #[must_use]
     pub fn cursor(&self, from: &Key) -> Cursor {
         let at = self.blocks.partition_point(|(last, _)| last.key() < *from);

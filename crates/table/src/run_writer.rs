@@ -1,4 +1,4 @@
-//! Run writer: sorted records into as many tables as they take.
+//! Run writer: writes sorted records into as many tables as they need.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use crate::manifest::{SetId, TableRef};
 use crate::schema::{Row, Schema};
 use crate::table::TableWriter;
 
-/// Records that are counted at a time.
+/// Records between two updates of the caller's counter.
 const TOLD_ROWS: u64 = 1 << 12;
 
 /// A sorted run being written. Dropping it unfinished leaves tables that no manifest names.
@@ -22,13 +22,14 @@ pub struct RunWriter<'a> {
     next_table: &'a mut u64,
     open: Option<TableWriter>,
     done: Vec<TableRef>,
-    /// Records since `written` was last told of any.
+    /// Records not yet added to `written`.
     untold: u64,
     written: Option<&'a AtomicU64>,
 }
 
 impl<'a> RunWriter<'a> {
-    /// Starts run `run` of `set`; tables are numbered from `next_table` on, which is kept up.
+    /// Starts run `run` of `set`. Tables are numbered from `next_table`, which is advanced as they
+    /// are written.
     pub fn new(
         schema: &'static Schema,
         store: &'a SharedStore,
@@ -49,7 +50,7 @@ impl<'a> RunWriter<'a> {
         }
     }
 
-    /// Counts records in `written`, some at a time.
+    /// Counts records in `written`, in batches.
     #[must_use]
     pub fn counting(self, written: &'a AtomicU64) -> Self {
         Self { written: Some(written), ..self }
@@ -91,7 +92,7 @@ impl<'a> RunWriter<'a> {
         }
     }
 
-    /// Adds a record in stored form, whose key is over all before.
+    /// Adds a record in stored form. Its key must be greater than all before it.
     #[inline]
     pub fn push(&mut self, row: &Row) -> Result<()> {
         self.note(1);
@@ -101,7 +102,7 @@ impl<'a> RunWriter<'a> {
         }
     }
 
-    /// Adds an encoded block, whose keys are over all before.
+    /// Adds an encoded block. Its keys must be greater than all before them.
     pub fn push_block(&mut self, encoded: &[u8], decoded: &DecodedBlock) -> Result<()> {
         self.note(decoded.rows() as u64);
         self.table()?.push_block(encoded, decoded)
@@ -111,7 +112,7 @@ impl<'a> RunWriter<'a> {
         let Some(table) = self.open.take() else {
             return Ok(());
         };
-        // A table that could not be finished may be there all the same.
+        // A table whose `finish` fails may exist in the store, so its number is not used again.
         let number = *self.next_table;
         *self.next_table += 1;
         let summary = table.finish()?;
@@ -127,7 +128,7 @@ impl<'a> RunWriter<'a> {
         Ok(())
     }
 
-    /// Makes the last table durable and returns what a manifest needs to know of all of them.
+    /// Makes the last table durable and returns the references for a manifest.
     pub fn finish(mut self) -> Result<Vec<TableRef>> {
         self.close()?;
         Ok(self.done)

@@ -1,11 +1,11 @@
-//! Schemas: which columns a kind of record has, and which of them are its key.
+//! Schemas: the columns of one kind of record, and which of them form its key.
 //!
 //! A record is a [`Row`]: integers and byte strings, each at the index of its column. The key is
 //! the first `key_ints` integers, compared in turn, then the first string. Engine code works on
-//! rows of any schema; what the columns mean is known only to the crate that defines the schema.
+//! rows of any schema; only the crate that defines a schema knows what its columns mean.
 //!
-//! Stored form: a column that is `relative_to` another is stored as its zigzag difference to it,
-//! so that attributes which follow one another (creation and change time) cost nothing.
+//! Stored form: a column that is `relative_to` another is stored as its zigzag difference to it, so
+//! that attributes which usually agree (creation and change time) cost nothing.
 
 use std::cmp::Ordering;
 
@@ -14,18 +14,19 @@ use esker_base::{Error, Kind, Result};
 
 use crate::wire::{unzigzag, zigzag};
 
-/// A schema has at most this many integer columns: they are named by the bits of one word.
+/// Maximum number of integer columns of a schema: bits of one word name them.
 pub const INTS_MAX: usize = 24;
-/// A schema has at most this many string columns.
+/// Maximum number of string columns of a schema.
 pub const STRINGS_MAX: usize = 3;
 const _: () = assert!(INTS_MAX + STRINGS_MAX <= 32);
-/// A record's strings take at most this many bytes in all, so that it fits a chunk of a memtable.
+/// Maximum bytes of a record's strings together, so that it fits a chunk of a memtable.
 pub const ROW_TEXT_BYTES_MAX: usize = 512 << 10;
-/// A key's string takes at most this many bytes: tables and manifests name keys.
+/// Maximum bytes of a key's string: tables and manifests hold whole keys.
 pub const KEY_TEXT_BYTES_MAX: usize = 64 << 10;
 const _: () = assert!(KEY_TEXT_BYTES_MAX <= ROW_TEXT_BYTES_MAX);
 
-/// Fails if the strings of a record, of which the first is the key's, are longer than readers take.
+/// Fails if the strings of a record, the first of which is the key's, are longer than readers
+/// accept.
 ///
 /// # Errors
 /// `TooLarge`.
@@ -51,18 +52,18 @@ pub fn check_text_bytes(strings: &[&[u8]; STRINGS_MAX]) -> Result<()> {
 pub struct IntColumn {
     /// Its name in documents and in `esker show`.
     pub name: &'static str,
-    /// The column whose value it usually follows; always one that comes before it.
+    /// The column whose value it usually follows; always an earlier one.
     pub relative_to: Option<usize>,
 }
 
 impl IntColumn {
-    /// A column stored as it is.
+    /// Makes a column that is stored as it is.
     #[must_use]
     pub const fn plain(name: &'static str) -> Self {
         Self { name, relative_to: None }
     }
 
-    /// A column that usually follows `column`, which comes before it.
+    /// Makes a column that usually follows `column`, an earlier one.
     #[must_use]
     pub const fn follows(name: &'static str, column: usize) -> Self {
         Self { name, relative_to: Some(column) }
@@ -78,26 +79,26 @@ pub struct Schema {
     pub name: &'static str,
     /// Integer columns: first those of the key, then the sequence number, then the others.
     pub ints: &'static [IntColumn],
-    /// Names of the string columns; the first is the last part of the key.
+    /// Names of the string columns; the first string is the last part of the key.
     pub strings: &'static [&'static str],
-    /// How many integers the key has.
+    /// Number of integers in the key.
     pub key_ints: usize,
-    /// How many of them, all but the last, name a group (a directory, a file) whose records are
-    /// read together.
+    /// Number of leading key integers, all but the last, that name a group (a directory, a file)
+    /// whose records are read together.
     pub group_ints: usize,
-    /// How the last integer of the key follows from the key's string, if it does. Such an integer
-    /// is a hash: evenly spread over 64 bits, and not worth logging.
+    /// Computes the last integer of the key from the key's string, if it follows from it. Such an
+    /// integer is a hash: evenly spread over 64 bits, and not logged.
     pub hash_of: Option<fn(&[u8]) -> u64>,
-    /// Whether tables have filters: not where keys are looked for by range only.
+    /// True if tables have filters; false if keys are looked up by range only.
     pub has_filters: bool,
 }
 
-/// The columns of a schema that are relative to others, for who restores rows one at a time.
+/// The columns of a schema that are relative to others, for callers that restore one row at a time.
 #[derive(Clone, Debug)]
 pub struct Followers(ArrayVec<(u8, u8), INTS_MAX>);
 
 impl Followers {
-    /// As [`Schema::restore`] does.
+    /// Does the work of [`Schema::restore`].
     #[inline]
     pub fn restore(&self, ints: &mut [u64; INTS_MAX]) {
         for &(column, base) in &self.0 {
@@ -123,7 +124,7 @@ impl Default for Row<'_> {
     }
 }
 
-/// One record that owns its strings; reused between reads to spare allocations.
+/// One record that owns its strings; reused between reads to avoid allocations.
 #[derive(Clone, Debug, Default)]
 pub struct RowBuffer {
     /// Integers by column.
@@ -133,13 +134,13 @@ pub struct RowBuffer {
 }
 
 impl RowBuffer {
-    /// The record, its strings borrowed from here.
+    /// The record, with strings borrowed from this buffer.
     #[must_use]
     pub fn row(&self) -> Row<'_> {
         Row { ints: self.ints, strings: [&self.strings[0], &self.strings[1], &self.strings[2]] }
     }
 
-    /// Becomes a copy of `row`.
+    /// Copies `row` into this buffer.
     pub fn set(&mut self, row: &Row) {
         self.ints = row.ints;
         for (own, string) in self.strings.iter_mut().zip(row.strings) {
@@ -158,13 +159,13 @@ pub struct Key<'a> {
     pub string: &'a [u8],
 }
 
-/// A key has at most this many integers.
+/// Maximum number of integers of a key.
 pub const KEY_INTS_MAX: usize = 3;
 
 impl<'a> Key<'a> {
     /// The key that sorts before all others.
     pub const FIRST: Key<'static> = Key { ints: [0; KEY_INTS_MAX], string: &[] };
-    /// A key that sorts after all others: no string is as long.
+    /// A key that sorts after all others: no key's string is as long.
     pub const LAST: Key<'static> = Key { ints: [u64::MAX; KEY_INTS_MAX], string: &[0xFF; 300] };
 }
 
@@ -191,7 +192,7 @@ pub struct KeyBuffer {
 }
 
 impl KeyBuffer {
-    /// The key, its string borrowed from here.
+    /// The key, with its string borrowed from this buffer.
     #[must_use]
     pub fn key(&self) -> Key<'_> {
         Key { ints: self.ints, string: &self.string }
@@ -215,19 +216,19 @@ impl Schema {
     #[inline]
     #[must_use]
     pub fn key<'a>(&self, row: &Row<'a>) -> Key<'a> {
-        // A copy of a length known only at run time would be a call.
+        // A copy whose length is known only at run time would compile to a call.
         let ints = std::array::from_fn(|at| if at < self.key_ints { row.ints[at] } else { 0 });
         Key { ints, string: row.strings[0] }
     }
 
-    /// The integer by which records of one group are ordered first: the last of the key's.
+    /// The integer that orders the records of one group first: the last of the key's.
     #[inline]
     #[must_use]
     pub fn order(&self, ints: &[u64]) -> u64 {
         ints[self.key_ints - 1]
     }
 
-    /// A key that sorts after all others of the group of `key`.
+    /// Returns a key that sorts after all others of the group of `key`.
     #[must_use]
     pub fn group_last(&self, key: &Key) -> Key<'static> {
         let mut ints = [u64::MAX; KEY_INTS_MAX];
@@ -249,7 +250,7 @@ impl Schema {
         digest
     }
 
-    /// Turns a row's integers into stored form.
+    /// Converts a row's integers into stored form, in place.
     #[inline]
     pub fn store(&self, ints: &mut [u64; INTS_MAX]) {
         for column in (0..self.ints.len()).rev() {
@@ -259,7 +260,7 @@ impl Schema {
         }
     }
 
-    /// Turns stored integers into a row's.
+    /// Converts stored integers into a row's, in place.
     #[inline]
     pub fn restore(&self, ints: &mut [u64; INTS_MAX]) {
         for (column, spec) in self.ints.iter().enumerate() {
@@ -279,10 +280,10 @@ impl Schema {
         Followers(columns.filter_map(relative).collect())
     }
 
-    /// Asserts what the engine relies on; called once per tree.
+    /// Asserts the rules that the engine relies on; called once per tree.
     ///
     /// # Panics
-    /// If the schema breaks a rule, which is a bug of the crate that defines it.
+    /// If the schema breaks a rule, which is a bug in the crate that defines it.
     pub fn check(&self) {
         assert!(self.ints.len() <= INTS_MAX && self.strings.len() <= STRINGS_MAX);
         assert!(
@@ -295,12 +296,12 @@ impl Schema {
     }
 }
 
-/// The columns in which `a` and `b` differ, as bits.
+/// Returns the columns in which `a` and `b` differ, as bits.
 #[inline]
 #[must_use]
 pub fn differences(a: &[u64; INTS_MAX], b: &[u64; INTS_MAX]) -> u32 {
-    // One column at a time: rows were written so just before, and what is read wider than it was
-    // written waits for the cache.
+    // One column at a time: the rows have just been written, and a load wider than the store before
+    // it stalls until that reaches the cache.
     (0..INTS_MAX).rev().fold(0, |bits, column| bits << 1 | u32::from(a[column] != b[column]))
 }
 
@@ -322,12 +323,12 @@ pub mod record {
     pub const SEQ: usize = 1;
     /// 1 for a tombstone.
     pub const TOMBSTONE: usize = 2;
-    /// String column of the whole key; empty when the head alone says it: eight bytes, the last
-    /// not zero.
+    /// String column of the whole key; empty if the head alone identifies it: a key of eight bytes,
+    /// the last of which is not zero.
     pub const KEY: usize = 0;
     /// String column of the value.
     pub const VALUE: usize = 1;
-    /// A key takes at most this many bytes.
+    /// Maximum bytes of a key.
     pub const KEY_BYTES_MAX: usize = 255;
 
     /// The schema.
@@ -342,7 +343,7 @@ pub mod record {
         has_filters: true,
     };
 
-    /// The engine's key of an opaque `key`. Order is that of the bytes.
+    /// Returns the engine's key of an opaque `key`. Keys sort in the order of their bytes.
     ///
     /// # Panics
     /// If `key` is empty or longer than [`KEY_BYTES_MAX`].
@@ -352,13 +353,13 @@ pub mod record {
         let mut head = [0u8; 8];
         let count = key.len().min(8);
         head[..count].copy_from_slice(&key[..count]);
-        // Without a zero at its end a head is that of a key of eight bytes or more, and the one of
-        // exactly eight sorts first among them: its string may be empty.
+        // A head that does not end in a zero belongs to a key of at least eight bytes, and the key
+        // of exactly eight sorts first among those: its string may be empty.
         let string = if key.len() == 8 && head[7] != 0 { &[][..] } else { key };
         Key { ints: [u64::from_be_bytes(head), 0, 0], string }
     }
 
-    /// A row that binds `key` to `value`.
+    /// Makes a row that binds `opaque` to `value`.
     #[must_use]
     pub fn row<'a>(opaque: &'a [u8], value: &'a [u8]) -> Row<'a> {
         let key = key(opaque);

@@ -1,8 +1,8 @@
-//! Set writer: who writes a change set, or wrote it last, as its manifest says.
+//! Set writer: the process that writes a change set, or wrote it last, as its manifest records it.
 //!
 //! Layout: docs/format/manifest.md. This file is its only encoder and decoder.
-//! It decides nothing about durability: a writer that takes over fences the other whatever is said
-//! here. It is for people, and for writers that would rather not fence one that still works.
+//! The record plays no part in durability: a writer that takes over fences the old one regardless.
+//! It informs people, and writers that prefer not to fence one that is still working.
 
 use esker_base::ProcessIdentity;
 
@@ -11,11 +11,11 @@ use crate::wire::{Damage, Input, put_bytes, put_varint};
 /// A text about a writer takes at most this many bytes; longer ones are cut.
 pub const WRITER_TEXT_BYTES_MAX: usize = 1 << 10;
 
-/// There is a writer to speak of; what is 0 without it is nobody.
+/// Set if a writer is recorded; a flags byte of 0 means there is none.
 const PRESENT: u8 = 1;
-/// It writes, unless it died.
+/// The writer is writing, unless it died.
 const WRITING: u8 = 2;
-/// The set is of no use without it.
+/// The set is of no use without this writer.
 const PRIVATE: u8 = 4;
 
 /// A writer of a change set.
@@ -29,10 +29,10 @@ pub struct SetWriter {
     pub command: String,
     /// When it opened the set, in nanoseconds since the Unix epoch.
     pub began_ns: u64,
-    /// False once it has ended in order. One that died leaves it true.
+    /// False once the writer has ended in order; a writer that died leaves it true.
     pub is_writing: bool,
-    /// True while the set is of no use to others: one command began it for itself, and nobody goes
-    /// on with it if that dies.
+    /// True while the set is of no use to others: one command began it for itself, and nobody
+    /// resumes it if that command dies.
     pub is_private: bool,
 }
 
@@ -52,7 +52,8 @@ impl SetWriter {
         }
     }
 
-    /// This writer once it opens a set at `now_ns`, with texts that fit into a manifest.
+    /// Returns this writer as it opens a set at `now_ns`, with its texts cut to fit into a
+    /// manifest.
     #[must_use]
     pub fn beginning(&self, now_ns: u64) -> Self {
         let mut writer = Self { began_ns: now_ns, is_writing: true, ..self.clone() };
@@ -64,17 +65,18 @@ impl SetWriter {
         writer
     }
 
-    /// This writer once it has ended in order: others may go on with what it left.
+    /// Returns this writer after it has ended in order: others may resume the set.
     #[must_use]
     pub fn released(self) -> Self {
         Self { is_writing: false, is_private: false, ..self }
     }
 
-    /// As an error names it: `esker put - @3f2a:/x (process 12 of ada on node7)`.
+    /// Returns the text by which errors name it: `esker put - @3f2a:/x (process 12 of ada on
+    /// node7)`.
     #[must_use]
     pub fn description(&self) -> String {
         let Self { process, user, command, .. } = self;
-        // Others wrote this, and it may end on a terminal.
+        // Another process wrote these texts, and they may reach a terminal.
         let (user, host) = (user.escape_debug(), process.host.escape_debug());
         format!("{command:?} (process {} of {user} on {host})", process.pid)
     }
@@ -87,13 +89,13 @@ impl SetWriter {
         [&mut self.process.host, &mut self.process.boot, &mut self.user, &mut self.command]
     }
 
-    /// Whether a manifest may hold it.
+    /// Returns whether a manifest may hold it.
     pub(crate) fn is_within_bounds(&self) -> bool {
         self.texts().iter().all(|text| text.len() <= WRITER_TEXT_BYTES_MAX)
     }
 }
 
-/// Appends `writer`, or that there is none.
+/// Appends `writer`, or a marker that there is none.
 pub(crate) fn encode(writer: Option<&SetWriter>, out: &mut Vec<u8>) {
     let Some(writer) = writer else { return out.push(0) };
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };

@@ -1,6 +1,6 @@
-//! Tables of a change set as its readers see them: sorted runs, the newest first.
+//! Tables of a change set as its readers see them: sorted runs, newest first.
 //!
-//! Concurrency: immutable; a table's tail is read when it is first needed, by whoever comes first.
+//! Concurrency: immutable; the first reader that needs a table reads its tail.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,17 +15,17 @@ use crate::merge::Cursor;
 use crate::schema::{Key, RowBuffer, Schema};
 use crate::table::{Got, ReadCounters, Seek, Table, Wanted};
 
-/// Runs in which a point read looks for its key at once.
+/// Runs in which a point read seeks its key at once.
 const SEEK_RUNS_MAX: usize = 4;
 
-/// Where tables are read from and what their readers share.
+/// Where tables are read from, and the state that their readers share.
 #[derive(Clone, Debug)]
 pub struct TableSource {
     /// The store.
     pub store: SharedStore,
-    /// Parsed blocks.
+    /// The cache of parsed blocks.
     pub cache: Arc<BlockCache>,
-    /// What reads have cost.
+    /// Counters of the cost of reads.
     pub counters: Arc<ReadCounters>,
 }
 
@@ -47,19 +47,19 @@ pub struct TableHandle {
 }
 
 impl TableHandle {
-    /// The table that `reference` names.
+    /// Makes a handle for the table that `reference` names.
     #[must_use]
     pub fn new(reference: TableRef, schema: &'static Schema, source: TableSource) -> Arc<Self> {
         Arc::new(Self { reference, schema, source, open: OnceLock::new() })
     }
 
-    /// What the manifest says of it.
+    /// The manifest's reference to the table.
     #[must_use]
     pub fn reference(&self) -> &TableRef {
         &self.reference
     }
 
-    /// The open table. One store request the first time.
+    /// Returns the open table. One store request the first time.
     #[inline]
     pub fn open(&self) -> Result<&Arc<Table>> {
         match self.open.get() {
@@ -82,7 +82,7 @@ impl TableHandle {
     }
 }
 
-/// The block in which a key was last sought, and where it is in its run.
+/// The block in which a key was last sought, and its position in the run.
 #[derive(Debug)]
 pub struct BlockPlace {
     table: usize,
@@ -117,8 +117,8 @@ impl SortedRun {
     }
 
     /// Reads the first record at or after `key` into `out`, in readable form and without strings;
-    /// false if there is none. At most two block reads; of the block that `last` holds, and then
-    /// holds, none.
+    /// returns false if there is none. Costs at most two block reads; a block already in `last` is
+    /// not read again. Leaves the block that it read in `last`.
     pub fn seek(
         &self,
         key: &Key,
@@ -149,8 +149,9 @@ impl SortedRun {
         Ok(false)
     }
 
-    /// As [`SortedRun::seek`] for each of `keys`, which ascend: passes the index of each, and the
-    /// record if there is one, to `found`. Cost: blocks that are not in memory, by regions.
+    /// Seeks each of `keys`, which must ascend, as [`SortedRun::seek`] does. Passes the index of
+    /// each key, and its record if there is one, to `found`. Cost: blocks that are not in memory,
+    /// read by regions.
     pub fn seek_batch(
         &self,
         keys: &[Key],
@@ -172,7 +173,7 @@ impl SortedRun {
                     Ok(())
                 }
             })?;
-            // What the block of a key does not have is in the next, or in the next table.
+            // If the key's block has no such record, it is in the next block or the next table.
             let (mut place, mut row) = (None, RowBuffer::default());
             for index in beyond {
                 if self.seek(&keys[index], &mut place, &mut row)? {
@@ -184,7 +185,7 @@ impl SortedRun {
         Ok(())
     }
 
-    /// A cursor over records from `from` on; it need not go beyond `to`.
+    /// Returns a cursor over records from `from` on; it may stop after `to`.
     #[must_use]
     pub fn cursor(&self, schema: &'static Schema, from: &Key, to: &Key) -> Cursor {
         let start = self.table_of(from);
@@ -202,7 +203,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// The tables of schema `schema` among `references`, which are in a manifest's order.
+    /// Collects the tables of `schema` among `references`, which are in a manifest's order.
     #[must_use]
     pub fn new(references: &[TableRef], schema: &'static Schema, source: &TableSource) -> Self {
         let mut runs: Vec<SortedRun> = Vec::new();
@@ -216,22 +217,22 @@ impl Tables {
         Self { runs }
     }
 
-    /// What a manifest lists of these tables.
+    /// Returns the references that a manifest lists for these tables.
     #[must_use]
     pub fn references(&self) -> Vec<TableRef> {
         let tables = self.runs.iter().flat_map(|run| &run.tables);
         tables.map(|table| table.reference.clone()).collect()
     }
 
-    /// Reads the newest record of a key into `out`; false if no table has one. A store request for
-    /// each table whose filter says maybe, until the first that has it.
+    /// Reads the newest record of a key into `out`; returns false if no table has one. Costs one
+    /// store request for each table whose filter says maybe, until the first that has the key.
     #[inline]
     pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
         for runs in self.runs.chunks(SEEK_RUNS_MAX) {
             let mut seeks: ArrayVec<(&TableHandle, Option<Seek>), SEEK_RUNS_MAX> = ArrayVec::new();
             for run in runs {
                 if let Some(handle) = run.table_showing(&wanted.key) {
-                    // A table that was never asked may not be needed now either.
+                    // A table that was never opened may not be needed this time either.
                     seeks.push((handle, handle.open.get().map(|table| table.seek(wanted))));
                 }
             }
@@ -249,8 +250,8 @@ impl Tables {
         Ok(false)
     }
 
-    /// Whether a table may have a record of the key, by filters that are in memory: a table that was
-    /// never opened may. No store request.
+    /// Returns whether a table may have a record of the key, according to the filters in memory. A
+    /// table that was never opened may. No store request.
     #[must_use]
     pub fn may_contain(&self, wanted: &Wanted) -> bool {
         let mut tables = self.runs.iter().filter_map(|run| run.table_showing(&wanted.key));
@@ -260,8 +261,8 @@ impl Tables {
         })
     }
 
-    /// Finds the newest record of each key of `batch`; those found leave the batch. Neighbouring
-    /// blocks are read together ([`Table::get_batch`]).
+    /// Finds the newest record of each key of `batch`, and removes the keys that it finds from the
+    /// batch. Neighbouring blocks are read together ([`Table::get_batch`]).
     pub fn get_batch(
         &self,
         batch: &mut Vec<(usize, Wanted)>,
@@ -292,7 +293,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Reads every block once, so that a cache that is large enough holds them all.
+    /// Reads every block once; a cache that is large enough then holds them all.
     pub fn warm(&self) -> Result<()> {
         for table in self.runs.iter().flat_map(|run| &run.tables) {
             let table = table.open()?;
@@ -301,7 +302,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Cursors over each run's records from `from` on, newest first; they need not go beyond `to`.
+    /// Pushes cursors over each run's records from `from` on, newest run first; they may stop after
+    /// `to`.
     pub fn cursors(&self, schema: &'static Schema, from: &Key, to: &Key, out: &mut Vec<Cursor>) {
         out.extend(self.runs.iter().map(|run| run.cursor(schema, from, to)));
     }

@@ -1,12 +1,12 @@
-//! Reading and writing of integers and byte strings in everything that Esker puts on disk.
+//! Wire: reads and writes the integers and byte strings in everything that Esker puts on disk.
 //!
 //! Integers are little-endian or LEB128 varints. Reading never goes past the end and never
-//! allocates: what is wrong is a [`Damage`], which the reader of an object turns into `Corrupt`
-//! with the object's name.
+//! allocates. Bad bytes give a [`Damage`], which the reader of an object turns into `Corrupt` with
+//! the object's name.
 
 use esker_base::Error;
 
-/// What is wrong with some bytes, and where in them.
+/// What is wrong with some bytes, and at which offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Offset from the start of the bytes being read.
@@ -16,7 +16,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// The error that names `object`, whose bytes being read start at `base`.
+    /// Returns the error for `object`, in which the bytes being read start at offset `base`.
     #[must_use]
     pub fn of(self, object: &str, base: u64) -> Error {
         Error::corrupt(object, base + self.offset as u64, self.what)
@@ -42,7 +42,7 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Maps small negative and positive differences to small numbers.
+/// Maps small differences, negative or positive, to small numbers.
 #[inline]
 #[must_use]
 pub const fn zigzag(difference: u64) -> u64 {
@@ -56,7 +56,7 @@ pub const fn unzigzag(value: u64) -> u64 {
     (value >> 1) ^ (value & 1).wrapping_neg()
 }
 
-/// Bytes being read from the front.
+/// A byte slice being read from the front.
 #[derive(Clone, Debug)]
 pub struct Input<'a> {
     bytes: &'a [u8],
@@ -76,25 +76,25 @@ impl<'a> Input<'a> {
         self.at
     }
 
-    /// All the bytes, also those already read.
+    /// All the bytes, including those already read.
     #[must_use]
     pub fn whole(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// How many bytes are left.
+    /// The number of bytes left.
     #[must_use]
     pub fn left(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// The damage `what` at the current offset.
+    /// Returns the damage `what` at the current offset.
     #[must_use]
     pub fn damage(&self, what: &'static str) -> Damage {
         Damage { offset: self.at, what }
     }
 
-    /// The next `count` bytes.
+    /// Reads the next `count` bytes.
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], Damage> {
         if count > self.left() {
             return Err(self.damage("more bytes than there are"));
@@ -109,7 +109,7 @@ impl<'a> Input<'a> {
         Ok(taken.try_into().expect("take returns what was asked for"))
     }
 
-    /// One byte.
+    /// Reads one byte.
     #[inline]
     pub fn u8(&mut self) -> Result<u8, Damage> {
         let byte = *self.bytes.get(self.at).ok_or(self.damage("one more byte"))?;
@@ -117,27 +117,27 @@ impl<'a> Input<'a> {
         Ok(byte)
     }
 
-    /// A little-endian 16-bit integer.
+    /// Reads a little-endian 16-bit integer.
     pub fn u16(&mut self) -> Result<u16, Damage> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    /// A little-endian 32-bit integer.
+    /// Reads a little-endian 32-bit integer.
     pub fn u32(&mut self) -> Result<u32, Damage> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// A little-endian 64-bit integer.
+    /// Reads a little-endian 64-bit integer.
     pub fn u64(&mut self) -> Result<u64, Damage> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A little-endian 128-bit integer.
+    /// Reads a little-endian 128-bit integer.
     pub fn u128(&mut self) -> Result<u128, Damage> {
         Ok(u128::from_le_bytes(self.array()?))
     }
 
-    /// A varint.
+    /// Reads a varint.
     #[inline]
     pub fn varint(&mut self) -> Result<u64, Damage> {
         let mut value = 0u64;
@@ -154,7 +154,7 @@ impl<'a> Input<'a> {
         Err(self.damage("a varint of at most 10 bytes"))
     }
 
-    /// A varint of at most `max`; `what` names it in the damage.
+    /// Reads a varint of at most `max`; `what` names it in the damage.
     #[inline]
     pub fn varint_max(&mut self, max: usize, what: &'static str) -> Result<usize, Damage> {
         let at = self.at;
@@ -164,7 +164,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// A varint length, at most `max`, and as many bytes.
+    /// Reads a varint length, at most `max`, and that many bytes.
     pub fn bytes(&mut self, max: usize, what: &'static str) -> Result<&'a [u8], Damage> {
         let count = self.varint_max(max, what)?;
         self.take(count)

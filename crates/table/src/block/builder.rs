@@ -1,7 +1,7 @@
 //! Block builder: collects records in key order and encodes them as one block.
 //!
-//! Most columns of neighbouring records hold one value. Only those that have held another in this
-//! block are collected row by row.
+//! Most columns of neighbouring records hold a single value. Only columns in which the records of
+//! this block differ are collected row by row.
 
 use super::{BLOCK_BYTES_MAX, BLOCK_ROWS_MAX, BLOCK_TEXT_BYTES_MIN};
 use crate::column::{Ints, StringsBuilder};
@@ -13,7 +13,7 @@ pub struct BlockBuilder {
     schema: &'static Schema,
     /// Integers of the first record.
     first: [u64; INTS_MAX],
-    /// Columns in which another record differs from the first, as bits.
+    /// Values of the varying columns.
     varying: u32,
     /// Values of those columns.
     ints: Vec<[u64; BLOCK_ROWS_MAX]>,
@@ -23,7 +23,7 @@ pub struct BlockBuilder {
 }
 
 impl BlockBuilder {
-    /// An empty block of `schema`.
+    /// Makes an empty block of `schema`.
     #[must_use]
     pub fn new(schema: &'static Schema) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl BlockBuilder {
         }
     }
 
-    /// Adds a record in stored form, whose key is over all others'.
+    /// Adds a record in stored form. Its key must be greater than all others.
     ///
     /// # Panics
     /// If there are [`BLOCK_ROWS_MAX`] records already.
@@ -69,7 +69,7 @@ impl BlockBuilder {
         self.rows += 1;
     }
 
-    /// How many records there are.
+    /// The number of records.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
@@ -90,7 +90,7 @@ impl BlockBuilder {
         key.string.extend_from_slice(self.strings[0].last());
     }
 
-    /// Whether the block should be closed before another record.
+    /// Returns whether the block should be closed before another record is added.
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {

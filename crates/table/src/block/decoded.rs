@@ -1,18 +1,18 @@
-//! Decoded block: records column by column in reused memory, as scans and merges pass them on.
+//! Decoded block: records column by column, in reused memory, for scans and merges.
 
 use crate::schema::{INTS_MAX, KEY_INTS_MAX, Key, Row, STRINGS_MAX, Schema};
 
-/// Sorted records in stored form, each column decoded. Columns in which all records agree are kept
-/// as that one value: most of them do, and writing it out for every record would cost more than
-/// all the rest of decoding.
+/// Sorted records in stored form, each column decoded. A column in which all records agree is kept
+/// as that one value: most columns are, and writing the value out for every record would cost more
+/// than the rest of decoding.
 #[derive(Debug, Default)]
 pub struct DecodedBlock {
     pub(super) rows: usize,
     /// Values of the columns in which all records agree.
     pub(super) constants: [u64; INTS_MAX],
-    /// The other columns, as bits.
+    /// The columns in which records differ, as bits.
     pub(super) varies: u32,
-    /// Values of those columns; the others' are empty.
+    /// Values of the columns in which records differ; empty for the others.
     pub(super) ints: Vec<Vec<u64>>,
     pub(super) strings: [Texts; STRINGS_MAX],
 }
@@ -20,9 +20,9 @@ pub struct DecodedBlock {
 /// The integers of one column.
 #[derive(Clone, Copy, Debug)]
 pub enum Values<'a> {
-    /// All rows hold this one.
+    /// All rows hold this value.
     One(u64),
-    /// Each row holds its own.
+    /// Each row holds its own value.
     Each(&'a [u64]),
 }
 
@@ -37,7 +37,7 @@ impl Values<'_> {
         }
     }
 
-    /// Whether a row holds `value`.
+    /// Returns whether any row holds `value`.
     #[must_use]
     pub fn contains(&self, value: u64) -> bool {
         match self {
@@ -46,7 +46,7 @@ impl Values<'_> {
         }
     }
 
-    /// Whether all rows hold `value`.
+    /// Returns whether all rows hold `value`.
     #[must_use]
     pub fn all_are(&self, value: u64) -> bool {
         match self {
@@ -56,16 +56,16 @@ impl Values<'_> {
     }
 }
 
-/// Strings one after the other.
+/// Strings, concatenated.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     pub(super) text: Vec<u8>,
-    /// Where each string ends; there may be none where all are empty.
+    /// The end of each string; may be empty if all strings are.
     pub(super) ends: Vec<u32>,
 }
 
 impl DecodedBlock {
-    /// Forgets all records, keeping the memory.
+    /// Removes all records but keeps the memory.
     pub fn clear(&mut self) {
         (self.rows, self.varies) = (0, 0);
         self.ints.iter_mut().for_each(Vec::clear);
@@ -99,7 +99,7 @@ impl DecodedBlock {
         }
     }
 
-    /// How many records there are.
+    /// The number of records.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
@@ -150,7 +150,8 @@ impl DecodedBlock {
         self.varies
     }
 
-    /// The stored integer of `column`, which is none of [`DecodedBlock::varies`], in all records.
+    /// The stored integer of `column` in all records; `column` must not be in
+    /// [`DecodedBlock::varies`].
     #[inline(always)]
     #[must_use]
     pub fn shared(&self, column: usize) -> u64 {

@@ -1,4 +1,4 @@
-//! Blocks: some hundred sorted records of one table, stored column by column.
+//! Blocks: up to a few hundred sorted records of one table, stored column by column.
 //!
 //! Layout: docs/format/table.md, "Blocks". `builder` is the only encoder, `parsed` the only decoder.
 //! Invariants: (1) keys strictly ascend; (2) every column has the block's number of rows.
@@ -14,16 +14,16 @@ pub use builder::BlockBuilder;
 pub use decoded::{DecodedBlock, Values};
 pub use parsed::Block;
 
-/// A block has at most this many rows: a point read decodes only some of them, and its reader
-/// fetches some kilobytes.
+/// Maximum rows of a block: a point read decodes only some of them, and fetches some kilobytes.
 pub const BLOCK_ROWS_MAX: usize = 256;
 /// A block whose strings reach this many bytes is closed.
 pub const BLOCK_TEXT_BYTES_MIN: usize = 32 << 10;
-/// A reader refuses larger blocks.
+/// Maximum bytes of a block; readers refuse larger ones.
 pub const BLOCK_BYTES_MAX: usize = 32 << 20;
 const _: () = assert!(BLOCK_BYTES_MAX > crate::column::TEXT_BYTES_MAX);
 const _: () = assert!(BLOCK_TEXT_BYTES_MIN + ROW_TEXT_BYTES_MAX <= crate::column::TEXT_BYTES_MAX);
 /// Bytes before the columns: checksum and number of rows.
 pub(crate) const HEADER_BYTES: usize = 6;
-/// The least bytes of a block: its header, two integer columns of two and a string column of four.
+/// Minimum bytes of a block: its header, two integer columns of two bytes and a string column of
+/// four.
 pub(crate) const BLOCK_BYTES_MIN: usize = HEADER_BYTES + 8;

@@ -1,8 +1,8 @@
 //! Parsed block: finds and reads records without decoding the rest.
 //!
-//! A point read of a large table misses the processor's cache at every line that it touches. So
+//! In a large table a point read misses the processor's cache at every line that it touches. So
 //! columns of one value are kept as that value, side by side, and only the few others have a
-//! description of their own.
+//! descriptor.
 
 use std::cmp::Ordering;
 
@@ -15,7 +15,7 @@ use crate::memory::prefetch;
 use crate::schema::{INTS_MAX, KEY_INTS_MAX, Key, RowBuffer, Schema};
 use crate::wire::{Damage, Input};
 
-/// A block whose checksum and structure were verified.
+/// A block whose checksum and structure have been verified.
 #[derive(Debug)]
 pub struct Block {
     schema: &'static Schema,
@@ -23,7 +23,7 @@ pub struct Block {
     rows: usize,
     /// Values of the integer columns in which all rows agree, in stored form.
     constants: [u64; INTS_MAX],
-    /// The other integer columns, as bits and one after the other.
+    /// The columns in which rows differ, as bits; their descriptors follow one another.
     varies: u32,
     ints: Vec<Ints>,
     strings: Vec<Strings>,
@@ -71,13 +71,13 @@ impl Block {
         Ok(block)
     }
 
-    /// How many records there are.
+    /// The number of records.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Memory that the block takes, for a cache's budget.
+    /// Memory that the block takes, in bytes, for a cache's budget.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.bytes.len()
@@ -95,7 +95,7 @@ impl Block {
         }
     }
 
-    /// The description of `column`, unless all rows agree.
+    /// The descriptor of `column`, unless all rows agree.
     #[inline]
     fn varying(&self, column: usize) -> Option<&Ints> {
         let before = self.varies & ((1 << column) - 1);
@@ -103,7 +103,8 @@ impl Block {
         varies.then(|| &self.ints[before.count_ones() as usize])
     }
 
-    /// The value of `column` that all rows share, in stored form, if the encoding says so.
+    /// Returns the value of `column` that all rows share, in stored form, if the encoding shows
+    /// one.
     #[must_use]
     pub fn constant(&self, column: usize) -> Option<u64> {
         (self.varies >> column & 1 == 0).then(|| self.constants[column])
@@ -117,7 +118,7 @@ impl Block {
         }
     }
 
-    /// How the key at `row` compares with `key`.
+    /// Compares the key at `row` with `key`.
     fn compare(&self, row: usize, key: &Key) -> Ordering {
         for column in 0..self.schema.key_ints {
             match self.int(column, row).cmp(&key.ints[column]) {
@@ -128,7 +129,7 @@ impl Block {
         self.strings[0].compare(&self.bytes, row, key.string)
     }
 
-    /// The first row whose key is at least `key`.
+    /// Returns the first row whose key is at least `key`.
     #[must_use]
     pub fn lower_bound(&self, key: &Key) -> usize {
         let last = self.schema.key_ints - 1;
@@ -147,20 +148,20 @@ impl Block {
         low
     }
 
-    /// Whether all rows agree with `key` in all but the last integer of keys.
+    /// Returns whether all rows agree with `key` in all key integers but the last.
     fn is_group(&self, key: &Key) -> bool {
         let last = self.schema.key_ints - 1;
         (0..last).all(|column| self.constant(column) == Some(key.ints[column]))
     }
 
-    /// Begins to fetch what says how columns are stored, of a block about to be searched.
+    /// Prefetches the column descriptors of a block that is about to be searched.
     #[inline]
     pub(crate) fn prefetch_columns(&self) {
         prefetch(self.ints.as_ptr());
         prefetch(self.ints.as_ptr().wrapping_add(1));
     }
 
-    /// Begins to fetch the records near which `key` should be.
+    /// Prefetches the records near the expected position of `key`.
     #[inline]
     pub(crate) fn prefetch_near(&self, key: &Key) {
         let (below, above) = self.order_bounds;
@@ -169,7 +170,7 @@ impl Block {
         self.prefetch(((share * (self.rows - 1) as f64) as usize).min(self.rows - 1));
     }
 
-    /// The row with exactly `key`.
+    /// Returns the row whose key equals `key`.
     #[must_use]
     pub fn find(&self, key: &Key) -> Option<usize> {
         let last = self.schema.key_ints - 1;
@@ -187,8 +188,9 @@ impl Block {
         None
     }
 
-    /// The first row whose `column`, evenly spread if that is to be fast, is at least `hash`. Where it should be
-    /// follows from the bounds; the search goes on from there in growing steps.
+    /// Returns the first row whose `column` is at least `hash`; fast if the column is evenly
+    /// spread. Starts at the position interpolated from the bounds, and searches from there in
+    /// growing steps.
     fn hash_lower_bound(&self, column: usize, hash: u64) -> usize {
         let (below, above) = self.order_bounds;
         if hash <= below {
@@ -229,7 +231,7 @@ impl Block {
         high
     }
 
-    /// Hints the processor that the record at `row` is read soon.
+    /// Hints to the processor that the record at `row` is read soon.
     fn prefetch(&self, row: usize) {
         for ints in &self.ints {
             if let Some(at) = ints.place(row) {
@@ -249,10 +251,10 @@ impl Block {
         ints
     }
 
-    /// Sets `out`, which is empty, to all records, in stored form.
+    /// Decodes all records into `out`, in stored form.
     ///
     /// # Panics
-    /// If `out` has records.
+    /// If `out` is not empty.
     pub fn decode(&self, out: &mut DecodedBlock) {
         assert_eq!(out.rows, 0, "a block is decoded into an empty one");
         out.rows = self.rows;
@@ -276,7 +278,7 @@ impl Block {
         &self.bytes
     }
 
-    /// Reads the integers at `row`, not in stored form, and the strings if `with_strings`.
+    /// Reads the integers at `row`, restored from stored form, and the strings if `with_strings`.
     pub fn read(&self, row: usize, with_strings: bool, out: &mut RowBuffer) {
         out.ints = self.constants;
         let mut varies = self.varies;

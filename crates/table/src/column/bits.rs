@@ -25,19 +25,19 @@ pub fn pack(out: &mut Vec<u8>, values: impl ExactSizeIterator<Item = u64>, width
     out.truncate(end);
 }
 
-/// How many bytes `count` values of `width` bits take.
+/// Bytes that `count` values of `width` bits take.
 #[must_use]
 pub const fn bytes(count: usize, width: u32) -> usize {
     (count * width as usize).div_ceil(8)
 }
 
-/// The bits that hold every number up to `range`.
+/// Bits needed to hold every number up to `range`.
 #[must_use]
 pub const fn width_of(range: u64) -> u32 {
     64 - range.leading_zeros()
 }
 
-/// The value at `index` of `packed`, which may be followed by other bytes.
+/// Returns the value at `index` of `packed`, which may be followed by other bytes.
 ///
 /// # Panics
 /// If `packed` ends before the value does.
@@ -79,7 +79,7 @@ pub fn unpack(packed: &[u8], count: usize, base: u64, width: u32, out: &mut Vec<
         unpack_wide(packed, count, base, width, out);
         return;
     }
-    // Values whose eight bytes lie inside `packed` take one unaligned load.
+    // Values whose eight bytes are all inside `packed` take one unaligned load.
     let safe =
         if packed.len() >= 8 { count.min((packed.len() - 8) * 8 / width as usize + 1) } else { 0 };
     let mut bit = 0usize;
@@ -93,7 +93,7 @@ pub fn unpack(packed: &[u8], count: usize, base: u64, width: u32, out: &mut Vec<
     out.extend((safe..count).map(|index| get(packed, index, width).wrapping_add(base)));
 }
 
-/// As [`unpack`] where a value may take nine bytes.
+/// Does the work of [`unpack`] where a value may span nine bytes.
 fn unpack_wide(packed: &[u8], count: usize, base: u64, width: u32, out: &mut Vec<u64>) {
     let mask = u64::MAX >> (64 - width);
     let safe =
@@ -103,7 +103,7 @@ fn unpack_wide(packed: &[u8], count: usize, base: u64, width: u32, out: &mut Vec
         let (start, shift) = (bit / 8, bit % 8);
         let nine: &[u8; 9] = packed[start..].first_chunk().expect("nine bytes");
         let low = u64::from_le_bytes(*nine.first_chunk().expect("eight of nine"));
-        // Shifted in two steps, since by 64 bits at once it cannot be.
+        // Shifted in two steps, since a shift by 64 bits is not defined.
         let value = low >> shift | u64::from(nine[8]) << 1 << (63 - shift);
         bit += width as usize;
         (value & mask).wrapping_add(base)

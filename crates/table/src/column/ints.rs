@@ -13,14 +13,15 @@ const DICTIONARY: u8 = 3;
 const DELTA: u8 = 4;
 const PHRASE: u8 = 5;
 
-/// The longest repeated sequence of deltas that is looked for.
+/// The longest repeated sequence of deltas that the encoder looks for.
 const PHRASE_ROWS_MAX: usize = 64;
-/// A dictionary has at most this many entries; more rarely pays for its indices.
+/// Maximum entries of a dictionary; more rarely pay for their indices.
 const DICTIONARY_ENTRIES_MAX: usize = 64;
-/// Encodings nest at most this deep: runs of delta of packed.
+/// Maximum depth to which encodings nest: runs of deltas of packed integers.
 const DEPTH_MAX: usize = 3;
 
-/// A parsed integer column. Borrowed bytes are passed again on access, so that a block owns them.
+/// A parsed integer column. It does not own the encoded bytes: the caller passes them again on each
+/// access, since the block owns them.
 #[derive(Debug)]
 pub enum Ints {
     /// All rows hold this value.
@@ -29,12 +30,12 @@ pub enum Ints {
     Packed {
         /// The smallest value.
         base: u64,
-        /// Bits of each difference to it.
+        /// Bits of each value's difference from `base`.
         width: u32,
-        /// Where the packed bits start.
+        /// Offset at which the packed bits start.
         at: usize,
     },
-    /// `values[k]` holds for rows before `ends[k]` and from `ends[k - 1]`.
+    /// `values[k]` holds for the rows from `ends[k - 1]` up to `ends[k]`.
     Runs {
         /// The row after each run.
         ends: Vec<u64>,
@@ -47,10 +48,10 @@ pub enum Ints {
         values: Vec<u64>,
         /// Bits of each index.
         width: u32,
-        /// Where the packed indices start.
+        /// Offset at which the packed indices start.
         at: usize,
     },
-    /// Differences whose sums are not known row by row; summed when parsed.
+    /// Differences whose sums cannot be computed for a single row; summed when parsed.
     Summed(Vec<u64>),
     /// A repeated sequence of differences.
     Phrase {
@@ -58,14 +59,14 @@ pub enum Ints {
         first: u64,
         /// Sums of the first k differences of the phrase, from k = 0.
         sums: Vec<u64>,
-        /// What one whole phrase adds.
+        /// The sum of one whole phrase.
         total: u64,
     },
 }
 
 impl Ints {
-    /// Appends the cheapest encoding of `values` to `out`. `searched` columns prefer encodings
-    /// that find a row without summing, unless deltas save a quarter.
+    /// Appends the cheapest encoding of `values` to `out`. For `searched` columns it prefers
+    /// encodings in which a row is found without summing, unless deltas save a quarter.
     pub fn encode(values: &[u64], searched: bool, out: &mut Vec<u8>) {
         encode_within(values, searched, DEPTH_MAX, out);
     }
@@ -81,7 +82,7 @@ impl Ints {
         parse_within(input, rows, DEPTH_MAX)
     }
 
-    /// The value at `row` of a column that was parsed from `bytes`.
+    /// Returns the value at `row` of a column that was parsed from `bytes`.
     #[inline]
     #[must_use]
     pub fn get(&self, bytes: &[u8], row: usize) -> u64 {
@@ -92,7 +93,7 @@ impl Ints {
             }
             Self::Runs { ends, values } => values[ends.partition_point(|&end| end <= row as u64)],
             Self::Dictionary { values, width, at } => {
-                // An index past the end cannot come from our encoder; the last entry stands in.
+                // Our encoder never writes an index past the end; the last entry stands in.
                 let index = bits::get(&bytes[*at..], row, *width) as usize;
                 values[index.min(values.len() - 1)]
             }
@@ -104,7 +105,7 @@ impl Ints {
         }
     }
 
-    /// Where the bits of `row` start among the block's bytes, if they are packed.
+    /// Returns the byte of the block at which the bits of `row` start, if they are packed.
     #[must_use]
     pub fn place(&self, row: usize) -> Option<usize> {
         match self {
@@ -127,7 +128,7 @@ impl Ints {
         }
     }
 
-    /// The value that all rows share, if the encoding says so.
+    /// Returns the value that all rows share, if the encoding is a constant.
     #[must_use]
     pub fn constant(&self) -> Option<u64> {
         match self {
@@ -136,7 +137,7 @@ impl Ints {
         }
     }
 
-    /// Bytes of memory the parsed column holds beyond its own size.
+    /// Memory of the parsed column beyond its own size, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         match self {
@@ -148,7 +149,7 @@ impl Ints {
     }
 }
 
-/// What one pass over the values finds.
+/// Statistics of the values, from one pass.
 struct Shape {
     low: u64,
     high: u64,
@@ -191,7 +192,7 @@ fn encode_within(values: &[u64], searched: bool, depth: usize, out: &mut Vec<u8>
         if packed_bytes > 16 && encode_phrase(values, packed_bytes, depth, out) {
             return;
         }
-        // A run costs about a value and an end.
+        // A run costs about one value and one end.
         let run_bytes = shape.runs * (bits::bytes(1, width) + 2);
         let delta_width = bits::width_of(shape.delta_high - shape.delta_low);
         let delta_bytes = bits::bytes(rows, delta_width) + 8;
@@ -222,7 +223,7 @@ fn encode_within(values: &[u64], searched: bool, depth: usize, out: &mut Vec<u8>
     bits::pack(out, values.iter().map(|value| value - shape.low), width);
 }
 
-/// Encodes `values` if their deltas repeat with a short period and that costs less.
+/// Encodes `values` if their deltas repeat with a short period and that costs less than packing.
 fn encode_phrase(values: &[u64], packed_bytes: usize, depth: usize, out: &mut Vec<u8>) -> bool {
     let rows = values.len();
     let delta = |row: usize| values[row + 1].wrapping_sub(values[row]);
@@ -262,12 +263,13 @@ fn encode_runs(values: &[u64], runs: usize, depth: usize, out: &mut Vec<u8>) {
     encode_within(&ends, false, depth - 1, out);
 }
 
-/// Encodes `values` if they are few distinct ones and that costs less than packing.
+/// Encodes `values` if they have few distinct values and that costs less than packing.
 fn encode_dictionary(values: &[u64], packed_bytes: usize, out: &mut Vec<u8>) -> bool {
     let mut distinct: Vec<u64> = Vec::with_capacity(DICTIONARY_ENTRIES_MAX);
     for (row, value) in values.iter().enumerate() {
         if !distinct.contains(value) {
-            // More than half of the first rows differing, or too many: give up early.
+            // Give up early if more than half of the first rows differ, or there are too many
+            // values.
             if distinct.len() == DICTIONARY_ENTRIES_MAX || distinct.len() > 8 + row / 4 {
                 return false;
             }
@@ -348,7 +350,7 @@ fn parse_within(input: &mut Input, rows: usize, depth: usize) -> Result<Ints, Da
     }
 }
 
-/// Skips `rows` packed values after their width; returns the width and where they start.
+/// Skips `rows` packed values after their width; returns the width and the offset of the values.
 fn take_packed(input: &mut Input, rows: usize) -> Result<(u32, usize), Damage> {
     let width = u32::from(input.u8()?);
     if width > 64 {
@@ -370,7 +372,7 @@ fn parse_runs(input: &mut Input, rows: usize, depth: usize) -> Result<Ints, Dama
     Ok(Ints::Runs { ends, values })
 }
 
-/// Parses a nested column and decodes it; `rows` is bounded by the caller.
+/// Parses and decodes a nested column; the caller bounds `rows`.
 fn parse_values(input: &mut Input, rows: usize, depth: usize) -> Result<Vec<u64>, Damage> {
     let start = input.clone();
     let column = parse_within(input, rows, depth)?;

@@ -1,7 +1,8 @@
-//! Columns: many values of one attribute, stored together and encoded apart from other columns.
+//! Columns: many values of one attribute, stored together and encoded separately from other
+//! columns.
 //!
 //! Layout: docs/format/table.md, "Columns". Source: MetaKV §III-A (each column of a block is
-//! compressed apart, regularly varying sequences by their deltas).
+//! compressed separately; regularly varying sequences by their deltas).
 
 pub mod bits;
 mod ints;

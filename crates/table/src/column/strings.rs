@@ -1,4 +1,4 @@
-//! String columns: byte strings without what all share in front, then in few bits a byte or LZ4.
+//! String columns: byte strings without their common prefix, then in few bits a byte or LZ4.
 //!
 //! Layout: docs/format/table.md, "String columns". This file is its only encoder and decoder.
 //! Invariants: a block's strings decode to at most `TEXT_BYTES_MAX` bytes.
@@ -10,26 +10,26 @@ use super::{Ints, bits};
 use crate::memory::prefetch;
 use crate::wire::{Damage, Input, put_bytes, put_varint};
 
-/// The strings of one column of one block take at most this many bytes, so that a hostile block
-/// cannot make a reader allocate more.
+/// Maximum bytes of the strings of one column of one block, which bounds what a hostile block can
+/// make a reader allocate.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
 
 const PLAIN: u8 = 0;
 const ALPHABET: u8 = 1;
 const LZ4: u8 = 2;
 
-/// With more distinct bytes than this, an alphabet saves too little to pay for its decoding.
+/// Maximum distinct bytes for an alphabet; with more it saves too little to pay for decoding.
 const ALPHABET_BYTES_MAX: usize = 64;
-/// Strings up to this length are copied as if they had it.
+/// Strings up to this length are copied as pieces of exactly this size.
 const PIECE_BYTES: usize = 32;
 /// Shorter text is not worth the LZ4 attempt.
 const LZ4_TEXT_BYTES_MIN: usize = 256;
 
-/// Strings being collected for one block.
+/// The strings of one block while they are collected.
 #[derive(Debug, Default)]
 pub struct StringsBuilder {
     text: Vec<u8>,
-    /// The length of each string; none is kept while all are empty.
+    /// The length of each string; empty while all strings are empty.
     lengths: Vec<u64>,
     rows: usize,
 }
@@ -60,7 +60,7 @@ impl StringsBuilder {
         self.text.len()
     }
 
-    /// Forgets all strings, keeping the memory.
+    /// Removes all strings but keeps the memory.
     pub fn clear(&mut self) {
         self.text.clear();
         self.lengths.clear();
@@ -119,7 +119,7 @@ fn encode_text(text: &[u8], out: &mut Vec<u8>) {
         && !text.is_empty()
         && bits::bytes(text.len(), width) + alphabet.len() + 2 < text.len();
     let cheapest = if packs { bits::bytes(text.len(), width) + alphabet.len() } else { text.len() };
-    // Packed names are already near their entropy; LZ4 pays on longer, repetitive text.
+    // Packed names are already near their entropy; LZ4 pays off on longer, repetitive text.
     if text.len() >= LZ4_TEXT_BYTES_MIN && (!packs || text.len() > 64 << 10) {
         let compressed = lz4_flex::block::compress(text);
         if compressed.len() + compressed.len() / 8 < cheapest {
@@ -144,7 +144,8 @@ fn encode_text(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// A parsed string column. Borrowed bytes are passed again on access, so that a block owns them.
+/// A parsed string column. It does not own the encoded bytes: the caller passes them again on each
+/// access, since the block owns them.
 #[derive(Debug)]
 pub struct Strings {
     shared: Range<usize>,
@@ -152,12 +153,12 @@ pub struct Strings {
     text: Text,
 }
 
-/// Where each string's own part starts and ends.
+/// Start and end of each string's suffix, the part after the common prefix.
 #[derive(Debug)]
 enum Places {
-    /// Every string's own part has this length.
+    /// All suffixes have this length.
     Even(usize),
-    /// Row i's part is `[ends[i - 1], ends[i])`.
+    /// Row i's suffix is `[ends[i - 1], ends[i])`.
     Ends(Vec<u32>),
 }
 
@@ -194,7 +195,7 @@ impl Strings {
                 let width = bits::width_of(alphabet.len() as u64 - 1);
                 let packed_bytes = bits::bytes(text_bytes, width);
                 input.take(packed_bytes)?;
-                // Ranks past the alphabet cannot come from our encoder; its last symbol stands in.
+                // Our encoder never writes a rank past the alphabet; the last symbol stands in.
                 let mut symbols = Box::new([alphabet[alphabet.len() - 1]; ALPHABET_BYTES_MAX]);
                 symbols[..alphabet.len()].copy_from_slice(alphabet);
                 Text::Alphabet { symbols, width, at: input.at() - packed_bytes }
@@ -228,7 +229,7 @@ impl Strings {
         }
     }
 
-    /// Hints the processor that the string at `row` is read soon.
+    /// Hints to the processor that the string at `row` is read soon.
     pub(crate) fn prefetch(&self, bytes: &[u8], row: usize) {
         match &self.places {
             Places::Even(length) => {
@@ -263,14 +264,14 @@ impl Strings {
         }
     }
 
-    /// Whether the encoding says that all strings are empty.
+    /// Returns whether the encoding shows that all strings are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.shared.is_empty() && matches!(self.places, Places::Even(0))
     }
 
-    /// Appends all `rows` strings of a column that was parsed from `bytes` to `out`, and where each
-    /// ends to `ends`.
+    /// Appends all `rows` strings of a column that was parsed from `bytes` to `out`, and the end of
+    /// each to `ends`.
     pub fn decode(&self, bytes: &[u8], rows: usize, out: &mut Vec<u8>, ends: &mut Vec<u32>) {
         let text_bytes = if rows == 0 { 0 } else { self.place(rows - 1).end };
         let shared = &bytes[self.shared.clone()];
@@ -289,8 +290,8 @@ impl Strings {
             ends.extend((0..rows).map(|row| (end + self.place(row).end) as u32));
             return;
         }
-        // Short strings are copied in pieces of one size, which takes a few instructions and no
-        // call; what is copied too much, the next string covers.
+        // Short strings are copied as pieces of one size, which takes a few instructions and no
+        // call; the next string overwrites the excess.
         let mut piece = [0; PIECE_BYTES];
         let is_short = shared.len() <= PIECE_BYTES;
         piece[..shared.len().min(PIECE_BYTES)]
@@ -314,7 +315,7 @@ impl Strings {
         out.truncate(end);
     }
 
-    /// How the string at `row` compares with `other`.
+    /// Compares the string at `row` with `other`.
     #[must_use]
     pub fn compare(&self, bytes: &[u8], row: usize, other: &[u8]) -> Ordering {
         let mut string = Vec::with_capacity(64);
@@ -322,7 +323,7 @@ impl Strings {
         string.as_slice().cmp(other)
     }
 
-    /// Whether the string at `row` is `other`, without decoding it into memory.
+    /// Returns whether the string at `row` equals `other`, without decoding it into memory.
     #[inline]
     #[must_use]
     pub fn equals(&self, bytes: &[u8], row: usize, other: &[u8]) -> bool {
@@ -341,7 +342,7 @@ impl Strings {
         }
     }
 
-    /// Bytes of memory the parsed column holds beyond its own size.
+    /// Memory of the parsed column beyond its own size, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         let places = match &self.places {
@@ -357,7 +358,7 @@ impl Strings {
     }
 }
 
-/// The places of strings of `lengths` and the sum of the lengths, if it fits.
+/// Returns the places of strings of `lengths`, and the sum of the lengths, if it fits.
 fn parse_places(lengths: &Ints, whole: &[u8], rows: usize) -> Option<(Places, usize)> {
     if let Some(length) = lengths.constant() {
         let length = usize::try_from(length).ok()?;
@@ -388,7 +389,7 @@ fn append_ranks(
     }
     let mask = (1u64 << width) - 1;
     let mut index = place.start;
-    // One load of eight bytes yields at least nine symbols of at most six bits.
+    // One eight-byte load yields at least nine symbols of at most six bits.
     let per_load = 57 / width as usize;
     while index < place.end {
         let bit = index * width as usize;
@@ -407,7 +408,7 @@ fn append_ranks(
     out.extend((index..place.end).map(|index| symbols[bits::get(packed, index, width) as usize]));
 }
 
-/// The symbols of the first `count` of packed ranks, and a piece more.
+/// Returns the symbols of the first `count` packed ranks, and one piece more.
 fn unpack_ranks(
     packed: &[u8],
     count: usize,

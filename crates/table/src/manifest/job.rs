@@ -4,11 +4,11 @@
 
 use crate::wire::{Damage, Input};
 
-/// A set that is no part of a job.
+/// The set is not part of a job.
 const NONE: u8 = 0;
-/// A part, which one rank writes.
+/// The set is a part, which one rank writes.
 const PART: u8 = 1;
-/// The set that joins the parts.
+/// The set joins the parts.
 const JOINED: u8 = 2;
 
 /// The job of several writers to which a change set belongs.

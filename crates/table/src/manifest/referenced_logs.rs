@@ -1,17 +1,17 @@
-//! Referenced logs: which data logs of another set the records of a set refer to.
+//! Referenced logs: the data logs of another set to which the records of a set refer.
 //!
 //! Layout: docs/format/manifest.md. This file is its only encoder and decoder.
-//! A squash refers to many logs, and writers number theirs consecutively: ranges of numbers are
-//! short, in memory and in the manifest.
-//! Invariant: ranges ascend, and between two of them at least one number is missing.
+//! A squash refers to many logs, and writers number theirs consecutively, so ranges of numbers are
+//! compact in memory and in the manifest.
+//! Invariant: ranges ascend, and at least one number is missing between any two.
 
 use std::collections::BTreeMap;
 
 use super::{ENTRIES_MAX, SetId};
 use crate::wire::{Damage, Input, put_varint};
 
-/// Ranges that are kept apart. Where there are more, those next to each other become one: the
-/// numbers between them count as referred to, which keeps logs and loses none.
+/// Maximum number of ranges. If there are more, neighbours are joined: the numbers between them
+/// then count as referred to, which may keep a log too long but never loses one.
 const RANGES_MAX: usize = 1 << 16;
 const _: () = assert!(RANGES_MAX <= ENTRIES_MAX);
 
@@ -27,7 +27,7 @@ pub struct ReferencedLogs {
 /// Numbers of logs, as ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogNumbers {
-    /// The last number of each range, by its first.
+    /// The last number of each range, keyed by its first.
     ranges: BTreeMap<u64, u64>,
 }
 
@@ -44,13 +44,13 @@ impl LogNumbers {
         }
     }
 
-    /// Whether `number` is among them.
+    /// Returns whether `number` is among them.
     #[must_use]
     pub fn contains(&self, number: u64) -> bool {
         self.ranges.range(..=number).next_back().is_some_and(|(_, last)| number <= *last)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
@@ -95,7 +95,7 @@ impl LogNumbers {
     }
 }
 
-/// Fails with what readers expect if there are too many.
+/// Fails with the bound that readers expect if there are too many.
 pub(super) fn check_bounds(all: &[ReferencedLogs]) -> Result<(), &'static str> {
     let ranges: usize = all.iter().map(|logs| logs.numbers.ranges.len()).sum();
     if ranges > ENTRIES_MAX {
@@ -104,7 +104,7 @@ pub(super) fn check_bounds(all: &[ReferencedLogs]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Fails with what readers expect if something is out of order.
+/// Fails with the order that readers expect if entries are out of order.
 pub(super) fn check_order(all: &[ReferencedLogs]) -> Result<(), &'static str> {
     if !all.is_sorted_by(|a, b| a.set < b.set) || all.iter().any(|logs| logs.numbers.is_empty()) {
         return Err("data logs of other sets in order");
@@ -117,7 +117,7 @@ pub(super) fn encode(all: &[ReferencedLogs], out: &mut Vec<u8>) {
     for logs in all {
         out.extend_from_slice(&logs.set.0.to_le_bytes());
         put_varint(out, logs.numbers.ranges.len() as u64);
-        // The first number that may begin the next range.
+        // The lowest number at which the next range may begin.
         let mut from = 0;
         for (first, last) in &logs.numbers.ranges {
             put_varint(out, first - from);

@@ -1,4 +1,4 @@
-//! Table references: which tables, or parts of them, a manifest lists.
+//! Table references: the tables, or parts of them, that a manifest lists.
 //!
 //! Layout: docs/format/manifest.md. This file is their only encoder and decoder.
 
@@ -45,7 +45,7 @@ impl TableRef {
         format!("{}{:016x}", Self::folder(self.set), self.number)
     }
 
-    /// Whether a manifest may list it.
+    /// Returns whether a manifest may list it.
     pub(super) fn is_within_bounds(&self) -> bool {
         let keys = [&self.first, &self.last];
         self.bytes <= TABLE_DATA_BYTES_MAX + TAIL_BYTES_MAX
@@ -55,7 +55,7 @@ impl TableRef {
             && keys.into_iter().all(|key| key.string.len() <= KEY_TEXT_BYTES_MAX)
     }
 
-    /// Whether `key` is in the visible range.
+    /// Returns whether `key` is in the visible range.
     #[inline]
     #[must_use]
     pub fn shows(&self, key: &Key) -> bool {

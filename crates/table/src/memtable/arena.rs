@@ -1,16 +1,16 @@
 //! Arena: records of one shard, appended in compact form and never moved.
 //!
-//! A record holds what differs from a template, a recent record of the shard, so that uniform
-//! attributes cost nothing. Every byte counts: memory that is used for the first time is what
-//! creates wait for most. Layout in memory only, never on disk:
+//! A record holds its differences from a template, a recent record of the shard, so uniform
+//! attributes cost nothing. Every byte counts: creates wait mostly for memory that is used for the
+//! first time. Layout, in memory only:
 //! ```text
 //! shape u16 | order u64, unless it follows from the key's string | group | distance to the group's
 //! record before, or 0 | changes | strings
 //! ```
-//! The high bit of the first field says that a later record has the same key (`SUPERSEDED`); the rest
-//! is the number of the shape, a template and a mask. Bit c of the mask says that integer column c
-//! follows as the zigzag difference to the template's, bit `INTS_MAX + s` that string s follows as a
-//! length and its bytes. Numbers without a width are varints.
+//! The high bit of the first field is set if a later record has the same key (`SUPERSEDED`); the
+//! other bits are the number of the shape, a template and a mask. If bit c of the mask is set,
+//! integer column c follows as the zigzag difference from the template's; if bit `INTS_MAX + s` is
+//! set, string s follows as a length and its bytes. Numbers without a width are varints.
 //! Invariants: a position is `chunk << CHUNK_BITS | offset`, is never 0, and grows with time.
 
 use std::sync::Arc;
@@ -23,40 +23,41 @@ use crate::wire::{VARINT_BYTES_MAX, unzigzag, zigzag};
 const CHUNK_BITS: u32 = 21;
 /// Bytes of a chunk.
 pub(super) const CHUNK_BYTES: usize = 1 << CHUNK_BITS;
-/// Bytes of a shard's first chunk, so that a small session stays small.
+/// Bytes of a shard's first chunk; small, so that a small session stays small.
 const FIRST_CHUNK_BYTES: usize = 32 << 10;
-/// Bytes of its second.
+/// Bytes of a shard's second chunk.
 const SECOND_CHUNK_BYTES: usize = 256 << 10;
-/// A shard must be frozen before it takes more: positions have 32 bits.
+/// Maximum bytes of a shard, which must be frozen before it takes more: positions have 32 bits.
 pub const SHARD_BYTES_MAX: usize = 3 << 30;
 const SHAPE_BYTES: usize = 2;
-/// Beside the shape of a record after which another of its key came.
+/// Flag beside the shape: a later record has the same key.
 const SUPERSEDED: u16 = 1 << 15;
 const ORDER_BYTES: usize = 8;
-/// The most that comes before a record's changes.
+/// Maximum bytes before a record's changes.
 const HEADER_BYTES_MAX: usize = SHAPE_BYTES + ORDER_BYTES + 2 * VARINT_BYTES_MAX;
 const _: () = assert!(
     ROW_TEXT_BYTES_MAX + HEADER_BYTES_MAX + (INTS_MAX + STRINGS_MAX) * VARINT_BYTES_MAX
         < CHUNK_BYTES
 );
-/// A record with more changes than this becomes the next template.
+/// A record with more changed columns than this becomes the next template.
 const CHANGES_MAX: u32 = 8;
-/// Templates that there may be: each has shapes of its own.
+/// Maximum number of templates; each has shapes of its own.
 const TEMPLATES_MAX: usize = 1 << 10;
-/// Shapes that there may be before a template's columns all count as changed.
+/// Number of shapes from which on a new shape counts all columns outside the key as changed.
 const SHAPES_MAX: usize = SUPERSEDED as usize - TEMPLATES_MAX * (1 << STRINGS_MAX);
-/// The shapes looked at before one is made; all of them once there are many.
+/// Number of recent shapes that are searched before a new one is made; all are searched once there
+/// are many.
 const SHAPES_RECENT: usize = 16;
-/// Bytes from a record's start to where most end.
+/// Bytes that cover most records.
 const TYPICAL_BYTES: usize = 40;
 
 /// The records of a shard.
 #[derive(Debug)]
 pub struct Arena {
     chunks: Vec<ZeroedArray<u8>>,
-    /// Where chunks come from but for the first two, which are smaller.
+    /// Source of all chunks but the first two, which are smaller.
     source: Arc<Chunks>,
-    /// Bytes in use of the last chunk.
+    /// Bytes used in the last chunk.
     used: usize,
     templates: Vec<[u64; INTS_MAX]>,
     shapes: Vec<Shape>,
@@ -64,24 +65,24 @@ pub struct Arena {
     last_shape: usize,
 }
 
-/// What a record is the difference to, and in what it differs.
+/// A record's template, and the mask of the columns in which it differs from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     template: usize,
     mask: u32,
 }
 
-/// What ties a record to its group.
+/// The link of a record to its group.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     /// Number of the group within the shard.
     pub group: u32,
-    /// Position of the record that the group got before this one, or 0.
+    /// Position of the group's previous record, or 0.
     pub previous: u32,
 }
 
 impl Arena {
-    /// An empty arena whose chunks come from `source`.
+    /// Makes an empty arena whose chunks come from `source`.
     pub fn new(source: Arc<Chunks>) -> Self {
         let (templates, shapes) = Default::default();
         Self { chunks: Vec::new(), source, used: 0, templates, shapes, last_shape: 0 }
@@ -135,7 +136,7 @@ impl Arena {
         (position, allocated)
     }
 
-    /// The number of `shape`, or of one with more changes, and the mask of that.
+    /// Returns the number of `shape`, or of a shape with more changes, and that shape's mask.
     #[inline]
     fn shape_of(&mut self, schema: &Schema, shape: Shape) -> (u16, u32) {
         if self.shapes.get(self.last_shape) != Some(&shape) {
@@ -151,7 +152,7 @@ impl Arena {
             return recent + at;
         }
         if self.shapes.len() >= SHAPES_MAX {
-            // A column may be written as changed by nothing.
+            // A column may be written as changed although its difference is 0.
             shape.mask |= ((1 << INTS_MAX) - 1) & !((1 << schema.key_ints) - 1);
             if let Some(at) = self.shapes.iter().rposition(|own| *own == shape) {
                 return at;
@@ -161,21 +162,21 @@ impl Arena {
         self.shapes.len() - 1
     }
 
-    /// Takes back the record at `position`, the last one pushed.
+    /// Removes the record at `position`, the last one pushed.
     pub fn pop(&mut self, position: u32) {
         let last = self.chunks.len() - 1;
         assert_eq!((position >> CHUNK_BITS) as usize, last, "only the last record is taken back");
         self.used = position as usize & (CHUNK_BYTES - 1);
     }
 
-    /// Notes that a record after the one at `position` has its key.
+    /// Marks the record at `position` as superseded by a later one with its key.
     pub fn supersede(&mut self, position: u32) {
         let at = position as usize & (CHUNK_BYTES - 1);
-        // The high byte of a number in little endian.
+        // The high byte of a little-endian number.
         self.chunks[(position >> CHUNK_BITS) as usize][at + 1] |= (SUPERSEDED >> 8) as u8;
     }
 
-    /// Whether a record after the one at `position` has its key.
+    /// Returns whether a later record has the key of the one at `position`.
     #[inline]
     pub fn is_superseded(&self, position: u32) -> bool {
         first_field(self.at(position)) & SUPERSEDED != 0
@@ -190,7 +191,7 @@ impl Arena {
             1 => ZeroedArray::new(SECOND_CHUNK_BYTES.max(bytes)),
             _ => self.source.take(),
         };
-        // Position 0 stands for "none".
+        // Position 0 means "none".
         self.used = usize::from(self.chunks.is_empty());
         let count = chunk.len();
         self.chunks.push(chunk);
@@ -204,22 +205,23 @@ impl Arena {
         &chunk[position as usize & (CHUNK_BYTES - 1)..]
     }
 
-    /// Hints the processor that the record at `position` is read soon.
+    /// Hints to the processor that the record at `position` is read soon.
     #[inline]
     pub fn prefetch(&self, position: u32) {
-        // A record reaches into a second line as often as not.
+        // About half of the records reach into a second line.
         let start = self.at(position).as_ptr();
         prefetch(start);
         prefetch(start.wrapping_add(TYPICAL_BYTES));
     }
 
-    /// The shape of the record that `bytes` start with.
+    /// Returns the shape of the record at the start of `bytes`.
     #[inline]
     fn shape(&self, bytes: &[u8]) -> Shape {
         self.shapes[usize::from(first_field(bytes) & !SUPERSEDED)]
     }
 
-    /// Reads what comes before the changes of the record at `position` in `bytes`, up to `at`.
+    /// Reads the fields before the changes of the record at `position` in `bytes`, and advances
+    /// `at` past them.
     #[inline]
     fn read_header(schema: &Schema, position: u32, bytes: &[u8], at: &mut usize) -> Header {
         *at = SHAPE_BYTES + if schema.hash_of.is_none() { ORDER_BYTES } else { 0 };
@@ -228,7 +230,7 @@ impl Arena {
         Header { group, previous: if distance == 0 { 0 } else { position - distance } }
     }
 
-    /// What ties the record at `position` to its group.
+    /// Returns the link of the record at `position` to its group.
     #[inline]
     pub fn header(&self, schema: &Schema, position: u32) -> Header {
         Self::read_header(schema, position, self.at(position), &mut 0)
@@ -242,7 +244,8 @@ impl Arena {
         }
     }
 
-    /// Decodes the record at `position` but for the integers of its group, whose number it returns.
+    /// Decodes the record at `position`, except for the integers of its group; returns it with the
+    /// group's number.
     #[inline(always)]
     pub fn row(&self, schema: &Schema, position: u32) -> (Row<'_>, u32) {
         let bytes = self.at(position);
@@ -272,7 +275,7 @@ impl Arena {
         (row, group)
     }
 
-    /// The first string of the record at `position`, without decoding the rest.
+    /// Returns the first string of the record at `position` without decoding the rest.
     #[inline]
     pub fn key_string(&self, schema: &Schema, position: u32) -> &[u8] {
         let bytes = self.at(position);
@@ -296,13 +299,13 @@ impl Drop for Arena {
     }
 }
 
-/// The columns outside the key in which `ints` and `template` differ, as bits.
+/// Returns the columns outside the key in which `ints` and `template` differ, as bits.
 #[inline]
 fn changes(schema: &Schema, ints: &[u64; INTS_MAX], template: &[u64; INTS_MAX]) -> u32 {
     differences(ints, template) & !((1 << schema.key_ints) - 1)
 }
 
-/// Writes a varint at `at`, for which there is room.
+/// Writes a varint at `at`; the caller guarantees room for it.
 #[inline]
 fn write_varint(out: &mut [u8], at: &mut usize, mut value: u64) {
     while value >= 0x80 {
@@ -314,19 +317,19 @@ fn write_varint(out: &mut [u8], at: &mut usize, mut value: u64) {
     *at += 1;
 }
 
-/// The shape of the record in `bytes`, and whether it is superseded.
+/// The number of the shape of the record in `bytes`, and its superseded flag.
 #[inline]
 fn first_field(bytes: &[u8]) -> u16 {
     u16::from_le_bytes([bytes[0], bytes[1]])
 }
 
-/// The order that the record in `bytes` holds, since it does not follow from the key's string.
+/// The order stored in the record in `bytes`, if it does not follow from the key's string.
 #[inline]
 fn own_order(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(*bytes[SHAPE_BYTES..].first_chunk().expect("a record has an order"))
 }
 
-/// A varint that this process wrote.
+/// Reads a varint that this process wrote.
 #[inline]
 fn own_varint(bytes: &[u8], at: &mut usize) -> u64 {
     let mut value = 0u64;
@@ -349,7 +352,7 @@ mod tests {
 
     const COLUMN: IntColumn = IntColumn::plain("c");
 
-    /// As many columns as may be, so that there can be more shapes than numbers for them.
+    /// The maximum number of columns, so that there can be more shapes than numbers for them.
     static WIDE: Schema = Schema {
         id: 9,
         name: "wide",

@@ -1,12 +1,11 @@
-//! Chunks: the memory of arenas, in pieces of one size, and of hash tables, that has been in use when
-//! it is needed.
+//! Chunks: already touched memory for arenas, in pieces of one size, and for hash tables.
 //!
-//! Memory that a process writes to for the first time is slow: the kernel clears it, and a hypervisor
-//! may have to find it. So the pieces of memtables that were written to tables serve the next ones,
-//! and once a tree takes large ones a thread writes to some ahead of whoever needs them. It also has
-//! slots ready for the next shard whose hash table grows: shards grow to one size in turn
-//! (`shard.rs`), so few suffice.
-//! Concurrency: lists behind a lock that is taken once a piece and once a hash table.
+//! Memory that a process writes to for the first time is slow: the kernel clears it, and a
+//! hypervisor may have to find it. So the pieces of memtables that were written to tables are
+//! reused for the next ones. Once a tree takes large pieces, a thread touches some ahead of demand.
+//! The thread also prepares slots for the next shard whose hash table grows: shards grow to one
+//! size in turn (`shard.rs`), so few suffice.
+//! Concurrency: lists behind a lock that is taken once per piece and once per hash table.
 
 use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
@@ -17,20 +16,20 @@ use super::SHARDS;
 use super::arena::CHUNK_BYTES;
 use crate::memory::ZeroedArray;
 
-/// Pieces that lie ready: shards fill alike, so all of them may ask for one at about the same time.
+/// Pieces kept prepared: shards fill alike, so all of them may ask for one at about the same time.
 const READY: usize = SHARDS;
-/// Hash tables whose slots lie ready.
+/// Hash tables whose slots are kept prepared.
 const TABLES_READY: usize = 2;
-/// Slots that are worth a thread.
+/// Minimum number of slots for which a thread is worthwhile.
 const SLOTS_MIN: usize = 1 << 13;
 
-/// Memory of all memtables of a tree.
+/// The memory of all memtables of a tree.
 #[derive(Debug)]
 pub struct Chunks {
     shared: Arc<Shared>,
     /// The thread, if it could be started.
     thread: OnceLock<Option<JoinHandle<()>>>,
-    /// Whether a thread prepares memory.
+    /// True if a thread prepares memory.
     prepares: bool,
 }
 
@@ -43,24 +42,24 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     free: Vec<ZeroedArray<u8>>,
-    /// How many may lie here.
+    /// Maximum number of pieces kept here.
     kept_max: usize,
-    /// How many the thread sees to.
+    /// Number of pieces that the thread keeps prepared.
     ready: usize,
-    /// Slots of hash tables of one size, all of them zero.
+    /// Slots of hash tables of one size, all zero.
     tables: Vec<ZeroedArray<u64>>,
-    /// That size.
+    /// That size, in slots.
     slots: usize,
-    /// How many shards have not got a table of that size yet.
+    /// Number of shards that do not have a table of that size yet.
     tables_left: usize,
-    /// Slots that the thread gives to the kernel.
+    /// Slots that the thread returns to the kernel.
     outgrown: Vec<ZeroedArray<u64>>,
     stopping: bool,
 }
 
 impl Chunks {
-    /// None yet; at most `kept_bytes_max` will lie ready. With `prepares`, a thread is started once
-    /// much is taken.
+    /// Makes an empty source that keeps at most `kept_bytes_max` ready. With `prepares`, a thread
+    /// is started once much memory is taken.
     #[must_use]
     pub fn new(kept_bytes_max: usize, prepares: bool) -> Self {
         let state = State { kept_max: kept_bytes_max / CHUNK_BYTES, ..State::default() };
@@ -68,7 +67,7 @@ impl Chunks {
         Self { shared, thread: OnceLock::new(), prepares }
     }
 
-    /// A piece of [`CHUNK_BYTES`]; what is in it is left from others.
+    /// Takes a piece of [`CHUNK_BYTES`]; its contents are arbitrary.
     pub(super) fn take(&self) -> ZeroedArray<u8> {
         let taken = {
             let mut state = self.shared.state.lock();
@@ -80,17 +79,18 @@ impl Chunks {
         taken.unwrap_or_else(|| ZeroedArray::new(CHUNK_BYTES))
     }
 
-    /// Takes pieces back that were taken here.
+    /// Takes back pieces that were taken from here.
     pub(super) fn give_back(&self, mut chunks: impl Iterator<Item = ZeroedArray<u8>>) {
         let mut state = self.shared.state.lock();
         let room = state.kept_max.saturating_sub(state.free.len());
         state.free.extend(chunks.by_ref().take(room));
         drop(state);
-        // The others go to the kernel while nobody waits.
+        // The rest is returned to the kernel after the lock is released, so that nobody waits for
+        // it.
         drop(chunks);
     }
 
-    /// So many slots, all zero, for a hash table that grows.
+    /// Takes `count` slots, all zero, for a hash table that grows.
     pub(super) fn take_slots(&self, count: usize) -> ZeroedArray<u64> {
         if !self.prepares || count < SLOTS_MIN {
             return ZeroedArray::new(count);
@@ -111,7 +111,7 @@ impl Chunks {
         taken.unwrap_or_else(|| ZeroedArray::written(count))
     }
 
-    /// Gives slots to the kernel that a hash table has grown out of.
+    /// Returns to the kernel the slots that a hash table has outgrown.
     pub(super) fn outgrow(&self, slots: ZeroedArray<u64>) {
         if self.prepares && slots.len() >= SLOTS_MIN {
             self.shared.state.lock().outgrown.push(slots);
@@ -119,7 +119,7 @@ impl Chunks {
         }
     }
 
-    /// Gives all that lies here to the kernel: it may be long until more is taken.
+    /// Returns all memory kept here to the kernel, since it may be long until more is taken.
     pub fn release(&self) {
         let mut state = self.shared.state.lock();
         (state.ready, state.tables_left) = (0, 0);
@@ -129,7 +129,7 @@ impl Chunks {
         drop((free, tables));
     }
 
-    /// Starts the thread. Without it everything takes longer, nothing else.
+    /// Starts the thread. Without it everything still works, but more slowly.
     fn prepare(&self) {
         if self.prepares {
             self.thread.get_or_init(|| {
@@ -145,14 +145,14 @@ impl Drop for Chunks {
         self.shared.state.lock().stopping = true;
         self.shared.changed.notify_one();
         if let Some(Some(thread)) = self.thread.take() {
-            // A panic in it has been reported where it happened.
+            // A panic in the thread has already been reported there.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// Sees to it that memory lies ready, until it is stopped.
+    /// Keeps memory prepared until it is stopped.
     fn prepare(&self) {
         let mut state = self.state.lock();
         while !state.stopping {
@@ -162,7 +162,7 @@ impl Shared {
                 MutexGuard::unlocked(&mut state, || drop(outgrown));
             } else if state.tables.len() < TABLES_READY.min(state.tables_left) {
                 let table = MutexGuard::unlocked(&mut state, || ZeroedArray::written(slots));
-                // Another size may be asked for by now.
+                // Another size may have been asked for meanwhile.
                 if state.slots == slots {
                     state.tables.push(table);
                 }

@@ -1,4 +1,4 @@
-//! Frozen memtable: immutable, readable by key, and in key order once its shards are sorted.
+//! Frozen memtable: immutable; readable by key, and in key order once its shards are sorted.
 
 use std::ops::Range;
 use std::panic::resume_unwind;
@@ -12,7 +12,7 @@ use crate::block::DecodedBlock;
 use crate::schema::{Key, Row, Schema};
 use crate::segment::SegmentBuffer;
 
-/// How far ahead of the reader records are fetched into the processor's cache.
+/// Number of records ahead of the reader that are prefetched into the processor's cache.
 const PREFETCH_ROWS: usize = 12;
 
 /// The shards of a memtable that takes no more writes.
@@ -24,7 +24,7 @@ pub struct FrozenMemtable {
 }
 
 impl FrozenMemtable {
-    /// Freezes `shards`, all of a memtable in their order, and its segments.
+    /// Freezes `shards`, all shards of a memtable in order, and its segments.
     #[must_use]
     pub fn new(schema: &'static Schema, shards: Vec<Shard>, segments: SegmentBuffer) -> Self {
         assert_eq!(shards.len(), super::SHARDS, "a memtable is frozen as a whole");
@@ -37,32 +37,32 @@ impl FrozenMemtable {
         &self.segments
     }
 
-    /// How many records there are.
+    /// The number of records.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.shards.iter().map(Shard::rows).sum()
     }
 
-    /// Memory that it takes.
+    /// Memory that it takes, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.shards.iter().map(Shard::bytes).sum::<usize>() + self.segments.bytes()
     }
 
-    /// The record of `key`, in stored form.
+    /// Returns the record of `key`, in stored form.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Row<'_>> {
         let shard = &self.shards[shard_of(self.schema.order(&key.ints))];
         shard.find(key).map(|position| shard.row(position))
     }
 
-    /// Whether there is a record of `key`.
+    /// Returns whether there is a record of `key`.
     #[must_use]
     pub fn contains(&self, key: &Key) -> bool {
         self.shards[shard_of(self.schema.order(&key.ints))].find(key).is_some()
     }
 
-    /// What `work` makes of each shard and its number, with so many `threads`.
+    /// Applies `work` to each shard and its number, on `threads` threads; returns the results.
     pub fn map_shards<T: Send>(
         &self,
         threads: usize,
@@ -85,8 +85,8 @@ impl FrozenMemtable {
         })
     }
 
-    /// Appends up to `limit` records of `group` from `from` on, by key, to `out`; returns the
-    /// order from which on more may follow.
+    /// Appends up to `limit` records of `group` from `from` on, by key, to `out`; returns the order
+    /// from which more may follow.
     pub fn collect_group(
         &self,
         group: &GroupKey,
@@ -99,7 +99,7 @@ impl FrozenMemtable {
         })
     }
 
-    /// All records in key order, sorted by `threads` threads.
+    /// Returns all records in key order, sorted by `threads` threads.
     #[must_use]
     pub fn sorted(&self, threads: usize) -> SortedMemtable<'_> {
         SortedMemtable::new(self, threads)
@@ -107,7 +107,7 @@ impl FrozenMemtable {
 }
 
 /// Appends records of `group` from `from` on, shard after shard, until there are `limit`; returns
-/// the order from which on more may follow. `with_shard` lends each shard in turn.
+/// the order from which more may follow. `with_shard` lends each shard in turn.
 pub(crate) fn collect_group(
     schema: &'static Schema,
     group: &GroupKey,
@@ -121,7 +121,7 @@ pub(crate) fn collect_group(
         with_shard(number, &mut |shard| {
             let positions = shard.group_positions(group, order);
             for (at, position) in positions.iter().enumerate() {
-                // In the order of their keys they lie anywhere in the arena.
+                // In key order the records are scattered over the arena.
                 if let Some(soon) = positions.get(at + PREFETCH_ROWS) {
                     shard.arena.prefetch(*soon);
                 }
@@ -143,11 +143,11 @@ pub(crate) fn collect_group(
 pub struct SortedMemtable<'a> {
     memtable: &'a FrozenMemtable,
     sorted: Vec<SortedShard>,
-    /// Runs of neighbouring keys, in order: those of one group in one shard.
+    /// Runs of neighbouring keys, in order: each holds the records of one group in one shard.
     spans: Vec<Span>,
 }
 
-/// Positions of one shard's records that follow one another in key order.
+/// Positions of one shard's records that are adjacent in key order.
 #[derive(Clone, Debug)]
 struct Span {
     group: GroupKey,
@@ -169,12 +169,12 @@ impl<'a> SortedMemtable<'a> {
                 spans.push(Span { group: keys[group as usize], shard, positions });
             }
         }
-        // Within a group the shards' records follow one another.
+        // Within a group, the records of one shard come before those of the next.
         spans.sort_unstable_by_key(|span| (span.group, span.shard));
         Self { memtable, sorted, spans }
     }
 
-    /// How many records there are.
+    /// The number of records.
     #[must_use]
     pub fn row_count(&self) -> usize {
         self.memtable.rows()
@@ -186,7 +186,7 @@ impl<'a> SortedMemtable<'a> {
         FrozenRows { sorted: self, spans: self.spans.iter() }
     }
 
-    /// The records in `count` parts of about one size, each of keys over those before.
+    /// Splits the records into `count` parts of about equal size, in key order.
     #[must_use]
     pub fn parts(&self, count: usize) -> Vec<FrozenRows<'_>> {
         let share = self.memtable.rows().div_ceil(count.max(1));
@@ -211,7 +211,7 @@ pub struct FrozenRows<'a> {
 }
 
 impl FrozenRows<'_> {
-    /// Passes the next records of one group to `visit`, in stored form; false at the end.
+    /// Passes the next records of one group to `visit`, in stored form; returns false at the end.
     ///
     /// # Errors
     /// What `visit` returns.

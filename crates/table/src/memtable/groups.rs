@@ -1,7 +1,7 @@
-//! Groups of a shard: one half of a cache line each, found by the group's integers.
+//! Groups of a shard: half a cache line each, found by the group's integers.
 //!
-//! Every write looks up its group, so what a write needs of it lies together: linear probing over
-//! entries of 32 bytes.
+//! Every write looks up its group, so the fields that a write needs are together: linear probing
+//! over entries of 32 bytes.
 
 use super::GroupKey;
 use crate::memory::prefetch;
@@ -9,7 +9,7 @@ use crate::schema::mix;
 
 const SLOTS_MIN: usize = 8;
 
-/// What a shard knows of one group.
+/// The state of one group in a shard.
 #[repr(align(32))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Group {
@@ -33,13 +33,13 @@ pub struct Groups {
     keys: Vec<GroupKey>,
 }
 
-/// A well-mixed hash of a group's integers.
+/// Returns a well-mixed hash of a group's integers.
 #[inline]
 pub fn hash(key: &GroupKey) -> u64 {
     key.iter().fold(0, |hash, int| mix(hash ^ int))
 }
 
-/// What rotates the tags of a group's records (`shard.rs`).
+/// Returns the rotation of the tags of a group's records (`shard.rs`).
 #[inline]
 pub fn salt(key: &GroupKey) -> u32 {
     hash(key) as u32
@@ -51,12 +51,12 @@ impl Groups {
         &self.keys
     }
 
-    /// Memory that they take.
+    /// Memory that the groups take, in bytes.
     pub fn bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Group>() + self.keys.capacity() * size_of::<GroupKey>()
     }
 
-    /// The slot of `key`, or the empty one where it would be.
+    /// Returns the slot of `key`, or the empty slot where it would go.
     #[inline]
     fn slot(&self, key: &GroupKey) -> usize {
         let mask = self.slots.len() - 1;
@@ -67,12 +67,13 @@ impl Groups {
         slot
     }
 
-    /// Where the slots are and how many; a group's is the one of its hash's high half.
+    /// Returns the address of the slots and their number; the high half of a group's hash selects
+    /// its slot.
     pub fn place(&self) -> (*const Group, usize) {
         (self.slots.as_ptr(), self.slots.len())
     }
 
-    /// Hints the processor that a group of this hash is looked up soon.
+    /// Hints to the processor that a group of this hash is looked up soon.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         if let Some(slot) = self.slots.get((hash >> 32) as usize & self.slots.len().wrapping_sub(1))
@@ -81,7 +82,7 @@ impl Groups {
         }
     }
 
-    /// The number of `key` and what is known of it, if it is here.
+    /// Returns the number and the state of `key`, if it is here.
     #[inline]
     pub fn find(&self, key: &GroupKey) -> Option<(u32, &Group)> {
         if self.keys.is_empty() {
@@ -91,7 +92,7 @@ impl Groups {
         (group.number != 0).then(|| (group.number - 1, group))
     }
 
-    /// The slot and the number of `key`, which is added if it is not here.
+    /// Returns the slot and the number of `key`; adds it if it is not here.
     #[inline]
     pub fn add(&mut self, key: &GroupKey) -> (usize, u32) {
         if self.keys.len() * 2 >= self.slots.len() {
@@ -106,7 +107,7 @@ impl Groups {
         (slot, self.slots[slot].number - 1)
     }
 
-    /// What is in a slot that [`Groups::add`] returned since the last group was added.
+    /// The group in `slot`, which [`Groups::add`] returned; no group may have been added since.
     #[inline]
     pub fn at_mut(&mut self, slot: usize) -> &mut Group {
         &mut self.slots[slot]

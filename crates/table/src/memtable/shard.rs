@@ -1,11 +1,12 @@
 //! Shard: the records of one part of the key space, found by a hash table over an arena.
 //!
-//! Slots hold `tag << 32 | position`, in linear probing from the slot that the tag's high bits
-//! name. They double when they are 11 to 13 sixteenths full, one shard after the other: each at a
-//! part of its own, since shards fill alike. Where the last integer of a key is a hash, the tag is its
-//! high bits, rotated by a number of the group; so walking the slots visits each group's records
-//! nearly in key order, and sorting a shard takes little more than one pass (`sorted.rs`).
-//! Concurrency: one owner at a time; the tree keeps a mutex around each.
+//! Slots hold `tag << 32 | position`, with linear probing from the slot that the tag's high bits
+//! name. The table doubles when it is 11 to 13 sixteenths full. Shards fill alike, so each has a
+//! threshold of its own, and they double in turn. If the last integer of a key is a hash, the tag
+//! is its high bits, rotated by a number derived from the group. A walk over the slots then visits
+//! each group's records nearly in key order, and sorting a shard takes little more than one pass
+//! (`sorted.rs`).
+//! Concurrency: one owner at a time; the tree keeps a mutex around each shard.
 
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ use crate::memory::{ZeroedArray, prefetch};
 use crate::schema::{KEY_INTS_MAX, Key, Row, Schema, mix};
 
 const SLOTS_MIN: usize = 256;
-/// Slots double once so many of [`LOAD_PARTS`] are in use, and one more for each shard before.
+/// Used slots, of [`LOAD_PARTS`], at which shard 0 doubles; each further shard doubles one part
+/// later.
 const LOAD_MIN: usize = 88;
 const LOAD_PARTS: usize = 128;
 const _: () = assert!((LOAD_MIN + SHARDS) * 16 <= LOAD_PARTS * 13);
@@ -34,14 +36,14 @@ pub struct Shard {
     load_max: usize,
     slots: ZeroedArray<u64>,
     rows: usize,
-    /// Rows for which there are slots.
+    /// Number of rows for which there are slots.
     rows_max: usize,
     pub(super) arena: Arena,
     pub(super) groups: Groups,
     bytes: usize,
 }
 
-/// Where a key is or would be.
+/// The slot of a key, whether it is present or not.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     group: u32,
@@ -53,7 +55,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Whether there is a record.
+    /// Returns whether there is a record.
     #[must_use]
     pub fn is_taken(&self) -> bool {
         self.position != 0
@@ -61,7 +63,7 @@ impl Place {
 }
 
 impl Shard {
-    /// The empty shard `number`; it will take memory from `chunks`.
+    /// Makes the empty shard `number`, which takes its memory from `chunks`.
     pub fn new(schema: &'static Schema, number: usize, chunks: Arc<Chunks>) -> Self {
         Self {
             schema,
@@ -76,12 +78,12 @@ impl Shard {
         }
     }
 
-    /// How many records there are, overwritten ones not counted.
+    /// The number of records, not counting overwritten ones.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Memory that the shard takes.
+    /// Memory that the shard takes, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes + self.groups.bytes()
     }
@@ -100,12 +102,12 @@ impl Shard {
         std::array::from_fn(|at| if at < self.schema.group_ints { key.ints[at] } else { 0 })
     }
 
-    /// What is known of the group of the key of `place`, found just before.
+    /// The state of the group of the key of `place`, which was found just before.
     pub fn group_mut(&mut self, place: &Place) -> &mut Group {
         self.groups.at_mut(place.group_slot)
     }
 
-    /// The tag of a key: nearly the order of its group's keys where that is a hash.
+    /// The tag of a key: nearly in the order of the group's keys, if that is a hash.
     pub(super) fn tag(&self, salt: u32, order: u64, string: &[u8]) -> u32 {
         if self.schema.hash_of.is_some() {
             return ((order << SHARD_BITS >> 32) as u32).wrapping_add(salt);
@@ -120,8 +122,8 @@ impl Shard {
         (tag >> (32 - self.slots.len().trailing_zeros())) as usize
     }
 
-    /// Hints the processor that `key` is looked up soon: its group and its slot at once, which are
-    /// otherwise read one after the other. Returns the key's tag.
+    /// Hints to the processor that `key` is looked up soon. Prefetches its group and its slot
+    /// together, which are otherwise read one after the other. Returns the key's tag.
     #[inline]
     pub fn prefetch(&self, key: &Key) -> u32 {
         let hash = hash(&self.group_key(key));
@@ -133,22 +135,23 @@ impl Shard {
         tag
     }
 
-    /// Where the slots are and how many.
+    /// Returns the address of the slots and their number.
     pub fn slots_place(&self) -> (*const u64, usize) {
         (self.slots.as_ptr(), self.slots.len())
     }
 
-    /// Where the groups are, and how many there is room for: [`GROUP_BYTES`] each.
+    /// Returns the address of the groups and the number that there is room for: [`GROUP_BYTES`]
+    /// each.
     pub fn groups_place(&self) -> (*const u8, usize) {
         let (groups, count) = self.groups.place();
         (groups.cast(), count)
     }
 
-    /// Puts a record in stored form if its key is not here, nor elsewhere as `is_elsewhere` says by
-    /// its tag; where it was put.
+    /// Puts a record in stored form unless its key is present here, or elsewhere as `is_elsewhere`
+    /// says by its tag. Returns the place if it was put.
     ///
-    /// The record is written before the key is looked for: by the time that what says where it is
-    /// is read, a prefetch that was started earlier has had time to finish.
+    /// The record is written before the key is looked up: that gives a prefetch that was started
+    /// earlier time to finish.
     #[inline]
     pub fn insert(
         &mut self,
@@ -178,7 +181,7 @@ impl Shard {
         Some(Place { group, group_slot, tag, slot, position })
     }
 
-    /// Where `key` is, if it is here.
+    /// Returns the position of `key`, if it is here.
     #[inline]
     pub fn find(&self, key: &Key) -> Option<u32> {
         if self.rows == 0 {
@@ -192,7 +195,7 @@ impl Shard {
         (position != 0).then_some(position)
     }
 
-    /// Where `key` is or would be; makes room for it.
+    /// Returns the place of `key`, and makes room for it if it is absent.
     #[inline]
     pub fn place(&mut self, key: &Key) -> Place {
         if self.rows == self.rows_max {
@@ -206,7 +209,7 @@ impl Shard {
         Place { group, group_slot, tag, slot, position }
     }
 
-    /// The slot of a key, and its position or 0.
+    /// Returns the slot of a key, and its position or 0.
     #[inline]
     fn probe(&self, group: u32, tag: u32, order: u64, string: &[u8]) -> (usize, u32) {
         let mut slot = self.first_slot(tag);
@@ -246,7 +249,7 @@ impl Shard {
         self.chunks.outgrow(old);
     }
 
-    /// The record at `place`, in stored form, if there is one.
+    /// Returns the record at `place`, in stored form, if there is one.
     pub fn at(&self, place: &Place) -> Option<Row<'_>> {
         (place.position != 0).then(|| self.row(place.position))
     }
@@ -278,7 +281,8 @@ impl Shard {
         row
     }
 
-    /// Positions of the newest records of `group` with an order of at least `from`, by key.
+    /// Returns the positions of the newest records of `group` with an order of at least `from`, by
+    /// key.
     pub fn group_positions(&self, group: &GroupKey, from: u64) -> Vec<u32> {
         let Some((_, group)) = self.groups.find(group) else {
             return Vec::new();

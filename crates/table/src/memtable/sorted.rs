@@ -1,22 +1,22 @@
 //! Sorted shard: its newest records by key, from one walk over the hash table.
 //!
-//! Within a group the walk meets tags in rotated order (`shard.rs`): first those that wrapped past
-//! the group's rotation, then the others. Each group therefore gets two buckets, which leaves only
-//! neighbours displaced by probing to be put right.
+//! Within a group the walk visits tags in rotated order (`shard.rs`): first those that wrapped past
+//! the group's rotation, then the others. Each group therefore gets two buckets; only neighbours
+//! that probing displaced are left to sort.
 
 use super::groups::salt;
 use super::shard::Shard;
 use crate::schema::Schema;
 
-/// A displaced record is moved at most this far by insertion before a full sort takes over.
+/// Maximum distance by which insertion moves a displaced record; beyond it, a full sort takes over.
 const SHIFT_MAX: usize = 64;
 
-/// Positions of a shard's records, group after group in order of the groups' keys, each by key.
+/// Positions of a shard's records: groups in order of their keys, and each group's records by key.
 #[derive(Debug)]
 pub struct SortedShard {
     /// Positions in the shard's arena.
     pub positions: Vec<u32>,
-    /// For each group, in order of keys: its number in the shard and where its positions end.
+    /// For each group, in key order: its number in the shard and the end of its positions.
     pub groups: Vec<(u32, u32)>,
 }
 
@@ -26,7 +26,7 @@ impl SortedShard {
         let hashed = schema.hash_of.is_some();
         let keys = shard.groups.keys();
         let salts: Vec<u32> = keys.iter().map(salt).collect();
-        // Two buckets a group: tags from the rotation point on, then those that wrapped.
+        // Two buckets per group: tags from the rotation point on, then those that wrapped.
         let bucket_of = |entry: u64| {
             let group = shard.arena.header(schema, entry as u32).group as usize;
             let tag = (entry >> 32) as u32;
@@ -90,7 +90,7 @@ impl SortedShard {
     }
 }
 
-/// Sorts the entries of one group by key; they are nearly sorted if keys are hashes.
+/// Sorts the entries of one group by key; they are nearly sorted already if keys are hashes.
 fn put_right(schema: &Schema, shard: &Shard, salt: u32, entries: &mut [u64]) {
     let by_record =
         |a: &u64, b: &u64| {
@@ -103,7 +103,7 @@ fn put_right(schema: &Schema, shard: &Shard, salt: u32, entries: &mut [u64]) {
         entries.sort_unstable_by(by_record);
         return;
     }
-    // Undoing the rotation yields 32 bits of the hash; records decide only where those tie.
+    // Undoing the rotation yields 32 bits of the hash; the records are compared only if those tie.
     let hash = |entry: u64| ((entry >> 32) as u32).wrapping_sub(salt);
     let after = |a: &u64, b: &u64| match hash(*a).cmp(&hash(*b)) {
         std::cmp::Ordering::Equal => by_record(a, b).is_gt(),

@@ -1,6 +1,6 @@
-//! Segments of a memtable. Of a file that is written in runs there is a strand for each log, which
-//! costs a write little more than remembering it; of any other a map that cuts what is overwritten.
-//! A file is of one kind within a memtable.
+//! Segments of a memtable. Files written in runs keep one strand per log, which costs a write
+//! little more than appending; all others use a map in which newer segments cut older ones. Within
+//! a memtable a file uses one or the other.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,12 +11,13 @@ use esker_base::Result;
 use super::written::Written;
 use super::{Lattice, Overlay, Segment, SegmentMap, SegmentRun};
 
-/// With more segments in no run than this a file is better off as rows than as runs.
+/// Maximum segments of a file that are in no run; a file with more is stored as rows instead of
+/// runs.
 const SINGLES_MAX: usize = 1 << 16;
 
-/// Segments that overlap take memory for each when they are cut to pieces. All files of a memtable
-/// have at most this many of them, what a memtable of three gigabytes has; in a log that somebody made
-/// up a few bytes are a million.
+/// Maximum overlapping segments of all files of a memtable together, since cutting them takes
+/// memory for each. A memtable of three gigabytes has this many; in a forged log a few bytes can
+/// stand for a million.
 const CUT_SEGMENTS_MAX: u64 = 3 << 26;
 
 /// The segments of a memtable.
@@ -28,19 +29,19 @@ pub struct SegmentBuffer {
 }
 
 impl SegmentBuffer {
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.map.is_empty() && self.runs.is_empty()
     }
 
-    /// Memory that they take, about.
+    /// Memory that the segments take, in bytes, approximately.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.map.bytes() + self.runs_bytes
     }
 
-    /// Puts a segment, newer than all that are here.
+    /// Adds a segment, newer than all that are here.
     pub fn insert(&mut self, segment: Segment) {
         if self.runs.contains_key(&segment.file) {
             self.push(SegmentRun::one(segment));
@@ -49,14 +50,14 @@ impl SegmentBuffer {
         }
     }
 
-    /// Puts a run, newer than all that are here.
+    /// Adds a run, newer than all that are here.
     pub fn insert_run(&mut self, run: SegmentRun) {
         if run.count == 1 { self.insert(run.first) } else { self.push(run) }
     }
 
-    /// As [`SegmentBuffer::insert_run`] of all of `runs`, of which single ones come in thousands. A
-    /// file that is a map becomes one of runs with the first run of several segments: cutting that
-    /// to pieces may take a million times as much memory.
+    /// Adds all of `runs` as [`SegmentBuffer::insert_run`] does; single segments come in thousands.
+    /// A file that uses the map changes to runs with its first run of several segments: cutting
+    /// that run to pieces could take a million times as much memory.
     pub fn insert_batch(&mut self, file: u128, runs: &[SegmentRun]) {
         let mut single = Vec::new();
         if self.map.has(file) {
@@ -76,7 +77,7 @@ impl SegmentBuffer {
         self.insert_batch(run.first.file, &[run]);
     }
 
-    /// Fills gaps of `overlay` from these.
+    /// Fills gaps of `overlay` from these segments.
     ///
     /// # Errors
     /// `TooLarge` if too many segments of the file overlap.
@@ -92,7 +93,7 @@ impl SegmentBuffer {
         Ok(())
     }
 
-    /// The lattice of `file`, if it is written in runs.
+    /// Returns the lattice of `file`, if it is written in runs.
     ///
     /// # Errors
     /// As [`SegmentBuffer::fill`].
@@ -100,18 +101,18 @@ impl SegmentBuffer {
         self.runs.get(&file).map(Written::lattice).transpose()
     }
 
-    /// Whether there are any of `file`.
+    /// Returns whether there are any segments of `file`.
     #[must_use]
     pub fn has(&self, file: u128) -> bool {
         self.runs.contains_key(&file) || self.map.has(file)
     }
 
-    /// The files that have any, some twice.
+    /// Returns the files that have segments, some of them twice.
     pub fn files(&self) -> impl Iterator<Item = u128> {
         self.runs.keys().copied().chain(self.map.files())
     }
 
-    /// What goes to a table of rows and what to a table of runs, each in order of keys.
+    /// Returns the segments for a table of rows and for a table of runs, each in key order.
     ///
     /// # Errors
     /// As [`SegmentBuffer::fill`].
@@ -129,22 +130,22 @@ impl SegmentBuffer {
     }
 }
 
-/// Whether a file with these segments is better off as rows.
+/// Returns whether a file with these segments is better stored as rows.
 pub(super) fn prefers_rows(lattice: &Lattice) -> bool {
     lattice.singles().len() > SINGLES_MAX
 }
 
-/// What a memtable gives to tables.
+/// The segments that a memtable writes to tables.
 #[derive(Debug)]
 pub struct ForTables<'a> {
     map: &'a SegmentMap,
     rows: Vec<(u128, Arc<Lattice>)>,
-    /// Lattices whose runs are worth a table, by file.
+    /// Lattices stored in a table of runs, by file.
     pub runs: Vec<Arc<Lattice>>,
 }
 
 impl ForTables<'_> {
-    /// How many records they take.
+    /// Number of records that the rows take.
     #[must_use]
     pub fn row_count(&self) -> u64 {
         let of_lattice = |lattice: &Lattice| lattice.singles().len() + lattice.nests().count();
@@ -153,7 +154,7 @@ impl ForTables<'_> {
         (self.map.len() + of_rows.chain(of_runs).sum::<usize>()) as u64
     }
 
-    /// Passes single segments to `visit`, in order of keys.
+    /// Passes single segments to `visit`, in key order.
     ///
     /// # Errors
     /// What `visit` returns.
@@ -183,7 +184,7 @@ mod tests {
     use crate::manifest::SetId;
     use crate::segment::{LogPlace, OPERATION_SEGMENTS_MAX};
 
-    /// A run of a million segments of `file`, `step` bytes behind the first of the file.
+    /// Returns a run of a million segments of `file`, `step` bytes after the first run of the file.
     fn run(file: u128, step: u64) -> SegmentRun {
         let place = Some(LogPlace { set: SetId(1), log: 1, offset: 0 });
         let first = Segment { place, ..Segment::hole(file, step, 4) };
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn segments_of_all_files_that_overlap_are_bounded() {
         let mut buffer = SegmentBuffer::default();
-        // More of one file than may be cut, so that nothing takes memory.
+        // More segments of one file than may be cut, so the test takes no memory.
         for step in 0..200 {
             buffer.insert_run(run(1, step % 7));
         }
@@ -203,7 +204,7 @@ mod tests {
         let mut cut_max = 1 << 20;
         let refused = written.lattice_within(&mut cut_max).expect_err("two million");
         assert_eq!(refused.kind(), Kind::TooLarge);
-        // Runs that do not overlap are none of these.
+        // Runs that do not overlap do not count.
         let mut buffer = SegmentBuffer::default();
         for file in 0..200 {
             buffer.insert_run(run(file, 0));

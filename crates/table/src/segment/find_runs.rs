@@ -1,23 +1,23 @@
-//! Runs among the segments that a writer hands over at once: a comparison of neighbours.
+//! Finds runs among the segments that a writer passes at once, by comparing neighbours.
 
 use super::{LogPlace, Segment, SegmentRun};
 
-/// Fewer segments than this are not worth a run.
+/// Minimum number of segments that are worth a run.
 pub(super) const RUN_MIN: usize = 4;
 
-/// A range of a file and where its bytes are in a log, as a writer hands over thousands at once.
+/// A range of a file and the offset of its bytes in a log; writers pass thousands at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where in the file it starts.
+    /// Offset in the file.
     pub offset: u64,
-    /// How many bytes it has.
+    /// Length in bytes.
     pub length: u64,
-    /// Where in the log they are.
+    /// Offset of the bytes in the log.
     pub log_offset: u64,
 }
 
-/// Finds runs among `pieces`, whose bytes are all in the log of `log`, a segment of their file
-/// without offsets; what is in none comes as a run of one.
+/// Finds runs among `pieces`. `log` is a segment of their file, without offsets, that names the log
+/// of all their bytes. A piece in no run becomes a run of one.
 pub fn find_runs(log: &Segment, pieces: &[Piece], out: &mut Vec<SegmentRun>) {
     let mut at = 0;
     while at < pieces.len() {
@@ -30,7 +30,7 @@ pub fn find_runs(log: &Segment, pieces: &[Piece], out: &mut Vec<SegmentRun>) {
     }
 }
 
-/// How many of `pieces` from the first on are a run, and its strides.
+/// Returns how many of `pieces` from the first on form a run, and its strides.
 #[inline]
 fn run_at(pieces: &[Piece]) -> (usize, u64, u64) {
     let first = pieces[0];

@@ -1,19 +1,19 @@
-//! Group: runs of one stride that interleave, as those of ranks that take turns do.
+//! Group: runs of one stride that interleave, such as those of ranks that take turns.
 //!
-//! Runs are told apart by where in a period of the stride they start, their phase. For each phase
-//! its runs, here called lines, are listed by where they start. To find an offset takes a remainder,
-//! a search among phases, and a search by interpolation among lines, which lie evenly where
-//! somebody wrote a pattern. To list a range is to walk over bands: periods in which no line begins
-//! or ends. Lines of a nest are told by its number and theirs, in 16 bytes.
+//! The phase of a run is its start modulo the stride. The runs of each phase, here called lines,
+//! are sorted by start. To find an offset takes a remainder, a search among phases, and an
+//! interpolation search among lines, which are evenly spaced if a program wrote a pattern. To list
+//! a range is to walk over bands: sequences of periods in which no line begins or ends. A line is
+//! stored as the number of its nest and its index there, in 16 bytes.
 //! Concurrency: immutable once built.
 
 use std::ops::Range;
 
 use super::{Nest, SegmentRun};
 
-/// The groups of a file have at most this many lines together, so that a hostile table cannot ask for
-/// more memory than a quarter of a gigabyte for them, and about one while they are sorted; what has
-/// more is kept as single segments.
+/// Maximum lines of all groups of a file together. It bounds the memory that a hostile table can
+/// claim: a quarter of a gigabyte for the lines, and about one gigabyte while they are sorted.
+/// Further runs are kept as single segments.
 pub(super) const LINES_MAX: u64 = 1 << 24;
 
 /// Lines of one stride, none of whose segments overlap.
@@ -21,21 +21,21 @@ pub(super) const LINES_MAX: u64 = 1 << 24;
 pub(super) struct Group {
     nests: Vec<Nest>,
     stride: u64,
-    /// From the first byte to the last.
+    /// The range from the first byte to the last.
     pub(super) range: Range<u64>,
     phases: Vec<Phase>,
-    /// Phase after phase, in each by start.
+    /// The lines of one phase after another, each phase by start.
     lines: Vec<Line>,
 }
 
-/// Lines that start at the same place of a period.
+/// Lines that start at the same offset within a period.
 #[derive(Clone, Copy, Debug)]
 struct Phase {
-    /// Where that is.
+    /// That offset.
     start: u64,
-    /// The longest segments.
+    /// The length of the longest segment.
     length: u64,
-    /// Its lines, as indices.
+    /// The lines, as a range of indices.
     from: u32,
     to: u32,
 }
@@ -54,7 +54,7 @@ impl Line {
         nests[self.nest as usize].run(self.index.into())
     }
 
-    /// Where its last segment starts.
+    /// The start of its last segment.
     #[inline]
     fn last_start(&self, nests: &[Nest]) -> u64 {
         let run = &nests[self.nest as usize].run;
@@ -62,12 +62,12 @@ impl Line {
     }
 }
 
-/// A line that goes on through a band, and the index of its segment there.
+/// A line that crosses the band, and the index of its segment there.
 type Active = (SegmentRun, u64);
 
 impl Group {
-    /// The lines of `nests`, all of one stride; gives them back if any two may overlap, or there are
-    /// more than `lines_max`.
+    /// Builds a group from `nests`, all of one stride. Returns them unchanged if any two lines may
+    /// overlap, or there are more than `lines_max`.
     pub(super) fn new(nests: Vec<Nest>, lines_max: u64) -> Result<Self, Vec<Nest>> {
         match Self::sorted(&nests, lines_max) {
             Some(group) => Ok(Self { nests, ..group }),
@@ -75,7 +75,7 @@ impl Group {
         }
     }
 
-    /// The group of `nests`, which is to get them.
+    /// Builds the group of `nests`, which the caller then moves into it.
     fn sorted(nests: &[Nest], lines_max: u64) -> Option<Self> {
         let stride = nests.first()?.run.stride;
         let all = nests.iter().try_fold(0u64, |sum, nest| {
@@ -118,7 +118,7 @@ impl Group {
         let end_of = |phase: &Phase| phase.start.saturating_add(phase.length);
         let apart = phases.windows(2).all(|pair| end_of(&pair[0]) <= pair[1].start);
         let (first, last) = (phases.first()?, phases.last()?);
-        // The last may reach into the next period, up to the first.
+        // The last phase may reach into the next period, up to its first phase.
         if !apart || end_of(last) > first.start.checked_add(stride)? {
             return None;
         }
@@ -126,13 +126,13 @@ impl Group {
         Some(Self { nests: Vec::new(), stride, range: start..end, phases, lines })
     }
 
-    /// Whether its bytes are before or behind those of each of `others`.
+    /// Returns whether its bytes are entirely before or after those of each of `others`.
     pub(super) fn is_apart(&self, others: &[Self]) -> bool {
         let own = &self.range;
         others.iter().all(|other| own.end <= other.range.start || other.range.end <= own.start)
     }
 
-    /// What it is made of.
+    /// The nests that it is made of.
     pub(super) fn nests(&self) -> &[Nest] {
         &self.nests
     }
@@ -141,12 +141,12 @@ impl Group {
         self.lines.len() as u64
     }
 
-    /// Memory that it takes.
+    /// Memory that it takes, in bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&self.lines[..]) + size_of_val(&self.phases[..]) + size_of_val(&self.nests[..])
     }
 
-    /// The last line of `phase` that starts at `offset` or before.
+    /// Returns the last line of `phase` that starts at or before `offset`.
     #[inline]
     fn line_at(&self, phase: &Phase, offset: u64) -> Option<usize> {
         let lines = &self.lines[phase.from as usize..phase.to as usize];
@@ -160,7 +160,7 @@ impl Group {
         }
         let share = (offset - first) as f64 / (last - first) as f64;
         let guess = ((share * (lines.len() - 1) as f64) as usize).min(lines.len() - 1);
-        // The one sought is in `low..high`.
+        // The line is in `low..high`.
         let (mut low, mut high, mut step) = (guess, guess, 1);
         if lines[guess].start <= offset {
             high += 1;
@@ -179,7 +179,8 @@ impl Group {
         Some(base + low + lines[low..high].partition_point(|line| line.start <= offset) - 1)
     }
 
-    /// The line, its run, and the index in it of the segment that has the byte at `offset`.
+    /// Returns the segment that has the byte at `offset`: its line, its run, and its index in the
+    /// run.
     #[inline]
     pub(super) fn find(&self, offset: u64) -> Option<(Line, SegmentRun, u64)> {
         if !self.range.contains(&offset) {
@@ -187,7 +188,7 @@ impl Group {
         }
         let remainder = offset % self.stride;
         let after = self.phases.partition_point(|phase| phase.start <= remainder);
-        // Before the first phase of a period is what reaches over from the last.
+        // Before the first phase of a period, only the last phase of the previous one can reach.
         let phase = match after.checked_sub(1) {
             Some(before) => &self.phases[before],
             None => self.phases.last()?,
@@ -199,7 +200,7 @@ impl Group {
         (index < run.count && within < run.first.length).then_some((line, run, index))
     }
 
-    /// The line after `line` in its nest, if it starts at `offset`.
+    /// Returns the line after `line` in its nest, if it starts at `offset`.
     #[inline]
     pub(super) fn follows(&self, line: &Line, offset: u64) -> Option<(Line, SegmentRun)> {
         let nest = &self.nests[line.nest as usize];
@@ -211,7 +212,7 @@ impl Group {
         })
     }
 
-    /// Visits, in order, the runs and indices of segments that overlap `range`.
+    /// Visits, in order, the segments that overlap `range`, as runs and indices.
     pub(super) fn visit<E>(
         &self,
         range: &Range<u64>,
@@ -274,8 +275,9 @@ impl Group {
         Ok(())
     }
 
-    /// Notes which lines have a segment in the period at `period`, and returns for how many periods
-    /// that stays so; `next` are the lines of each phase that have not ended.
+    /// Collects the lines that have a segment in the period at `period`, and returns the number of
+    /// periods for which that stays so; `next` holds the first line of each phase that has not
+    /// ended.
     fn band(&self, next: &mut [u32], period: u64, active: &mut Vec<Active>) -> u64 {
         let nests = &self.nests[..];
         active.clear();

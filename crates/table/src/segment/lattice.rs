@@ -1,8 +1,9 @@
-//! Lattice: the segments of one file in one source, found by arithmetic where they are runs.
+//! Lattice: the segments of one file in one source; those in runs are found by arithmetic.
 //!
-//! Runs of one stride are a [`Group`]; segments that are in no group are a sorted list. All this
-//! only if no two overlap; if any do, they are cut to pieces first, in the order in which they were
-//! written. Groups are apart from each other: what is between the runs of a larger one is single.
+//! Runs of one stride form a [`Group`]; segments in no group are a sorted list. No two segments
+//! overlap: if any do, they are first cut to pieces in the order in which they were written. Groups
+//! do not overlap each other: anything between the runs of a larger group is kept as single
+//! segments.
 //! Concurrency: immutable once built.
 
 use std::convert::Infallible;
@@ -15,32 +16,33 @@ use super::group::{Group, LINES_MAX, Line};
 use super::strand::Part;
 use super::{Nest, Segment, SegmentMap, SegmentRun, Singles, Strand};
 
-/// A file's runs fall into at most this many groups.
+/// Maximum groups of a file.
 const GROUPS_MAX: usize = 16;
-/// Runs that do not fit the groups may have this many segments in all, which become single ones.
+/// Maximum segments of the runs that fit no group; they become single segments.
 const DISSOLVED_MAX: u64 = 1 << 18;
-/// Segments that overlap are cut one by one; more than this are refused.
+/// Maximum overlapping segments, which are cut one by one; more are refused.
 const CUT_MAX: u64 = 1 << 26;
-/// Segments that are looked at together.
+/// Segments that are read at a time.
 const CHUNK_SEGMENTS: usize = 1 << 12;
 
 /// The segments of one file, none of which overlap.
 #[derive(Debug, Default)]
 pub struct Lattice {
     groups: Vec<Group>,
-    /// Those that are in no group, in order.
+    /// The segments that are in no group, in order.
     singles: Singles,
 }
 
 impl Lattice {
-    /// The segments of `written`, runs of one file; `None` if any two may overlap.
+    /// Builds a lattice of `written`, runs of one file; `None` if any two segments may overlap.
     #[must_use]
     pub fn of_apart(written: &[SegmentRun]) -> Option<Self> {
         let nests: Vec<Nest> = written.iter().map(|run| Nest::one(*run)).collect();
         Self::of_nests(&nests)
     }
 
-    /// As [`Lattice::of_apart`]; those of one log are put together in the order of the log.
+    /// Builds a lattice as [`Lattice::of_apart`] does, from nests; those of one log are joined in
+    /// the order of the log.
     #[must_use]
     pub fn of_nests(written: &[Nest]) -> Option<Self> {
         let mut singles = Singles::new(written.first()?.run.first.file);
@@ -64,14 +66,15 @@ impl Lattice {
                 Part::Nest(nest) => Some(*nest),
                 _ => None,
             }));
-            // Which operation wrote a single one is not kept there, and not needed any more.
+            // Singles do not keep the operation that wrote them; it is no longer needed.
             let seq = strand.seq_max();
             strand.singles().iter().for_each(|piece| singles.push(&strand.segment(piece, seq)));
         }
         Self::of_parts(nests, singles)
     }
 
-    /// The segments of `nests`, and those of `singles`, of one file; `None` if any two may overlap.
+    /// Builds a lattice of `nests` and `singles` of one file; `None` if any two segments may
+    /// overlap.
     pub(super) fn of_parts(nests: Vec<Nest>, mut singles: Singles) -> Option<Self> {
         let mut by_stride: HashMap<u64, (u64, Vec<Nest>)> = HashMap::new();
         for nest in nests {
@@ -106,8 +109,9 @@ impl Lattice {
         (is_apart && lattice.singles_are_between()).then_some(lattice)
     }
 
-    /// The segments of `nests`, of which none overlap: also where they do not fit a few groups; then
-    /// memory is taken for each segment. `None` if two overlap, or there are too many.
+    /// Builds a lattice of `nests`, whose segments must not overlap. Nests that do not fit a few
+    /// groups take memory for each segment. Returns `None` if two segments overlap, or there are
+    /// too many.
     #[must_use]
     pub fn of_disjoint(nests: &[Nest]) -> Option<Self> {
         if let Some(lattice) = Self::of_nests(nests) {
@@ -124,7 +128,7 @@ impl Lattice {
         singles.sort().then(|| Self { singles, ..Self::default() })
     }
 
-    /// Whether no single segment overlaps one of a group.
+    /// Returns whether no single segment overlaps one of a group.
     fn singles_are_between(&self) -> bool {
         self.groups.iter().all(|group| {
             let from = self.singles.after(group.range.start);
@@ -137,8 +141,8 @@ impl Lattice {
         })
     }
 
-    /// As [`Lattice::of_apart`] of `written`, `segments` that overlap, in the order in which they were
-    /// written: the later has the bytes. Takes memory for each segment.
+    /// Builds a lattice of `written`, `segments` segments that overlap, in the order in which they
+    /// were written: the later one has the bytes. Takes memory for each segment.
     ///
     /// # Errors
     /// `TooLarge` if there are too many.
@@ -157,30 +161,30 @@ impl Lattice {
         Ok(Self { singles, ..Self::default() })
     }
 
-    /// Its nests: all but the single segments, in no order.
+    /// Returns its nests, which hold all but the single segments, in no order.
     pub fn nests(&self) -> impl Iterator<Item = &Nest> {
         self.groups.iter().flat_map(Group::nests)
     }
 
-    /// Its runs, in no order.
+    /// Returns its runs, in no order.
     pub fn runs(&self) -> impl Iterator<Item = SegmentRun> {
         self.nests().flat_map(Nest::runs)
     }
 
-    /// Segments that are in no run, in order.
+    /// Returns the segments that are in no run, in order.
     #[must_use]
     pub fn singles(&self) -> &Singles {
         &self.singles
     }
 
-    /// Memory that it takes, about.
+    /// Memory that it takes, in bytes, approximately.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let groups: usize = self.groups.iter().map(Group::bytes).sum();
         self.singles.bytes() + groups
     }
 
-    /// The segment that has the byte at `offset`.
+    /// Returns the segment that has the byte at `offset`.
     #[must_use]
     pub fn find(&self, offset: u64) -> Option<Segment> {
         for group in &self.groups {
@@ -193,8 +197,8 @@ impl Lattice {
         single.filter(|single| single.offset <= offset)
     }
 
-    /// Visits the segments that overlap `range`, in order of offsets within each group and within
-    /// those that are in none; returns what `visit` fails with.
+    /// Visits the segments that overlap `range`, by offset within each group and within the
+    /// singles. Stops with the error of `visit` if it fails.
     ///
     /// # Errors
     /// What `visit` returns.
@@ -216,7 +220,7 @@ impl Lattice {
         Ok(())
     }
 
-    /// The segments that overlap `range`, in order.
+    /// Returns the segments that overlap `range`, in order.
     #[must_use]
     pub fn overlapping(&self, range: &Range<u64>) -> Vec<Segment> {
         let mut found = Vec::new();
@@ -231,8 +235,8 @@ impl Lattice {
         found
     }
 
-    /// Up to `limit` segments from `from` on, at which none of them may begin earlier, in order; all
-    /// of those before the end of the last.
+    /// Returns up to `limit` segments from `from` on, in order; no segment may cross `from`. The
+    /// result is complete up to the end of its last segment.
     #[must_use]
     pub fn chunk(&self, from: u64, limit: usize) -> Vec<Segment> {
         let mut found: Vec<Segment> = Vec::new();
@@ -248,7 +252,7 @@ impl Lattice {
         let start = self.singles.after(from);
         let end = self.singles.len().min(start.saturating_add(limit));
         let singles: Vec<Segment> = (start..end).map(|at| self.singles.get(at)).collect();
-        // Each part is complete up to where it was full.
+        // Each part is complete up to the end of its last segment.
         let bound_of = |part: &[Segment]| match part.last() {
             Some(last) if part.len() >= limit => last.end(),
             _ => u64::MAX,
@@ -283,10 +287,11 @@ impl Lattice {
         }
     }
 
-    /// Finds the segments that have the bytes at `offsets`; `found` is told the index, the run and
-    /// the index in it. Offsets that follow one another as a nest does are found by addition.
+    /// Finds the segments that have the bytes at `offsets`, and passes each index, its run and the
+    /// index in that run to `found`. Offsets that follow one another as in a nest are found by
+    /// addition.
     pub fn find_batch(&self, offsets: &[u64], found: &mut impl FnMut(usize, &SegmentRun, u64)) {
-        // Where the last was found, and which offset would be the next of that run.
+        // The last segment found, and the next offset of its run.
         let mut last: Option<(&Group, Line, SegmentRun, u64)> = None;
         let mut expected = u64::MAX;
         for (at, &offset) in offsets.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Segments in the write-ahead log: each as its difference to the one before.
+//! Segments in the write-ahead log: each encoded as its difference from the one before.
 //!
 //! Layout: docs/format/wal.md, "Segments". This file is its only encoder and decoder.
 
@@ -6,7 +6,7 @@ use super::{LogPlace, Segment, SegmentRun};
 use crate::manifest::SetId;
 use crate::wire::{Damage, Input, put_varint, unzigzag, zigzag};
 
-/// An operation puts at most this many segments.
+/// Maximum segments of an operation.
 pub const OPERATION_SEGMENTS_MAX: usize = 1 << 20;
 
 const SAME_FILE: u8 = 1;
@@ -15,20 +15,21 @@ const HOLE: u8 = 4;
 const CHECKSUM: u8 = 8;
 const RUN: u8 = 16;
 
-/// Encodes, or decodes, the operations of one log; both keep what the next is told from.
+/// Encodes, or decodes, the operations of one log; both keep the state that the next is relative
+/// to.
 #[derive(Debug, Default)]
 pub struct SegmentLog {
     pending: Vec<u8>,
     last_seq: u64,
     file: u128,
-    /// Where the segment before ended in its file.
+    /// End of the previous segment in its file.
     end: u64,
-    /// Where it ended in its log.
+    /// End of the previous segment in its log.
     place: LogPlace,
 }
 
 impl SegmentLog {
-    /// What has not been taken yet.
+    /// The encoded bytes that have not been taken yet.
     #[must_use]
     pub fn pending(&mut self) -> &mut Vec<u8> {
         &mut self.pending
@@ -37,7 +38,7 @@ impl SegmentLog {
     /// Adds operation `seq`, which puts `runs` in their order.
     ///
     /// # Panics
-    /// If there are too many, or their numbers make no sense.
+    /// If there are too many, or a run is not possible.
     pub fn add(&mut self, seq: u64, runs: &[SegmentRun]) {
         assert!(runs.len() <= OPERATION_SEGMENTS_MAX, "an operation within its bound");
         put_varint(&mut self.pending, seq.wrapping_sub(self.last_seq));
@@ -88,7 +89,7 @@ impl SegmentLog {
         self.place = LogPlace { offset: end, ..place };
     }
 
-    /// `runs` as one message.
+    /// Encodes `runs` as one message.
     #[must_use]
     pub fn encode_batch(runs: &[SegmentRun]) -> Vec<u8> {
         let mut log = Self::default();
@@ -98,10 +99,10 @@ impl SegmentLog {
         log.pending
     }
 
-    /// The runs of a message that [`SegmentLog::encode_batch`] made, whose numbers make sense.
+    /// Decodes a message that [`SegmentLog::encode_batch`] made, and checks its runs.
     ///
     /// # Errors
-    /// Where something else is.
+    /// The damage, with its offset.
     pub fn decode_batch(bytes: &[u8]) -> Result<Vec<SegmentRun>, Damage> {
         let (mut input, mut all, mut runs) = (Input::new(bytes), Vec::new(), Vec::new());
         let mut log = Self::default();
@@ -112,7 +113,7 @@ impl SegmentLog {
         Ok(all)
     }
 
-    /// Decodes the next operation of `input`: its number, and its runs into `runs`.
+    /// Decodes the next operation of `input`: returns its number, and its runs in `runs`.
     pub(crate) fn decode(
         &mut self,
         input: &mut Input,
@@ -170,7 +171,7 @@ impl SegmentLog {
         self.accept(run, input)
     }
 
-    /// Notes where `run` ends, if its numbers make sense.
+    /// Advances the state past `run`, if its numbers are possible.
     fn accept(&mut self, run: SegmentRun, input: &Input) -> Result<SegmentRun, Damage> {
         if !is_loggable(&run) {
             return Err(input.damage("segments within their file and log"));
@@ -183,7 +184,7 @@ impl SegmentLog {
     }
 }
 
-/// Whether a decoder takes `run`.
+/// Returns whether a decoder accepts `run`.
 fn is_loggable(run: &SegmentRun) -> bool {
     run.is_possible() && run.count <= OPERATION_SEGMENTS_MAX as u64
 }

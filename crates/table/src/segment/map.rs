@@ -1,10 +1,10 @@
-//! Segment map: the segments of a memtable, none of which overlap: a newer one cuts older ones.
+//! Segment map: the non-overlapping segments of a memtable; a newer segment cuts older ones.
 
 use std::collections::BTreeMap;
 
 use super::{LogPlace, Segment};
 
-/// About what an entry takes in memory.
+/// Approximate memory of an entry.
 const ENTRY_BYTES: usize = 120;
 
 /// Segments by file and end.
@@ -28,31 +28,31 @@ fn segment((file, end): (u128, u64), entry: &Entry) -> Segment {
 }
 
 impl SegmentMap {
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether there are any of `file`.
+    /// Returns whether there are any of `file`.
     #[must_use]
     pub fn has(&self, file: u128) -> bool {
         self.entries.range((file, 0)..=(file, u64::MAX)).next().is_some()
     }
 
-    /// The files that have any, in order.
+    /// Returns the files that have segments, in order.
     pub fn files(&self) -> impl Iterator<Item = u128> {
         let next = |file: u128| self.entries.range((file, 0)..).next().map(|(key, _)| key.0);
         std::iter::successors(next(0), move |file| next(file.checked_add(1)?))
     }
 
-    /// How many there are.
+    /// The number of segments.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Memory that they take, about.
+    /// Memory that they take, in bytes, approximately.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.entries.len() * ENTRY_BYTES
@@ -64,14 +64,14 @@ impl SegmentMap {
         self.entries.insert((segment.file, segment.end()), entry);
     }
 
-    /// Puts `new`, which is newer than all that are here; joins it to the one before if it goes on
-    /// where that ends.
+    /// Adds `new`, which is newer than all that are here; joins it to the previous segment if it
+    /// continues that.
     ///
     /// # Panics
     /// If it is empty.
     pub fn insert(&mut self, mut new: Segment) {
         assert!(new.length > 0, "a segment has bytes");
-        // Cheap and common: a write at the end of what is here.
+        // Cheap and common: a write at the end of the existing segments.
         let mut overlapping = Vec::new();
         for (key, entry) in self.entries.range((new.file, new.offset + 1)..) {
             if key.0 != new.file || entry.offset >= new.end() {
@@ -114,7 +114,7 @@ impl SegmentMap {
         self.entries.iter().map(|(key, entry)| segment(*key, entry))
     }
 
-    /// Those of `file` that end after `start` and begin before `end`, in order.
+    /// Returns the segments of `file` that end after `start` and begin before `end`, in order.
     pub fn overlapping(&self, file: u128, start: u64, end: u64) -> impl Iterator<Item = Segment> {
         self.entries
             .range((file, start.saturating_add(1))..=(file, u64::MAX))

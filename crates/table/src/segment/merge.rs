@@ -1,8 +1,8 @@
-//! Segment merge: the segments of several sources in order, a newer one cutting older ones.
+//! Segment merge: yields the segments of several sources in order; newer segments cut older ones.
 //!
-//! A sweep over (file, offset): at each point the newest source that has a segment there decides,
-//! up to where that ends or a newer one begins. Neighbours that follow one another in their log are
-//! joined. Memory: one block a source.
+//! A sweep over (file, offset): at each point the newest source with a segment there decides, up to
+//! the end of that segment or the start of a newer one. Adjacent segments that are also adjacent in
+//! their log are joined. Memory: one block per source.
 
 use std::sync::Arc;
 use std::vec;
@@ -13,22 +13,22 @@ use super::{Lattice, RunTables, SEGMENT, Segment, SegmentSource};
 use crate::merge::Cursor;
 use crate::schema::Key;
 
-/// Segments of a lattice that are looked at together.
+/// Segments of a lattice that are read at a time.
 const CHUNK_SEGMENTS: usize = 1 << 12;
 
-/// Segments of several sources as one.
+/// Merges the segments of several sources.
 #[derive(Debug)]
 pub struct SegmentMerge {
-    /// The newest first.
+    /// The sources, newest first.
     sources: Vec<Source>,
-    /// The piece that may still grow.
+    /// The last piece, which the next one may extend.
     pending: Option<Segment>,
 }
 
 #[derive(Debug)]
 struct Source {
     stream: Stream,
-    /// What is left of its current segment.
+    /// The rest of its current segment.
     rest: Option<Segment>,
 }
 
@@ -80,7 +80,7 @@ impl Source {
         Ok(())
     }
 
-    /// Passes over what lies before `at` of `file`, and everything of files before.
+    /// Skips everything before `at` of `file`, and all earlier files.
     fn pass(&mut self, file: u128, at: u64) -> Result<()> {
         while let Some(rest) = self.rest {
             if rest.file > file || (rest.file == file && rest.offset >= at) {
@@ -97,8 +97,7 @@ impl Source {
 }
 
 impl SegmentMerge {
-    /// Merges `sources`, of which earlier ones are newer, but for the runs of files that are
-    /// `left_out`.
+    /// Merges `sources`, newest first, without the runs of files that are `left_out`.
     ///
     /// # Errors
     /// `Corrupt`, and what the store reports.
@@ -122,7 +121,7 @@ impl SegmentMerge {
         Self::of_streams(merged)
     }
 
-    /// Merges segments that are in memory, those of earlier cursors being newer.
+    /// Merges segments in memory; earlier cursors are newer.
     #[cfg(test)]
     pub(super) fn of_cursors(cursors: Vec<Cursor>) -> Result<Self> {
         let mut streams = Vec::new();
@@ -143,7 +142,7 @@ impl SegmentMerge {
         Ok(Self { sources, pending: None })
     }
 
-    /// The next segment, holes among them; none at the end.
+    /// Returns the next segment, which may be a hole; `None` at the end.
     ///
     /// # Errors
     /// As [`SegmentMerge::new`].
@@ -168,10 +167,10 @@ impl SegmentMerge {
             let rest = rest?;
             Some((rest.file, rest.offset, number))
         });
-        // Of those that start first, the newest.
+        // Of the segments that start first, the newest wins.
         let Some((file, at, winner)) = starts.min() else { return Ok(None) };
         let segment = self.sources[winner].rest.expect("it starts there");
-        // A newer source that begins within cuts it.
+        // A newer source that begins inside the segment cuts it.
         let newer = rests().take(winner).flatten().filter(|rest| rest.file == file);
         let cut = newer.map(|rest| rest.offset).fold(segment.end(), u64::min);
         for source in &mut self.sources {

@@ -1,11 +1,12 @@
-//! Segments: which bytes of which log are a range of a file; the records of the extent table.
+//! Segments: map ranges of files to bytes of logs; the records of the extent table.
 //!
-//! A file's content may be spread over many logs, in pieces that overwrite each other. Each source
-//! of segments (a memtable, a run of tables, a change set) holds pieces that do not overlap; where
-//! two sources do, the newer wins, byte by byte. So a write never reads what it overwrites.
+//! A file's content may be spread over many logs, in pieces that overwrite each other. The pieces
+//! of one source of segments (a memtable, a run of tables, a change set) do not overlap; where
+//! those of two sources do, the newer wins, byte by byte. So a write never reads the bytes that it
+//! overwrites.
 //!
-//! A record's key is (file, end): the first record with an end over an offset is the one that may
-//! contain it, so finding the piece at an offset is one forward seek, and needs no look backwards.
+//! A record's key is (file, end). Only the first record that ends after an offset can contain it,
+//! so finding the piece at an offset is one forward seek, without looking backwards.
 //! Source: DESIGN §1.5; MetaKV §II (locating segments of shared files).
 
 mod buffer;
@@ -42,14 +43,14 @@ pub use self::tables::{RunTables, SegmentSource, SegmentTables};
 use crate::manifest::SetId;
 use crate::schema::{IntColumn, Key, Row, Schema};
 
-/// Where bytes are: the set in whose folder the log is, the log's number, and the offset there.
+/// Where bytes are: the set in whose folder the log is, the log's number, and the offset in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogPlace {
     /// The set.
     pub set: SetId,
     /// Number of the log.
     pub log: u64,
-    /// Where in it.
+    /// Offset in the log.
     pub offset: u64,
 }
 
@@ -58,14 +59,14 @@ pub struct LogPlace {
 pub struct Segment {
     /// The file.
     pub file: u128,
-    /// Where in the file it starts.
+    /// Offset in the file.
     pub offset: u64,
-    /// How many bytes it has, at least 1; `offset + length` fits 64 bits.
+    /// Length in bytes, at least 1; `offset + length` fits 64 bits.
     pub length: u64,
-    /// Where its bytes are; none in a hole, which hides what older sources have there and reads
-    /// as zeros.
+    /// Where its bytes are; `None` for a hole, which hides older sources in its range and reads as
+    /// zeros.
     pub place: Option<LogPlace>,
-    /// CRC-32C of its bytes; not known of what is left of a segment that was cut.
+    /// CRC-32C of its bytes; unknown for the remainder of a segment that was cut.
     pub checksum: Option<u32>,
     /// Operation that wrote it, within its change set.
     pub seq: u64,
@@ -83,10 +84,10 @@ mod column {
     pub const CHECKSUM: usize = 9;
 }
 
-/// In the column of checksums: that it is known.
+/// Flag in the checksum column: the checksum is known.
 const KNOWN: u64 = 1 << 32;
 
-/// The columns that say of one segment everything but its checksum; all schemas of segments begin
+/// The columns that describe one segment except for its checksum; all schemas of segments begin
 /// with them.
 const PLACED: [IntColumn; 9] = [
     IntColumn::plain("file_high"),
@@ -100,7 +101,7 @@ const PLACED: [IntColumn; 9] = [
     IntColumn::plain("log_offset"),
 ];
 
-/// [`PLACED`] and `more` columns.
+/// Returns [`PLACED`] followed by `more` columns.
 const fn columns<const N: usize>(more: &[&'static str]) -> [IntColumn; N] {
     assert!(N == PLACED.len() + more.len(), "every column has a name");
     let mut columns = [IntColumn::plain(""); N];
@@ -127,26 +128,26 @@ pub static SEGMENT: Schema = Schema {
     has_filters: false,
 };
 
-/// The key of the first segment of `file` that may contain the byte at `offset`.
+/// Returns the key of the first segment of `file` that may contain the byte at `offset`.
 #[must_use]
 pub fn seek_key(file: u128, offset: u64) -> Key<'static> {
     Key { ints: [(file >> 64) as u64, file as u64, offset.saturating_add(1)], string: &[] }
 }
 
 impl Segment {
-    /// A range that reads as zeros, whatever older sources have there.
+    /// Makes a range that reads as zeros and hides older sources.
     #[must_use]
     pub fn hole(file: u128, offset: u64, length: u64) -> Self {
         Self { file, offset, length, place: None, checksum: None, seq: 0 }
     }
 
-    /// Where in the file it ends.
+    /// Its end in the file.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.offset + self.length
     }
 
-    /// The part of it from `start` to `end`, which are within it.
+    /// Returns the part of it from `start` to `end`, which must be within it.
     #[must_use]
     pub fn part(&self, start: u64, end: u64) -> Self {
         debug_assert!(self.offset <= start && start < end && end <= self.end());
@@ -159,7 +160,7 @@ impl Segment {
         Self { offset: start, length: end - start, place, checksum, ..*self }
     }
 
-    /// Whether `next` goes on where this one ends, in the file and in the log.
+    /// Returns whether `next` continues this segment, in the file and in the log.
     #[must_use]
     pub fn is_followed_by(&self, next: &Self) -> bool {
         let goes_on = match (&self.place, &next.place) {
@@ -174,7 +175,7 @@ impl Segment {
         goes_on && self.file == next.file && self.end() == next.offset
     }
 
-    /// This one and `next`, by which it [is followed](Self::is_followed_by), as one.
+    /// Joins this segment and `next`, by which it [is followed](Self::is_followed_by).
     #[must_use]
     pub fn joined(&self, next: &Self) -> Self {
         let checksum = match (self.checksum, next.checksum, usize::try_from(next.length)) {
@@ -185,7 +186,7 @@ impl Segment {
         Self { length, checksum, seq, ..*self }
     }
 
-    /// The record, in stored form, which is the readable one.
+    /// Returns the record, in stored form, which here equals the readable form.
     #[must_use]
     pub fn row(&self) -> Row<'static> {
         let mut row = self.placed_row();
@@ -194,7 +195,7 @@ impl Segment {
         row
     }
 
-    /// A row of [`PLACED`].
+    /// Returns a row of [`PLACED`].
     fn placed_row(&self) -> Row<'static> {
         use column as c;
         let mut row = Row::default();
@@ -211,7 +212,7 @@ impl Segment {
         row
     }
 
-    /// What the columns [`PLACED`] say; none if that is impossible.
+    /// Decodes the columns [`PLACED`]; `None` if their numbers are impossible.
     fn of_placed(row: &Row) -> Option<Self> {
         use column as c;
         let ints = &row.ints;
@@ -228,7 +229,7 @@ impl Segment {
         Some(Self { file, offset, length, place, checksum: None, seq })
     }
 
-    /// What a record says.
+    /// Decodes a record.
     ///
     /// # Errors
     /// `Corrupt` if a number is out of its range.
@@ -243,7 +244,7 @@ impl Segment {
     }
 }
 
-/// `Corrupt`: a record of segments whose numbers make no sense.
+/// Returns `Corrupt` for a record of segments whose numbers are impossible.
 fn impossible(row: &Row) -> Error {
     let (file, end) = ((row.ints[0], row.ints[1]), row.ints[column::END]);
     let what = format!(

@@ -1,8 +1,8 @@
 //! Nest: runs of segments at one distance from each other; the record of runs.
 //!
-//! Ranks that have boxes of an array of several dimensions write lines within planes: a run for each
-//! plane, all alike. A nest is all of them in one record, as the phrases of MetaKV §III-A that
-//! contain each other. A run alone is a nest of one, and a segment alone a run of one.
+//! Ranks that write boxes of an array of several dimensions write lines within planes: a run for
+//! each plane, all alike. A nest is all these runs in one record, like the nested phrases of MetaKV
+//! §III-A. A single run is a nest of one, and a single segment a run of one.
 
 use esker_base::Result;
 
@@ -10,22 +10,22 @@ use super::{Segment, SegmentRun, columns, impossible};
 use crate::manifest::SetId;
 use crate::schema::{Row, Schema};
 
-/// `count` runs like `run`, each `stride` behind the one before in the file, and `log_stride` in the
-/// log.
+/// `count` runs like `run`, each `stride` bytes after the previous one in the file, and
+/// `log_stride` in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nest {
-    /// The first of them.
+    /// The first run.
     pub run: SegmentRun,
-    /// How many there are, at least 1.
+    /// Number of runs, at least 1.
     pub count: u64,
-    /// From the start of one to that of the next; at least what one spans, so that they do not
-    /// interleave. 0 if there is one.
+    /// Distance from the start of one run to that of the next; at least the span of a run, so that
+    /// runs do not interleave. 0 if there is only one.
     pub stride: u64,
-    /// The same in the log.
+    /// The same distance in the log.
     pub log_stride: u64,
 }
 
-/// Columns of [`RUN`] after those that say what its first segment is.
+/// Columns of [`RUN`] after those that describe its first segment.
 mod column {
     pub const COUNT: usize = 9;
     pub const STRIDE: usize = 10;
@@ -55,13 +55,13 @@ pub static RUN: Schema = Schema {
 };
 
 impl Nest {
-    /// `run` alone.
+    /// Makes a nest of `run` alone.
     #[must_use]
     pub fn one(run: SegmentRun) -> Self {
         Self { run, count: 1, stride: 0, log_stride: 0 }
     }
 
-    /// Run `index` of it.
+    /// Returns run `index`.
     #[must_use]
     #[inline]
     pub fn run(&self, index: u64) -> SegmentRun {
@@ -74,33 +74,33 @@ impl Nest {
         run
     }
 
-    /// All its runs, in order.
+    /// Returns all its runs, in order.
     pub fn runs(&self) -> impl Iterator<Item = SegmentRun> + use<> {
         let nest = *self;
         (0..nest.count).map(move |index| nest.run(index))
     }
 
-    /// How many segments it has.
+    /// The number of its segments.
     #[must_use]
     pub fn segments(&self) -> u64 {
         self.count.saturating_mul(self.run.count)
     }
 
-    /// Where in the file the last of them ends.
+    /// The end of its last segment in the file.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.run.end() + (self.count - 1) * self.stride
     }
 
-    /// How far it reaches in its log.
+    /// The set, the log and the end of its bytes in the log; `None` for holes.
     #[must_use]
     pub fn log_end(&self) -> Option<(SetId, u64, u64)> {
         let (set, log, end) = self.run.log_end()?;
         Some((set, log, end + (self.count - 1) * self.log_stride))
     }
 
-    /// Whether its numbers make sense: those of its run do, runs do not interleave, and all of them
-    /// end within 64 bits, in the file and in the log.
+    /// Returns whether its numbers are possible: its run is, runs do not interleave, and all of
+    /// them end within 64 bits, in the file and in the log.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         if !self.run.is_possible() {
@@ -121,7 +121,8 @@ impl Nest {
         }
     }
 
-    /// Adds `run` if it is the next, as far as can be told: two runs alike are a nest.
+    /// Adds `run` if it continues the nest, and returns whether it did. The second run sets the
+    /// strides: two runs alike are a nest.
     #[must_use]
     pub fn takes(&mut self, run: &SegmentRun) -> bool {
         let (own, next) = (&self.run, run);
@@ -156,7 +157,7 @@ impl Nest {
         true
     }
 
-    /// Adds all runs of `nest` if they go on where its own end.
+    /// Adds all runs of `nest` if they continue this one; returns whether they do.
     #[must_use]
     pub fn takes_nest(&mut self, nest: &Self) -> bool {
         let (before, strides) = (*self, (nest.stride, nest.log_stride));
@@ -168,7 +169,7 @@ impl Nest {
         false
     }
 
-    /// The record, in stored form, which is the readable one.
+    /// Returns the record, in stored form, which here equals the readable form.
     #[must_use]
     pub fn row(&self) -> Row<'static> {
         use column as c;
@@ -182,10 +183,10 @@ impl Nest {
         row
     }
 
-    /// What a record says.
+    /// Decodes a record.
     ///
     /// # Errors
-    /// `Corrupt` if its numbers make no sense.
+    /// `Corrupt` if its numbers are impossible.
     pub fn of_row(row: &Row) -> Result<Self> {
         use column as c;
         let ints = &row.ints;

@@ -1,4 +1,4 @@
-//! Overlay: what a range of a file is, put together from sources of which earlier ones win.
+//! Overlay: the content of a range of a file, assembled from sources of which earlier ones win.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use esker_base::Result;
 use super::{SEGMENT, Segment, SegmentSource, SegmentTables, seek_key};
 use crate::merge::Cursor;
 
-/// Pieces of a range of one file, in order, that do not overlap.
+/// Non-overlapping pieces of a range of one file, in order.
 #[derive(Clone, Debug)]
 pub struct Overlay {
     file: u128,
@@ -18,7 +18,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Nothing is known yet of `range` of `file`.
+    /// Makes an overlay of `range` of `file` in which no byte is known yet.
     #[must_use]
     pub fn new(file: u128, range: Range<u64>) -> Self {
         let missing_bytes = range.end.saturating_sub(range.start);
@@ -37,20 +37,20 @@ impl Overlay {
         self.range.clone()
     }
 
-    /// Whether every byte is known: older sources need not be asked.
+    /// Returns whether every byte is known, so that older sources need not be read.
     #[must_use]
     pub fn is_covered(&self) -> bool {
         self.missing_bytes == 0
     }
 
-    /// The pieces in order, holes among them; where there is none no source had anything.
+    /// The pieces in order, including holes; no source had anything in the gaps between them.
     #[must_use]
     pub fn pieces(&self) -> &[Segment] {
         &self.pieces
     }
 
-    /// Fills gaps from a source older than those before: its segments of the file, in order, that
-    /// do not overlap; those outside the range count for nothing.
+    /// Fills gaps from a source older than all before: its segments of the file, in order and
+    /// without overlaps. Segments outside the range are ignored.
     pub fn add(&mut self, older: impl Iterator<Item = Segment>) {
         let mut older = older.peekable();
         if older.peek().is_none() || self.is_covered() {
@@ -62,7 +62,7 @@ impl Overlay {
             let mut at = segment.offset.max(self.range.start);
             let end = segment.end().min(self.range.end);
             while at < end {
-                // Pieces that end at or before `at` are done with.
+                // Skip pieces that end at or before `at`.
                 while let Some(done) = newer.next_if(|piece| piece.end() <= at) {
                     self.pieces.push(done);
                 }
@@ -81,7 +81,7 @@ impl Overlay {
         self.pieces.extend(newer);
     }
 
-    /// Fills gaps from each source of `tables`, the newest first. Cost: about a block read each.
+    /// Fills gaps from each source of `tables`, newest first. Cost: about one block read for each.
     ///
     /// # Errors
     /// `Corrupt`, and what the store reports.
@@ -109,7 +109,7 @@ impl Overlay {
             if segment.file != self.file || segment.offset >= self.range.end {
                 break;
             }
-            // A hostile table may hold overlapping ones: the first keeps its bytes.
+            // A hostile table may hold overlapping segments: the first keeps its bytes.
             let start = found.last().map_or(segment.offset, |last| last.end().max(segment.offset));
             if start < segment.end() {
                 found.push(segment.part(start, segment.end()));

@@ -1,36 +1,37 @@
-//! Segment run: segments of one length at one distance from each other, in a file and in a log.
+//! Segment run: segments of one length at regular distances, in a file and in a log.
 //!
-//! What a rank writes into a shared file is hardly ever one range, and hardly ever random: it is a
-//! pattern, and a run says at once what would be thousands of segments (MetaKV §III-A, the phrases
-//! of its delta encoding). Its record is a [`Nest`](super::Nest).
+//! A rank's writes into a shared file are rarely one range, and rarely random: they follow a
+//! pattern. A run describes in one record what would be thousands of segments (MetaKV §III-A, the
+//! phrases of its delta encoding). Its record is a [`Nest`](super::Nest).
 
 use super::{LogPlace, Segment};
 use crate::manifest::SetId;
 
-/// `count` segments, each `stride` behind the one before in the file, and `log_stride` in the log.
+/// `count` segments, each `stride` bytes after the previous one in the file, and `log_stride` in
+/// the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentRun {
-    /// The first of them.
+    /// The first segment.
     pub first: Segment,
-    /// How many there are, at least 1.
+    /// Number of segments, at least 1.
     pub count: u64,
-    /// From the start of one to that of the next; at least their length, so that they do not
-    /// overlap.
+    /// Distance from the start of one segment to that of the next; at least their length, so that
+    /// they do not overlap.
     pub stride: u64,
-    /// The same in the log.
+    /// The same distance in the log.
     pub log_stride: u64,
 }
 
 impl SegmentRun {
-    /// `segment` alone.
+    /// Makes a run of `segment` alone.
     #[must_use]
     pub fn one(segment: Segment) -> Self {
         Self { count: 1, stride: segment.length, log_stride: segment.length, first: segment }
     }
 
-    /// Whether its numbers make sense: it has segments, they do not overlap, all of them end within
-    /// 64 bits, in the file and in the log of a set other than 0, and only one alone has a checksum
-    /// or is a hole.
+    /// Returns whether its numbers are possible: it has segments, they do not overlap, all of them
+    /// end within 64 bits, in the file and in the log of a set other than 0, and only a single
+    /// segment has a checksum or is a hole.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         let reach = |start: u64, stride: u64| {
@@ -48,7 +49,7 @@ impl SegmentRun {
             && reach(log_start, self.log_stride).is_some()
     }
 
-    /// Segment `index` of it.
+    /// Returns segment `index`.
     #[must_use]
     #[inline]
     pub fn segment(&self, index: u64) -> Segment {
@@ -60,7 +61,7 @@ impl SegmentRun {
         Segment { offset: self.first.offset + index * self.stride, place, ..self.first }
     }
 
-    /// The run in pieces of at most `count_max` segments, in order.
+    /// Splits the run into pieces of at most `count_max` segments, in order.
     pub(super) fn cut(&self, count_max: u64) -> impl Iterator<Item = Self> + use<> {
         let run = *self;
         (0..run.count.div_ceil(count_max)).map(move |piece| Self {
@@ -70,19 +71,19 @@ impl SegmentRun {
         })
     }
 
-    /// All its segments, in order.
+    /// Returns all its segments, in order.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<> {
         let run = *self;
         (0..run.count).map(move |index| run.segment(index))
     }
 
-    /// Where in the file the last of them ends.
+    /// The end of its last segment in the file.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.first.end() + (self.count - 1) * self.stride
     }
 
-    /// How far it reaches in its log.
+    /// The set, the log and the end of its bytes in the log; `None` for holes.
     #[must_use]
     pub fn log_end(&self) -> Option<(SetId, u64, u64)> {
         let place = self.first.place?;

@@ -3,12 +3,12 @@
 use super::{LogPlace, Segment};
 use crate::manifest::SetId;
 
-/// With more than this, segments are sorted in parts that fit a core's cache.
+/// Above this number, segments are sorted in parts that fit a core's cache.
 const SORT_MAX: usize = 1 << 14;
-/// So many parts; more streams of writes at once are slower.
+/// Number of those parts; more concurrent write streams are slower.
 const BUCKETS: usize = 1 << 12;
 
-/// Segments of one file, none of which overlap once they have been checked.
+/// Segments of one file, which do not overlap once they have been checked.
 #[derive(Debug, Default)]
 pub struct Singles {
     file: u128,
@@ -25,7 +25,7 @@ struct Single {
     origin: u32,
 }
 
-/// What many have in common.
+/// The attributes that many segments share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Origin {
     log: Option<(SetId, u64)>,
@@ -40,32 +40,32 @@ impl Single {
 }
 
 impl Singles {
-    /// None yet, of `file`.
+    /// Makes an empty list of `file`.
     pub(super) fn new(file: u128) -> Self {
         Self { file, ..Self::default() }
     }
 
-    /// How many there are.
+    /// The number of segments.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Memory that they take.
+    /// Memory that they take, in bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&self.all[..]) + size_of_val(&self.origins[..])
     }
 
-    /// Segment `index`.
+    /// Returns segment `index`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `index` is out of bounds.
     #[must_use]
     #[inline]
     pub fn get(&self, index: usize) -> Segment {
@@ -75,23 +75,23 @@ impl Singles {
         Segment { file: self.file, offset, length, place, checksum, seq }
     }
 
-    /// All of them, in order.
+    /// Returns all of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = Segment> {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// Those that end after `offset`, as indices from there on.
+    /// Returns the index of the first segment that ends after `offset`.
     #[inline]
     pub(super) fn after(&self, offset: u64) -> usize {
         self.all.partition_point(|single| single.end() <= offset)
     }
 
-    /// Makes room for as many more.
+    /// Reserves room for `count` more.
     pub(super) fn reserve(&mut self, count: usize) {
         self.all.reserve_exact(count);
     }
 
-    /// Adds one.
+    /// Adds a segment.
     #[inline]
     pub(super) fn push(&mut self, segment: &Segment) {
         let log = segment.place.map(|place| (place.set, place.log));
@@ -108,14 +108,14 @@ impl Singles {
         });
     }
 
-    /// Puts them in order; whether none overlap.
+    /// Sorts the segments; returns whether none overlap.
     pub(super) fn sort(&mut self) -> bool {
         sort(&mut self.all);
         self.all.windows(2).all(|pair| pair[0].end() <= pair[1].offset)
     }
 }
 
-/// Sorts by offset: first by the high bits, into parts, then each part.
+/// Sorts by offset: first into parts by the high bits, then each part.
 fn sort(all: &mut Vec<Single>) {
     let (Some(low), Some(high)) =
         (all.iter().map(|one| one.offset).min(), all.iter().map(|one| one.offset).max())

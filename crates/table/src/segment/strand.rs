@@ -1,68 +1,68 @@
 //! Strand: the segments of one file in one log, in the order in which they were written.
 //!
-//! What a writer hands over comes in batches, which cut its runs anywhere. A strand puts them
-//! together again as they come, and runs that are alike to nests: so what a rank wrote in a pattern
-//! is a few dozen bytes however long it goes on. Segments in no pattern take 24 bytes each.
-//! Nothing is reordered, so that segments that overlap those of other strands can be told apart
-//! later by the order in which the strands grew.
+//! Writers pass segments in batches, which cut runs at arbitrary points. A strand joins the runs
+//! again as they arrive, and joins runs that are alike to nests: a pattern that a rank writes takes
+//! a few dozen bytes however long it continues. Segments in no pattern take 24 bytes each.
+//! Nothing is reordered, so where segments of several strands overlap, the order in which the
+//! strands grew later decides between them.
 //! Source: MetaKV §III-A (phrases).
 
 use super::find_runs::RUN_MIN;
 use super::{LogPlace, Nest, Piece, Segment, SegmentRun};
 use crate::manifest::SetId;
 
-/// Segments of one file in one log; those in none, which are holes, are a strand too.
+/// Segments of one file in one log; holes, which are in no log, have a strand of their own.
 #[derive(Debug, Default)]
 pub struct Strand {
     file: u128,
     log: Option<(SetId, u64)>,
     parts: Vec<Part>,
     singles: Vec<Piece>,
-    /// The last run, which may go on.
+    /// The last run, which may continue.
     open: Option<SegmentRun>,
     seq_max: u64,
 }
 
-/// What comes next in a strand.
+/// An element of a strand.
 #[derive(Debug)]
 pub(super) enum Part {
     Nest(Nest),
-    /// As many of the single ones.
+    /// The next `n` of the single segments.
     Singles(usize),
     /// A segment with a checksum, or a hole.
     Other(Segment),
 }
 
 impl Strand {
-    /// Nothing yet of `file` in `log`.
+    /// Makes an empty strand of `file` in `log`.
     #[must_use]
     pub fn new(file: u128, log: Option<(SetId, u64)>) -> Self {
         Self { file, log, ..Self::default() }
     }
 
-    /// The newest operation that wrote any.
+    /// The newest operation that wrote any of the segments.
     pub(super) fn seq_max(&self) -> u64 {
         self.seq_max
     }
 
-    /// Single segments, in order.
+    /// The single segments, in order.
     #[must_use]
     pub fn singles(&self) -> &[Piece] {
         &self.singles
     }
 
-    /// Everything but the single segments, which are counted, in order.
+    /// Returns all elements in order; single segments appear only as counts.
     pub(super) fn parts(&self) -> impl Iterator<Item = &Part> {
         self.parts.iter()
     }
 
-    /// The run that may go on: no part yet.
+    /// The run that may continue; it is not a part yet.
     #[must_use]
     pub fn open(&self) -> Option<&SegmentRun> {
         self.open.as_ref()
     }
 
-    /// Single segment `piece` as one of its file and log.
+    /// Returns single segment `piece` as a segment of the strand's file and log.
     #[must_use]
     #[inline]
     pub fn segment(&self, piece: &Piece, seq: u64) -> Segment {
@@ -71,7 +71,7 @@ impl Strand {
         Segment { file: self.file, offset, length, place, checksum: None, seq }
     }
 
-    /// All its segments, in the order in which they were written.
+    /// Returns all its segments, in the order in which they were written.
     pub fn segments(&self) -> impl Iterator<Item = Segment> {
         let mut singles = self.singles.iter();
         let of_parts = self.parts.iter().flat_map(move |part| {
@@ -119,7 +119,7 @@ impl Strand {
         }
     }
 
-    /// As [`Strand::push`], of all runs of `nest`.
+    /// Adds all runs of `nest`, as [`Strand::push`] does.
     pub(super) fn push_nest(&mut self, nest: &Nest) {
         self.seq_max = self.seq_max.max(nest.run.first.seq);
         if nest.count == 1 {
@@ -134,7 +134,7 @@ impl Strand {
         self.parts.push(Part::Nest(*nest));
     }
 
-    /// Takes the last single segment out, if nothing came between it and the open run.
+    /// Removes the last single segment, if nothing came between it and the open run.
     fn pop_single(&mut self) -> Option<Piece> {
         let Some(Part::Singles(count)) = self.parts.last_mut() else { return None };
         *count -= 1;
@@ -151,7 +151,7 @@ impl Strand {
         }
     }
 
-    /// Puts single segments before the open run, whose first segments they are, into it.
+    /// Moves the single segments that directly precede the open run into it.
     fn absorb_singles(&mut self) {
         while let (Some(last), Some(open)) = (self.last_singles().last(), &self.open)
             && precedes(last, open)
@@ -167,7 +167,7 @@ impl Strand {
         }
     }
 
-    /// Makes a run of the last single segments and the open one, if they are.
+    /// Turns the last single segments and the open one into a run, if they form one.
     #[inline]
     fn find_run(&mut self) {
         let singles = self.last_singles();
@@ -229,7 +229,7 @@ fn piece_of(run: &SegmentRun) -> Piece {
     Piece { offset, length, log_offset: place.map_or(0, |place| place.offset) }
 }
 
-/// Whether `next` goes on where `run` ends.
+/// Returns whether `next` continues `run`.
 #[inline]
 fn goes_on(run: &SegmentRun, next: &SegmentRun) -> bool {
     let (own, other) = (piece_of(run), piece_of(next));
@@ -242,7 +242,7 @@ fn goes_on(run: &SegmentRun, next: &SegmentRun) -> bool {
         && run.count.checked_add(next.count).is_some()
 }
 
-/// Whether `piece` is what would come before the first of `run`.
+/// Returns whether `piece` would precede the first segment of `run`.
 #[inline]
 fn precedes(piece: &Piece, run: &SegmentRun) -> bool {
     let first = piece_of(run);

@@ -1,43 +1,44 @@
-//! Strides: segments at regular distances in several dimensions, as one descriptor: what a rank has
+//! Strides: segments at regular distances in several dimensions, in one descriptor: a rank's part
 //! of an array, or an MPI file view.
 
 use super::{LogPlace, OPERATION_SEGMENTS_MAX, Segment, SegmentRun};
 
-/// So many of what the dimension inside it has.
+/// A dimension: `count` repetitions of the dimension inside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dimension {
-    /// How many, at least 1.
+    /// Number of repetitions, at least 1.
     pub count: u64,
-    /// From the start of one to that of the next.
+    /// Distance from the start of one repetition to that of the next.
     pub stride: u64,
-    /// The same in the log.
+    /// The same distance in the log.
     pub log_stride: u64,
 }
 
-/// Segments of one length, `dimensions[0]` the innermost.
+/// Segments of one length in several dimensions; `dimensions[0]` is the innermost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Strides {
-    /// The first of them.
+    /// The first segment.
     pub first: Segment,
-    /// None for that segment alone.
+    /// The dimensions; empty for that segment alone.
     pub dimensions: Vec<Dimension>,
 }
 
 impl Strides {
-    /// How many segments they are, if that is a number.
+    /// The number of segments, unless it overflows.
     #[must_use]
     pub fn segments(&self) -> Option<u64> {
         self.dimensions.iter().try_fold(1u64, |all, dimension| all.checked_mul(dimension.count))
     }
 
-    /// How many runs they take.
+    /// The number of runs they take.
     fn run_count(&self) -> Option<u64> {
         let inner = self.inner().count.div_ceil(OPERATION_SEGMENTS_MAX as u64);
         self.outer().iter().try_fold(inner, |all, dimension| all.checked_mul(dimension.count))
     }
 
-    /// Whether its numbers make sense: those of its runs do, which are at most
-    /// [`OPERATION_SEGMENTS_MAX`], and all of them end within 64 bits, in the file and in the log.
+    /// Returns whether its numbers are possible: those of its runs are, there are at most
+    /// [`OPERATION_SEGMENTS_MAX`] runs, and all of them end within 64 bits, in the file and in the
+    /// log.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         let reach = |start: u64, stride: fn(&Dimension) -> u64| {
@@ -72,16 +73,16 @@ impl Strides {
         self.dimensions.get(1..).unwrap_or_default()
     }
 
-    /// The innermost dimension from the first segment on.
+    /// Returns the innermost dimension, from the first segment on.
     fn whole_run(&self) -> SegmentRun {
         let Dimension { count, stride, log_stride } = self.inner();
         SegmentRun { first: self.first, count, stride, log_stride }
     }
 
-    /// Its runs, in order, each of at most [`OPERATION_SEGMENTS_MAX`] segments.
+    /// Returns its runs, in order, each of at most [`OPERATION_SEGMENTS_MAX`] segments.
     ///
     /// # Panics
-    /// Unless they are possible.
+    /// If the strides are not possible.
     #[must_use]
     pub fn runs(&self) -> Vec<SegmentRun> {
         assert!(self.is_possible(), "strides that were checked");

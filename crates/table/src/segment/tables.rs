@@ -1,7 +1,7 @@
-//! Tables of segments: those of single segments and those of runs, as one stack.
+//! Tables of segments: tables of single segments and tables of runs, in one stack.
 //!
 //! A source is one sorted run of tables of either kind, in which no two segments overlap; of two
-//! sources the newer has the bytes. Runs of a file are read as a whole, once, into a lattice.
+//! sources the newer has the bytes. The runs of a file are read as a whole, once, into a lattice.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::merge::Cursor;
 use crate::schema::{Key, Schema};
 use crate::tables::{SortedRun, TableSource, Tables};
 
-/// Lattices that a table keeps take about this much memory.
+/// Approximate maximum memory of the lattices that a table keeps.
 const LATTICES_BYTES_MAX: usize = 64 << 20;
 
 /// A sorted run of tables of runs.
@@ -40,17 +40,17 @@ pub enum SegmentSource {
     Runs(Arc<RunTables>),
 }
 
-/// All tables of segments of a change set, the newest first.
+/// All tables of segments of a change set, newest first.
 #[derive(Clone, Debug, Default)]
 pub struct SegmentTables {
     sources: Vec<SegmentSource>,
 }
 
 impl RunTables {
-    /// The segments of `file`. Cost: the blocks that have its runs, the first time.
+    /// Returns the segments of `file`. Cost: the blocks that hold its runs, the first time.
     ///
     /// # Errors
-    /// `Corrupt` if runs overlap; what the store reports.
+    /// `Corrupt` if runs overlap, and what the store reports.
     pub fn lattice(&self, file: u128) -> Result<Arc<Lattice>> {
         if let Some(lattice) = self.lattices.lock().of_file.get(&file) {
             return Ok(lattice.clone());
@@ -81,7 +81,7 @@ impl RunTables {
         Ok(lattice)
     }
 
-    /// The files that have runs here, in order.
+    /// Returns the files that have runs here, in order.
     ///
     /// # Errors
     /// What the store reports.
@@ -123,7 +123,7 @@ impl SegmentSource {
         }
     }
 
-    /// The files that have segments here, in order. A block read each.
+    /// Returns the files that have segments here, in order. One block read for each.
     ///
     /// # Errors
     /// What the store reports.
@@ -138,9 +138,9 @@ impl SegmentSource {
         }
     }
 
-    /// Finds the segments of `file` that have the bytes at `offsets`; `found` is told the index of
-    /// each, its run, and its index in that. Cost: about a block read each where there are no runs,
-    /// none for neighbours.
+    /// Finds the segments of `file` that have the bytes at `offsets`, and passes the index of each,
+    /// its run, and its index in the run to `found`. Cost: about one block read for each where
+    /// there are no runs, none for neighbours.
     ///
     /// # Errors
     /// `Corrupt`, and what the store reports.
@@ -170,7 +170,7 @@ impl SegmentSource {
         })
     }
 
-    /// Whether it has segments of `file`. About a block read.
+    /// Returns whether it has segments of `file`. About one block read.
     ///
     /// # Errors
     /// What the store reports.
@@ -183,7 +183,7 @@ impl SegmentSource {
 }
 
 impl SegmentSource {
-    /// Passes where the bytes of each record begin to `visit`. Cost: all its blocks.
+    /// Passes the place of each record's first byte to `visit`. Cost: all its blocks.
     ///
     /// # Errors
     /// `Corrupt`, and what the store reports.
@@ -204,7 +204,7 @@ impl SegmentSource {
 }
 
 impl SegmentTables {
-    /// The tables of segments among `references`, which are in a manifest's order.
+    /// Collects the tables of segments among `references`, which are in a manifest's order.
     #[must_use]
     pub fn new(references: &[TableRef], source: &TableSource) -> Self {
         let rows = Tables::new(references, &SEGMENT, source).runs.into_iter();
@@ -217,13 +217,13 @@ impl SegmentTables {
         Self { sources }
     }
 
-    /// Its sources, the newest first.
+    /// Its sources, newest first.
     #[must_use]
     pub fn sources(&self) -> &[SegmentSource] {
         &self.sources
     }
 
-    /// Puts `newer` over these.
+    /// Puts the sources of `newer` on top of these.
     pub fn push(&mut self, newer: Self) {
         self.sources.splice(0..0, newer.sources);
     }

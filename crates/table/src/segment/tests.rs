@@ -1,4 +1,4 @@
-//! Segments compared with the bytes of a small file, each of which knows where it is.
+//! Segments compared with the bytes of a small file, each of which records its log and offset.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::block::DecodedBlock;
 use crate::merge::Cursor;
 use crate::wire::Input;
 
-/// The content of a file of 64 bytes, as (log, offset in it) of each byte.
+/// The content of a file of 64 bytes: for each byte its log and the offset in it.
 type Bytes = Vec<Option<(u64, u64)>>;
 
 const FILE: u128 = 7 << 64 | 9;
@@ -80,7 +80,7 @@ proptest! {
         let mut bytes = vec![None; 64];
         all.iter().for_each(|segment| write(&mut bytes, segment));
         let (low, high) = (cuts.0.min(cuts.1).min(all.len()), cuts.0.max(cuts.1).min(all.len()));
-        // The newest first.
+        // Newest first.
         let maps = [map_of(&all[high..]), map_of(&all[low..high]), map_of(&all[..low])];
 
         let merged = {
@@ -178,7 +178,7 @@ fn runs() -> impl Strategy<Value = Vec<SegmentRun>> {
     })
 }
 
-/// Runs as ranks write them that take turns: phases of one stride, each in some batches.
+/// Runs of ranks that take turns: phases of one stride, each in several batches.
 fn turns() -> impl Strategy<Value = Vec<SegmentRun>> {
     let shape = (1u64..4, 1u64..5, 0u64..3, prop::collection::vec((0u64..5, 1u64..4), 1..12));
     shape.prop_map(|(length, ranks, gap, batches)| {
@@ -269,7 +269,7 @@ proptest! {
     }
 }
 
-/// Lines of boxes of a file's cube, plane by plane, as ranks write them, in batches of `cut`.
+/// Lines of the boxes of a file's cube, plane by plane, as ranks write them, in batches of `cut`.
 fn boxes(side: u64, across: u64, cut: usize) -> Vec<(u64, Vec<Piece>)> {
     let bounds = |cell: u64| (cell * side / across, (cell + 1) * side / across);
     let mut batches = Vec::new();
@@ -286,13 +286,13 @@ fn boxes(side: u64, across: u64, cut: usize) -> Vec<(u64, Vec<Piece>)> {
     batches
 }
 
-/// A few records however batches cut lines and planes, and every byte found.
+/// However batches cut lines and planes, there are few records, and every byte is found.
 #[test]
 fn boxes_of_ranks_are_nests() {
     for (side, across, cut) in [(24, 2, 7), (25, 3, 16), (20, 4, 1), (33, 2, 1_024), (32, 2, 5)] {
         let mut batches = boxes(side, across, cut);
         let mut random = esker_base::Random::from_seed(side);
-        // Each rank's in order, ranks at random.
+        // Each rank's batches in order, the ranks interleaved at random.
         batches.sort_by_cached_key(|_| random.below(1 << 30));
         let place_of = |batch: &(u64, Vec<Piece>)| batch.1[0].log_offset;
         let mut in_order = batches.clone();
@@ -311,7 +311,7 @@ fn boxes_of_ranks_are_nests() {
         let lattice = buffer.lattice(FILE).expect("few").expect("runs");
         let context = format!("{side} {across} {cut}");
         assert!(lattice.singles().is_empty(), "{context}: {}", lattice.singles().len());
-        // One for each rank, or two where a box begins in a batch's last line.
+        // One for each rank, or two if a box begins in a batch's last line.
         let nests: Vec<Nest> = lattice.nests().copied().collect();
         assert!(nests.len() as u64 <= 2 * across * across, "{context}: {}", nests.len());
         let again = Lattice::of_disjoint(&nests).expect("they are apart");
@@ -342,7 +342,7 @@ fn boxes_of_ranks_are_nests() {
 }
 
 proptest! {
-    /// Whatever comes in whatever order, a strand gives back the same in that order.
+    /// A strand yields any segments in the order in which they were added.
     #[test]
     fn strands_keep_the_order(
         all in prop::collection::vec((0u64..30, 1u64..3, 1u64..7, 0u64..3, 0u64..40, 0u64..4), 1..30),
@@ -360,7 +360,7 @@ proptest! {
         for (offset, length, count, gap, at, what) in all {
             push(offset, length, count, gap, at, what / 2, what == 3);
         }
-        // And some that go on.
+        // And some that continue.
         let mut at = 100;
         for (pause, count) in steps {
             at += pause;
@@ -375,8 +375,9 @@ proptest! {
     }
 }
 
-/// Symptom: a panic where overflow is checked, else a record that no reader takes. Cause: what comes
-/// next was computed modulo 2^64, so a run went on past the end of its file. Fix: it is not the next.
+/// Symptom: a panic where overflow is checked, else a record that readers refuse. Cause: the next
+/// segment was computed modulo 2^64, so a run continued past the end of its file. Fix: such a
+/// segment is not the next.
 #[test]
 fn runs_do_not_go_on_past_the_end_of_a_file() {
     let one = |offset: u64, log_offset: u64| Segment {
@@ -455,8 +456,8 @@ fn strides_are_segments_in_several_dimensions() {
     assert!(!Strides { first: checked, dimensions: vec![dimension(2, 10, 3)] }.is_possible());
 }
 
-/// Symptom: all segments of a run but the first were lost. Cause: a run with a checksum was taken,
-/// and kept as one segment. Fix: it is no run.
+/// Symptom: all segments of a run but the first were lost. Cause: a run with a checksum was
+/// accepted, and kept as one segment. Fix: it is not a run.
 #[test]
 fn runs_have_no_checksums() {
     let first =
@@ -465,8 +466,8 @@ fn runs_have_no_checksums() {
     assert!(!SegmentRun { count: 2, stride: 4, log_stride: 4, first }.is_possible());
 }
 
-/// Symptom: what was read of a message was not the same once it had been sent on. Cause: a run of one
-/// was read with strides, which nobody writes. Fix: it is refused.
+/// Symptom: a decoded message changed when it was sent on. Cause: a run of one was decoded with
+/// strides, which no encoder writes. Fix: it is refused.
 #[test]
 fn runs_of_one_are_no_runs_in_a_log() {
     let first =
@@ -474,7 +475,7 @@ fn runs_of_one_are_no_runs_in_a_log() {
     let run = SegmentRun { count: 2, stride: 9, log_stride: 4, first };
     let mut bytes = SegmentLog::encode_batch(&[run]);
     assert_eq!(SegmentLog::decode_batch(&bytes).expect("our own"), [run]);
-    // Behind number, runs, flags, file, offset and length.
+    // The bytes before it: number, runs, flags, file, offset and length.
     let count = 1 + 1 + 1 + 16 + 1 + 1;
     assert_eq!(bytes[count], 2);
     for hostile in [0, 1] {
@@ -483,8 +484,8 @@ fn runs_of_one_are_no_runs_in_a_log() {
     }
 }
 
-/// Symptom: segments of the file with the highest number were not written. Cause: files were passed
-/// on up to a number, itself excluded.
+/// Symptom: segments of the file with the highest number were not written. Cause: files were
+/// visited up to an exclusive bound. Fix: the bound is inclusive.
 #[test]
 fn the_last_of_all_files_is_written() {
     let mut buffer = SegmentBuffer::default();

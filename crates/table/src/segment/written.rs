@@ -1,5 +1,5 @@
-//! Written: the segments of one file as a memtable has them: a strand for each log, and in which
-//! order the strands grew.
+//! Written: the segments of one file in a memtable: a strand for each log, and the order in which
+//! the strands grew.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,10 +10,10 @@ use super::strand::Part;
 use super::{Lattice, Nest, Segment, SegmentRun, Singles, Strand};
 use crate::manifest::SetId;
 
-/// What a segment of a run counts, should it have to be cut, though that takes ten times as much: so
-/// a memtable of less than a gigabyte never has more than can be cut.
+/// Bytes that a segment of a run counts for, in case it has to be cut, although cutting takes ten
+/// times as much: a memtable of less than a gigabyte never has more segments than can be cut.
 const RUN_SEGMENT_BYTES: usize = 16;
-/// What a single one takes, and again, in order of offsets, when it is looked at.
+/// Bytes of a single segment: once in its strand, and again by offset once the lattice is read.
 const SINGLE_BYTES: usize = 24 + 40;
 
 /// Segments of one file.
@@ -22,15 +22,15 @@ pub(super) struct Written {
     file: u128,
     strands: Vec<Strand>,
     of_log: HashMap<Option<(SetId, u64)>, u32>,
-    /// Which strands grew, in order.
+    /// The strands that grew, in order.
     growth: Vec<Growth>,
     bytes: usize,
     segments: u64,
-    /// What they make together, once somebody has asked.
+    /// The lattice of all strands, once it has been asked for.
     lattice: OnceLock<Arc<Lattice>>,
 }
 
-/// So many segments more of one strand, by one operation.
+/// A number of segments that one operation added to one strand.
 #[derive(Clone, Copy, Debug)]
 struct Growth {
     seq: u64,
@@ -38,7 +38,7 @@ struct Growth {
     segments: u32,
 }
 
-/// Tells which operation wrote each segment of a strand.
+/// Yields the operation that wrote each segment of a strand.
 struct Seqs<'a> {
     growth: std::slice::Iter<'a, (u64, u32)>,
     now: (u64, u32),
@@ -71,7 +71,7 @@ impl Written {
         Self { file, ..Self::default() }
     }
 
-    /// Memory that it takes, about.
+    /// Memory that it takes, in bytes, approximately.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -125,7 +125,7 @@ impl Written {
         }
     }
 
-    /// The segments together.
+    /// Returns the segments of all strands together.
     ///
     /// # Errors
     /// `TooLarge` if too many overlap.
@@ -134,8 +134,8 @@ impl Written {
         self.lattice_within(&mut cut_max)
     }
 
-    /// As [`Written::lattice`], of a file whose segments are at most `cut_max` if they have to be cut
-    /// to pieces; they are taken off that.
+    /// Returns the lattice as [`Written::lattice`] does. If its segments have to be cut to pieces,
+    /// they may be at most `cut_max`, from which their number is subtracted.
     ///
     /// # Errors
     /// `TooLarge` if too many overlap.
@@ -157,7 +157,7 @@ impl Written {
         Ok(self.lattice.get_or_init(|| Arc::new(lattice)).clone())
     }
 
-    /// What all strands are made of.
+    /// Returns the nests and single segments of all strands.
     fn parts(&self) -> (Vec<Nest>, Singles) {
         let (mut nests, mut singles) = (Vec::new(), Singles::new(self.file));
         let mut growth: Vec<Vec<(u64, u32)>> = vec![Vec::new(); self.strands.len()];
@@ -194,7 +194,7 @@ impl Written {
         (nests, singles)
     }
 
-    /// All segments in the order in which they were written.
+    /// Returns all segments in the order in which they were written.
     fn in_order(&self) -> impl Iterator<Item = Segment> {
         let mut strands: Vec<_> = self.strands.iter().map(Strand::segments).collect();
         self.growth.iter().flat_map(move |growth| {

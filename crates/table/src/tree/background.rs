@@ -1,5 +1,5 @@
-//! Threads of a tree: one writes frozen memtables, one writes the log through in time, one shows that
-//! the writer lives.
+//! Threads of a tree: one writes frozen memtables to tables, one writes the log at intervals, and
+//! one sends heartbeats.
 
 use std::sync::Arc;
 use std::thread::{self, Builder, JoinHandle};
@@ -24,7 +24,7 @@ impl std::fmt::Debug for Threads {
 }
 
 impl Threads {
-    /// Starts what the options ask for.
+    /// Starts the threads that the options ask for.
     pub(super) fn start(inner: &Arc<Inner>, heartbeat: Option<Heartbeat>) -> Result<Self> {
         let mut threads = Self { inner: inner.clone(), handles: Vec::new() };
         if inner.options.background {
@@ -55,8 +55,8 @@ impl Threads {
     }
 }
 
-/// Makes a panic of the thread that holds it the tree's failure: nobody else would finish the work
-/// that writers wait for.
+/// Guard of a thread: turns its panic into the tree's failure, since no other thread would finish
+/// the work that writers wait for.
 pub(super) struct FailOnPanic<'a>(pub(super) &'a Inner);
 
 impl Drop for FailOnPanic<'_> {
@@ -75,7 +75,7 @@ impl Drop for Threads {
         self.inner.work.notify_all();
         self.inner.stopped.notify_all();
         for handle in self.handles.drain(..) {
-            // A panic in a thread has been reported where it happened.
+            // A panic in the thread has already been reported there.
             let _ = handle.join();
         }
     }
@@ -88,13 +88,14 @@ fn flush_loop(inner: &Inner) {
         }
         let flushed = inner.flush_frozen();
         if flushed.is_err() && !is_full(&flushed) {
-            // Remembered as the tree's failure; writers report it.
+            // It is recorded as the tree's failure, which writers report.
             return;
         }
     }
 }
 
-/// Returns once there is something to write and it is time to, or, with `false`, to stop.
+/// Blocks until there is work to write now, then returns true; returns false when the thread must
+/// stop.
 fn wait_for_work(inner: &Inner) -> bool {
     let mut pending = inner.pending.lock();
     while !pending.stopping {
@@ -125,7 +126,7 @@ fn log_loop(inner: &Inner, interval: Duration) {
         drop(pending);
         match inner.write_log(false) {
             Ok(()) => {}
-            // Whoever comes next is told, or finds room again.
+            // The next change reports it, or finds room again.
             Err(error) if error.kind() == Kind::NoSpace => {}
             Err(error) => return inner.fail(&error),
         }
@@ -145,9 +146,9 @@ mod tests {
     use crate::tables::TableSource;
     use crate::tree::{Tree, TreeOptions, TreeSetup};
 
-    /// Symptom: now and then a writer waited for ever after a flush had failed.
-    /// Cause: the failure was set, and those who wait woken, without the lock under which they look
-    /// for it, so it could come between a look and the wait.
+    /// Symptom: occasionally a writer waited forever after a flush had failed.
+    /// Cause: the failure was set, and waiters woken, without the lock under which waiters check
+    /// for it, so it could occur between the check and the wait.
     /// Fix: a failure is set and announced under that lock.
     #[test]
     fn a_failure_wakes_those_who_wait() -> Result<()> {
@@ -163,14 +164,14 @@ mod tests {
         let tree = Tree::create(setup, SetId(1), Manifest::new(vec![], 0))?;
         let inner = tree.inner.clone();
         let (sender, receiver) = mpsc::channel();
-        // Taken before the failure is set, which has to wait for it.
+        // Taken before the failure is set, which then has to wait for this lock.
         let mut pending = inner.pending.lock();
         let failing = tree.inner.clone();
         let thread = thread::spawn(move || {
             failing.fail(&Error::new(Kind::Unavailable, "no answer"));
             sender.send(()).expect("the test waits");
         });
-        // It does not get past the lock: else it could announce the failure before this thread waits.
+        // The failure must wait for the lock; else it could be announced before this thread waits.
         let is_through = receiver.recv_timeout(Duration::from_millis(100)).is_ok();
         assert!(!is_through, "the failure was announced without the lock");
         while inner.failure.get().is_none() {

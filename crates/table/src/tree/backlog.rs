@@ -1,44 +1,45 @@
-//! Backlog: how far the thread is that writes tables, so that a writer who is ahead of it waits a
-//! little at a time, and nobody for all of it at once.
+//! Backlog: the progress of the thread that writes tables, so that a writer that outruns it waits a
+//! little at each operation instead of once for the whole flush.
 //!
-//! While a frozen memtable is written, the active one may fill to a half, and from there on as fast
-//! as rows are written; it is full when they are. While tables are merged and a frozen memtable waits
-//! for that, it may fill to a half as fast as rows are merged. A writer who is ahead waits for at most
-//! [`DELAY_MAX`], after which the memtable may grow by a small step whatever the thread does: so a
-//! thread that says nothing for seconds, because it sorts, stops nobody, and if it hangs writers get
-//! slower until the memtable is full.
-//! Concurrency: counters; `allowed_bytes` is what the last writer who looked found.
+//! While a frozen memtable is written, the active one may fill to a half at once, and from there on
+//! in proportion to the rows written; when all are written it may be full. While tables are merged
+//! and a frozen memtable waits for that, it may fill to a half in proportion to the rows merged. A
+//! writer that is ahead waits for at most [`DELAY_MAX`]; then the memtable may grow by a small step
+//! regardless of the thread. So a thread that reports no progress for seconds, because it sorts,
+//! blocks nobody; if it hangs, writers slow down until the memtable is full.
+//! Concurrency: counters; `allowed_bytes` is the limit that the last writer to check computed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::Inner;
 
-/// The longest that one operation waits for the thread, until the memtable is full.
+/// Maximum time that one operation waits for the thread while the memtable is not full.
 const DELAY_MAX: Duration = Duration::from_millis(10);
-/// How often it looks meanwhile.
+/// Interval at which a waiting writer checks.
 const LOOK: Duration = Duration::from_millis(1);
-/// The memtable in steps of the growth that is allowed at a time.
+/// The memtable's size divided by the growth that is allowed at a time.
 const STEPS: usize = 1024;
 
-/// How far it is.
+/// The progress of the thread.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    /// Whether tables are merged; else the oldest frozen memtable, if there is one, is written.
+    /// True while tables are merged; otherwise the oldest frozen memtable, if any, is being
+    /// written.
     merges: AtomicBool,
     rows: AtomicU64,
     written: AtomicU64,
-    /// The size of the active memtable from which on writers look here.
+    /// Size of the active memtable from which on writers check here.
     allowed_bytes: AtomicUsize,
 }
 
 impl Backlog {
-    /// Notes that the oldest frozen memtable is being written, in about so many `rows`.
+    /// Records that the oldest frozen memtable, of about `rows` rows, is being written.
     pub(super) fn start_flush(&self, rows: u64) {
         self.start(false, rows);
     }
 
-    /// Notes that tables are being merged, of so many `rows`.
+    /// Records that tables of `rows` rows are being merged.
     pub(super) fn start_merge(&self, rows: u64) {
         self.start(true, rows);
     }
@@ -50,29 +51,29 @@ impl Backlog {
         self.look_again();
     }
 
-    /// Rows that were written of it.
+    /// The counter of rows written of the current work.
     pub(super) fn written(&self) -> &AtomicU64 {
         &self.written
     }
 
-    /// Whoever writes next looks how far the thread is.
+    /// Makes the next writer check the progress.
     pub(super) fn look_again(&self) {
         self.allowed_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// The size from which on the active memtable needs leave to grow.
+    /// The size from which on the active memtable needs permission to grow.
     #[inline]
     pub(super) fn allowed_bytes(&self) -> usize {
         self.allowed_bytes.load(Ordering::Relaxed)
     }
 
-    /// Lets the active memtable grow to `bytes` before a writer looks here again.
+    /// Lets the active memtable grow to `bytes` before a writer checks here again.
     pub(super) fn allow(&self, bytes: usize) {
         self.allowed_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// What the active memtable may take now, of `bytes_max`; `has_frozen` says whether another waits
-    /// or is written.
+    /// Returns the size up to which the active memtable may grow now, at most `bytes_max`;
+    /// `has_frozen` if a frozen one waits or is being written.
     fn room(&self, bytes_max: usize, has_frozen: bool) -> usize {
         if !has_frozen {
             return bytes_max;
@@ -86,7 +87,7 @@ impl Backlog {
 }
 
 impl Inner {
-    /// Waits a little if the active memtable grows faster than the thread makes room.
+    /// Waits briefly if the active memtable grows faster than the thread makes room.
     pub(super) fn keep_pace(&self, bytes_max: usize) {
         let step = (bytes_max / STEPS).max(1);
         let mut looks = DELAY_MAX.as_nanos() / LOOK.as_nanos();

@@ -1,6 +1,6 @@
 //! Compaction: merges runs of tables into fewer, by policy or when asked.
 //!
-//! Readers that hold an older version go on reading the replaced tables; their objects stay,
+//! Readers that hold an older version continue to read the replaced tables. Their objects stay,
 //! listed as obsolete in the manifest, until garbage is collected.
 
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ use crate::schema::{Key, Schema};
 use crate::tables::{SortedRun, Tables};
 
 impl Tree {
-    /// Merges all tables into one run, after a flush. Reads and writes every record once.
+    /// Flushes, then merges all tables into one run. Reads and writes every record once.
     ///
     /// # Errors
     /// As [`Tree::flush`].
@@ -30,7 +30,8 @@ impl Tree {
         })
     }
 
-    /// Merges all tables of segments into one run, after a flush. Reads and writes every segment once.
+    /// Flushes, then merges all tables of segments into one run. Reads and writes every segment
+    /// once.
     ///
     /// # Errors
     /// As [`Tree::flush`].
@@ -42,7 +43,7 @@ impl Tree {
 }
 
 impl Inner {
-    /// Compacts as the policy asks after a flush, or later if there is no room for that now.
+    /// Compacts as the policy asks after a flush, or later if there is no room now.
     pub(super) fn compact_by_policy(&self, state: &mut FlushState) -> Result<()> {
         let began_ns = self.clock.monotonic_ns();
         if began_ns < state.compaction_due_ns {
@@ -78,7 +79,7 @@ impl Inner {
         }
     }
 
-    /// Merges the runs `start..end`, newest first, into one that takes their place.
+    /// Merges the runs `start..end`, newest first, into one that replaces them.
     fn compact_runs(&self, state: &mut FlushState, start: usize, end: usize) -> Result<()> {
         let version = self.version.load_full();
         let runs = &version.tables.runs;
@@ -112,8 +113,8 @@ impl Inner {
         })
     }
 
-    /// Commits `tables` in place of those of the runs `gone`, and shows readers what `shows` makes
-    /// of the version.
+    /// Commits `tables` in place of those of the runs `gone`, and shows readers the version that
+    /// `shows` returns.
     pub(super) fn replace(
         &self,
         state: &mut FlushState,
@@ -125,7 +126,7 @@ impl Inner {
             let old = std::mem::take(&mut manifest.tables);
             let (old, mut kept): (Vec<_>, Vec<_>) =
                 old.into_iter().partition(|table| gone.contains(&(table.schema, table.run)));
-            // Another reference, of another key range, may still show the same object.
+            // Another reference, to another key range, may still show the same object.
             let shown: HashSet<_> = kept.iter().map(|table| (table.set, table.number)).collect();
             let own = old.iter().filter(|table| table.set == self.set);
             let gone = own.filter(|table| !shown.contains(&(table.set, table.number)));
@@ -143,12 +144,12 @@ impl Inner {
     }
 }
 
-/// What names `runs` of tables of `schema` in a manifest.
+/// Returns the keys by which a manifest names `runs` of tables of `schema`.
 fn gone_of(schema: &Schema, runs: &[SortedRun]) -> Vec<(u16, u64)> {
     runs.iter().map(|run| (schema.id, run.number)).collect()
 }
 
-/// The newest neighbouring runs of one size class, if there are too many.
+/// Returns the newest neighbouring runs of one size class, if there are too many.
 fn crowded_tier(runs: &[SortedRun]) -> Option<(usize, usize)> {
     let sizes: Vec<u64> = runs.iter().map(SortedRun::bytes).collect();
     for start in 0..sizes.len() {

@@ -1,4 +1,5 @@
-//! Flush: freezes the memtable, writes what is frozen as a compressed run or as tables, commits.
+//! Flush: freezes the memtable, writes frozen memtables as compressed runs or as tables, and
+//! commits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,31 +26,31 @@ use crate::table::TABLE_BYTES;
 use crate::tables::Tables;
 use crate::wal::ShardLog;
 
-/// Compressed runs take at most this share of a tree's memory.
+/// Denominator of the share of a tree's memory that compressed runs take at most.
 const COMPRESSED_SHARE: usize = 4;
-/// More compressed runs than this would make reads search too many places.
+/// Maximum number of compressed runs; reads would have to search too many.
 const COMPRESSED_RUNS_MAX: usize = 64;
-/// A part of a memtable that is worth a thread.
+/// Minimum rows of a part of a memtable that is worth a thread.
 const PART_ROWS_MIN: usize = 1 << 16;
-/// Numbers set aside for the tables of one part.
+/// Numbers reserved for the tables of one part.
 const PART_TABLES_MAX: u64 = 1 << 10;
 const _: () = assert!(crate::memtable::SHARD_BYTES_MAX as u64 / TABLE_BYTES < PART_TABLES_MAX);
-/// Frozen memtables that may wait for the thread before writers wait with them.
+/// Frozen memtables that may wait for the thread; with more, writers wait too.
 const FROZEN_MAX: usize = 1;
 
 impl Tree {
-    /// Writes everything put so far into tables and commits them: it survives power loss once
-    /// this returns. Cost: the tables' bytes, one commit, a deletion for each log.
+    /// Writes everything put so far into tables and commits them; durable once it returns. Cost:
+    /// the tables' bytes, one commit, and one deletion for each log.
     ///
     /// # Errors
-    /// `NoSpace`: everything is as before, and may be flushed again; `Fenced`; `Closed`; what the
-    /// store reports.
+    /// `NoSpace`: nothing has changed, and the caller may flush again; `Fenced`; `Closed`; and what
+    /// the store reports.
     pub fn flush(&self) -> Result<()> {
         let inner = &*self.inner;
         inner.pending.lock().callers += 1;
         let flushed = inner.flush_all();
         inner.pending.lock().callers -= 1;
-        // Unlike after one that was full, the next memtable may stay small.
+        // The next memtable may stay small, unlike after one that was full.
         inner.chunks.release();
         flushed?;
         inner.check_failure()?;
@@ -57,12 +58,12 @@ impl Tree {
         inner.attempt(&mut state, |state| inner.drain_compressed(state))
     }
 
-    /// Returns once everything put so far survives power loss: by its log, or by a flush if there
-    /// is none. Checks that no other writer has taken over. Cost: a log write, a sync, a look-up.
+    /// Makes everything put so far durable: through the log, or by a flush if there is no log.
+    /// Checks that no other writer has taken over. Cost: a log write, a sync and a listing.
     ///
     /// # Errors
-    /// `Fenced` if another writer has taken over; then what was put since may be lost. `NoSpace` as
-    /// long as there is none for the log.
+    /// `Fenced` if another writer has taken over; changes since the takeover may then be lost.
+    /// `NoSpace` while there is no room for the log.
     pub fn sync(&self) -> Result<()> {
         let inner = &*self.inner;
         inner.check_failure()?;
@@ -73,16 +74,17 @@ impl Tree {
         inner.check_owned()
     }
 
-    /// Ends writing in order: flushes, and commits that nobody writes the set any more, so that
-    /// others may open it at once. Every later change fails with `Closed` and `why`. The caller sees
-    /// to it that no change is under way. Cost: as [`Tree::flush`]; a commit if that has none.
+    /// Ends writing in order: flushes, and commits that the set has no writer any more, so that
+    /// others may open it at once. Every later change fails with `Closed` and `why`. The caller
+    /// ensures that no change is under way. Cost: as [`Tree::flush`], plus a commit if the flush
+    /// has none.
     ///
     /// # Errors
     /// As [`Tree::flush`]; then the set is held as before.
     pub fn release(&self, why: impl Into<String>) -> Result<()> {
         let before = self.inner.flush.lock().manifest.writer.clone();
         let released = before.clone().map(SetWriter::released);
-        // The next commit says so, whoever makes it.
+        // The next commit records it, whoever makes it.
         self.inner.flush.lock().manifest.writer.clone_from(&released);
         let is_said = || self.inner.committed.load().writer == released;
         let done = self.flush().and_then(|()| if is_said() { Ok(()) } else { self.commit_as_is() });
@@ -99,11 +101,11 @@ impl Tree {
 }
 
 impl Inner {
-    /// Freezes the memtable if it is over its share of memory, and sees to it being written; waits a
-    /// little if it will be before there is room for the next.
+    /// Freezes the memtable when it exceeds its share of memory, and has it flushed. Throttles the
+    /// caller briefly when writers outrun the flusher.
     ///
     /// # Errors
-    /// `NoSpace` if there is no memory for more, and no room on the store for what is there.
+    /// `NoSpace` if there is no memory for more, and no room in the store for frozen memtables.
     pub(super) fn make_room(&self) -> Result<()> {
         if self.make_do()? {
             return Ok(());
@@ -131,16 +133,16 @@ impl Inner {
     fn flush_all(&self) -> Result<()> {
         let is_stalled = self.pending.lock().stall.is_some();
         if is_stalled {
-            // However often this is asked for, no more memtables wait than without it.
+            // However often callers flush, no further memtables pile up.
             self.flush_frozen()?;
         }
         self.freeze(true, true)?;
         self.flush_frozen()
     }
 
-    /// Freezes the active memtable: always if `all`, otherwise if it is over its share. If there is
-    /// no room for its log, or for the next, everything stays as it is. Unless this `begins_log`,
-    /// that of the next memtable, nothing may be put before the caller has begun it.
+    /// Freezes the active memtable: always if `all`, otherwise only if it exceeds its share. If
+    /// there is no room for its log, or for the next, nothing changes. Unless `begins_log`, the
+    /// caller must begin the next memtable's log before anything is put.
     pub(super) fn freeze(&self, all: bool, begins_log: bool) -> Result<()> {
         let mut log = self.log.lock();
         if !all && self.active_bytes.load(Ordering::Relaxed) < self.options.active_bytes_max() {
@@ -188,13 +190,13 @@ impl Inner {
         drop(shards);
         let handed_over = self.hand_over(&mut log, memtable, last_seq);
         if let Err(error) = &handed_over {
-            // Nobody will write the memtable, and a later flush must not pass it over.
+            // Nothing will write this memtable, and a later flush must not skip it.
             self.fail(error);
         }
         handed_over
     }
 
-    /// Whether nothing was put since the memtable was frozen.
+    /// Returns whether nothing was put since the memtable was frozen.
     fn is_active_empty(&self) -> bool {
         let has_rows = self.shards.iter().any(|shard| shard.lock().rows.rows() > 0);
         !has_rows && self.segments.lock().buffer.is_empty()
@@ -207,18 +209,18 @@ impl Inner {
         last_seq: u64,
     ) -> Result<()> {
         match self.write_chunk(log) {
-            // It is owed to its log, unless the memtable is in tables before there is room.
+            // The log is owed the chunk, unless the memtable is in tables before there is room.
             written if is_full(&written) => {}
             written => written?,
         }
-        // The log just started is the first that later memtables need.
+        // The new log is the first that later memtables need.
         let mark = Mark { last_seq, log_floor: log.floor() };
         self.pending.lock().frozen.push_back(Frozen { memtable, mark });
         self.work.notify_all();
         Ok(())
     }
 
-    /// Writes all frozen memtables, the oldest first.
+    /// Writes all frozen memtables, oldest first.
     pub(super) fn flush_frozen(&self) -> Result<()> {
         self.write_frozen(&mut self.flush.lock())
     }
@@ -236,7 +238,7 @@ impl Inner {
         }
     }
 
-    /// Writes the oldest frozen memtable; false if there is none.
+    /// Writes the oldest frozen memtable; returns false if there is none.
     fn write_oldest(&self, state: &mut FlushState) -> Result<bool> {
         if self.is_compressed_full() {
             self.drain_compressed(state)?;
@@ -245,7 +247,7 @@ impl Inner {
         let Some(frozen) = pending.frozen.front().cloned() else {
             return Ok(false);
         };
-        // Callers who wait for a flush leave their cores to it.
+        // Callers that wait for a flush leave their cores to it.
         let is_awaited = pending.callers > 0 && self.options.background;
         drop(pending);
         let cores = if is_awaited { available_parallelism().map_or(1, usize::from) } else { 1 };
@@ -268,7 +270,7 @@ impl Inner {
     fn flush_one(&self, state: &mut FlushState, frozen: &Frozen, threads: usize) -> Result<()> {
         self.backlog.start_flush(frozen.memtable.rows() as u64);
         let sorted = frozen.memtable.sorted(threads);
-        // Segments go to tables at once, and with them all that the same mark covers.
+        // Segments go to tables at once, and with them everything that the same mark covers.
         if frozen.memtable.segments().is_empty()
             && self.is_structured(&frozen.memtable, &mut sorted.rows())
         {
@@ -282,7 +284,7 @@ impl Inner {
             state.compressed_mark = Some(frozen.mark);
             return Ok(());
         }
-        // Older records in memory must not come after newer ones on the store.
+        // Older records in memory must not reach the store after newer ones.
         self.drain_compressed(state)?;
         self.backlog.start_flush(frozen.memtable.rows() as u64);
         let tables = self.write_beside_checks(state, |state| {
@@ -297,7 +299,7 @@ impl Inner {
         })
     }
 
-    /// Writes a sorted memtable as one run, its parts by several threads if that is worth it.
+    /// Writes a sorted memtable as one run, its parts on several threads if that is worthwhile.
     fn write_sorted(
         &self,
         state: &mut FlushState,
@@ -341,7 +343,7 @@ impl Inner {
         })
     }
 
-    /// Whether the first blocks of `rows` shrink enough to be kept in memory.
+    /// Returns whether the first blocks of `rows` shrink enough to be kept in memory.
     fn is_structured(&self, memtable: &FrozenMemtable, rows: &mut FrozenRows) -> bool {
         let mut builder = BlockBuilder::new(self.schema);
         let (mut encoded, mut blocks, mut sampled) = (Vec::new(), 0, 0usize);
@@ -434,8 +436,8 @@ impl Inner {
         writer.finish()
     }
 
-    /// Commits `tables` as the newest run and shows them to readers in place of what `replaces`
-    /// takes away.
+    /// Commits `tables` as the newest run and shows them to readers, in place of the sources that
+    /// `replaces` removes.
     fn install(
         &self,
         state: &mut FlushState,
@@ -470,7 +472,7 @@ impl Inner {
         self.log.lock().delete_below(mark.log_floor)
     }
 
-    /// Commits what `edit` makes of the manifest. A commit that fails stops the tree, unless its
+    /// Commits the manifest as changed by `edit`. A failed commit stops the tree, unless the
     /// manifest is certainly not in the store: because there was no room, or because readers would
     /// refuse it.
     pub(super) fn commit(
@@ -495,7 +497,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Checks that no other writer has taken over; if one has, that is the tree's failure.
+    /// Checks that no other writer has taken over; if one has, makes that the tree's failure.
     pub(super) fn check_owned(&self) -> Result<()> {
         let owned = self.committed.load().check_owned(&**self.store(), self.set);
         if let Err(error) = &owned

@@ -1,9 +1,8 @@
-//! Hints: where a shard's tables are, so that what a write will read can be fetched into the
-//! processor's cache before the shard is locked.
+//! Hints: addresses of a shard's hash tables and filters, so that a write can prefetch what it will
+//! read before it locks the shard.
 //!
-//! They may be stale, which costs time and never more: a prefetch does not fault. Every write of a
-//! large memtable misses the cache a few times; started early, the misses overlap with the work
-//! that does not depend on them.
+//! A hint may be stale, which costs only time: a prefetch does not fault. Every write to a large
+//! memtable misses the cache a few times; started early, the misses overlap with independent work.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
@@ -14,7 +13,7 @@ use crate::presence::line_of;
 
 const LINE_BYTES: usize = 64;
 
-/// Where the tables of one shard were a short while ago.
+/// The recent addresses of the tables of one shard.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 pub(super) struct Hint {
@@ -26,7 +25,7 @@ pub(super) struct Hint {
 }
 
 impl Hint {
-    /// Points to where the tables of `shard` are now.
+    /// Sets the hint to the current tables of `shard`.
     pub(super) fn set(&self, shard: &LiveShard) {
         let (slots, count) = shard.rows.slots_place();
         self.slots.store(slots.cast_mut(), Ordering::Relaxed);
@@ -42,8 +41,8 @@ impl Hint {
         self.group_count.store(count, Ordering::Relaxed);
     }
 
-    /// Starts fetching the slot of a key with hash `order` in a group of hash `group`, the group, and
-    /// the presence filters' lines of the key.
+    /// Prefetches the slot of a key with hash `order` in a group of hash `group`, the group, and
+    /// the key's lines of the presence filters.
     #[inline]
     pub(super) fn prefetch(&self, order: u64, group: u64) {
         let count = self.group_count.load(Ordering::Relaxed);

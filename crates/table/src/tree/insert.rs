@@ -1,4 +1,4 @@
-//! Inserts: a new key, which nothing is known of; the fast path of creating files.
+//! Inserts: the fast path of creating files, for keys that do not exist yet.
 
 use std::sync::atomic::Ordering;
 
@@ -11,8 +11,8 @@ use crate::memtable::{group_hash, shard_of};
 use crate::schema::{Key, Row, check_text_bytes};
 
 impl Tree {
-    /// Starts fetching what an insert of `key` will read. Worth calling as soon as the key is
-    /// known, before other work.
+    /// Prefetches what an insert of `key` will read. Worth calling as soon as the key is known,
+    /// before other work.
     #[inline]
     pub fn prefetch(&self, key: &Key) {
         let schema = self.inner.schema;
@@ -22,11 +22,11 @@ impl Tree {
     }
 
     /// Puts a row, in readable form, if certainly no record of its key exists, not even a
-    /// tombstone; `complete` sets what depends on the operation's number. Returns that number, or
-    /// `None` if there may be a record: then [`Tree::update`] finds out.
+    /// tombstone; `complete` fills in the fields that depend on the operation's number. Returns
+    /// that number, or `None` if there may be a record: the caller then needs [`Tree::update`].
     ///
-    /// Survives what the tree's durability promises once it returns. Cost: no store request but a
-    /// share of a log write, and at times, without a background thread, a flush.
+    /// Once it returns, the row survives crashes as the tree's durability promises. Cost: no store
+    /// request but a share of a log write and, without a background thread, an occasional flush.
     ///
     /// # Errors
     /// As [`Tree::update`].
@@ -47,7 +47,7 @@ impl Tree {
         let number = shard_of(schema.order(&row.ints));
         let mut guard = inner.shards[number].lock();
         let LiveShard { rows, past, log } = &mut *guard;
-        // The operation's number is certain to be put or to be logged as nothing.
+        // The number is certain to be used: for the put, or for a logged empty operation.
         let seq = inner.next_seq.fetch_add(1, Ordering::AcqRel);
         complete(seq, row);
         row.ints[schema.seq()] = seq;
@@ -67,7 +67,7 @@ impl Tree {
         }
         drop(guard);
         if place.is_none() {
-            // Nothing was put that anybody has to wait for.
+            // Nothing was put, so there is nothing to wait for.
             if log_full {
                 let written = inner.write_log(false);
                 if !is_full(&written) {

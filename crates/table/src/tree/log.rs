@@ -1,8 +1,9 @@
-//! Log of a tree: gathers what the shards have pending, writes it, syncs it, rotates.
+//! Log of a tree: gathers the pending operations of the shards, writes and syncs them, and rotates.
 //!
-//! Logs of a writer are numbered; one belongs to each memtable, so that it can go once the
+//! A writer's logs are numbered. Each belongs to one memtable, so that it can be deleted once the
 //! memtable is in tables. `LogState` is behind the tree's log mutex, which is taken before any
-//! shard's and held across the write: those who come next find their operations written already.
+//! shard's and held across the write: writers that waited for it find their operations already
+//! written.
 
 use esker_base::store::{AppendLog, SharedStore, concurrent};
 use esker_base::{Error, Kind, Result};
@@ -12,24 +13,24 @@ use super::room::is_full;
 use crate::manifest::SetId;
 use crate::wal::{Chunk, ChunkOrigin, LOG_MAGIC, LogId};
 
-/// The logs that a writer still needs, and how far they are written and synced.
+/// The logs that a writer still needs, and how far each is written and synced.
 pub(super) struct LogState {
     store: SharedStore,
     set: SetId,
     /// Number of the next log.
     next: u64,
-    /// Logs of frozen memtables, and last the active one; none at durability `None`.
+    /// Logs of the frozen memtables, and last that of the active one; empty at durability `None`.
     live: Vec<LiveLog>,
-    /// The next log, once it was opened.
+    /// The next log, once it has been opened.
     spare: Option<LiveLog>,
-    /// While logs of an earlier writer are replayed: the first that is not in tables yet.
+    /// The first log that is not in tables yet, while logs of an earlier writer are replayed.
     pub(super) replayed_from: Option<u64>,
-    /// What is being gathered for one write.
+    /// The chunk being gathered for one write.
     pub(super) chunk: Chunk,
     /// The last chunk of the log before the active one, until it is written.
     owed: Chunk,
-    /// Operations below this number are acknowledged: they were synced, and no other writer had
-    /// taken over after that.
+    /// Operations below this number are acknowledged: they were synced, and a later check found no
+    /// other writer.
     pub(super) acknowledged_below: u64,
     poisoned: bool,
     /// Bytes written to logs so far.
@@ -43,7 +44,7 @@ struct LiveLog {
 }
 
 impl LogState {
-    /// No log yet; the first will be number `next`.
+    /// Makes a state without a log; the first will be number `next`.
     pub(super) fn new(store: SharedStore, set: SetId, next: u64) -> Self {
         Self {
             store,
@@ -60,7 +61,7 @@ impl LogState {
         }
     }
 
-    /// Opens the first log, if `durability` asks for one.
+    /// Opens the first log, if `durability` needs one.
     pub(super) fn begin(&mut self, durability: Durability) -> Result<()> {
         if durability != Durability::None {
             self.prepare()?;
@@ -69,7 +70,7 @@ impl LogState {
         Ok(())
     }
 
-    /// The first log that what is put from now on needs.
+    /// Number of the first log that operations put from now on need.
     pub(super) fn floor(&self) -> u64 {
         let active = self.live.last().map_or(self.next, |active| active.id.number);
         self.replayed_from.unwrap_or(active)
@@ -90,8 +91,8 @@ impl LogState {
         result
     }
 
-    /// Opens the log of the next memtable, unless that was done. If there is no room for it, nothing
-    /// has changed.
+    /// Opens the log of the next memtable, unless that was done. If there is no room for it,
+    /// nothing changes.
     pub(super) fn prepare(&mut self) -> Result<()> {
         self.check()?;
         if self.spare.is_some() {
@@ -105,7 +106,7 @@ impl LogState {
             Ok(log)
         });
         if is_full(&log) {
-            // Nothing was ever in it. If some of it stays, it is collected with older logs.
+            // Nothing was ever in it. If part of it stays, it is collected with older logs.
             let _ = self.store.delete(&name);
             return log.map(drop);
         }
@@ -114,19 +115,19 @@ impl LogState {
         Ok(())
     }
 
-    /// Goes on with the log that was prepared; what is gathered belongs to the one before.
+    /// Switches to the prepared log; the gathered chunk belongs to the one before.
     pub(super) fn switch(&mut self) {
         assert!(self.owed.is_empty(), "a log is written before the one after it is begun");
         std::mem::swap(&mut self.owed, &mut self.chunk);
         self.live.push(self.spare.take().expect("a log is prepared before it is used"));
     }
 
-    /// Writes the gathered chunk to the active log, after what is owed to the one before. If there is
-    /// no room for it, it stays gathered, to be written before anything else.
+    /// Writes the gathered chunk to the active log, after the chunk owed to the one before. If
+    /// there is no room, it stays gathered, to be written before anything else.
     pub(super) fn write(&mut self) -> Result<()> {
         self.check()?;
         let written = self.write_gathered();
-        // Without room the log is as it was, or says at the next attempt that it is not.
+        // Without room the log is unchanged, or reports at the next attempt that it is not.
         if is_full(&written) { written } else { self.poison(written) }
     }
 
@@ -159,7 +160,7 @@ impl LogState {
         self.poison(synced)
     }
 
-    /// Deletes every log: nothing needs them any more.
+    /// Deletes every log: none is needed any more.
     pub(super) fn delete_all(&mut self) -> Result<()> {
         self.poisoned = true;
         let logs: Vec<String> =
@@ -167,8 +168,8 @@ impl LogState {
         concurrent::try_map(&*self.store, &logs, |name| self.store.delete(name)).map(drop)
     }
 
-    /// Deletes logs below `floor`, which no manifest needs any more. One that a full store does not
-    /// let go is deleted with the next.
+    /// Deletes the logs below `floor`, which no manifest needs any more. One that a full store
+    /// fails to delete is deleted with the next.
     pub(super) fn delete_below(&mut self, floor: u64) -> Result<()> {
         while let Some(first) = self.live.first()
             && first.id.number < floor
@@ -188,7 +189,7 @@ impl LogState {
 }
 
 impl LiveLog {
-    /// Writes `chunk`, emptying it; returns how many bytes that took.
+    /// Writes `chunk` and empties it; returns the bytes written.
     fn append(&self, chunk: &mut Chunk) -> Result<u64> {
         let origin = ChunkOrigin { log: self.id, offset: self.log.bytes() };
         let bytes = chunk.seal(&origin, self.synced_bytes);
@@ -238,7 +239,8 @@ mod tests {
         (store, state)
     }
 
-    /// Of which the second log is active, and the store is full before the first has what it is owed.
+    /// Makes a state whose second log is active, on a store that is full before the first log gets
+    /// the chunk that it is owed.
     fn owing() -> (Arc<FaultStore>, LogState) {
         let (store, mut state) = begun();
         state.prepare().expect("the next log");

@@ -1,11 +1,12 @@
 //! Tree: one writer's view of a change set's records, from its log to its tables.
 //!
 //! Path of a write: shard of the active memtable (and its log) → frozen memtable → compressed run
-//! in memory, or at once tables → fewer tables by compaction. Path of a read: the same places,
-//! newest first, stopping at the first that has the key.
+//! in memory, or at once tables → fewer tables by compaction. A read searches the same sources,
+//! newest first, and stops at the first that has the key.
 //!
 //! Lock order: `flush` (one flusher or compactor) → `log` → shards in ascending order → segments.
-//! The version is swapped, never locked. No shard is locked across store I/O; `log` is, as `log.rs` says.
+//! The version is swapped, never locked. No shard lock is held across store I/O; `log` is, for the
+//! reason given in `log.rs`.
 //! Source: DESIGN §4; MetaKV §III-A; DeltaFS thesis §4.3.
 
 mod background;
@@ -60,32 +61,32 @@ use past::Past;
 use room::{Lack, Lacks, Stall, is_full};
 use version::Version;
 
-/// Makes durable what records refer to, such as file data.
+/// Makes the data that records refer to, such as file contents, durable.
 pub type Barrier = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
-/// A writer of one change set. Dropping it stops it as a crash would; what was flushed, logged or
-/// synced remains as the durability level says.
+/// A writer of one change set. Dropping it stops it as a crash would: changes that were flushed,
+/// logged or synced survive as the durability level says.
 #[derive(Debug)]
 pub struct Tree {
     inner: Arc<Inner>,
     _threads: background::Threads,
 }
 
-/// Ends the writing of a tree from outside; does not keep the tree.
+/// A handle that ends the writing of a tree from outside, without keeping the tree alive.
 pub struct TreeStopper(Weak<Inner>);
 
 impl TreeStopper {
-    /// As [`Tree::close`], also while changes are under way: those that were acknowledged before are
-    /// lost as by a crash at this moment.
+    /// Ends writing as [`Tree::close`] does, even while changes are under way. Changes acknowledged
+    /// before survive as they would a crash at this moment.
     pub fn stop(&self, why: impl Into<String>) {
         if let Some(inner) = self.0.upgrade() {
-            // A failure before says more.
+            // An earlier failure says more.
             let _ = inner.failure.set((Kind::Closed, why.into()));
         }
     }
 }
 
-/// What the tree and its threads share.
+/// The state that the tree and its threads share.
 struct Inner {
     schema: &'static Schema,
     set: SetId,
@@ -94,35 +95,36 @@ struct Inner {
     options: TreeOptions,
     barrier: Barrier,
     shards: Box<[CachePadded<Mutex<LiveShard>>]>,
-    /// Taken after all shards.
+    /// Locked after all shards.
     segments: CachePadded<Mutex<LiveSegments>>,
     /// Memory for records.
     chunks: Arc<Chunks>,
-    /// Where each shard's tables are.
+    /// Addresses of each shard's tables.
     hints: Box<[Hint]>,
     /// Number of the next operation; taken under the lock of a shard it writes to.
     next_seq: CachePadded<AtomicU64>,
-    /// How often the memtable was frozen; changes under the locks of all shards.
+    /// Number of times the memtable was frozen; changes under the locks of all shards.
     freezes: AtomicU64,
     /// Memory of the active memtable, in steps of its allocations.
     active_bytes: AtomicUsize,
     version: ArcSwap<Version>,
-    /// The tables that the set had when it was opened, whose keys the shards' pasts do not have.
+    /// The tables that the set had when it was opened; the shards' presence filters lack their
+    /// keys.
     inherited: Tables,
     log: Mutex<LogState>,
     flush: Mutex<FlushState>,
-    /// A copy of the last committed manifest, for those who must not wait for a flush.
+    /// A copy of the last committed manifest, for readers that must not wait for a flush.
     committed: ArcSwap<Manifest>,
     /// Guards `Pending`; waited on with the two conditions.
     pending: Mutex<Pending>,
     work: Condvar,
     done: Condvar,
-    /// Waited on with `pending` by whoever only waits for the end.
+    /// Waited on with `pending` by threads that wait only for the end.
     stopped: Condvar,
     backlog: Backlog,
     /// The first failure of a flush, or a takeover; every later operation reports it.
     failure: OnceLock<(Kind, String)>,
-    /// What there was no room for: the next operation tries again, before anything else.
+    /// What the store had no room for: the next operation retries it before anything else.
     lacks: Lacks,
 }
 
@@ -135,7 +137,7 @@ impl std::fmt::Debug for Inner {
 /// A shard of the active memtable and the log of its operations.
 struct LiveShard {
     rows: Shard,
-    /// Keys that the shard held before; nothing unless the tree knows its past.
+    /// Keys that the shard held before.
     past: Past,
     log: ShardLog,
 }
@@ -154,7 +156,7 @@ struct LiveSegments {
     log: SegmentLog,
 }
 
-/// What belongs to the one flusher or compactor.
+/// The state of the one flusher or compactor.
 struct FlushState {
     manifest: Manifest,
     /// Number of the next table, its high half the epoch.
@@ -163,22 +165,22 @@ struct FlushState {
     next_run: u64,
     /// How far tables reach once the compressed runs are in them.
     compressed_mark: Option<Mark>,
-    /// Tables of this number and above are in no manifest.
+    /// Tables with this number or a higher one are in no manifest.
     committed_tables: u64,
-    /// When tables may be merged again by the monotonic clock, after there was no room for that.
+    /// Monotonic time from which tables may be merged again, after there was no room for that.
     compaction_due_ns: u64,
-    /// What the commit that leaves nothing in memory also says.
+    /// What the commit that leaves nothing in memory also records.
     last: Option<LastCommit>,
 }
 
-/// What waits for the flusher.
+/// The work that waits for the flusher.
 #[derive(Default)]
 struct Pending {
-    /// Frozen memtables, the oldest first.
+    /// Frozen memtables, oldest first.
     frozen: VecDeque<Frozen>,
-    /// How many callers wait for a flush.
+    /// Number of callers that wait for a flush.
     callers: usize,
-    /// Why they are not being written.
+    /// Why the frozen memtables are not being written.
     stall: Option<Stall>,
     stopping: bool,
 }
@@ -202,7 +204,7 @@ struct Frozen {
 struct Mark {
     /// The highest sequence number in the memtable.
     last_seq: u64,
-    /// The log of the memtable after it: older ones are not needed any more.
+    /// The log of the memtable after it: older logs are no longer needed.
     log_floor: u64,
 }
 
@@ -213,16 +215,16 @@ pub struct TreeStatistics {
     pub log_bytes: u64,
     /// Bytes of all tables.
     pub table_bytes: u64,
-    /// Records in all tables, shadowed ones counted.
+    /// Records in all tables, including shadowed ones.
     pub table_rows: u64,
-    /// How many tables there are.
+    /// Number of tables.
     pub tables: usize,
-    /// How many sorted runs they form.
+    /// Number of sorted runs that they form.
     pub runs: usize,
 }
 
 impl Tree {
-    /// The set that is written.
+    /// The set being written.
     #[must_use]
     pub fn set(&self) -> SetId {
         self.inner.set
@@ -234,32 +236,32 @@ impl Tree {
         self.inner.schema
     }
 
-    /// Where tables are read from.
+    /// The source from which tables are read.
     #[must_use]
     pub fn source(&self) -> &TableSource {
         &self.inner.source
     }
 
-    /// What survives a crash, and from when on.
+    /// What survives a crash, and from which point.
     #[must_use]
     pub fn durability(&self) -> Durability {
         self.inner.options.durability
     }
 
-    /// Ends writing: every later change, flush, sync and commit fails with `Closed` and `why`. Reads
-    /// go on. The caller sees to it that no change is under way.
+    /// Ends writing: every later change, flush, sync and commit fails with `Closed` and `why`.
+    /// Reads go on. The caller ensures that no change is under way.
     pub fn close(&self, why: impl Into<String>) {
-        // A failure before says more.
+        // An earlier failure says more.
         let _ = self.inner.failure.set((Kind::Closed, why.into()));
     }
 
-    /// What ends writing when something that records depend on has failed.
+    /// Returns a handle that ends writing when something that records depend on has failed.
     #[must_use]
     pub fn stopper(&self) -> TreeStopper {
         TreeStopper(Arc::downgrade(&self.inner))
     }
 
-    /// Fails if the tree takes no more changes: it has failed, was closed, or found out that another
+    /// Fails if the tree takes no more changes: it has failed, was closed, or found that another
     /// writer has taken over. No store request.
     ///
     /// # Errors
@@ -268,19 +270,19 @@ impl Tree {
         self.inner.check_failure()
     }
 
-    /// The last committed manifest, shared.
+    /// Returns the last committed manifest, shared.
     #[must_use]
     pub fn committed(&self) -> Arc<Manifest> {
         self.inner.committed.load_full()
     }
 
-    /// A copy of the last committed manifest.
+    /// Returns a copy of the last committed manifest.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
         Manifest::clone(&self.inner.committed.load())
     }
 
-    /// What the tree has done and holds.
+    /// Returns counts of what the tree has done and holds.
     #[must_use]
     pub fn statistics(&self) -> TreeStatistics {
         let log_bytes = self.inner.log.lock().written_bytes;
@@ -325,7 +327,7 @@ impl Inner {
         self.done.notify_all();
     }
 
-    /// Writes what is gathered for the log, and remembers whether there was room for it.
+    /// Writes the gathered chunk to the log, and records whether there was room for it.
     fn write_chunk(&self, log: &mut LogState) -> Result<()> {
         let written = log.write();
         self.lacks.note(Lack::Log, is_full(&written));
@@ -337,14 +339,16 @@ impl Inner {
         self.shards.iter().map(|shard| shard.lock()).collect()
     }
 
-    /// Writes what all shards have pending to the log, and syncs it if asked to.
+    /// Writes the pending operations of all shards to the log, and syncs it if `sync`.
     fn write_log(&self, sync: bool) -> Result<()> {
         self.write_log_of(&mut self.log.lock(), sync).map(drop)
     }
 
-    /// As [`Inner::write_log`]; returns the number below which all operations are written.
+    /// Does the work of [`Inner::write_log`]; returns the number below which all operations are
+    /// written.
     fn write_log_of(&self, log: &mut LogState, sync: bool) -> Result<u64> {
-        // Operations below this number are in their shard's log once the shard's lock was taken.
+        // Operations below this number are in their shard's log once that shard's lock has been
+        // taken.
         let below = self.next_seq.load(Ordering::Acquire);
         self.write_chunk(log)?;
         for (number, shard) in self.shards.iter().enumerate() {

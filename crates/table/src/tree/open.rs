@@ -1,4 +1,4 @@
-//! Opening a tree: beginning a change set, or taking one over from a writer that is gone.
+//! Opening a tree: begins a change set, or takes one over from a writer that is gone.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,30 +23,30 @@ use crate::set_writer::SetWriter;
 use crate::tables::{TableSource, Tables};
 use crate::wal::{LogId, Logged, decode_log, prefix_end};
 
-/// A log larger than this is refused.
+/// Maximum bytes of a log; larger ones are refused.
 const LOG_BYTES_MAX: u64 = 1 << 36;
-/// The records of one log, which were in one memtable, take at most this much memory. A few bytes of
-/// a log may be a record of half a mebibyte.
+/// Maximum memory of the records of one log, which came from one memtable. A few bytes of a log may
+/// be a record of half a mebibyte.
 const REPLAYED_BYTES_MAX: usize = SHARD_BYTES_MAX + (512 << 20);
 
 /// What a tree is opened with.
 pub struct TreeSetup {
     /// The records' schema.
     pub schema: &'static Schema,
-    /// Where tables are read from and written to.
+    /// The source that tables are read from and written to.
     pub source: TableSource,
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Promises and limits.
+    /// Durability and limits.
     pub options: TreeOptions,
-    /// Called before records become durable: what they refer to must be by then.
+    /// Called before records become durable: the data that they refer to must be durable first.
     pub barrier: Barrier,
-    /// How the writer makes itself known, if it does.
+    /// How the writer makes itself known; `None` if it does not.
     pub heartbeat: Option<Heartbeat>,
 }
 
 impl TreeSetup {
-    /// What the manifest of a writer that begins now says of it.
+    /// The writer as recorded in the manifest when it opens the set now.
     fn writer(&self) -> Option<SetWriter> {
         let now_ns = self.clock.now_ns();
         self.heartbeat.as_ref().map(|heartbeat| heartbeat.writer.beginning(now_ns))
@@ -54,7 +54,7 @@ impl TreeSetup {
 }
 
 impl Tree {
-    /// Begins change set `set` with the manifest that is given, committing it. One write.
+    /// Begins change set `set` by committing `manifest`. One write.
     ///
     /// # Errors
     /// `Conflict` or `Fenced` if the set exists.
@@ -69,13 +69,14 @@ impl Tree {
         Self::start(setup, set, manifest, log)
     }
 
-    /// Takes over change set `set`: fences its writer by a commit with a higher epoch, replays
-    /// what its logs hold beyond the tables, up to the first operation that is missing or of which
-    /// `accepts` refuses a row, in readable form, or the segments; and flushes that.
+    /// Takes over change set `set`: fences its writer by a commit with a higher epoch, replays the
+    /// operations that its logs hold beyond the tables, and flushes them. Replay ends before the
+    /// first operation that is missing, or in which `accepts` refuses a row, in readable form, or
+    /// the segments.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` if the set is published; `Corrupt` if a log passes its checksums and
-    /// makes no sense; what the store reports.
+    /// `NotFound`; `Invalid` if the set is published; `Corrupt` if a log passes its checksums but
+    /// cannot be decoded; and what the store reports.
     pub fn resume(
         setup: TreeSetup,
         set: SetId,
@@ -85,12 +86,12 @@ impl Tree {
         Self::resume_from(setup, set, manifest, accepts)
     }
 
-    /// As [`Tree::resume`], if `manifest` still is the newest of the set: nobody is fenced that the
-    /// caller has not seen in it.
+    /// Takes over a set as [`Tree::resume`] does, but only if `manifest` is still its newest: so
+    /// the caller fences no writer that it has not seen in the manifest.
     ///
     /// # Errors
-    /// `Conflict` if it is not, also where this takeover's own commit took effect and its answer was
-    /// lost; as [`Tree::resume`].
+    /// `Conflict` if it is not the newest, or if this takeover's own commit took effect and its
+    /// answer was lost; otherwise as [`Tree::resume`].
     pub fn resume_from(
         setup: TreeSetup,
         set: SetId,
@@ -115,8 +116,8 @@ impl Tree {
         let tree = Self::start(setup, set, manifest, log)?;
         tree.replay(&old_logs, end)?;
         tree.flush()?;
-        // A flush commits nothing if the logs held nothing but operations that were given up. Their
-        // numbers are taken all the same: the next log goes on after them.
+        // The flush commits nothing if the logs held only abandoned operations. Their numbers are
+        // taken nevertheless: the next log continues after them.
         let floor = tree.inner.log.lock().floor();
         tree.commit(move |manifest| {
             manifest.log_floor = manifest.log_floor.max(floor);
@@ -182,8 +183,8 @@ impl Tree {
         Ok(Self { inner, _threads: threads })
     }
 
-    /// Puts the operations of `logs` up to `end` into the memtable; flushes what is of each log
-    /// before the next, as its writer did, so that memory is that of one memtable.
+    /// Puts the operations of `logs` up to `end` into the memtable. Flushes after each log, as its
+    /// writer did, so that memory stays that of one memtable.
     fn replay(&self, logs: &[LogId], end: u64) -> Result<()> {
         let inner = &*self.inner;
         let after = inner.flush.lock().manifest.last_seq;
@@ -233,7 +234,8 @@ impl Inner {
         Ok(last_seq)
     }
 
-    /// Puts a logged row, in stored form, unless a later operation on its key came before it.
+    /// Puts a logged row, in stored form, unless a later operation on its key was replayed before
+    /// it.
     fn replay_row(&self, seq: u64, row: &Row) -> usize {
         let order = self.schema.order(&row.ints);
         let mut shard = self.shards[crate::memtable::shard_of(order)].lock();
@@ -248,7 +250,7 @@ impl Inner {
     }
 }
 
-/// The logs that `manifest` still needs, in order.
+/// Returns the logs that `manifest` still needs, in order.
 fn old_logs(setup: &TreeSetup, set: SetId, manifest: &Manifest) -> Result<Vec<LogId>> {
     let names = setup.source.store.list_names(&LogId::folder(set))?;
     let needed = manifest.log_floor..manifest.epoch << 32;
@@ -261,7 +263,7 @@ fn old_logs(setup: &TreeSetup, set: SetId, manifest: &Manifest) -> Result<Vec<Lo
     Ok(logs)
 }
 
-/// The last operation of the logs' prefix in which `accepts` takes every row.
+/// Returns the last operation of the prefix of the logs in which `accepts` takes every row.
 fn replay_end(
     setup: &TreeSetup,
     logs: &[LogId],
@@ -276,7 +278,7 @@ fn replay_end(
         let mut failed = Ok(());
         let mut check = |logged: Logged| {
             let (seq, accepted) = match logged {
-                // In tables: what it referred to may be gone since.
+                // Already in tables: the data that it referred to may since be gone.
                 Logged::Row(seq, _) | Logged::Segments(seq, _) if seq <= last_seq => return,
                 Logged::Row(seq, row) => {
                     let mut readable = *row;

@@ -1,11 +1,11 @@
-//! Past: whether a shard's older memtables may have held a key, wherever its record is by now.
+//! Past: tells whether a shard's older memtables may have held a key, wherever its record is now.
 //!
-//! A memtable that is frozen is asked itself until the shards' presence filters know its keys, which
-//! whoever writes it to tables sees to first. So filters are filled in order of their lines, off the
-//! path of those who put records, and what is never frozen needs none. Of the tables that a set had
-//! when it was resumed the tables' own filters say whether they may have a key; those of a table that
-//! was not opened yet are read by the first operation that has to look into it.
-//! Concurrency: a shard's past is behind the shard's lock; filters change under `flush` only.
+//! A frozen memtable is searched directly until the flusher has added its keys to the presence
+//! filters, which is the first step of a flush. So filters are filled in the order of their lines,
+//! off the path of writers, and a memtable that is never frozen needs none. For the tables that a
+//! set had when it was resumed, the tables' own filters answer; the filters of a table that is not
+//! open yet are read by the first operation that has to look into it.
+//! Concurrency: a shard's past is behind the shard's lock; filters change only under `flush`.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::table::Wanted;
 #[derive(Debug, Default)]
 pub(super) struct Past {
     presence: Presence,
-    /// Memtables whose keys the filter does not know yet.
+    /// Memtables whose keys are not in the filter yet.
     unlearnt: Vec<Arc<FrozenMemtable>>,
 }
 
@@ -29,12 +29,12 @@ impl Past {
         &self.presence
     }
 
-    /// Adds a memtable that was frozen just now.
+    /// Adds a memtable that was just frozen.
     pub(super) fn add(&mut self, memtable: Arc<FrozenMemtable>) {
         self.unlearnt.push(memtable);
     }
 
-    /// Whether `key`, whose tag is `tag`, may have been held; never a wrong "no".
+    /// Returns whether the shard may have held `key`, whose tag is `tag`; never a false "no".
     #[inline]
     pub(super) fn may_contain(&self, tag: u32, key: &Key) -> bool {
         self.presence.may_contain(tag)
@@ -43,8 +43,8 @@ impl Past {
 }
 
 impl Inner {
-    /// Whether a table that the set had when it was opened may have a record of `key`; never a wrong
-    /// "no". A look at a filter for each run of them.
+    /// Returns whether a table that the set had when it was opened may have a record of `key`;
+    /// never a false "no". One filter probe for each run of those tables.
     #[inline]
     pub(super) fn may_inherit(&self, key: &Key) -> bool {
         !self.inherited.runs.is_empty() && {
@@ -53,7 +53,7 @@ impl Inner {
         }
     }
 
-    /// Sees to it that the filters know the keys of a frozen memtable, with so many `threads`.
+    /// Adds the keys of a frozen memtable to the filters, on `threads` threads.
     pub(super) fn learn(&self, memtable: &Arc<FrozenMemtable>, threads: usize) {
         memtable.map_shards(threads, |number, frozen| {
             let is_unlearnt = |own: &Arc<FrozenMemtable>| Arc::ptr_eq(own, memtable);
@@ -107,7 +107,7 @@ mod tests {
         Tree::create(setup(&store), SetId(1), Manifest::new(vec![], 0))
     }
 
-    /// How many of `numbers` can be inserted without a look at what is older.
+    /// Counts those of `numbers` that can be inserted without a look at older sources.
     fn inserted(tree: &Tree, numbers: std::ops::Range<u64>) -> usize {
         let is_inserted = |number: &u64| {
             let key = number.to_be_bytes();
@@ -135,9 +135,9 @@ mod tests {
         Ok(())
     }
 
-    /// Symptom: creates in a session that was resumed took twice as long, until it ended.
-    /// Cause: the presence filters of a resumed tree know nothing, so each create read older tables.
-    /// Fix: filters of the tables that the tree was resumed with answer for those.
+    /// Symptom: creates in a resumed session took twice as long, until it ended.
+    /// Cause: the presence filters of a resumed tree are empty, so each create read older tables.
+    /// Fix: the filters of the tables with which the tree was resumed answer for those.
     #[test]
     fn a_resumed_tree_knows_what_its_tables_lack() -> Result<()> {
         let store: SharedStore = Arc::new(MemoryStore::new());

@@ -16,14 +16,14 @@ use crate::table::Wanted;
 pub struct GroupCursors {
     /// Cursors, newest source first.
     pub cursors: Vec<Cursor>,
-    /// Records from this order on are not complete: continue there with new cursors.
+    /// Records from this order on are incomplete: continue there with new cursors.
     pub end: Option<u64>,
 }
 
 impl Tree {
-    /// Reads the record of `key` into `out`, in readable form, its strings only if `with_strings`;
-    /// false if there is none. Cost: nothing but memory while the record is in memory, else a
-    /// block read.
+    /// Reads the record of `key` into `out`, in readable form, with its strings only if
+    /// `with_strings`; returns false if there is none. Cost: none while the record is in memory,
+    /// else a block read.
     pub fn get(&self, key: &Key, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
         let inner = &*self.inner;
         if inner.get_active(key, out) {
@@ -33,8 +33,8 @@ impl Tree {
         inner.version.load().get(inner.schema, &wanted, with_strings, out)
     }
 
-    /// Reads the records of `keys`; neighbouring blocks are fetched together (MetaKV §III-B). The
-    /// answer at each index is that of the key there.
+    /// Reads the records of `keys`; neighbouring blocks are fetched together (MetaKV §III-B). Each
+    /// answer is at the index of its key.
     pub fn get_batch(&self, keys: &[Key]) -> Result<Vec<Option<RowBuffer>>> {
         let inner = &*self.inner;
         let mut answers: Vec<Option<RowBuffer>> = vec![None; keys.len()];
@@ -63,9 +63,9 @@ impl Tree {
         Ok(answers)
     }
 
-    /// Cursors over the records of the group of `from` from that key on; at least `limit` of the
-    /// active memtable's, if it has as many. Records put meanwhile may or may not be seen; all
-    /// others are.
+    /// Returns cursors over the records of the group of `from`, from that key on. They cover at
+    /// least `limit` records of the active memtable, if it has that many. Records put meanwhile may
+    /// or may not be included; all others are.
     pub fn group_cursors(&self, from: &Key, limit: usize) -> GroupCursors {
         let inner = &*self.inner;
         let mut group = GroupKey::default();
@@ -75,7 +75,7 @@ impl Tree {
             collect_group(inner.schema, &group, from, limit, &mut active, |shard, use_it| {
                 use_it(&inner.shards[shard].lock().rows);
             });
-        // Loaded after the active memtable was read: what was frozen since is in it.
+        // Loaded after the active memtable was read, so it has everything frozen since.
         let version = inner.version.load_full();
         let mut cursors = vec![Cursor::over_decoded(inner.schema, active)];
         for memtable in &version.frozen {
@@ -92,20 +92,20 @@ impl Tree {
         GroupCursors { cursors, end }
     }
 
-    /// As [`Tree::tables`], of the tables of segments.
+    /// Returns the tables of segments, like [`Tree::tables`].
     #[must_use]
     pub fn segment_tables(&self) -> crate::segment::SegmentTables {
         self.inner.version.load().segments.clone()
     }
 
-    /// The tables of records and of segments, both as of one moment.
+    /// Returns the tables of records and of segments, both as of one moment.
     #[must_use]
     pub fn all_tables(&self) -> (crate::tables::Tables, crate::segment::SegmentTables) {
         let version = self.inner.version.load();
         (version.tables.clone(), version.segments.clone())
     }
 
-    /// What readers see of the tables, for scans of a flushed tree.
+    /// Returns the tables that readers see, for scans of a flushed tree.
     #[must_use]
     pub fn tables(&self) -> crate::tables::Tables {
         Arc::clone(&self.inner.version.load()).tables.clone()

@@ -1,32 +1,35 @@
-//! Room: what a tree does while its store is full, and how it goes on once there is room.
+//! Room: how a tree behaves while its store is full, and how it recovers once there is room.
 //!
 //! ```text
-//! no room for            the tree is then                         refused              tried again by
+//! no room for            the tree is then                         refused              retried by
 //! ─────────────────────  ───────────────────────────────────────  ───────────────────  ────────────────────────
-//! a chunk of the log     as before; the chunk stays gathered      all changes (LOG)    each change, each sync,
+//! a chunk of the log     unchanged; the chunk stays gathered      all changes (LOG)    each change, each sync,
 //!                                                                                      every LOG_INTERVAL
-//! the next log           as before; nothing is frozen             changes, once the    the next change, a flush
+//! the next log           unchanged; nothing is frozen             changes, once the    the next change, a flush
 //!                                                                 memtable is full
 //! the end of the log of  frozen; the log is owed its last chunk,  all changes (LOG)    each change, each sync,
-//! what was just frozen   which goes before any other                                   every LOG_INTERVAL
-//! tables, their commit   stalled: what is frozen stays, to be     changes, once all    a flush; the thread and
-//!                        read; tables that nothing names go       memory is taken      refused changes, when it
-//!                                                                 (MEMORY)             is due
-//! merged tables          as before; what was merged goes          nothing              a flush, when it is due
+//! the memtable just      which is written before any other                             every LOG_INTERVAL
+//! frozen
+//! tables, their commit   stalled: frozen memtables stay and can   changes, once all    a flush; the thread and
+//!                        be read; unreferenced tables are         memory is taken      refused changes, when it
+//!                        deleted                                  (MEMORY)             is due
+//! merged tables          unchanged; the merged tables are         nothing              a flush, when it is due
+//!                        deleted
 //! ```
-//! A step is due after [`RETRY_MIN`], and so long after one that took long that trying takes a small
-//! share of the time. Tables are due at once when the store reports that space was freed since the last
-//! attempt and that it suffices, so that no change is refused for lack of space that there is. A stall
-//! ends with the first memtable that is written.
+//! A step is due after [`RETRY_MIN`]; a step that took long is due after [`RETRY_FACTOR`] times as
+//! long, so that retries take a small share of the time. Tables are due at once when the store
+//! reports that space was freed since the last attempt and that it suffices, so no change is
+//! refused while there is space. A stall ends with the first memtable that is written.
 //!
-//! Invariants: (1) only `NoSpace` is met so, and only where it is known what the store has; any other
-//! failure, and a commit that may have taken effect, stops the tree for good. (2) A change is refused
-//! before it has done anything; one that finds no room on its way out is done, and the next is told.
-//! Only at durability `Always` a change may fail that others see, until it can be logged. (3) Logs are
-//! written in order: nothing goes to a log while the one before is owed something, so replay finds a
-//! prefix. (4) A number of a table or log that was tried is not used again.
-//! Concurrency: LOG changes under the lock of the log; the stall is in `Pending`. MEMORY is a hint that
-//! is cleared before it is looked into, so it may be set for nothing, and is never lost.
+//! Invariants: (1) Only `NoSpace` is handled this way, and only where the state of the store is
+//! known; any other failure, and a commit that may have taken effect, stops the tree for good. (2)
+//! A change is refused before it has any effect. A change that has already taken effect succeeds
+//! even if its log write finds no space; the next change gets the error. Only at durability
+//! `Always` may a change fail although others see it, until it can be logged. (3) Logs are written
+//! in order: nothing is written to a log while the one before is owed a chunk, so replay finds a
+//! prefix. (4) The number of a table or log that was tried is not used again.
+//! Concurrency: LOG changes under the lock of the log; the stall is in `Pending`. MEMORY is a hint
+//! that is cleared before it is acted on, so it may be set needlessly but is never lost.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -37,22 +40,22 @@ use esker_base::{Clock, Error, Kind, Result};
 use super::{FlushState, Inner, Pending};
 use crate::manifest::TableRef;
 
-/// How long a step waits at least before it is tried again.
+/// Minimum wait before a step is retried.
 const RETRY_MIN: Duration = Duration::from_secs(1);
-/// It waits this many times as long as it took.
+/// A step waits this many times as long as it took.
 const RETRY_FACTOR: u64 = 4;
 
-/// Why changes look for room before they are made.
+/// The shortage for which changes must look for room first.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum Lack {
-    /// There was none for the log.
+    /// There was no room for the log.
     Log = 1,
-    /// Memory is taken, and there was no room for what would free it.
+    /// Memory is full, and there was no room for writing what would free it.
     Memory = 2,
 }
 
-/// What a tree lacks.
+/// The shortages of a tree.
 #[derive(Debug, Default)]
 pub(super) struct Lacks(AtomicU8);
 
@@ -75,25 +78,25 @@ impl Lacks {
     }
 }
 
-/// What keeps frozen memtables from being written.
+/// The reason that frozen memtables are not being written.
 #[derive(Debug)]
 pub(super) struct Stall {
     context: String,
-    /// When it is due, by the monotonic clock.
+    /// Monotonic time at which the next attempt is due.
     due_ns: u64,
-    /// Bytes that the store had free before the attempt, if it can tell.
+    /// Free bytes of the store before the attempt, if it can tell.
     free_bytes: Option<u64>,
 }
 
 impl Stall {
-    /// How long it is until the next attempt.
+    /// Time until the next attempt.
     pub(super) fn wait(&self, clock: &dyn Clock) -> Duration {
         Duration::from_nanos(self.due_ns.saturating_sub(clock.monotonic_ns()))
     }
 
-    /// Whether to try again now: it is time to, or the store has freed space since the attempt began
-    /// and has enough for `frozen_bytes` of memtables. Tables take less than the memtables they come
-    /// from, so an attempt that is made for the second reason rarely fails.
+    /// Returns whether to retry now: an attempt is due, or the store has freed space since the last
+    /// one began and has enough for `frozen_bytes` of memtables. Tables take less space than the
+    /// memtables they come from, so an attempt made for the second reason rarely fails.
     fn is_due(&self, clock: &dyn Clock, store: &dyn Store, frozen_bytes: usize) -> bool {
         self.wait(clock).is_zero()
             || store
@@ -107,14 +110,14 @@ impl Stall {
     }
 }
 
-/// Whether `done` found no room.
+/// Returns whether `done` failed for lack of room.
 pub(super) fn is_full<T>(done: &Result<T>) -> bool {
     done.as_ref().is_err_and(|error| error.kind() == Kind::NoSpace)
 }
 
 impl Inner {
-    /// Fails if nothing can be changed: after a failure, and while there is no room for the log or
-    /// for what must leave memory, so that nothing is done that an error says was not.
+    /// Fails if changes are refused: after a failure, and while there is no room for the log or for
+    /// memtables that must leave memory. So a change that reports an error has had no effect.
     #[inline]
     pub(super) fn check_writable(&self) -> Result<()> {
         self.check_failure()?;
@@ -133,8 +136,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether frozen memtables wait for room on the store, and the active one may grow all the same.
-    /// If it may not, tries again if that is due.
+    /// Returns true if frozen memtables wait for room in the store and the active one may still
+    /// grow. If it may not grow, retries the write if that is due, or fails.
     pub(super) fn make_do(&self) -> Result<bool> {
         {
             let pending = self.pending.lock();
@@ -149,7 +152,7 @@ impl Inner {
         }
         let mut state = self.flush.lock();
         {
-            // Another thread may have had the lock, and tried, just now.
+            // Another thread may have had the lock and retried just now.
             let pending = self.pending.lock();
             pending.stall.as_ref().map_or(Ok(()), |stall| self.check_due(stall, &pending))?;
         }
@@ -163,8 +166,8 @@ impl Inner {
         if is_due { Ok(()) } else { Err(stall.error()) }
     }
 
-    /// Notes how an attempt to write what is frozen went, which began at `began_ns`, when the store
-    /// had `free_bytes`.
+    /// Records the outcome of an attempt to write frozen memtables, which began at `began_ns`, when
+    /// the store had `free_bytes`.
     pub(super) fn note_flush<T>(
         &self,
         flushed: &Result<T>,
@@ -184,7 +187,7 @@ impl Inner {
         self.backlog.look_again();
     }
 
-    /// When a step that began at `began_ns`, and found no room just now, is due again.
+    /// Returns when a step that began at `began_ns`, and has just found no room, is due again.
     pub(super) fn due_ns(&self, began_ns: u64) -> u64 {
         let now_ns = self.clock.monotonic_ns();
         let took_ns = now_ns.saturating_sub(began_ns);
@@ -192,8 +195,8 @@ impl Inner {
         now_ns.saturating_add(wait_ns)
     }
 
-    /// Does `act`; if there is no room for it, deletes the tables that were written for it, and it
-    /// may be done again.
+    /// Runs `act`. If there is no room for it, deletes the tables that it wrote, so that the caller
+    /// may retry it.
     pub(super) fn attempt<T>(
         &self,
         state: &mut FlushState,
@@ -201,7 +204,7 @@ impl Inner {
     ) -> Result<T> {
         let done = act(state);
         if is_full(&done) {
-            // What stays is collected with what writers of earlier epochs left.
+            // Tables that stay are collected with those that writers of earlier epochs left.
             let _ = self.delete_uncommitted(state);
         }
         done

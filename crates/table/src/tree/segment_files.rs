@@ -1,7 +1,9 @@
-//! Whole files of segments: which ones a tree has, all segments of one, and giving some up.
+//! Whole files of segments: lists the files that a tree has, reads all segments of one, and gives
+//! up some.
 //!
-//! A tree that serves a share of files hands parts of that share to others, and then shows them no
-//! more: [`Tree::retain_segments`] is one commit, so a crash leaves either all or none of it done.
+//! A tree that serves a share of the files hands parts of that share to other trees, and then no
+//! longer shows them. [`Tree::retain_segments`] is one commit, so a crash leaves either all or none
+//! of it done.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,8 +18,8 @@ use crate::segment::{
 };
 
 impl Tree {
-    /// The files that have segments here, holes counted, in order. Cost: a block read for each file
-    /// and run of tables.
+    /// Returns the files that have segments here, including holes, in order. Cost: a block read for
+    /// each file and run of tables.
     ///
     /// # Errors
     /// `Corrupt`, and what the store reports.
@@ -25,7 +27,7 @@ impl Tree {
         let inner = &*self.inner;
         let mut files = BTreeSet::new();
         files.extend(inner.segments.lock().buffer.files());
-        // Loaded after the active memtable was read: what was frozen since is in it.
+        // Loaded after the active memtable was read, so it has everything frozen since.
         let version = inner.version.load();
         for memtable in &version.frozen {
             files.extend(memtable.segments().files());
@@ -36,9 +38,9 @@ impl Tree {
         Ok(files.into_iter().collect())
     }
 
-    /// All segments of `file`, holes among them, as runs of which none overlap; in no order. Cost:
-    /// as a read of the whole file's segments; memory for each segment where several sources have
-    /// some, or they are no runs.
+    /// Returns all segments of `file`, including holes, as runs that do not overlap, in no order.
+    /// Cost: as a read of the whole file's segments; takes memory for each segment if several
+    /// sources have some, or if they are not runs.
     ///
     /// # Errors
     /// As [`Tree::segment_files`].
@@ -56,8 +58,8 @@ impl Tree {
         Ok(runs_among(&pieces))
     }
 
-    /// What `range` of `file` is, in order: segments cut to the range, holes among them; nothing
-    /// where nothing was ever put. Cost: as [`Tree::read_segments`].
+    /// Returns the segments of `range` of `file` in order, cut to the range and including holes;
+    /// there are none where nothing was ever put. Cost: as [`Tree::read_segments`].
     ///
     /// # Errors
     /// As [`Tree::segment_files`].
@@ -67,9 +69,10 @@ impl Tree {
         Ok(overlay.pieces().to_vec())
     }
 
-    /// Flushes, and goes on with only the segments that `keep` passes on: it is given runs and adds
-    /// to its list what stays of them, which must not overlap what stays of others. Nothing may be
-    /// put meanwhile. Cost: a flush, a read of all segments, a table of what stays, a commit.
+    /// Flushes, and then keeps only the segments that `keep` retains: it receives runs, and adds to
+    /// its list the parts of them that stay, which must not overlap those of other runs. Nothing
+    /// may be put meanwhile. Cost: a flush, a read of all segments, a table of the remaining ones,
+    /// a commit.
     ///
     /// # Errors
     /// As [`Tree::segment_files`].
@@ -90,7 +93,8 @@ impl Tree {
 }
 
 impl Inner {
-    /// Puts tables of `files`, of each its segments in order of files, in place of all there are.
+    /// Replaces all tables of segments by tables of `files`, given as the segments of each, in
+    /// order of files.
     fn replace_segments(&self, state: &mut FlushState, files: &[Vec<SegmentRun>]) -> Result<()> {
         let version = self.version.load_full();
         let (mut lattices, mut singles) = (Vec::new(), Vec::new());
@@ -120,7 +124,7 @@ impl Inner {
     }
 }
 
-/// `pieces` of one file, which do not overlap, as runs where they are any; in no order.
+/// Returns `pieces` of one file, which do not overlap, as runs where they form any; in no order.
 #[must_use]
 pub fn runs_among(pieces: &[Segment]) -> Vec<SegmentRun> {
     let ones = pieces.iter().map(|piece| SegmentRun::one(*piece));

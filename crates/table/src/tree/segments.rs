@@ -1,4 +1,4 @@
-//! Segments of a tree: put, read, merged; they share log, numbers and manifest with its records.
+//! Segments of a tree: put, read and merged; they share log, numbers and manifest with its records.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,16 +20,17 @@ use crate::segment::{
 };
 
 impl Tree {
-    /// Puts `segments` over what is there, as one operation; their bytes are in their logs.
-    /// Recovery stops at an operation of whose segments one has a checksum that its bytes do not
-    /// have any more. Their sequence number is set here.
+    /// Puts `segments` over older ones, as one operation, and sets their sequence number; their
+    /// bytes are already in their logs. Recovery stops at an operation with a segment whose
+    /// checksum no longer matches its bytes.
     ///
-    /// Survives what the tree's durability promises once it returns. Cost: no store request but a
-    /// share of a log write, and at times, without a background thread, a flush.
+    /// Once it returns, the segments survive crashes as the tree's durability promises. Cost: no
+    /// store request but a share of a log write and, without a background thread, an occasional
+    /// flush.
     ///
     /// # Errors
-    /// `TooLarge` for more than [`OPERATION_SEGMENTS_MAX`]; `Invalid` for segments that are empty or
-    /// whose numbers make no sense; `Closed`; what the store reports.
+    /// `TooLarge` for more than [`OPERATION_SEGMENTS_MAX`]; `Invalid` for segments that are empty
+    /// or have impossible numbers; `Closed`; and what the store reports.
     pub fn put_segments(&self, segments: &mut [Segment]) -> Result<u64> {
         let inner = &*self.inner;
         inner.check_writable()?;
@@ -54,11 +55,11 @@ impl Tree {
         self.settle_segments(live, seq, before, &logged)
     }
 
-    /// Puts `runs`, all of `file`, as [`Tree::put_segments`] does single ones. A file that is written
-    /// so is kept as runs, until it is written otherwise.
+    /// Puts `runs`, all of `file`, as [`Tree::put_segments`] puts single segments. The file is then
+    /// kept as runs, until it is written in another way.
     ///
     /// # Errors
-    /// As [`Tree::put_segments`]; `Invalid` for runs whose numbers make no sense.
+    /// As [`Tree::put_segments`]; `Invalid` for runs with impossible numbers.
     pub fn put_runs(&self, file: u128, runs: &mut [SegmentRun]) -> Result<u64> {
         let inner = &*self.inner;
         inner.check_writable()?;
@@ -97,8 +98,8 @@ impl Tree {
         Ok(seq)
     }
 
-    /// Puts `pieces`, whose bytes are all in the log of `log`, a segment of their file without
-    /// offsets: as [`Tree::put_runs`], of the runs that are found among them.
+    /// Finds runs among `pieces` and puts them as [`Tree::put_runs`] does. `log` is a segment of
+    /// their file, without offsets, that names the log of all their bytes.
     ///
     /// # Errors
     /// As [`Tree::put_runs`].
@@ -113,9 +114,9 @@ impl Tree {
         self.put_runs(log.file, runs)
     }
 
-    /// Visits the runs, and indices in them, of the segments of `file` that overlap `range`, in
-    /// order of offsets among those of one stride; of files that are not runs alone, in order, with
-    /// what each has of the range. Cost: as [`Tree::find_segments`].
+    /// Visits the segments of `file` that overlap `range`, as runs and indices in them, ordered by
+    /// offset within each stride. For a file that is not stored as runs alone, visits its segments
+    /// in order, cut to the range. Cost: as [`Tree::find_segments`].
     ///
     /// # Errors
     /// `Corrupt`, and what the store reports.
@@ -145,9 +146,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Finds the segments of `file` that have the bytes at `offsets`, and tells `found` the index of
-    /// each that there is, its run, and its index in that. Cost: what the file's runs take to read,
-    /// the first time; of files that are not runs alone a look-up for each offset.
+    /// Finds the segments of `file` that have the bytes at `offsets`, and passes the index of each
+    /// offset found, its run, and its index in that run to `found`. Cost: reading the file's runs,
+    /// the first time; for a file that is not stored as runs alone, one look-up for each offset.
     ///
     /// # Errors
     /// `Corrupt`, and what the store reports.
@@ -178,7 +179,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The one source that has segments of `file`, if there is just one.
+    /// Returns the source that has segments of `file`, if there is only one.
     pub(super) fn only_source(&self, file: u128) -> Result<Only> {
         let inner = &*self.inner;
         let mut only = Only::None;
@@ -206,15 +207,15 @@ impl Tree {
         Ok(only)
     }
 
-    /// Fills the gaps of `overlay` with what this tree says of its range. Cost: nothing but memory
-    /// while that is in memory, else about a block read a run of tables.
+    /// Fills the gaps of `overlay` with this tree's segments in its range. Cost: none while they
+    /// are in memory, else about one block read per run of tables.
     ///
     /// # Errors
     /// `Corrupt`, and what the store reports.
     pub fn read_segments(&self, overlay: &mut Overlay) -> Result<()> {
         let inner = &*self.inner;
         inner.segments.lock().buffer.fill(overlay)?;
-        // Loaded after the active memtable was read: what was frozen since is in it.
+        // Loaded after the active memtable was read, so it has everything frozen since.
         let version = inner.version.load();
         for memtable in &version.frozen {
             memtable.segments().fill(overlay)?;
@@ -223,12 +224,12 @@ impl Tree {
     }
 }
 
-/// Where all segments of a file are.
+/// The source of all segments of a file.
 pub(super) enum Only {
     None,
     Lattice(Arc<Lattice>),
     Source(SegmentSource),
-    /// In more than one place, or in a memtable in no runs.
+    /// Several sources, or a memtable that does not keep them as runs.
     Several,
 }
 
@@ -250,8 +251,8 @@ impl Inner {
         Ok([rows, runs])
     }
 
-    /// Merges all tables of segments: those of files that are runs alone into one run of tables of
-    /// runs, all others into one of single segments. Holes go if nothing is below them.
+    /// Merges all tables of segments: files that are stored as runs alone into one run of tables of
+    /// runs, all others into one of single segments. Drops holes that have nothing below them.
     pub(super) fn compact_segments(&self, state: &mut FlushState) -> Result<()> {
         let version = self.version.load_full();
         let sources = version.segments.sources();
@@ -284,11 +285,11 @@ impl Inner {
     }
 }
 
-/// Files of which all sources have runs and none rows, with what the runs are together, where that
-/// is worth runs.
+/// Returns the files that all sources store as runs, never as rows, each with the lattice of its
+/// runs, if it is worth storing as runs.
 fn files_of_runs_alone(sources: &[SegmentSource]) -> Result<BTreeMap<u128, Lattice>> {
     let mut written: BTreeMap<u128, Vec<Nest>> = BTreeMap::new();
-    // The oldest first, as they were written.
+    // Oldest first, as they were written.
     for source in sources.iter().rev() {
         if let SegmentSource::Runs(runs) = source {
             for file in runs.files()? {
@@ -311,13 +312,13 @@ fn files_of_runs_alone(sources: &[SegmentSource]) -> Result<BTreeMap<u128, Latti
     Ok(lattices)
 }
 
-/// All of a lattice: what it has in no run as runs of one.
+/// Returns all segments of a lattice; those in no run as runs of one.
 fn nests_of(lattice: &Lattice) -> impl Iterator<Item = Nest> {
     let singles = lattice.singles().iter().map(|single| Nest::one(SegmentRun::one(single)));
     lattice.nests().copied().chain(singles)
 }
 
-/// Writes all of a lattice as records of runs, in order of keys.
+/// Writes all of a lattice as records of runs, in key order.
 pub(super) fn push_runs(lattice: &Lattice, writer: &mut RunWriter) -> Result<()> {
     let mut nests: Vec<Nest> = nests_of(lattice).collect();
     nests.sort_unstable_by_key(|nest| nest.run.first.end());

@@ -1,8 +1,8 @@
-//! Updates: read some keys, decide, write them, as one operation.
+//! Updates: read some keys, decide, and write them, as one operation.
 //!
-//! The active memtable is looked at under the locks of the keys' shards. What is older is read
-//! without them, and only if the shard's past says that there may be something; should the
-//! memtable be frozen meanwhile, it is read again.
+//! The active memtable is read under the locks of the keys' shards. Older sources are read without
+//! them, and only if the shard's past says that they may have a record; if the memtable is frozen
+//! meanwhile, it is read again.
 
 use std::array;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::memtable::{Place, SHARDS, shard_of};
 use crate::schema::{Key, Row, RowBuffer, check_text_bytes};
 use crate::table::Wanted;
 
-/// A shard's log is written through once this much of it is pending, so that all of them together
+/// A shard's log is written once this many bytes of it are pending, so that all shards together
 /// stay under [`LOG_BYTES`].
 pub(super) const SHARD_LOG_BYTES: usize = LOG_BYTES / SHARDS;
 
@@ -33,11 +33,11 @@ pub struct Draft<'d, 'g> {
     shards: &'d mut [OwnShard<'g>],
     seq: Option<u64>,
     has_put: bool,
-    /// Why nothing was put.
+    /// The reason that nothing was put.
     refused: Option<Error>,
-    /// Where the key of an update of one key is, to spare a second search.
+    /// The place of the key of an update of one key; saves a second search.
     place: Option<Place>,
-    /// Memory that the shards took more.
+    /// Memory by which the shards grew.
     grown_bytes: usize,
 }
 
@@ -47,12 +47,12 @@ impl Draft<'_, '_> {
         *self.seq.get_or_insert_with(|| self.inner.next_seq.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// Writes `rows`, in readable form, as one operation; their keys are among the update's. Their
-    /// sequence number is set here. At most once an update. If a record is too long, none is written
-    /// and the update fails with `TooLarge`.
+    /// Writes `rows`, in readable form, as one operation, and sets their sequence number; their
+    /// keys must be among the update's. At most once per update. If a record is too long, none is
+    /// written and the update fails with `TooLarge`.
     ///
     /// # Panics
-    /// If a key is of a shard that the update does not own, or on the second call.
+    /// If a key is of a shard that the update does not own, or on a second call.
     #[inline]
     pub fn put(&mut self, rows: &mut [Row]) {
         assert!(!self.has_put, "an update puts once");
@@ -105,30 +105,30 @@ impl Draft<'_, '_> {
     }
 }
 
-/// What older places hold of a key, and at which count of freezes they were read.
+/// The older record of a key, and the count of freezes at which it was read.
 type Older = Option<(u64, Option<Box<RowBuffer>>)>;
 
-/// What the active memtable says of a key.
+/// The active memtable's answer for a key.
 struct Look {
     /// Its record, in readable form.
     row: Option<Box<RowBuffer>>,
-    /// Where it is or would be.
+    /// The slot of the key, whether it is present or not.
     place: Place,
-    /// Whether older places must be read first.
+    /// True if older sources must be read first.
     is_unknown: bool,
 }
 
 impl Tree {
-    /// Reads the records of `keys`, lets `decide` look at them and put new ones, all as one
-    /// operation: others see the state before or after it. `decide` may run more than once, but
-    /// puts take effect only the last time; it must not fail after putting.
+    /// Reads the records of `keys` and lets `decide` examine them and put new ones, all as one
+    /// operation: others see the state either before or after it. `decide` may run more than once,
+    /// but only the puts of its last run take effect; it must not fail after putting.
     ///
-    /// Once it returns the operation survives what the tree's durability promises. Cost: no store
-    /// request unless an older record may exist, a share of a log write, and at times, without a
-    /// background thread, a flush.
+    /// Once it returns, the operation survives crashes as the tree's durability promises. Cost: no
+    /// store request unless an older record may exist, a share of a log write and, without a
+    /// background thread, an occasional flush.
     ///
     /// # Errors
-    /// What `decide` returns; `TooLarge` and `Closed`; what the store reports.
+    /// What `decide` returns; `TooLarge` and `Closed`; and what the store reports.
     #[inline]
     pub fn update<const N: usize, T>(
         &self,
@@ -204,8 +204,8 @@ impl Inner {
         locked
     }
 
-    /// Looks for a key in its shard, which is locked; where it is not, notes in `older` if it is in
-    /// no older place either.
+    /// Looks up a key in its locked shard. If it is absent, records in `older` whether it is
+    /// certainly absent from older sources too.
     #[inline]
     fn look(&self, key: &Key, shards: &mut [OwnShard], freezes: u64, older: &mut Older) -> Look {
         let number = shard_of(self.schema.order(&key.ints));
@@ -228,7 +228,7 @@ impl Inner {
         Look { row: None, place, is_unknown: !absent }
     }
 
-    /// The record of a key below the active memtable, in readable form.
+    /// Reads the record of a key below the active memtable, in readable form.
     fn read_older(&self, key: &Key) -> Result<Option<Box<RowBuffer>>> {
         let mut buffer = Box::<RowBuffer>::default();
         let wanted = Wanted { digest: self.schema.digest(key), key: *key };
@@ -236,14 +236,15 @@ impl Inner {
         Ok(found.then_some(buffer))
     }
 
-    /// What follows an operation, outside its locks: log, memory, durability.
+    /// Finishes an operation outside its locks: log, memory, durability.
     #[inline]
     pub(super) fn settle(&self, seq: u64, log_full: bool, grown_bytes: usize) -> Result<()> {
         match self.options.durability {
             Durability::None => {}
             Durability::Async if !log_full => {}
             Durability::Async => match self.write_log(false) {
-                // It is done, and waits to be written as any other; whoever comes next is told.
+                // The operation is done and waits to be written like any other; the next change
+                // gets the error.
                 written if is_full(&written) => {}
                 written => written?,
             },
@@ -261,8 +262,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns once operation `seq` is acknowledged; operations that wait together share one sync,
-    /// and one check for another writer, which may have read the log before that.
+    /// Returns once operation `seq` is acknowledged. Operations that wait together share one sync
+    /// and one check for another writer, which may have read the log before the sync.
     fn sync_through(&self, seq: u64) -> Result<()> {
         let mut log = self.log.lock();
         if log.acknowledged_below > seq {
@@ -313,11 +314,12 @@ mod tests {
         seq
     }
 
-    /// Symptom: with durability `always` a put was acknowledged, and lost to a writer that had taken
-    /// the set over.
-    /// Cause: a sync said that it had the put before it looked for another writer, and went on saying
-    /// so when that look failed.
-    /// Fix: operations are acknowledged up to what was synced before a look that found none.
+    /// Symptom: at durability `always` a put was acknowledged, and then lost to a writer that had
+    /// taken over the set.
+    /// Cause: a sync recorded that it covered the put before it checked for another writer, and the
+    /// record stayed when that check failed.
+    /// Fix: operations are acknowledged up to what was synced before a check that found no other
+    /// writer.
     #[test]
     fn a_sync_whose_look_for_another_writer_fails_acknowledges_nothing() {
         let fault = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
@@ -325,7 +327,7 @@ mod tests {
         let tree = Tree::create(setup(&store), SET, Manifest::new(vec![], 0)).expect("create");
         let inner = &*tree.inner;
         let seq = log_operation(inner);
-        // An append, a sync, the look.
+        // An append, a sync, the check.
         fault.fail_at(fault.operations() + 3, Kind::Unavailable);
         assert_eq!(tree.sync().expect_err("no answer").kind(), Kind::Unavailable);
         let _second = Tree::resume(setup(&store), SET, &mut |_| Ok(true)).expect("resume");

@@ -1,4 +1,4 @@
-//! Version: everything a reader looks at below the active memtable, as one immutable snapshot.
+//! Version: an immutable snapshot of all that a reader searches below the active memtable.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use crate::segment::SegmentTables;
 use crate::table::Wanted;
 use crate::tables::Tables;
 
-/// One snapshot; each part the newest first, the parts in order of age.
+/// One snapshot. Each part is newest first, and the parts are in order of age.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Version {
     /// Frozen memtables that are being encoded.
     pub(super) frozen: Vec<Arc<FrozenMemtable>>,
     /// Compressed runs in memory.
     pub(super) compressed: Vec<Arc<CompressedRun>>,
-    /// Tables on the store.
+    /// Tables in the store.
     pub(super) tables: Tables,
     /// Tables of segments.
     pub(super) segments: SegmentTables,
 }
 
 impl Version {
-    /// Reads the newest record of a key; false if there is none.
+    /// Reads the newest record of a key; returns false if there is none.
     #[inline]
     pub(super) fn get(
         &self,
@@ -40,7 +40,7 @@ impl Version {
         self.tables.get(wanted, with_strings, out)
     }
 
-    /// As [`Version::get`], but in memory only.
+    /// Does the work of [`Version::get`], but in memory only.
     #[inline]
     pub(super) fn get_memory(
         &self,

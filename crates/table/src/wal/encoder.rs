@@ -1,4 +1,4 @@
-//! Shard log: the operations of one shard since its log began, each against the one before.
+//! Shard log: the operations of one shard since its log began, each encoded against the one before.
 //!
 //! This file is the only encoder and decoder of operations. An operation is
 //! ```text
@@ -7,8 +7,8 @@
 //! group: 0 integers: named here only | 1 integers: named as the next number | n + 2: the n-th
 //! string: bytes shared with the row before | bytes that follow | those bytes
 //! ```
-//! all in varints but the integers of a group (8 bytes each). Rows are in stored form. The sequence
-//! number and a hash that follows from the key's string are not logged.
+//! All numbers are varints except the integers of a group (8 bytes each). Rows are in stored form.
+//! The sequence number, and a hash that follows from the key's string, are not logged.
 
 use crate::memtable::GroupKey;
 use crate::schema::{
@@ -17,10 +17,10 @@ use crate::schema::{
 };
 use crate::wire::{Damage, Input, put_varint, unzigzag, zigzag};
 
-/// An operation has at most this many rows.
+/// Maximum rows of an operation.
 pub const OPERATION_ROWS_MAX: usize = 1 << 16;
 
-/// Encodes, or decodes, the operations of one shard of one log.
+/// Encodes, or decodes, the operations of one shard in one log.
 #[derive(Debug, Default)]
 pub struct ShardLog {
     pending: Vec<u8>,
@@ -31,18 +31,18 @@ pub struct ShardLog {
     group_count: u32,
 }
 
-/// The columns that a log leaves out: the group, which is named, and what is derived.
+/// The columns that a log leaves out: those of the group, which is named, and derived ones.
 fn implied(schema: &Schema) -> u32 {
     let group = (1 << schema.group_ints) - 1;
     let hash = u32::from(schema.hash_of.is_some()) << (schema.key_ints - 1);
     group | hash | 1 << schema.seq()
 }
 
-/// How many bytes `a` and `b` share at their start.
+/// The number of bytes that `a` and `b` share at their start.
 #[inline]
 fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
     let mut shared = 0;
-    // Eight at a time: names of one directory share most of theirs.
+    // Eight bytes at a time: names in one directory share most of theirs.
     while let (Some(x), Some(y)) = (a[shared..].first_chunk(), b[shared..].first_chunk()) {
         let differ = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
         if differ != 0 {
@@ -54,13 +54,13 @@ fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
 }
 
 impl ShardLog {
-    /// What is encoded and not yet taken.
+    /// The encoded bytes that have not been taken yet.
     #[must_use]
     pub fn pending(&self) -> &[u8] {
         &self.pending
     }
 
-    /// Forgets what is pending, once it was taken.
+    /// Clears the pending bytes after they were taken.
     pub fn clear_pending(&mut self) {
         self.pending.clear();
     }
@@ -76,8 +76,8 @@ impl ShardLog {
         self.last_seq = seq;
     }
 
-    /// Adds a row in stored form. `group_number` is where the caller keeps the number of the row's
-    /// group plus one, 0 until the group was named in this log; `None` for a row of another shard.
+    /// Adds a row in stored form. `group_number` is the caller's cell for the number of the row's
+    /// group plus one, 0 until this log has named the group; `None` for a row of another shard.
     #[inline]
     pub fn row(&mut self, schema: &Schema, row: &Row, group_number: Option<&mut u32>) {
         if schema.group_ints > 0 {
@@ -130,7 +130,8 @@ impl ShardLog {
         }
     }
 
-    /// Decodes the next operation of `input`: its number, and each row to `visit`.
+    /// Decodes the next operation of `input`: returns its sequence number and passes each row to
+    /// `visit`.
     pub(super) fn decode(
         &mut self,
         schema: &Schema,

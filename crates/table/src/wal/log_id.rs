@@ -1,11 +1,11 @@
-//! Identity of a log: whose it is, which of that set's logs, and what it is called in the store.
+//! Identity of a log: its set, its number in that set, and its name in the store.
 
 use crate::manifest::SetId;
 
 /// A write-ahead log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogId {
-    /// The set whose operations it has.
+    /// The set whose operations it holds.
     pub set: SetId,
     /// Its number there; the high half is the writer's epoch.
     pub number: u64,
@@ -24,7 +24,7 @@ impl LogId {
         format!("{}{:08x}-{:08x}", Self::folder(self.set), self.number >> 32, self.number as u32)
     }
 
-    /// The log of `set` that is called `name` in its folder, if a log can be.
+    /// Returns the log of `set` that is named `name` in its folder, if `name` is a log's.
     #[must_use]
     pub fn parse(set: SetId, name: &str) -> Option<Self> {
         let (epoch, count) = name.split_once('-')?;

@@ -1,9 +1,10 @@
-//! Write-ahead log: the operations that no table holds yet, in the order of their numbers.
+//! Write-ahead log: the operations that no table holds yet, in order of their sequence numbers.
 //!
-//! Layout: docs/format/wal.md. Each shard of the memtable encodes its own operations against the
-//! one before (`encoder`); chunks gather what all shards have pending, so that writers meet only
-//! once every some thousand operations. Replay (`replay`) puts operations back into one sequence by
-//! their sequence numbers and stops at the first that is missing: what it yields is a prefix.
+//! Layout: docs/format/wal.md. Each shard of the memtable encodes its own operations, each against
+//! the one before (`encoder`). A chunk gathers the pending operations of all shards, so that
+//! writers contend only once every few thousand operations. Replay (`replay`) merges operations
+//! back into one sequence by their sequence numbers and stops at the first that is missing, so it
+//! yields a prefix.
 
 mod encoder;
 mod log_id;
@@ -20,21 +21,22 @@ use crate::wire::{Damage, Input, put_varint};
 
 /// A log starts with these bytes.
 pub const LOG_MAGIC: [u8; 8] = *b"ESKERWL2";
-/// A chunk larger than this is not one of ours: what a thousand writers of the largest records
-/// have pending at once stays below.
+/// Maximum bytes of a chunk; a larger one is not ours. The pending operations of a thousand writers
+/// of the largest records stay below it.
 pub const CHUNK_BYTES_MAX: usize = 1 << 30;
 const _: () = assert!(CHUNK_BYTES_MAX > 1_000 * ROW_TEXT_BYTES_MAX);
-/// Portions of a chunk are numbered by the shard whose operations they hold; the last is that of
-/// the segments.
+/// The portion of the segments. Portions of a chunk are numbered by the shard whose operations they
+/// hold; this is the last.
 pub(crate) const SEGMENTS_PORTION: usize = SHARDS;
-/// A chunk starts with these bytes, by which one is found again after bytes that are damaged.
+/// A chunk starts with these bytes, by which replay finds the next one after damaged bytes.
 const CHUNK_MAGIC: [u8; 4] = *b"ECNK";
-/// Bytes of a chunk before its portions: magic, their length, a CRC-32C of the chunk's origin and of
-/// what follows, and how many bytes of the log were synced when the chunk was written.
+/// Bytes of a chunk before its portions: magic, their length, a CRC-32C of the chunk's origin and
+/// of the bytes that follow, and the number of bytes of the log that were synced when the chunk was
+/// written.
 const CHUNK_HEADER_BYTES: usize = 20;
 
-/// Where a chunk starts: in which log, and at which offset. Its checksum covers this, so that the
-/// same bytes anywhere else, such as in a value that somebody wrote, are no chunk.
+/// Where a chunk starts: its log and its offset there. The checksum covers both, so the same bytes
+/// anywhere else, such as in a value that a user wrote, are not a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkOrigin {
     /// The log.
@@ -44,7 +46,7 @@ pub struct ChunkOrigin {
 }
 
 impl ChunkOrigin {
-    /// The checksum of a chunk from here whose bytes after the checksum are `checked`.
+    /// The checksum of a chunk at this origin; `checked` is the bytes after the checksum.
     fn checksum(&self, checked: &[u8]) -> u32 {
         let set = crc32c::crc32c(&self.log.set.0.to_le_bytes());
         let number = crc32c::crc32c_append(set, &self.log.number.to_le_bytes());
@@ -53,7 +55,8 @@ impl ChunkOrigin {
     }
 }
 
-/// What the shards have pending, as one unit that is written whole or counts as absent.
+/// The pending operations of all shards, as one unit that is either written whole or counts as
+/// absent.
 #[derive(Debug)]
 pub struct Chunk {
     bytes: Vec<u8>,
@@ -66,20 +69,20 @@ impl Default for Chunk {
 }
 
 impl Chunk {
-    /// Whether there is nothing in it.
+    /// Returns whether the chunk is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.len() == CHUNK_HEADER_BYTES
     }
 
-    /// Adds what `log`, that of shard `shard`, has pending.
+    /// Adds the pending bytes of `log`, the log of shard `shard`.
     pub fn take(&mut self, shard: usize, log: &mut ShardLog) {
         if self.add(shard, log.pending()) {
             log.clear_pending();
         }
     }
 
-    /// Adds what the segments' log has pending.
+    /// Adds the pending bytes of the segments' log.
     pub fn take_segments(&mut self, log: &mut SegmentLog) {
         if self.add(SEGMENTS_PORTION, log.pending()) {
             log.pending().clear();
@@ -96,7 +99,7 @@ impl Chunk {
         true
     }
 
-    /// The chunk as it is written at `origin` to a log of which `synced_bytes` are synced.
+    /// Returns the chunk as written at `origin`, in a log of which `synced_bytes` are synced.
     #[must_use]
     pub fn seal(&mut self, origin: &ChunkOrigin, synced_bytes: u64) -> &[u8] {
         let body = self.bytes.len() - CHUNK_HEADER_BYTES;
@@ -110,23 +113,23 @@ impl Chunk {
         &self.bytes
     }
 
-    /// Empties the chunk, keeping the memory.
+    /// Empties the chunk but keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.truncate(CHUNK_HEADER_BYTES);
     }
 }
 
-/// A chunk as it is read.
+/// A chunk being read.
 #[derive(Debug)]
 pub(crate) struct ReadChunk<'a> {
     /// Its portions.
     pub(crate) portions: Input<'a>,
-    /// How many bytes of the log were synced when it was written.
+    /// Bytes of the log that were synced when the chunk was written.
     pub(crate) synced_bytes: u64,
 }
 
 impl<'a> ReadChunk<'a> {
-    /// How many bytes the chunk at the front of `input` takes, if that many are there.
+    /// Returns the size of the chunk at the front of `input`, if all its bytes are there.
     pub(crate) fn bytes(input: &Input<'a>) -> Option<usize> {
         let mut ahead = input.clone();
         if ahead.take(4).ok()? != CHUNK_MAGIC {
@@ -137,8 +140,8 @@ impl<'a> ReadChunk<'a> {
         (length > 0 && length <= CHUNK_BYTES_MAX && bytes <= input.left()).then_some(bytes)
     }
 
-    /// The chunk at the front of `input`, which reads the whole of `log`; `None` if what is there is
-    /// not a whole chunk that was written there.
+    /// Reads the chunk at the front of `input`, which reads the whole of `log`. Returns `None` if
+    /// the bytes there are not a whole chunk that was written at that offset.
     pub(crate) fn read(log: LogId, input: &mut Input<'a>) -> Option<Self> {
         let bytes = Self::bytes(input)?;
         let mut ahead = input.clone();
@@ -155,7 +158,7 @@ impl<'a> ReadChunk<'a> {
     }
 }
 
-/// The number and the operations of the next portion of a chunk.
+/// Reads the number and the operations of the next portion of a chunk.
 pub(crate) fn read_portion<'a>(portions: &mut Input<'a>) -> Result<(usize, Input<'a>), Damage> {
     let number = portions.varint_max(SEGMENTS_PORTION, "a shard's number")?;
     let operations = portions.bytes(CHUNK_BYTES_MAX, "a portion within its chunk")?;

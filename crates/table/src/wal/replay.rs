@@ -1,7 +1,8 @@
-//! Replay: which operations of a writer's logs form a prefix, and their rows.
+//! Replay: finds the operations of a writer's logs that form a prefix, and yields their rows.
 //!
-//! Two passes, so that memory does not grow with the rows: the first finds the sequence numbers
-//! that are there, the second decodes again and passes on what belongs to the prefix.
+//! Two passes, so that memory does not grow with the number of rows: the first collects the
+//! sequence numbers that are present; the second decodes again and yields the operations of the
+//! prefix.
 
 use super::{CHUNK_MAGIC, LOG_MAGIC, LogId, ReadChunk, ShardLog, read_portion};
 use crate::memtable::SHARDS;
@@ -9,27 +10,28 @@ use crate::schema::{Row, Schema};
 use crate::segment::{SegmentLog, SegmentRun};
 use crate::wire::{Damage, Input};
 
-/// After damaged bytes, places that look like a chunk are checked for this many times the bytes
-/// that are left: more than ours ever need, and little for a log made to keep a reader busy.
+/// After damaged bytes, at most this many times the remaining bytes are checksummed at offsets that
+/// look like a chunk: more than our logs ever need, and little for a log made to keep a reader
+/// busy.
 const SEARCH_FACTOR: usize = 16;
 
-/// What a log holds.
+/// An item of a log.
 #[derive(Clone, Copy, Debug)]
 pub enum Logged<'a> {
     /// A row, in stored form, and the number of its operation.
     Row(u64, &'a Row<'a>),
     /// The runs of segments of an operation, and its number.
     Segments(u64, &'a [SegmentRun]),
-    /// An operation, after what it consists of.
+    /// The end of an operation, after its rows and segments.
     Operation(u64),
 }
 
 /// Decodes the operations of log `id`, whose bytes are `log`, up to where it was cut short, and
-/// passes what they hold to `visit`. Returns how many bytes were whole.
+/// passes their items to `visit`. Returns the number of bytes that were whole.
 ///
-/// Power loss may cut a log anywhere behind its last sync, and may leave later bytes there. Bytes
-/// that a later chunk says were synced are another matter: if those are not whole, that is damage.
-/// So are bytes that pass their checksum and still make no sense.
+/// A power loss may cut a log anywhere after its last sync, and may leave later bytes in place. It
+/// cannot take bytes that a later chunk records as synced: if those are not whole, that is damage.
+/// So are bytes that pass their checksum but cannot be decoded.
 pub fn decode_log(
     schema: &Schema,
     id: LogId,
@@ -40,13 +42,13 @@ pub fn decode_log(
     let (name, version) = LOG_MAGIC.split_at(LOG_MAGIC.len() - 1);
     match log.strip_prefix(name).and_then(<[u8]>::first) {
         Some(found) if *found == version[0] => input.take(LOG_MAGIC.len())?,
-        // Power loss may leave any byte there, but then no chunk behind it.
+        // A power loss may leave any byte there, but then no chunk follows it.
         Some(found)
             if found.is_ascii_digit() && log[LOG_MAGIC.len()..].starts_with(&CHUNK_MAGIC) =>
         {
             return Err(Damage { offset: 0, what: "a write-ahead log of format version 2" });
         }
-        // Power loss may leave a part of the magic too.
+        // A power loss may also leave part of the magic.
         _ => return check_cut(id, log, 0),
     };
     let mut shards: Vec<ShardLog> = Vec::new();
@@ -76,7 +78,7 @@ pub fn decode_log(
     }
 }
 
-/// Fails if a chunk behind `at`, where the log is not whole, says that bytes there were synced.
+/// Fails if a chunk after `at`, where the log is not whole, records bytes there as synced.
 fn check_cut(id: LogId, log: &[u8], at: usize) -> Result<usize, Damage> {
     let rest = &log[at..];
     let mut checked_bytes = 0;
@@ -96,7 +98,7 @@ fn check_cut(id: LogId, log: &[u8], at: usize) -> Result<usize, Damage> {
     Ok(at)
 }
 
-/// The last of the operations after `last_seq` that follow one another without a gap.
+/// Returns the last of the operations after `last_seq` that follow one another without a gap.
 #[must_use]
 pub fn prefix_end(mut seqs: Vec<u64>, last_seq: u64) -> u64 {
     seqs.sort_unstable();
@@ -181,10 +183,10 @@ mod tests {
         }
     }
 
-    /// Symptom: after a power loss a set could not be resumed, for want of a newer release.
-    /// Cause: a log of which only the first seven bytes had reached the disk was taken for one of
-    /// a newer format. Fix: only a digit is a version, and only before a chunk, since any byte may be
-    /// what power loss left.
+    /// Symptom: after a power loss a set could not be resumed; the error asked for a newer release.
+    /// Cause: a log of which only the first seven bytes had reached the disk was taken for one of a
+    /// newer format. Fix: only a digit counts as a version, and only before a chunk, since a power
+    /// loss may leave any byte.
     #[test]
     fn a_torn_magic_is_a_cut() {
         let log = logged(&[(1, 3, b"one")]);
@@ -203,8 +205,8 @@ mod tests {
         }
     }
 
-    /// Chunks of other logs, and ours elsewhere in the log, are none: not at the start, and not as
-    /// proof of what was synced.
+    /// Chunks of other logs, and our own at another offset, do not count: neither at the start, nor
+    /// as proof that bytes were synced.
     #[test]
     fn a_chunk_counts_only_where_it_was_written() {
         let log = logged(&[(1, 3, b"one"), (2, 3, b"two"), (3, 3, b"three"), (4, 3, b"four")]);
