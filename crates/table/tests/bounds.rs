@@ -1,5 +1,5 @@
-//! Bounds: whatever a writer takes its readers take. What is over a bound is refused before anything
-//! is done, and the writer goes on.
+//! Bounds: readers accept everything that a writer accepts. A writer refuses whatever exceeds a
+//! bound before it does anything, and goes on.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn store() -> SharedStore {
     Arc::new(MemoryStore::new())
 }
 
-/// A row of any key of over eight bytes; those of `record` are shorter than what the engine takes.
+/// A row of any key of over eight bytes; keys of `record` are shorter than the engine allows.
 fn row<'a>(key: &'a [u8], value: &'a [u8]) -> Row<'a> {
     let head = u64::from_be_bytes(*key.first_chunk().expect("a key of over eight bytes"));
     let mut row = Row { strings: [key, value, &[]], ..Row::default() };
@@ -35,7 +35,7 @@ fn insert(tree: &Tree, row: &Row) -> Result<Option<u64>> {
 
 fn update(tree: &Tree, row: &Row) -> Result<()> {
     tree.update([RECORD.key(row)], |_, draft| {
-        // The number is taken before the record turns out to be too long.
+        // Takes the number before the record turns out to be too long.
         draft.seq();
         draft.put(&mut [*row]);
         Ok(())
@@ -47,9 +47,10 @@ fn has(tree: &Tree, row: &Row) -> bool {
     tree.get(&RECORD.key(row), true, &mut found).expect("get") && found.strings[1] == row.strings[1]
 }
 
-/// Symptom: a put of a long record panicked and left a gap in the log, or was acknowledged and its
-/// table could not be read: "a key's string within bounds".
-/// Cause: nobody called the check; the bounds of logs, tables and manifests were those of readers.
+/// Symptom: a put of a long record panicked and left a gap in the log, or was acknowledged although
+/// its table could not be read: "a key's string within bounds".
+/// Cause: the check existed but was never called; only readers enforced the bounds of logs, tables
+/// and manifests.
 /// Fix: inserts and updates check before they write.
 #[test]
 fn records_over_a_bound_are_refused_and_the_writer_goes_on() {
@@ -105,9 +106,9 @@ fn a_table_takes_no_record_that_its_readers_refuse() {
 }
 
 /// Symptom: an empty segment, or one whose end overflows, panicked after its number was taken, and
-/// one of the set 0 made a log that nobody could read.
+/// one of set 0 made a log that could not be read.
 /// Cause: runs were checked when they were put, single segments were not.
-/// Fix: they are.
+/// Fix: single segments are checked too.
 #[test]
 fn impossible_segments_are_refused_and_the_writer_goes_on() {
     let store = store();
@@ -133,8 +134,8 @@ fn impossible_segments_are_refused_and_the_writer_goes_on() {
     assert!(tree.segments_within(5, 0..10).expect("read").is_empty());
 }
 
-/// Symptom: a set could not be opened, for ever, once its manifest had a property of over 64 KiB.
-/// Cause: the manifest was written without the bounds of its readers.
+/// Symptom: a set could never be opened again once its manifest had a property of over 64 KiB.
+/// Cause: the manifest was written without a check of its readers' bounds.
 /// Fix: a commit checks them before it writes.
 #[test]
 fn a_commit_over_a_bound_changes_nothing() {

@@ -1,9 +1,9 @@
-//! Clustering on and off agree: batches of a tree are answered alike whatever blocks are read
+//! Clustering on and off agree: batches of a tree get the same answers whatever blocks are read
 //! together (MetaKV §III-B, Algorithm 1), from files and from memory, before and after compaction.
 //!
-//! α follows from the pace of the store, which is told here: requests that cost much and bytes that
-//! cost nothing make regions wide; the other way round only neighbours are joined that were all asked
-//! for. Without clustering each block is read alone, for each key that is asked for. No cache answers.
+//! α follows from the pace of the store, which the test sets. With expensive requests and free
+//! bytes, regions are wide; the other way round, only adjacent blocks that were all asked for are
+//! joined. Without clustering each block is read alone, for each key. The cache never answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,26 +26,26 @@ const FILE_BYTES: u64 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Clustering {
-    /// α is as small as it gets.
+    /// α is at its minimum.
     Wide,
     /// α is 1.
     Close,
-    /// Every block alone.
+    /// Every block is read alone.
     Off,
 }
 
 const ALL: [Clustering; 3] = [Clustering::Wide, Clustering::Close, Clustering::Off];
 
-/// A tree, and what its reads take.
+/// A tree, and the cost of its reads.
 struct Subject {
     tree: Tree,
     source: TableSource,
     store: Arc<CountedStore>,
-    /// Of each clustering: reads, and their bytes.
+    /// For each clustering: number of reads, and their bytes.
     taken: [(u64, u64); 3],
 }
 
-/// What a batch of records was answered with, and one of segments.
+/// The answers to a batch of records.
 type Rows = Vec<Option<(Vec<u64>, Vec<Vec<u8>>)>>;
 type Found = Vec<Option<Segment>>;
 
@@ -72,13 +72,14 @@ impl Subject {
         Self { tree, source, store, taken: [(0, 0); 3] }
     }
 
-    /// Has regions found as `clustering` says, until some hundreds of requests were made.
+    /// Sets the pace with some thousands of requests so that regions are found as `clustering`
+    /// says.
     fn teach(&self, clustering: Clustering) {
         let (of_request, of_byte, percent) = match clustering {
             Clustering::Wide => (50_000_000, 0, 5),
             Clustering::Close | Clustering::Off => (0, 1_000, 100),
         };
-        // What was seen before counts for nothing after so many.
+        // After so many requests, earlier ones have no weight.
         for number in 0..4_000 {
             let bytes = 4_096 * (1 + number % 5);
             self.source.counters.pace.note(bytes, of_request + of_byte * bytes);
@@ -108,7 +109,7 @@ impl Subject {
         found
     }
 
-    /// The answers of all three, which are one another's.
+    /// Returns the answer of all three clusterings, which must agree.
     fn agree<A: PartialEq>(&mut self, what: &str, get: impl Fn(&Self, Clustering) -> A) -> A {
         let mut answers = ALL.map(|clustering| {
             self.teach(clustering);
@@ -126,11 +127,11 @@ impl Subject {
 }
 
 fn key(number: u64) -> Vec<u8> {
-    // Some share what the table sorts by first.
+    // Some keys share the integer by which the table sorts first.
     [&(number / 3).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()[..], &[number as u8]].concat()
 }
 
-/// What one round writes: records over others, and segments over others.
+/// Writes one round: records over others, and segments over others.
 fn write(subject: &Subject, random: &mut Random, model: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
     for _ in 0..1_500 {
         let mut value = vec![0; random.below(300) as usize];
@@ -149,7 +150,7 @@ fn write(subject: &Subject, random: &mut Random, model: &mut BTreeMap<Vec<u8>, V
     subject.tree.put_segments(&mut segments).expect("segments");
 }
 
-/// Compares batches of few, of many and of all.
+/// Compares small batches, large ones, and one of all keys.
 fn compare(
     subject: &mut Subject,
     random: &mut Random,
@@ -160,7 +161,7 @@ fn compare(
     let chances =
         if is_compacted { &[1_500, 1_000, 700, 500, 300, 200, 50, 6, 1][..] } else { &[700, 20] };
     for &chances in chances {
-        // In any order, some of them absent and some twice.
+        // In any order, with some keys absent and some twice.
         let mut keys: Vec<u64> = (0..KEYS + 50).filter(|_| random.one_in(chances)).collect();
         keys.extend((0..3).map(|_| random.below(KEYS)));
         keys.sort_by_cached_key(|_| random.next_u64());
@@ -191,7 +192,7 @@ fn history(seed: u64, store: SharedStore) {
         if round < 2 {
             subject.tree.flush().expect("flush");
         }
-        // The last of them are in memory, in part.
+        // Part of the last records are in memory.
         compare(&mut subject, &mut random, &model, false, &format!("seed {seed}, round {round}"));
     }
     subject.tree.compact().expect("compact");
@@ -204,7 +205,7 @@ fn history(seed: u64, store: SharedStore) {
     assert!(wide.1 > close.1, "wide regions have what nobody asked for");
 }
 
-/// Batches of several threads, which read for one another.
+/// Batches of several threads, which share the blocks that they read.
 fn together(subject: &Subject, random: &mut Random, what: &str) {
     subject.teach(Clustering::Wide);
     let mut batch =

@@ -1,7 +1,7 @@
 //! Concurrency: readers, batch readers and scans beside writers, flushes and compactions.
 //!
-//! What every test relies on: a counter in a record is raised by one in an update, so none of the
-//! raises may be lost, and no reader may see a counter sink.
+//! Every test relies on this: an update raises a counter in a record by one, so no increment may be
+//! lost, and no reader may see a counter decrease.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ fn count_of(value: &[u8]) -> u64 {
     u64::from_le_bytes(value[..8].try_into().expect("eight bytes"))
 }
 
-/// Raises a counter by one; values vary in length and hold noise, so that runs do not shrink to
-/// nothing and tables get written.
+/// Raises a counter by one. Values vary in length and hold noise, so that runs do not shrink too
+/// much and tables get written.
 fn raise(tree: &Tree, key: &[u8], noise: &mut Random) -> Result<u64> {
     let mut tail = [0u8; 24];
     noise.fill(&mut tail);
@@ -68,7 +68,7 @@ fn writer(tree: &Tree, group: u8, seed: u64) {
     }
 }
 
-/// Reads until told to stop; no counter may sink.
+/// Reads until `stop` is set; no counter may decrease.
 fn point_reader(tree: &Tree, groups: &[u8], stop: &AtomicBool) {
     let mut seen = BTreeMap::new();
     let mut random = Random::from_seed(99);
@@ -96,7 +96,7 @@ fn batch_reader(tree: &Tree, groups: &[u8], stop: &AtomicBool) {
             .collect();
         let wanted: Vec<_> = keys.iter().map(|key| record::key(key)).collect();
         let rows = tree.get_batch(&wanted).expect("batch");
-        // One key may be twice in a batch, and only a later batch is later.
+        // A key may be in a batch twice, and only a later batch is later.
         let mut found = BTreeMap::new();
         for (key, row) in keys.iter().zip(rows) {
             let count = row.map_or(0, |row| count_of(&row.strings[record::VALUE]));
@@ -183,9 +183,9 @@ fn counters_are_never_lost_while_another_thread_flushes_and_compacts() {
     all_options().into_iter().for_each(|options| run(options, [1, 1], true));
 }
 
-/// Symptom: `sync` failed with `Conflict`, "changed by somebody else", with one writer only.
+/// Symptom: `sync` failed with `Conflict`, "changed by somebody else", with only one writer.
 /// Cause: it compared the store with a manifest that the flushing thread replaced meanwhile.
-/// Fix: nobody commits while `sync` looks.
+/// Fix: no commit may run while `sync` checks.
 #[test]
 fn a_sync_beside_flushes_of_the_same_tree_meets_no_conflict() {
     let store = store();
@@ -207,7 +207,7 @@ fn a_sync_beside_flushes_of_the_same_tree_meets_no_conflict() {
     });
 }
 
-/// What a put or a sync acknowledged before another writer took over, the other one has.
+/// A put or sync acknowledged before a takeover survives it.
 #[test]
 fn nothing_acknowledged_is_lost_to_a_takeover_in_the_middle() {
     for durability in [Durability::Async, Durability::Always] {
@@ -249,7 +249,7 @@ fn take_over_in_the_middle(durability: Durability, seed: u64) {
             }
         };
         let found = get(&second, b"counter").expect("get").map_or(0, |value| count_of(&value));
-        // Read after the takeover: what was acknowledged since then would be lost.
+        // Read after the takeover: changes acknowledged since then would be lost.
         thread::sleep(std::time::Duration::from_millis(2));
         let acknowledged = acknowledged.load(Ordering::Acquire);
         assert!(found >= acknowledged, "{acknowledged} were acknowledged, {found} found");
@@ -261,7 +261,7 @@ fn assert_fenced(kind: Kind) {
     assert!(matches!(kind, Kind::Fenced | Kind::Closed), "{kind:?}");
 }
 
-/// Makes `key` unless it exists, as a file is created; whether it did not exist.
+/// Makes `key` as a file is created; returns false if it exists.
 fn make(tree: &Tree, key: &[u8], value: &[u8]) -> Result<bool> {
     let mut row = record::row(key, value);
     if tree.insert(&mut row, |_, _| {})?.is_some() {
@@ -287,7 +287,7 @@ fn of_two_that_make_one_key_one_does() {
                 let mut value = [0u8; 60];
                 noise.fill(&mut value);
                 scope.spawn(move || {
-                    // Two orders through the same keys.
+                    // Two orders over the same keys.
                     let keys = (0..KEYS).map(|turn| key(1, turn * step % KEYS));
                     keys.map(|key| u64::from(make(tree, &key, &value).expect("make"))).sum::<u64>()
                 })

@@ -1,8 +1,8 @@
-//! Damage: whole tables, logs and manifests cut at every length and flipped at every byte, through
-//! the readers that everyone uses.
+//! Damage: whole tables, logs and manifests, cut at every length and flipped at every byte, read
+//! through the ordinary readers.
 //!
-//! Every damage is an error, but for one: bytes of a log that nothing says were synced may be
-//! missing, and then what is found is an earlier state.
+//! Every damage is an error, with one exception: bytes of a log that nothing records as synced may
+//! be missing, and then the result is an earlier state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn written(records: &Records) -> (Vec<u8>, TableRef) {
     (store.get(&reference.name(), u64::MAX).expect("get").to_vec(), reference)
 }
 
-/// Reads all there is by a scan, and each record by its key.
+/// Reads all records by a scan, and each by its key.
 fn read(bytes: &[u8], reference: &TableRef) -> Result<(Records, Records)> {
     let source = TableSource::new(store_of(&reference.name(), bytes), 1 << 20);
     let handle = TableHandle::new(reference.clone(), &RECORD, source);
@@ -97,7 +97,7 @@ fn a_table_cut_at_any_length_is_corrupt() {
     for cut in 0..bytes.len() {
         let error = read(&bytes[..cut], &reference).expect_err("damage");
         assert_eq!(error.kind(), Kind::Corrupt, "cut at {cut}: {error}");
-        // A manifest that agrees with the cut does not help.
+        // A manifest that agrees with the cut makes no difference.
         let short = TableRef { bytes: cut as u64, ..reference.clone() };
         let error = read(&bytes[..cut], &short).expect_err("damage");
         assert_eq!(error.kind(), Kind::Corrupt, "cut at {cut}: {error}");
@@ -131,8 +131,8 @@ fn a_manifest_with_any_flipped_bit_or_cut_is_corrupt() {
     }
 }
 
-/// A set of which nothing is in tables: its manifest, its log, how long the log was after each
-/// sync, and the records then.
+/// A set without tables: its manifest, its log, and after each sync the length of the log and the
+/// records.
 struct Logged {
     manifest: (String, Vec<u8>),
     log: (String, Vec<u8>),
@@ -142,7 +142,7 @@ struct Logged {
 impl Logged {
     fn new() -> Self {
         let store = store();
-        // Enough memory for all to stay in one log.
+        // Enough memory to keep everything in one log.
         let settings = TreeOptions { memory_bytes: 1 << 26, ..options(Durability::Async, false) };
         let tree = create(&store, settings).expect("create");
         let log = store.list("").expect("list").remove(1).name;
@@ -168,7 +168,7 @@ impl Logged {
         Self { manifest: bytes(manifest), log: bytes(log), synced }
     }
 
-    /// What a writer that takes over finds if `log` is left of the log.
+    /// The state that a takeover finds if `log` is what remains of the log.
     fn resumed(&self, log: &[u8]) -> Result<State> {
         let store = store_of(&self.manifest.0, &self.manifest.1);
         store.put_if_absent(&self.log.0, log).expect("put");

@@ -1,4 +1,4 @@
-//! Failures of the store while a tree writes: what was acknowledged is never quietly dropped.
+//! Failures of the store while a tree writes: acknowledged changes are never silently dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,13 +12,13 @@ use esker_table::tree::{Durability, Tree, TreeSetup};
 
 use crate::records::{SET, create, get, options, put, resume, setup};
 
-/// A writer that waits for longer than this waits for ever.
+/// A writer that waits for longer than this is taken to wait forever.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Symptom: after a failed flush, the next one returned success without the first one's records.
-/// Cause: the memtable was frozen before its log was written and rotated; when that failed, no one
-/// was handed the memtable, and an empty active one has nothing to flush.
-/// Fix: a failure to hand a memtable over is the tree's failure, which later calls report.
+/// Cause: the memtable was frozen before its log was written and rotated; when that failed, the
+/// memtable was never passed on, and an empty active one has nothing to flush.
+/// Fix: a failure to pass a memtable on is the tree's failure, which later calls report.
 #[test]
 fn a_flush_that_failed_is_not_followed_by_one_that_succeeds_without_its_records() {
     for durability in [Durability::None, Durability::Async] {
@@ -60,12 +60,12 @@ fn assert_is_in_tables(store: &SharedStore, fault: u64, effect: Effect) {
 }
 
 /// Symptom: after a commit whose answer was lost, the next one failed with `Conflict`, "changed by
-/// somebody else", and the tree went on taking changes.
+/// somebody else", and the tree still took changes.
 /// Cause: only a commit that failed with `Closed` stopped the tree.
 /// Fix: every failed commit does, unless its manifest is certainly not in the store.
 #[test]
 fn a_commit_that_may_have_taken_effect_stops_the_tree() {
-    // An outage that begins with the put of the manifest, or with the look whether it rules.
+    // An outage that begins with the put of the manifest, or with the check that it rules.
     for (effect, request, outage) in
         [(Effect::None, 1, 1), (Effect::None, 1, 9), (Effect::Full, 1, 9), (Effect::Full, 2, 9)]
     {
@@ -91,7 +91,7 @@ fn a_commit_that_may_have_taken_effect_stops_the_tree() {
     }
 }
 
-/// A commit that took effect though its answer was lost is recognized, and the tree goes on.
+/// A commit that took effect although its answer was lost is recognized, and the tree goes on.
 #[test]
 fn a_commit_that_is_found_in_the_store_has_succeeded() {
     for request in [1, 2] {
@@ -118,9 +118,9 @@ fn put_until_refused(tree: Tree) -> Error {
     receiver.recv_timeout(WAIT_MAX).expect("a writer waits for ever")
 }
 
-/// Symptom: writers waited for ever.
-/// Cause: the thread that writes frozen memtables had panicked, and nobody was told.
-/// Fix: a panic of a thread is the tree's failure, and a failure wakes those who wait.
+/// Symptom: writers waited forever.
+/// Cause: the thread that writes frozen memtables had panicked, which writers did not notice.
+/// Fix: a panic of a thread is the tree's failure, and a failure wakes the waiting writers.
 #[test]
 fn a_panic_of_the_flushing_thread_is_reported_to_writers() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -139,7 +139,7 @@ fn a_panic_of_the_flushing_thread_is_reported_to_writers() {
     assert_eq!(refused.kind(), Kind::Closed, "{refused}");
 }
 
-/// Writers that wait for the flushing thread are told of any failure of its store.
+/// Writers that wait for the flushing thread get any failure of its store.
 #[test]
 fn a_failed_flush_is_reported_to_writers() {
     for failing in 1..12 {

@@ -1,6 +1,7 @@
-//! Fencing: once another writer has taken a change set over, nothing the first one does counts.
+//! Fencing: once another writer has taken over a change set, nothing that the first one does
+//! counts.
 //!
-//! Each test has a first writer that goes on as if nothing had happened.
+//! Each test has a first writer that continues as if nothing had happened.
 
 use std::sync::Arc;
 
@@ -44,9 +45,9 @@ fn the_first_writer_is_fenced_at_sync() {
 }
 
 /// Symptom: a flush or commit of a fenced writer succeeded, and what it wrote was lost.
-/// Cause: the writer that took over had already deleted the manifest number which the first one
-/// put next, so the put found the name free.
-/// Fix: a commit looks whether its number is the highest, as readers do, before it counts.
+/// Cause: the new writer had already deleted the manifest number that the first one put next, so
+/// the put found the name free.
+/// Fix: a commit checks that its number is the highest, as readers do, before it counts.
 #[test]
 fn the_first_writer_is_fenced_at_flush_and_commit_however_far_the_second_went_on() {
     for puts in 0..5 {
@@ -64,9 +65,9 @@ fn the_first_writer_is_fenced_at_flush_and_commit_however_far_the_second_went_on
     }
 }
 
-/// Symptom: a writer whose set had been deleted committed, and made a set of nothing but that.
-/// Cause: a commit looked only whether there was anything newer.
-/// Fix: the snapshot that it follows must be there too.
+/// Symptom: a writer whose set had been deleted committed, and created a set of that commit alone.
+/// Cause: a commit only checked that there was nothing newer.
+/// Fix: the preceding snapshot must be present too.
 #[test]
 fn a_commit_to_a_deleted_set_is_refused_and_leaves_nothing() {
     let store = store();
@@ -94,9 +95,9 @@ fn a_set_that_exists_is_not_begun_again() {
     }
 }
 
-/// Symptom: with durability `always` a fenced writer's puts were acknowledged and lost.
-/// Cause: they were synced into a log that the writer which took over had read and deleted.
-/// Fix: a group commit looks for a takeover after its sync, as `sync` does.
+/// Symptom: at durability `always` a fenced writer's puts were acknowledged and lost.
+/// Cause: they were synced into a log that the new writer had already read and deleted.
+/// Fix: a group commit checks for a takeover after its sync, as `sync` does.
 #[test]
 fn the_first_writer_is_fenced_at_a_put_that_is_to_be_durable() {
     for puts in 0..3 {
@@ -111,9 +112,9 @@ fn the_first_writer_is_fenced_at_a_put_that_is_to_be_durable() {
 }
 
 /// Symptom: two writers owned one change set.
-/// Cause: both committed the same snapshot, to the nanosecond of a coarse clock, and the one whose
-/// put met a taken name took the other's snapshot for its own, acknowledged late.
-/// Fix: a snapshot that claims an epoch is never taken for one's own.
+/// Cause: both committed the same snapshot, to the nanosecond of a coarse clock. The one whose put
+/// found the name taken mistook the other's snapshot for its own, acknowledged late.
+/// Fix: a writer never recognizes a snapshot that claims an epoch as its own.
 #[test]
 fn a_set_that_is_begun_twice_in_one_nanosecond_has_one_writer() {
     let store = store();
@@ -126,7 +127,7 @@ fn a_set_that_is_begun_twice_in_one_nanosecond_has_one_writer() {
     assert_eq!(begin().expect_err("the second").kind(), Kind::Conflict);
 }
 
-/// Two writers that take over at once: one gets the set, the other hears of it.
+/// Of two writers that take over at once, one gets the set and the other gets an error.
 #[test]
 fn of_two_that_take_over_at_once_one_wins() {
     for _ in 0..20 {

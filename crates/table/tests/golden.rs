@@ -1,9 +1,9 @@
-//! Golden bytes: what the encoders write today is what docs/format shows, byte by byte.
+//! Golden bytes: the encoders still write exactly the bytes that docs/format shows.
 //!
-//! An example in a document is a fence of hexadecimal digits, comments after `#`, that follows a
-//! line `<!-- golden: NAME -->`. Larger ones are in tests/golden/. `ESKER_BLESS=1` with one test
-//! thread rewrites what differs, comments in a fence included: write those again by hand.
-//! A change of bytes that readers of before could not read is a new format version.
+//! An example in a document is a fence of hexadecimal digits, with comments after `#`, that follows
+//! a line `<!-- golden: NAME -->`. Larger examples are in tests/golden/. `ESKER_BLESS=1` with one
+//! test thread rewrites those that differ, including the comments in a fence: write these again by
+//! hand. Bytes that earlier readers could not read are a new format version.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The fence after `<!-- golden: name -->` in a document of docs/format.
+/// Returns the fence after `<!-- golden: name -->` in a document of docs/format.
 fn fence(document: &str, name: &str) -> String {
     let path = root().join("docs/format").join(document);
     let text = std::fs::read_to_string(&path).expect("a document");
@@ -185,7 +185,7 @@ fn a_table_of_several_blocks() {
     assert_golden("table.hex", &tables(&records)[0]);
 }
 
-/// Where the chunks of the examples are: at the start of the first log of `SET`.
+/// The place of the chunks of the examples: the start of the first log of `SET`.
 const FIRST_CHUNK: ChunkOrigin =
     ChunkOrigin { log: LogId { set: SET, number: 1 << 32 }, offset: LOG_MAGIC.len() as u64 };
 
@@ -270,7 +270,7 @@ fn manifest() {
     assert_documented("manifest.md", "manifest", &manifest.encode().expect("within bounds"));
 }
 
-/// Filters hold digests, so that these are part of the format.
+/// Filters hold digests, so digests are part of the format.
 #[test]
 fn digests() {
     let mix = |word: u64| {

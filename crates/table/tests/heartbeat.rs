@@ -1,10 +1,11 @@
-//! Writers that say who they are, show that they live, and learn that they were taken over.
+//! Writers record who they are, show that they live, and detect a takeover.
 //!
-//! Symptom: whoever opened the set of a writer that was still there fenced it without a word, and the
-//! writer, while it had nothing to sync, went on as if it had not been.
-//! Cause: nothing in the store said that anybody writes the set, and only syncs and commits look for
-//! another writer.
-//! Fix: manifests name the writer, beats show that it lives, and each beat looks for another one.
+//! Symptom: a process that opened the set of a live writer fenced it without warning, and while
+//! that writer had nothing to sync, it continued unaware.
+//! Cause: nothing in the store recorded that the set had a writer, and only syncs and commits check
+//! for another one.
+//! Fix: manifests name the writer, beats show that it lives, and each beat checks for another
+//! writer.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -18,7 +19,7 @@ use esker_table::tree::{Durability, Heartbeat, Tree, TreeSetup, last_beat_ns};
 
 use crate::records::{SET, options, put, setup};
 
-/// Short, so that tests need not wait; they wait for what it brings, however long that takes.
+/// Short, so that tests need not wait long; they wait for the effects, however long those take.
 const INTERVAL: Duration = Duration::from_millis(2);
 
 fn store() -> SharedStore {
@@ -63,7 +64,7 @@ fn a_manifest_names_its_writer_until_that_ends() {
     first.release("it has ended").expect("release");
     assert!(!writer(&store).is_writing);
     assert_eq!(put(&first, b"c", b"3").expect_err("it has ended").kind(), Kind::Closed);
-    // One that has nothing to flush says so too.
+    // A writer that has nothing to flush records its end too.
     let second = resume(&store, heartbeat("second", None));
     assert_eq!((writer(&store).user.as_str(), writer(&store).is_writing), ("second", true));
     second.release("it has ended").expect("release");
@@ -87,7 +88,7 @@ fn a_set_that_cannot_be_released_is_held_as_before() {
     assert!(!writer(&store).is_writing);
 }
 
-/// Waits for `is_so`, which the thread of a heartbeat brings about.
+/// Waits for `is_so`, which the heartbeat's thread makes true.
 fn wait_until(is_so: impl Fn() -> bool) {
     while !is_so() {
         std::thread::sleep(INTERVAL);
@@ -100,7 +101,7 @@ fn a_writer_beats_while_it_lives_and_leaves_no_beat() {
     let tree = create(&store, heartbeat("one", Some(INTERVAL)));
     wait_until(|| last_beat_ns(&*store, SET, 1).expect("list").is_some());
     assert_eq!(last_beat_ns(&*store, SET, 2).expect("list"), None, "of another epoch");
-    // One takes the place of the other, so there are never more than two.
+    // Each beat replaces the one before, so there are never more than two.
     let first = store.list(&format!("set/{SET}/beat/")).expect("list")[0].name.clone();
     wait_until(|| !store.list("").expect("list").iter().any(|object| object.name == first));
     assert!(beats(&store) <= 2);
@@ -115,7 +116,7 @@ fn a_writer_that_ends_before_its_first_beat_puts_none() {
     assert_eq!(beats(&store), 0);
 }
 
-/// Where the one test that has a writer which is told sends what that was told.
+/// Channel to which the one test with an `on_fenced` callback sends what that receives.
 static TOLD: OnceLock<Mutex<mpsc::Sender<(Kind, String)>>> = OnceLock::new();
 
 fn on_fenced(error: &Error) {
@@ -135,7 +136,7 @@ fn a_writer_without_work_learns_that_it_was_taken_over() {
     let (kind, said) = receiver.recv().expect("it is told");
     assert_eq!(kind, Kind::Fenced);
     assert!(said.contains("of the other on"), "{said}");
-    // At durability `async`, where nothing else looks for another writer.
+    // At durability `async`, where only beats check for another writer.
     assert_eq!(put(&first, b"b", b"2").expect_err("fenced").kind(), Kind::Fenced);
     assert_eq!(first.check_open().expect_err("fenced").kind(), Kind::Fenced);
     drop(first);

@@ -1,6 +1,7 @@
-//! Hostile and extreme sizes: what a checksum does not protect from, since its maker chose it.
+//! Hostile and extreme sizes: input from which a checksum does not protect, since its maker chose
+//! it.
 //!
-//! Random mutations of whole objects are the business of fuzz/; here is one test for each bug found.
+//! Random mutations of whole objects are left to fuzz/; here is one test for each bug found.
 
 use std::sync::Arc;
 
@@ -27,16 +28,16 @@ fn source(store: &SharedStore) -> TableSource {
     TableSource::new(store.clone(), 1 << 20)
 }
 
-/// A key of 255 bytes of which all share the first 240.
+/// A key of 255 bytes; all keys share the first 240.
 fn long_key(number: u64) -> Vec<u8> {
     format!("{}{number:015}", "k".repeat(240)).into_bytes()
 }
 
-/// Symptom: a table that was written and committed could not be opened: "strings within bounds";
-/// and where it could, a get took a time linear in the table's blocks.
-/// Cause: blocks whose keys share the integers have separators with the whole string, and nothing
-/// kept their sum below what a reader takes; the search among them went one by one.
-/// Fix: such a table is full, and the search is binary.
+/// Symptom: a table that was written and committed could not be opened ("strings within bounds");
+/// where it could, a get took time linear in the table's blocks.
+/// Cause: if keys share their integers, blocks have separators with the whole string. Nothing kept
+/// the sum of these below the reader's bound, and the search among them was linear.
+/// Fix: such a table counts as full, and the search is binary.
 #[test]
 fn a_run_of_long_keys_with_one_head_can_be_read() {
     let store = store();
@@ -76,10 +77,10 @@ fn a_run_of_long_keys_with_one_head_can_be_read() {
     assert!(seconds < 60, "{blocks} gets took {seconds} s");
 }
 
-/// Symptom: a table of some hundred bytes made its reader allocate a hundred gigabytes.
-/// Cause: the index was believed to have as many blocks as the footer says, and constant columns
-/// hold any number of rows in two bytes; the bound was the object's size, which costs nothing in a
-/// sparse file. Fix: tables are bounded, before their tail is read.
+/// Symptom: a table of a few hundred bytes made its reader allocate a hundred gigabytes.
+/// Cause: the reader trusted the footer's number of blocks, and constant columns hold any number of
+/// rows in two bytes; the only bound was the object's size, which costs nothing in a sparse file.
+/// Fix: the size of tables is checked before their tail is read.
 #[test]
 fn a_table_of_a_size_that_ours_never_have_is_not_read() {
     let store = store();
@@ -99,7 +100,7 @@ fn a_table_of_a_size_that_ours_never_have_is_not_read() {
     }
 }
 
-/// Symptom: a footer that promises four thousand million blocks was about to be believed.
+/// Symptom: a reader was about to trust a footer that promises four thousand million blocks.
 /// Cause and fix: as above.
 #[test]
 fn an_index_of_more_blocks_than_fit_the_table_is_refused() {
@@ -125,8 +126,8 @@ fn an_index_of_more_blocks_than_fit_the_table_is_refused() {
 }
 
 /// Symptom: taking over a set whose manifest has the highest possible numbers panicked.
-/// Cause: numbers are counted on from there: the next manifest, epoch, run and operation.
-/// Fix: a manifest with numbers that leave no room is corrupt.
+/// Cause: numbers continue from there: the next manifest, epoch, run and operation.
+/// Fix: a manifest whose numbers leave no room is corrupt.
 #[test]
 fn manifests_with_numbers_at_the_end_of_their_range_are_refused() {
     let table = TableRef {
@@ -163,8 +164,8 @@ fn manifests_with_numbers_at_the_end_of_their_range_are_refused() {
     }
 }
 
-/// A log of `rows` puts of one row, each a few bytes: in the log a row says how it differs from the
-/// one before.
+/// A log of `rows` puts of one row, a few bytes each: the log holds a row as its differences from
+/// the one before.
 fn log_of_equal_rows(id: LogId, value: &[u8], rows: u64) -> Vec<u8> {
     let (mut shard, mut chunk) = (ShardLog::default(), Chunk::default());
     for seq in 1..=rows {
@@ -179,8 +180,8 @@ fn log_of_equal_rows(id: LogId, value: &[u8], rows: u64) -> Vec<u8> {
 const LOG: LogId = LogId { set: SET, number: 1 << 32 };
 
 /// Symptom: taking over a set panicked in the memtable, which refuses records over its limit.
-/// Cause: each string of a logged row was bounded, and not their sum.
-/// Fix: the sum is.
+/// Cause: each string of a logged row was bounded, but not their sum.
+/// Fix: the sum is bounded.
 #[test]
 fn a_logged_row_over_the_memtables_limit_is_refused() {
     let log = log_of_equal_rows(LOG, &vec![b'v'; ROW_TEXT_BYTES_MAX], 1);
@@ -190,10 +191,10 @@ fn a_logged_row_over_the_memtables_limit_is_refused() {
     assert_eq!(rows, 0);
 }
 
-/// Symptom: a log of 600 kB took over four gigabytes to replay, and panicked then.
-/// Cause: rows are logged as differences, so a few bytes may be a row of half a mebibyte, and replay
-/// put all of them into one memtable.
-/// Fix: the rows of one log take no more memory than a memtable has.
+/// Symptom: a log of 600 kB took over four gigabytes to replay, and then panicked.
+/// Cause: rows are logged as differences, so a few bytes may be a row of half a mebibyte, and
+/// replay put all of them into one memtable.
+/// Fix: the rows of one log may take no more memory than a memtable.
 #[test]
 #[ignore = "takes 3.5 GiB of memory"]
 fn a_log_whose_records_are_more_than_a_memtable_is_refused() {

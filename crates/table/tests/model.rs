@@ -1,4 +1,4 @@
-//! Random operations on a tree, compared with a `BTreeMap`; flushes, compactions, crashes between.
+//! Random operations on a tree, compared with a `BTreeMap`, with flushes, compactions and crashes.
 //!
 //! A failure prints its seed; `ESKER_SEED=n` replays it.
 
@@ -137,7 +137,7 @@ fn run(seed: u64, steps: usize) {
                 }
             }
             _ => {
-                // A writer that dies loses what was not logged: here all of it was asked to be.
+                // A writer that dies loses what was not logged; this sync logs everything.
                 tree.sync().expect("sync");
                 drop(tree);
                 settings = options(&mut random);
@@ -157,8 +157,8 @@ fn random_operations_match_a_map() {
     }
 }
 
-/// Stops the world at every operation of a recorded workload: what is found then is a prefix that
-/// holds all that was synced, and recovering twice changes nothing.
+/// Stops the world at every operation of a recorded workload: the recovered state is a prefix that
+/// includes everything synced, and recovering twice changes nothing.
 #[test]
 fn a_crash_at_every_store_operation_leaves_a_prefix() {
     for durability in [Durability::None, Durability::Async, Durability::Always] {
@@ -179,8 +179,8 @@ fn a_crash_at_every_store_operation_leaves_a_prefix() {
     }
 }
 
-/// Runs 400 puts of ascending values with a sync at times; returns store operations and how many
-/// puts were acknowledged as durable.
+/// Runs 400 puts of ascending values with occasional syncs; returns the number of store operations
+/// and the number of puts acknowledged as durable.
 fn workload(options: &TreeOptions, stop: Option<(u64, Effect)>) -> (u64, (usize, Arc<FaultStore>)) {
     let fault =
         Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), stop.map_or(0, |stop| stop.0)));
@@ -223,7 +223,8 @@ fn crash_at(options: &TreeOptions, stop: u64, effect: Effect) {
         }
     };
     let found = scan(&tree, &[0], 10).expect("scan");
-    // Step k wrote key k % 37 with 50 + k bytes: the state after some step n must be what is there.
+    // Step k wrote key k % 37 with 50 + k bytes: the found state must be the state after some step
+    // n.
     let longest = found.iter().map(|(_, value)| value.len() - 49).max().unwrap_or(0);
     assert!(longest >= durable, "stop {stop}: {longest} steps left of {durable} durable");
     let mut expected = Model::new();

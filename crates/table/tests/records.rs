@@ -1,4 +1,4 @@
-//! A tree of opaque keys and values, as the tests of several topics use it.
+//! A tree of opaque keys and values, shared by the tests of several topics.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use esker_table::schema::{Key, KeyBuffer, Row, RowBuffer};
 use esker_table::tables::TableSource;
 use esker_table::tree::{Compaction, Durability, Tree, TreeOptions, TreeSetup};
 
-/// The change set that tests write.
+/// The change set that the tests write.
 pub const SET: SetId = SetId(7);
 
-/// Small memory, so that a few thousand records are frozen and flushed many times.
+/// Little memory, so that a few thousand records are frozen and flushed many times.
 pub fn options(durability: Durability, background: bool) -> TreeOptions {
     TreeOptions {
         durability,
@@ -46,7 +46,7 @@ pub fn resume(store: &SharedStore, options: TreeOptions) -> Result<Tree> {
     Tree::resume(setup(store, options), SET, &mut |_| Ok(true))
 }
 
-/// Binds `key` to `value`; returns what it was bound to before.
+/// Binds `key` to `value`; returns its previous value.
 pub fn put(tree: &Tree, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>> {
     tree.update([record::key(key)], |[old], draft| {
         draft.put(&mut [record::row(key, value)]);
@@ -60,13 +60,13 @@ pub fn get(tree: &Tree, key: &[u8]) -> Result<Option<Vec<u8>>> {
     Ok(found.then(|| std::mem::take(&mut row.strings[record::VALUE])))
 }
 
-/// The opaque key of a record in readable or stored form.
+/// Returns the opaque key of a record in readable or stored form.
 pub fn key_of(row: &Row) -> Vec<u8> {
     let key = row.strings[record::KEY];
     if key.is_empty() { row.ints[record::HEAD].to_be_bytes().to_vec() } else { key.to_vec() }
 }
 
-/// All keys and values from `from` on, read `limit` at a time.
+/// Returns all keys and values from `from` on, read `limit` at a time.
 pub fn scan(tree: &Tree, from: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut out = Vec::new();
     let mut from = KeyBuffer::from(record::key(from));

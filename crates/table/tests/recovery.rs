@@ -1,4 +1,5 @@
-//! Recovery: what a writer finds that takes a change set over, and what it acknowledges then.
+//! Recovery: the state that a writer finds when it takes a change set over, and what it
+//! acknowledges then.
 
 use std::sync::Arc;
 
@@ -18,15 +19,15 @@ fn store() -> SharedStore {
     Arc::new(MemoryStore::new())
 }
 
-/// Inserts a key that has a record: the operation takes a number, and is given up.
+/// Inserts a key that has a record: the operation takes a number, and is abandoned.
 fn give_up_an_insert(tree: &Tree, key: &[u8]) {
     let inserted = tree.insert(&mut record::row(key, b"again"), |_, _| {}).expect("insert");
     assert_eq!(inserted, None);
 }
 
-/// Symptom: what a writer synced after it had taken a set over was gone after the next takeover.
-/// Cause: the logs held only operations that had been given up, so the takeover committed the new
-/// floor of the logs without the last number; the next replay stopped at that gap.
+/// Symptom: changes that a writer synced after a takeover were gone after the next takeover.
+/// Cause: the logs held only abandoned operations, so the takeover committed the new floor of the
+/// logs without the last number; the next replay stopped at that gap.
 /// Fix: the takeover commits both.
 #[test]
 fn a_sync_after_a_takeover_of_operations_that_were_given_up_survives_the_next_one() {
@@ -53,8 +54,8 @@ fn a_sync_after_a_takeover_of_operations_that_were_given_up_survives_the_next_on
     }
 }
 
-/// A value that holds a chunk of a log with a right checksum, which says that everything before it
-/// was synced.
+/// A value that contains a chunk of a log with a correct checksum, which claims that everything
+/// before it was synced.
 fn value_with_a_chunk() -> Vec<u8> {
     let checked = [&u64::MAX.to_le_bytes()[..], b"x"].concat();
     let mut value = b"ECNK\x01\0\0\0".to_vec();
@@ -64,9 +65,9 @@ fn value_with_a_chunk() -> Vec<u8> {
     value
 }
 
-/// Symptom: a set could not be resumed after power loss.
-/// Cause: bytes of a value passed for a chunk of the log, and said that what was torn before them
-/// had been synced.
+/// Symptom: a set could not be resumed after a power loss.
+/// Cause: bytes of a value passed for a chunk of the log, which claimed that the torn bytes before
+/// them had been synced.
 /// Fix: the checksum of a chunk covers the set, the log and the offset at which it was written.
 #[test]
 fn a_value_that_looks_like_a_chunk_is_none() {
@@ -76,7 +77,7 @@ fn a_value_that_looks_like_a_chunk_is_none() {
     put(&tree, b"synced", b"1").expect("put");
     tree.sync().expect("sync");
     put(&tree, b"unsynced", &value_with_a_chunk()).expect("put");
-    // A shard that has this much pending writes the log.
+    // A shard with this much pending writes the log.
     put(&tree, b"large", &[7; 1 << 14]).expect("put");
     for _ in 0..100 {
         let image = fault.after_power_loss().expect("image");
@@ -85,7 +86,7 @@ fn a_value_that_looks_like_a_chunk_is_none() {
     }
 }
 
-/// Room for every operation of these tests in one memtable.
+/// Options with room for every operation of these tests in one memtable.
 fn roomy() -> TreeOptions {
     TreeOptions { memory_bytes: 256 << 20, ..options(Durability::Async, false) }
 }
@@ -100,7 +101,7 @@ fn run(offset: u64, count: u64, log_offset: u64) -> SegmentRun {
     SegmentRun { first: segment(offset, 4, log_offset), count, stride: 16, log_stride: 4 }
 }
 
-/// Puts a segment alone, then `runs`; takes the set over and returns it.
+/// Puts a single segment, then `runs`; takes the set over and returns the tree.
 fn replayed(runs: &[SegmentRun]) -> esker_base::Result<Tree> {
     let store = store();
     let tree = create(&store, roomy()).expect("create");
@@ -118,9 +119,9 @@ fn table_rows(tree: &Tree) -> u64 {
 }
 
 /// Symptom: a log of 81 bytes took 120 MiB to replay, and became a table of a million rows.
-/// Cause: a file whose first segment was put alone is a map of segments, and replay put runs of such
-/// a file into it segment by segment.
-/// Fix: a file of a memtable becomes one of runs with the first run that is put.
+/// Cause: a file whose first segment was put alone is a map of segments, and replay put runs of
+/// such a file into it segment by segment.
+/// Fix: a file in a memtable changes from a map to runs with the first run that is put.
 #[test]
 fn runs_that_are_replayed_stay_runs() {
     let tree = replayed(&[run(100, 1 << 20, 7)]).expect("resume");
@@ -130,7 +131,8 @@ fn runs_that_are_replayed_stay_runs() {
     assert_eq!(offsets, [0, 100, 116, 132]);
 }
 
-/// Puts log `count` of the first writer, of 20 rows each of which overwrites one of the log before.
+/// Writes log `count` of the first writer: 20 rows, each of which overwrites one of the previous
+/// log.
 fn put_log(store: &SharedStore, count: u64) {
     let id = LogId { set: SET, number: 1 << 32 | count };
     let (mut shard, mut chunk) = (ShardLog::default(), Chunk::default());
@@ -147,8 +149,8 @@ fn put_log(store: &SharedStore, count: u64) {
     store.put_if_absent(&id.name(), &log).expect("put");
 }
 
-/// A takeover that replays several logs flushes one after the other. Stopped at any operation of the
-/// store, it leaves the next takeover all that it has not put into tables.
+/// A takeover that replays several logs flushes after each. Stopped at any store operation, it
+/// leaves the next takeover everything that it has not put into tables.
 #[test]
 fn a_takeover_of_several_logs_may_be_stopped_anywhere() {
     const LOGS: u64 = 4;

@@ -28,8 +28,8 @@ fn write(store: &SharedStore, number: u64, first: u64, blocks: u64) -> TableRef 
 }
 
 /// Symptom: a scan of a run of many tables panicked, or did not end where overflow is not checked.
-/// Cause: a cursor doubled how far it reads ahead with every request, however many tables it read.
-/// Fix: the bound is that of one request.
+/// Cause: with every request a cursor doubled its read-ahead, across all tables.
+/// Fix: read-ahead is limited to one request.
 #[test]
 fn a_scan_of_a_hundred_tables_reads_every_record() {
     const BLOCKS: u64 = 5;

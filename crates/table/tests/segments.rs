@@ -1,5 +1,5 @@
-//! Random segments and runs in a tree, compared with files whose bytes know where they are;
-//! flushes, compactions, power loss and resumption between.
+//! Random segments and runs in a tree, compared with files whose bytes record where they are, with
+//! flushes, compactions, power loss and resumption.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ const SET: SetId = SetId(9 << 64 | 1);
 const FILES: usize = 4;
 const FILE_BYTES: usize = 2_048;
 
-/// For each file where each of its bytes is.
+/// For each file, the log and offset of each of its bytes.
 type Model = Vec<Vec<Option<(u64, u64)>>>;
 
 fn setup(store: &SharedStore, durability: Durability) -> TreeSetup {
@@ -96,7 +96,7 @@ fn step(tree: &Tree, random: &mut Random, model: &mut Model) {
     match random.below(13) {
         0..6 => {
             let mut runs = vec![random_run(random, file)];
-            // Some files are written by ranks that take turns, so that nothing overlaps.
+            // Some files are written by ranks that take turns, so nothing overlaps.
             if file == 0 {
                 let rank = random.below(8);
                 let from = random.below(8);
@@ -124,7 +124,7 @@ fn step(tree: &Tree, random: &mut Random, model: &mut Model) {
     }
 }
 
-/// Gives up what of `file` begins in its second half.
+/// Gives up the segments of `file` that begin in its second half.
 fn give_up(tree: &Tree, file: usize, model: &mut Model) {
     let kept = |one: &Segment| one.file != file_id(file) || one.offset < FILE_BYTES as u64 / 2;
     let given_up = tree.segments_within(file_id(file), 0..u64::MAX).expect("segments");
@@ -181,7 +181,7 @@ fn segments_of_a_tree_show_the_newest_bytes() {
     }
 }
 
-/// Interleaved ranks over several flushes stay a handful of records.
+/// Interleaved ranks take only a handful of records, even over several flushes.
 #[test]
 fn ranks_that_take_turns_stay_runs() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -209,8 +209,8 @@ fn ranks_that_take_turns_stay_runs() {
     assert_eq!(overlay.pieces().len() as u64, batches * 32 * ranks);
 }
 
-/// Segments in no pattern are found in batches whatever is in memory: blocks that are not are read
-/// by regions, in fewer requests than there are blocks where many are asked for.
+/// Segments in no pattern are found in batches whatever is in memory. Blocks that are not in memory
+/// are read by regions, in fewer requests than there are blocks if many are asked for.
 #[test]
 fn batches_find_single_segments_by_regions() {
     const SEGMENTS: u64 = 30_000;
@@ -218,7 +218,7 @@ fn batches_find_single_segments_by_regions() {
         let store = Arc::new(CountedStore::new(Arc::new(MemoryStore::new())));
         let shared: SharedStore = store.clone();
         let mut random = Random::from_seed(cache_bytes + sparse);
-        // Distinct places of 8 bytes, each with 1 to 8 bytes.
+        // Distinct places of 8 bytes, each holding 1 to 8 bytes.
         let mut places: Vec<u64> = (0..SEGMENTS * 3).collect();
         for at in (1..places.len()).rev() {
             places.swap(at, random.below(at as u64 + 1) as usize);
@@ -265,7 +265,7 @@ fn batches_find_single_segments_by_regions() {
             let blocks = counters.block_reads.load(Ordering::Relaxed) - blocks_before;
             let reads = store.counts().reads - reads_before;
             match (cache_bytes, round) {
-                // Every batch needs about every block.
+                // Every batch needs nearly every block.
                 (0, _) if sparse == 1 => assert!(reads * 4 < blocks, "{reads} of {blocks} blocks"),
                 (0x400_0000, 1) => assert_eq!((reads, blocks), (0, 0), "all is in memory"),
                 _ => {}

@@ -1,6 +1,6 @@
-//! A store that is full for a while, from each operation of a workload on: changes are refused whole,
-//! nothing acknowledged is lost, and once there is room the same tree goes on; also with a crash while
-//! it is full.
+//! A store that is full for a while, from each operation of a workload on: changes are refused
+//! whole, nothing acknowledged is lost, and once there is room the same tree goes on. Also with a
+//! crash while the store is full.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use esker_table::tree::{Durability, Tree, TreeOptions, TreeSetup};
 use crate::records::{SET, create, get, options, put, resume, scan, setup};
 
 const LEVELS: [Durability; 3] = [Durability::None, Durability::Async, Durability::Always];
-/// Length of each segment of these tests; they begin at multiples of it.
+/// Length of each segment of these tests; segments begin at multiples of it.
 const SEGMENT_BYTES: u64 = 10;
 const FILES: u128 = 3;
-/// Longer than a step waits before it is tried again, whatever it took.
+/// Longer than any step waits before it is retried.
 const LATER: Duration = Duration::from_secs(3_600);
 
-/// Keys with their values, and of files and offsets where segments have their bytes.
+/// Keys with their values, and files and offsets with the places of their bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
     records: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -40,8 +40,8 @@ enum Step {
     Retain,
 }
 
-/// What a tree is told to do: as random records, or as ones that shrink so well that they stay in
-/// memory as compressed runs.
+/// The steps of a test: random records, or records that shrink so well that they stay in memory as
+/// compressed runs.
 fn workload(structured: bool) -> Vec<Step> {
     let mut random = Random::from_seed(11);
     let mut steps = Vec::new();
@@ -95,7 +95,7 @@ impl Step {
         }
     }
 
-    /// Whether the tree shows what the step would change as it is in `state`.
+    /// Returns whether the tree shows `state` where the step would change it.
     fn shows(&self, tree: &Tree, state: &State) -> bool {
         match self {
             Self::Put(key, _) => get(tree, key).expect("get").as_ref() == state.records.get(key),
@@ -124,7 +124,7 @@ fn state_of(tree: &Tree) -> State {
     State { records, places }
 }
 
-/// Tables and logs are those that the manifest knows, but for the logs that are in use.
+/// Asserts that all tables and logs are in the manifest, except for the logs in use.
 fn assert_nothing_left_over(store: &SharedStore, logs_max: usize, context: &str) {
     let manifest = Manifest::load(&**store, SET).expect("manifest");
     let known: BTreeSet<u64> = manifest
@@ -162,14 +162,15 @@ fn subject(durability: Durability, background: bool, memory_bytes: usize) -> Sub
 }
 
 /// Does all steps; from operation `from` on the store is full until `refusals` steps were refused.
-/// Returns how many were.
+/// Returns the number of refusals.
 fn go_on_after(subject: &Subject, steps: &[Step], from: u64, refusals: usize) -> usize {
     let Subject { store, clock, tree, options, .. } = subject;
     let always = options.durability == Durability::Always;
-    // A thread may have begun to try before there was room.
+    // A thread may have started to retry before there was room.
     let refusals_max = if options.background { refusals + 3 } else { refusals };
     let (mut state, mut refused) = (State::default(), 0);
-    // What began before the clock went on seems to have taken long, and then waits for longer still.
+    // A step that began before the clock advanced seems to have taken long, and then waits even
+    // longer.
     let mut later = LATER;
     store.fill_at(from, Effect::None);
     for (at, step) in steps.iter().enumerate() {
@@ -206,8 +207,8 @@ fn check_reopened(subject: Subject, steps: &[Step], context: &str) {
     assert!(state_of(&tree) == state, "{context}: after reopening");
 }
 
-/// Fills the store from every `stride`-th operation of the workload on, at each level with its stride;
-/// there are at least `runs_min` runs, and more than `refused_min` refusals a run.
+/// Fills the store from every `stride`-th operation of the workload on, at each level with its
+/// stride. There must be at least `runs_min` runs, and more than `refused_min` refusals per run.
 fn check_each(
     levels: &[(Durability, usize)],
     of: impl Fn(Durability) -> Subject,
@@ -235,7 +236,7 @@ fn check_each(
 
 #[test]
 fn a_tree_goes_on_once_a_full_store_has_room() {
-    // Every change of the last level is an operation or two: some of them will do.
+    // Every change of the last level is an operation or two; a sample of them suffices.
     let levels = [(Durability::None, 1), (Durability::Async, 1), (Durability::Always, 41)];
     let of = |durability| subject(durability, false, 1 << 17);
     check_each(&levels, of, &workload(false), (41, 2));
@@ -255,8 +256,8 @@ fn compressed_runs_wait_in_memory_for_room() {
     check_each(&levels, of, &workload(true), (6, 1));
 }
 
-/// Does steps until some were refused, or one failed otherwise. Returns how many were done, and how
-/// many of them must survive.
+/// Does steps until some were refused, or one failed otherwise. Returns the number of steps done,
+/// and the number that must survive.
 fn run_until_refused(subject: &Subject, steps: &[Step], refusals: usize) -> (usize, usize) {
     let (mut refused, mut durable) = (0, 0);
     for (at, step) in steps.iter().enumerate() {
@@ -297,7 +298,7 @@ fn a_crash_of_a_full_store_loses_nothing_that_was_durable() {
                     let found = state_of(&tree);
                     let mut state = State::default();
                     steps[..durable].iter().for_each(|step| step.note(&mut state));
-                    // What was refused may have been on its way.
+                    // A refused change may already have been on its way.
                     let is_prefix = state == found
                         || steps[durable..].iter().take(done + 1 - durable).any(|step| {
                             step.note(&mut state);
@@ -331,9 +332,9 @@ fn a_full_store_is_not_tried_at_each_change() {
     assert!((1..10).contains(&tried), "{tried} operations for one attempt");
 }
 
-/// A change was refused although space had been freed: a stalled flush waited for its next attempt to
-/// become due, and changes that filled the memory meanwhile were told that the store is full. The
-/// store now says how much is free, and enough of it makes the attempt due.
+/// Symptom: a change was refused although space had been freed. Cause: a stalled flush waited for
+/// its next attempt to become due, and changes that filled the memory meanwhile failed because the
+/// store was full. Fix: the store reports its free space, and enough of it makes the attempt due.
 #[test]
 fn no_change_is_refused_once_there_is_room_whenever_the_next_attempt_is_due() {
     for durability in [Durability::None, Durability::Async] {
@@ -344,7 +345,7 @@ fn no_change_is_refused_once_there_is_room_whenever_the_next_attempt_is_due() {
         let mut puts = steps.iter().filter(|step| matches!(step, Step::Put(..)));
         assert!(puts.any(|step| step.run(tree).is_err()), "memory is bounded");
         store.make_room();
-        // The clock stands still, so nothing becomes due by itself.
+        // The clock stands still, so nothing becomes due.
         for step in puts {
             step.run(tree).expect("there is room");
         }
@@ -370,8 +371,8 @@ fn a_thread_writes_what_waits_once_there_is_room_though_nobody_asks() {
     assert!(is_written, "after half a minute");
 }
 
-/// Threads put, each its own keys, while the store fills up and empties; what they did is there after
-/// power loss.
+/// Threads put their own keys while the store fills up and empties; their changes survive a power
+/// loss.
 #[test]
 fn threads_lose_nothing_while_a_store_fills_up_and_empties() {
     const THREADS: u64 = 4;
