@@ -1,7 +1,7 @@
-//! Clock: the time, given rather than taken, so that a simulation can replace it.
+//! Clock: the time, passed in by callers so that a simulation can replace it.
 //!
-//! Two readings that never mix: wall time stamps files and objects; monotonic time measures how
-//! long something took and when a lease ends. This file is the only one that asks the kernel.
+//! Two readings that never mix: wall time stamps files and objects; monotonic time measures
+//! durations and ends leases. This file alone asks the kernel for the time.
 //! Concurrency: clocks are shared freely.
 
 use std::fmt::Debug;
@@ -12,15 +12,15 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// What time it is.
+/// A source of wall time and monotonic time.
 pub trait Clock: Send + Sync + Debug {
     /// Nanoseconds since the Unix epoch, as coarse as the kernel stamps files: two calls a few
     /// milliseconds apart may agree, and the reading may step when an administrator sets the time.
     fn now_ns(&self) -> u64;
 
-    /// Nanoseconds since some moment that stays the same while the process lives; never steps back,
-    /// and goes on while the machine is suspended: leases and deadlines end meanwhile, as they do for
-    /// other machines.
+    /// Nanoseconds since a moment that is fixed for the life of the process. Never steps back, and
+    /// keeps counting while the machine is suspended: leases and deadlines expire meanwhile, as
+    /// they do for other machines.
     fn monotonic_ns(&self) -> u64;
 }
 
@@ -41,7 +41,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when told, for tests and simulations.
+/// A clock that moves only when its owner moves it, for tests and simulations.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     now_ns: AtomicU64,
@@ -49,20 +49,21 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that stands at `now_ns` since the Unix epoch; its monotonic reading starts at 0.
+    /// Makes a clock that stands at `now_ns` since the Unix epoch; its monotonic reading starts at
+    /// 0.
     #[must_use]
     pub fn new(now_ns: u64) -> Self {
         Self { now_ns: AtomicU64::new(now_ns), monotonic_ns: AtomicU64::new(0) }
     }
 
-    /// Moves both readings on by `step`.
+    /// Advances both readings by `step`.
     pub fn advance(&self, step: Duration) {
         let step_ns = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX);
         self.now_ns.fetch_add(step_ns, Ordering::SeqCst);
         self.monotonic_ns.fetch_add(step_ns, Ordering::SeqCst);
     }
 
-    /// Sets the wall time, as an administrator would; the monotonic reading stays.
+    /// Sets the wall time, as an administrator would; the monotonic reading does not change.
     pub fn set_now_ns(&self, now_ns: u64) {
         self.now_ns.store(now_ns, Ordering::SeqCst);
     }
@@ -78,7 +79,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// A machine whose time is set before 1970 reads 0.
+/// Converts a time to nanoseconds; 0 on a machine whose time is set before 1970.
 fn ns_of(time: Timespec) -> u64 {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
@@ -100,7 +101,7 @@ mod tests {
     /// Symptom: a lease or a deadline lasted longer by the time for which a machine was suspended.
     /// Cause: `CLOCK_MONOTONIC` stands still meanwhile. It differs from `CLOCK_BOOTTIME` only on a
     /// machine that was suspended, or in a time namespace: `unshare --time --boottime 1000`.
-    /// Fix: `CLOCK_BOOTTIME`.
+    /// Fix: use `CLOCK_BOOTTIME`.
     #[test]
     fn monotonic_time_counts_suspensions() {
         let boot_ns = || ns_of(clock_gettime(ClockId::Boottime));

@@ -1,7 +1,8 @@
-//! The error of every Esker crate: a kind that says what the caller should do, the place, the cause.
+//! The error of every Esker crate: a kind that says what the caller should do, the place, and the
+//! cause.
 //!
-//! Kinds map to errno and to exit codes in one table (`Kind::errno`, `Kind::exit_code`), so that a
-//! front end never invents its own.
+//! One table maps kinds to errno and to exit codes (`Kind::errno`, `Kind::exit_code`), so that no
+//! front end invents its own.
 
 use std::fmt;
 
@@ -21,44 +22,44 @@ pub enum Kind {
     NotEmpty,
     /// The mode bits, or the store, deny it.
     Denied,
-    /// Somebody else changed the same thing; look again and retry.
+    /// Another process changed the same thing; read it again and retry.
     Conflict,
     /// Another writer took over this change set; this one has stopped.
     Fenced,
-    /// The store did not answer, or has no room; retrying later may help.
+    /// The store did not answer; retrying later may help.
     Unavailable,
     /// Bytes that are not what was written.
     Corrupt,
-    /// The request makes no sense: a bad argument, an unsupported format version.
+    /// The request is invalid: a bad argument, an unsupported format version.
     Invalid,
     /// A name, value or object over its limit.
     TooLarge,
     /// The session, log or store was closed or poisoned by an earlier failure.
     Closed,
-    /// No room is left on the store.
+    /// The store has no room left.
     NoSpace,
     /// The store can only be read.
     ReadOnly,
     /// Only the owner or the superuser may do it, whatever the mode bits say.
     NotPermitted,
-    /// Symbolic links that lead to each other.
+    /// Symbolic links that form a loop.
     Loop,
     /// The file has no such extended attribute.
     NoAttribute,
-    /// The file has as many names as it can have.
+    /// The file already has the maximum number of names.
     TooManyLinks,
-    /// A file would be longer than a file can be.
+    /// The file would exceed the maximum file size.
     FileTooLarge,
-    /// Nothing here can do it, for any argument.
+    /// Not supported here, for any argument.
     Unsupported,
     /// The device under the store failed; retrying is not known to help.
     DeviceFailed,
-    /// The process, or the machine, has as many files open as it may.
+    /// The process, or the machine, has reached its limit of open files.
     TooManyOpenFiles,
 }
 
 impl Kind {
-    /// All of them, in the order of their exit codes.
+    /// All kinds, in the order of their exit codes.
     pub const ALL: [Self; 23] = [
         Self::NotFound,
         Self::Exists,
@@ -85,7 +86,7 @@ impl Kind {
         Self::TooManyOpenFiles,
     ];
 
-    /// The errno a POSIX front end returns.
+    /// Returns the errno of a POSIX front end for this kind.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {
@@ -101,7 +102,7 @@ impl Kind {
             Self::Corrupt => 5,           // EIO
             Self::Invalid => 22,          // EINVAL
             Self::TooLarge => 36,         // ENAMETOOLONG
-            Self::Closed => 5,            // EIO: what failed before is not the file's descriptor
+            Self::Closed => 5,            // EIO: the descriptor itself did not fail
             Self::NoSpace => 28,          // ENOSPC
             Self::ReadOnly => 30,         // EROFS
             Self::NotPermitted => 1,      // EPERM
@@ -115,13 +116,13 @@ impl Kind {
         }
     }
 
-    /// The kind with this exit code: how kinds travel between processes.
+    /// Returns the kind with this exit code: the form in which kinds travel between processes.
     #[must_use]
     pub fn of_exit_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.exit_code() == code)
     }
 
-    /// The exit code of the `esker` command. 0 is success and 2 a usage error.
+    /// Returns the exit code of the `esker` command. 0 is success and 2 a usage error.
     #[must_use]
     pub const fn exit_code(self) -> u8 {
         match self {
@@ -151,7 +152,7 @@ impl Kind {
         }
     }
 
-    /// The kind that a failed system call means.
+    /// Returns the kind of a failed system call.
     #[must_use]
     pub fn of_io(error: &std::io::Error) -> Self {
         use std::io::ErrorKind as Io;
@@ -197,25 +198,26 @@ struct Inner {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of `kind`; `context` names the object, the place and what to do next.
+    /// Makes an error of `kind`; `context` names the object, the place and what to do next.
     #[must_use]
     pub fn new(kind: Kind, context: impl Into<String>) -> Self {
         Self { inner: Box::new(Inner { kind, context: context.into(), source: None }) }
     }
 
-    /// A failed system call on `context`.
+    /// Makes the error of a failed system call on `context`.
     #[must_use]
     pub fn io(error: std::io::Error, context: impl Into<String>) -> Self {
         Self::new(Kind::of_io(&error), context).with_source(error)
     }
 
-    /// Bytes of `object` at `offset` are not what was written: `what` says what was expected and got.
+    /// Makes the error for bytes of `object` at `offset` that are not what was written; `what` says
+    /// what was expected and what was found.
     #[must_use]
     pub fn corrupt(object: &str, offset: u64, what: impl fmt::Display) -> Self {
         Self::new(Kind::Corrupt, format!("{object} at byte {offset}: {what}"))
     }
 
-    /// The same error with its cause attached.
+    /// Attaches the cause to the error.
     #[must_use]
     pub fn with_source(
         mut self,
@@ -225,14 +227,14 @@ impl Error {
         self
     }
 
-    /// The same error, said from further out: `context: …`.
+    /// Adds an outer context to the error: `context: …`.
     #[must_use]
     pub fn within(mut self, context: impl fmt::Display) -> Self {
         self.inner.context = format!("{context}: {}", self.inner.context);
         self
     }
 
-    /// What a caller can do about it.
+    /// The kind, which says what a caller can do about the error.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.inner.kind

@@ -1,6 +1,7 @@
-//! What the rest of Esker is given rather than takes: object stores, append logs, time, randomness.
+//! What the rest of Esker takes as arguments so that tests can replace it: object stores, append
+//! logs, time, randomness.
 //!
-//! Nothing here knows of tables, files or namespaces.
+//! Nothing here knows about tables, files or namespaces.
 
 pub mod clock;
 mod error;

@@ -1,4 +1,4 @@
-//! Memory that this process may still take, as the machine and its control groups say.
+//! Memory still available to this process, according to the machine and its control groups.
 
 use std::path::{Path, PathBuf};
 
@@ -6,9 +6,9 @@ const MEMINFO: &str = "/proc/meminfo";
 const OWN_GROUPS: &str = "/proc/self/cgroup";
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// Bytes that this process may take before the machine, or a control group that it is in, runs out:
-/// what batch systems and containers grant. `None` where the kernel does not say. Reads a few small
-/// files.
+/// Bytes that this process can still take before the machine, or a control group that it belongs
+/// to, runs out: the limit that batch systems and containers grant. `None` if the kernel does not
+/// say. Reads a few small files.
 #[must_use]
 pub fn available_bytes() -> Option<u64> {
     let machine = std::fs::read_to_string(MEMINFO).ok().and_then(|text| of_meminfo(&text));
@@ -22,7 +22,7 @@ fn of_meminfo(text: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// A control group, and the names of its files that bound its memory and say what it takes.
+/// A control group, with the names of its files for the limit and the use of memory.
 #[derive(Debug, PartialEq, Eq)]
 struct Group {
     directory: PathBuf,
@@ -35,12 +35,12 @@ impl Group {
         let read = |name: &str| -> Option<u64> {
             std::fs::read_to_string(self.directory.join(name)).ok()?.trim().parse().ok()
         };
-        // A group without a limit says "max" instead of a number.
+        // A group without a limit has "max" instead of a number.
         Some(read(self.limit)?.saturating_sub(read(self.usage)?))
     }
 }
 
-/// The groups, of version 1 or 2, that `text` says a process to be in, and those above them.
+/// Returns the groups, of version 1 or 2, that `text` lists for a process, and their ancestors.
 fn groups_of(text: &str) -> Vec<Group> {
     let mut groups = Vec::new();
     for line in text.lines() {
@@ -55,7 +55,7 @@ fn groups_of(text: &str) -> Vec<Group> {
             continue;
         };
         let own = Path::new(path.trim_start_matches('/'));
-        // A container sees its own group at the root, under the path that it has outside.
+        // A container sees its own group at the root, but under the path that it has outside.
         let paths = own.ancestors().map(|above| root.join(above));
         groups.extend(paths.map(|directory| Group { directory, limit, usage }));
     }

@@ -1,32 +1,32 @@
-//! Process: which process of which machine somebody is, and whether it still lives.
+//! Process: identifies a process across machines, and tells whether it still lives.
 //!
-//! Process numbers are used again, machines start anew, and containers number their processes apart.
-//! So a process is named by its machine's boot, its namespace of numbers, its number and when it
-//! started; only whoever shares the first two can say that it is gone.
+//! Process numbers are reused, machines reboot, and containers number their processes separately.
+//! So a process is identified by its machine's boot, its PID namespace, its number and its start
+//! time. Only a process with the same boot and namespace can say that it is gone.
 
 use std::sync::OnceLock;
 
 use rustix::process::Pid;
 
-/// A process, as other processes can tell it from all others.
+/// A process, distinguishable from all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessIdentity {
     /// The name of the machine, for people.
     pub host: String,
-    /// What Linux names this start of the machine; empty if that is not known.
+    /// Linux's identifier of this boot of the machine; empty if unknown.
     pub boot: String,
-    /// The namespace of process numbers; 0 if that is not known.
+    /// The PID namespace; 0 if unknown.
     pub pid_namespace: u64,
-    /// Its number there.
+    /// Its number in that namespace.
     pub pid: u32,
-    /// When it started, in clock ticks since the machine did; 0 if that is not known.
+    /// Its start time, in clock ticks since the machine booted; 0 if unknown.
     pub started_ticks: u64,
 }
 
 /// Whether a process lives, as far as this one can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
-    /// It is there.
+    /// It is running.
     Lives,
     /// It has ended.
     Ended,
@@ -35,10 +35,10 @@ pub enum ProcessState {
 }
 
 impl ProcessIdentity {
-    /// This process.
+    /// Returns the identity of this process.
     #[must_use]
     pub fn current() -> Self {
-        // A child that goes on after a fork is another process.
+        // A forked child is another process.
         static CURRENT: OnceLock<ProcessIdentity> = OnceLock::new();
         let current = CURRENT.get_or_init(Self::read_current);
         match current.pid == std::process::id() {
@@ -60,7 +60,8 @@ impl ProcessIdentity {
         }
     }
 
-    /// What `observer`, who runs here, can say of this process. Some system calls.
+    /// Returns the state of this process as seen by `observer`, the calling process. A few system
+    /// calls.
     #[must_use]
     pub fn state_seen_by(&self, observer: &Self) -> ProcessState {
         let is_comparable = !self.boot.is_empty()
@@ -71,13 +72,13 @@ impl ProcessIdentity {
         let Some(pid) = pid.filter(|_| is_comparable) else {
             return ProcessState::Unknown;
         };
-        // Not by /proc, which may hide the processes of other users.
+        // Not through /proc, which may hide the processes of other users.
         if rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
             return ProcessState::Ended;
         }
         match ProcessStat::of(self.pid) {
             Some(stat) if stat.has_ended => ProcessState::Ended,
-            // The number belongs to another process by now.
+            // The number now belongs to another process.
             Some(stat) if stat.started_ticks != self.started_ticks => ProcessState::Ended,
             Some(_) => ProcessState::Lives,
             None => ProcessState::Unknown,
@@ -85,9 +86,9 @@ impl ProcessIdentity {
     }
 }
 
-/// What `/proc/<pid>/stat` says.
+/// The fields of `/proc/<pid>/stat` that are needed here.
 struct ProcessStat {
-    /// Whether only its parent may still ask about it.
+    /// True if the process has ended and only its parent has yet to collect it.
     has_ended: bool,
     started_ticks: u64,
 }
@@ -97,18 +98,18 @@ impl ProcessStat {
         Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// Of `pid (name) state …`; the name may have blanks and brackets.
+    /// Parses `pid (name) state …`; the name may contain blanks and parentheses.
     fn parse(stat: &str) -> Option<Self> {
         let (_, fields) = stat.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace();
         let has_ended = matches!(fields.next()?, "Z" | "X" | "x");
-        // The 22nd of all fields, of which the state is the third.
+        // Field 22 of the line; the state is field 3.
         let started_ticks = fields.nth(18)?.parse().ok()?;
         Some(Self { has_ended, started_ticks })
     }
 }
 
-/// The number of `pid:[4026531836]`.
+/// Parses the number of `pid:[4026531836]`.
 fn number_in_brackets(text: &str) -> Option<u64> {
     text.split_once('[')?.1.strip_suffix(']')?.parse().ok()
 }
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!(identity.state_seen_by(&current), ProcessState::Ended);
     }
 
-    /// The same numbers in another container, or on another machine, say nothing.
+    /// The same numbers in another container, or on another machine, prove nothing.
     #[test]
     fn nothing_is_known_of_processes_that_are_numbered_elsewhere() {
         let current = ProcessIdentity::current();

@@ -1,8 +1,8 @@
 //! Random: a small seedable generator, so that a failing run can be replayed from its seed.
 //!
-//! The stream of a seed never changes between releases: tests name seeds that once failed. That,
-//! and 256 bits of state for ids that must not collide, is why this is not a crate. Not for keys
-//! or secrets.
+//! The stream of a seed never changes between releases, since tests name seeds that once failed.
+//! That, and 256 bits of state for ids that must not collide, is why this is not an external crate.
+//! Not for keys or secrets.
 //! Source: xoshiro256++ and its seeding by SplitMix64, Blackman and Vigna, "Scrambled linear
 //! pseudorandom number generators", ACM TOMS 47(4), 2021.
 
@@ -18,7 +18,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// The generator of `seed`: the same numbers on every machine and in every release.
+    /// Makes the generator of `seed`: the same numbers on every machine and in every release.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         let mut weyl = seed;
@@ -32,7 +32,7 @@ impl Random {
         Self { state }
     }
 
-    /// A generator whose whole state comes from the kernel: its ids collide with nobody's.
+    /// Makes a generator whose whole state comes from the kernel, so that its ids are unique.
     ///
     /// # Panics
     /// If neither `getrandom` nor `/dev/urandom` works: no id made afterwards could be trusted.
@@ -49,11 +49,11 @@ impl Random {
         for (slot, word) in state.iter_mut().zip(words) {
             *slot = u64::from_le_bytes(*word);
         }
-        // All zeroes is the one state that xoshiro never leaves.
+        // All zeroes is the one state from which xoshiro never escapes.
         if state == [0; 4] { Self::from_seed(0) } else { Self { state } }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         let state = &mut self.state;
         let result = state[0].wrapping_add(state[3]).rotate_left(23).wrapping_add(state[0]);
@@ -67,23 +67,23 @@ impl Random {
         result
     }
 
-    /// A number below `bound`, each as likely as another to within 2⁻⁶⁴; 0 if `bound` is 0.
+    /// Returns a uniform number below `bound`, to within 2⁻⁶⁴; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         let product = u128::from(self.next_u64()) * u128::from(bound);
         u64::try_from(product >> 64).expect("the high half of a 128-bit product fits 64 bits")
     }
 
-    /// The next 128 bits: an id.
+    /// Returns the next 128 bits, for an id.
     pub fn u128(&mut self) -> u128 {
         u128::from(self.next_u64()) << 64 | u128::from(self.next_u64())
     }
 
-    /// Whether an event of one in `chances` happens; never if `chances` is 0.
+    /// Returns true with a chance of one in `chances`; never if `chances` is 0.
     pub fn one_in(&mut self, chances: u64) -> bool {
         self.below(chances) == 0 && chances > 0
     }
 
-    /// Overwrites `bytes` with random ones.
+    /// Overwrites `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);

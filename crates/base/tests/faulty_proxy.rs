@@ -1,8 +1,9 @@
-//! Faulty proxy: an HTTP/1.1 proxy between a store and its server that harms chosen requests.
+//! Faulty proxy: an HTTP/1.1 proxy between a store and its server that harms selected requests.
 //!
-//! A test says which request is harmed and how: the n-th from now on, the next of a kind, or, from a
-//! seed, one in so many. Requests are numbered as they arrive whole. Each is passed on by a connection
-//! of its own, so that harm to one does not reach the next. Threads end with the process.
+//! A test selects the request and the fault: the n-th from now on, the next of a kind or, from a
+//! seed, one in a given number. Requests are numbered in the order in which they have arrived
+//! whole. Each is forwarded on a connection of its own, so that a fault in one does not affect the
+//! next. Threads end with the process.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -11,32 +12,32 @@ use std::time::Duration;
 
 use esker_base::Random;
 
-/// Heads of requests and answers are shorter.
+/// Maximum bytes of the head of a request or an answer.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// How long a delayed request waits.
+/// The time for which a delayed request waits.
 const DELAY: Duration = Duration::from_millis(30);
 
-/// What happens to a request.
+/// The fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is passed on late.
+    /// The request is forwarded late.
     Delay,
-    /// It does not reach the server, and the connection ends.
+    /// The request does not reach the server, and the connection ends.
     DropRequest,
-    /// The server does it, and the connection ends without an answer.
+    /// The server executes the request, and the connection ends without an answer.
     DropAnswer,
-    /// The server does it, and the connection ends in the middle of the answer.
+    /// The server executes the request, and the connection ends in the middle of the answer.
     CutAnswer,
-    /// The server does it twice, and the second answer arrives.
+    /// The server executes the request twice, and the second answer arrives.
     Duplicate,
-    /// The server does it, and the answer says 500.
+    /// The server executes the request, and the answer is a 500.
     Fail,
-    /// The server does not do it, and the answer says 503.
+    /// The server does not execute the request, and the answer is a 503.
     Refuse,
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 7] = [
         Self::Delay,
         Self::DropRequest,
@@ -48,7 +49,7 @@ impl Fault {
     ];
 }
 
-/// A proxy on the loopback.
+/// A proxy on the loopback interface.
 pub struct FaultyProxy {
     address: String,
     shared: Arc<Shared>,
@@ -57,7 +58,7 @@ pub struct FaultyProxy {
 #[derive(Default)]
 struct Shared {
     plan: Mutex<Plan>,
-    /// Signalled when the server stops hanging.
+    /// Signalled when the proxy stops hanging.
     released: Condvar,
 }
 
@@ -65,9 +66,9 @@ struct Shared {
 struct Plan {
     requests: u64,
     next: Option<(Target, Fault)>,
-    /// Decides for every request, one in so many of which is harmed.
+    /// Generator and chances: one in that many requests is harmed.
     random: Option<(Random, u64)>,
-    /// If there are any, requests with other numbers are refused besides.
+    /// If not empty, requests with other numbers are refused in addition.
     passed: Vec<u64>,
     hangs: bool,
 }
@@ -78,7 +79,7 @@ enum Target {
 }
 
 impl FaultyProxy {
-    /// Starts a proxy for the server at `server`, which harms nothing until it is told.
+    /// Starts a proxy for the server at `server`, which harms nothing yet.
     pub fn start(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -98,45 +99,46 @@ impl FaultyProxy {
         &self.address
     }
 
-    /// Harms nothing, and counts requests from 0.
+    /// Stops all harm, and counts requests from 0.
     pub fn reset(&self) {
         *self.plan() = Plan::default();
         self.shared.released.notify_all();
     }
 
-    /// Requests since the last reset.
+    /// The number of requests since the last reset.
     pub fn requests(&self) -> u64 {
         self.plan().requests
     }
 
-    /// Harms the `number`-th request from now on, counted from 1, and none besides.
+    /// Harms the `number`-th request from now on, counted from 1, and no other.
     pub fn harm(&self, number: u64, fault: Fault) {
         *self.plan() = Plan { next: Some((Target::Number(number), fault)), ..Plan::default() };
     }
 
-    /// Harms the next request of `method` whose head has `containing` in it.
+    /// Harms the next request of `method` whose head contains `containing`.
     pub fn harm_next(&self, method: &'static str, containing: &'static str, fault: Fault) {
         let target = Target::Kind { method, containing };
         *self.plan() = Plan { next: Some((target, fault)), ..Plan::default() };
     }
 
-    /// Harms one in `chances` requests, as `seed` decides.
+    /// Harms one in `chances` requests, selected by `seed`.
     pub fn harm_at_random(&self, seed: u64, chances: u64) {
         let random = Some((Random::from_seed(seed), chances));
         *self.plan() = Plan { random, ..Plan::default() };
     }
 
-    /// Whether the request that was to be harmed has been.
+    /// Returns whether the selected request has been harmed.
     pub fn has_harmed(&self) -> bool {
         self.plan().next.is_none()
     }
 
-    /// Refuses requests but those with these numbers, counted from 1, besides what else is harmed.
+    /// Refuses all requests except those with these numbers, counted from 1, in addition to other
+    /// faults.
     pub fn refuse_all_but(&self, numbers: &[u64]) {
         self.plan().passed = numbers.to_vec();
     }
 
-    /// Answers nothing until the next reset, and closes no connection either.
+    /// Answers nothing until the next reset, but closes no connection either.
     pub fn hang(&self) {
         self.plan().hangs = true;
     }
@@ -169,9 +171,9 @@ impl Plan {
     }
 }
 
-/// Passes on what arrives from `client`, one request at a time, until one of the two ends it.
+/// Forwards requests from `client`, one at a time, until either side closes.
 fn serve(mut client: TcpStream, server: &str, shared: &Shared) {
-    // Small answers wait for nothing.
+    // Send small answers at once.
     client.set_nodelay(true).expect("a socket");
     let mut requests = BufReader::new(client.try_clone().expect("a handle"));
     while let Some(request) = Message::read(&mut requests, |_| false) {
@@ -189,11 +191,11 @@ fn serve(mut client: TcpStream, server: &str, shared: &Shared) {
             break;
         }
     }
-    // It may be gone already.
+    // The client may already be gone.
     drop(client.shutdown(Shutdown::Both));
 }
 
-/// The answer to `request`; none if the connection ends instead.
+/// Returns the answer to `request`; `None` if the connection ends instead.
 fn answer_of(request: &Message, fault: Option<Fault>, server: &str) -> Option<Message> {
     match fault {
         None | Some(Fault::CutAnswer) => pass(request, server),
@@ -218,7 +220,7 @@ fn answer_of(request: &Message, fault: Option<Fault>, server: &str) -> Option<Me
     }
 }
 
-/// The server's answer to `request`.
+/// Returns the server's answer to `request`.
 fn pass(request: &Message, server: &str) -> Option<Message> {
     let mut server = TcpStream::connect(server).ok()?;
     server.write_all(&request.bytes).ok()?;
@@ -229,7 +231,7 @@ fn pass(request: &Message, server: &str) -> Option<Message> {
 /// A request or an answer.
 struct Message {
     bytes: Vec<u8>,
-    /// How many of the bytes are the head, with the empty line.
+    /// Bytes of the head, including the empty line.
     head_bytes: usize,
 }
 
@@ -243,8 +245,8 @@ impl Message {
         String::from_utf8_lossy(&self.bytes[..self.head_bytes])
     }
 
-    /// The next message of `stream`, unless that ends; an answer of a status that `is_bare` has no
-    /// body, whatever its head says.
+    /// Reads the next message of `stream`; `None` if that has ended. An answer with a status that
+    /// `is_bare` has no body, whatever its head says.
     fn read(stream: &mut impl BufRead, is_bare: impl Fn(u16) -> bool) -> Option<Self> {
         let mut bytes = Vec::new();
         while !bytes.ends_with(b"\r\n\r\n") {
@@ -281,7 +283,7 @@ impl Message {
             let line = String::from_utf8_lossy(&self.bytes[line_start..]).into_owned();
             let digits = line.split([';', '\r']).next().unwrap_or_default();
             let bytes = usize::from_str_radix(digits, 16).ok()?;
-            // With the line that ends it.
+            // Includes the line end after it.
             let start = self.bytes.len();
             self.bytes.resize(start + bytes + 2, 0);
             stream.read_exact(&mut self.bytes[start..]).ok()?;

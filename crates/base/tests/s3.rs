@@ -29,7 +29,7 @@ fn conforms_as_a_whole_bucket() {
     conformance::all(&store);
 }
 
-/// The environment belongs to the process, so the test runs itself in another one.
+/// The environment belongs to the process, so the test runs itself in a child process.
 #[test]
 fn by_url() {
     const URL: &str = "ESKER_TEST_S3_URL";
@@ -56,8 +56,8 @@ fn by_url() {
     assert!(status.success());
 }
 
-/// A put whose answer is lost on the way is repeated by the client, and then refused: by its mark
-/// the store knows its own.
+/// The client repeats a put whose answer was lost on the way, and the repeated put is refused: the
+/// store recognizes its own object by the mark.
 #[test]
 fn lost_answers_do_not_make_winners_losers() {
     let Some(server) = S3Server::start() else { return };
@@ -108,7 +108,7 @@ fn logs_are_numbered_objects_and_gather_appends() {
     }
 }
 
-/// Another process deletes a log and writes it again; what this one knew of its pieces is stale.
+/// Another process deletes a log and writes it again; the pieces that this process knows are stale.
 #[test]
 fn a_log_written_again_by_another_is_read_anew() {
     let Some(server) = S3Server::start() else { return };
@@ -154,7 +154,8 @@ fn errors_say_what_to_do() {
     let error = store.put_if_absent("a", b"x").expect_err("no bucket");
     assert_eq!(error.kind(), Kind::NotFound);
     assert!(error.to_string().contains("make it first"), "{error}");
-    // `NotFound` would say that an object is absent, as `esker.json` of what is no store.
+    // `NotFound` would mean that an object is absent, such as the `esker.json` of a bucket that is
+    // not a store.
     let read = Identity::read(&store).expect_err("no bucket");
     for error in [store.get("a", 1).expect_err("no bucket"), read] {
         assert_eq!(error.kind(), Kind::Unavailable, "{error}");
@@ -162,7 +163,7 @@ fn errors_say_what_to_do() {
     }
 }
 
-/// The AWS command line needs no more than the address either.
+/// Like the AWS command line, the store needs only the address.
 #[test]
 fn an_endpoint_without_encryption_needs_no_other_variable() {
     let Some(server) = S3Server::start() else { return };
@@ -194,7 +195,7 @@ fn keys_and_address_may_come_from_a_profile() {
     store.put_if_absent("a", b"x").expect("put");
 }
 
-/// The library may be called from a program that has a runtime of its own.
+/// The library may be called from a program with a runtime of its own.
 #[test]
 fn works_inside_another_runtime() {
     let Some(server) = S3Server::start() else { return };

@@ -1,6 +1,6 @@
-//! The S3 store behind a proxy that harms requests: every request of every operation, with every
-//! kind of harm, and the conformance suite with harm at random. A store recovers from each: what it
-//! acknowledges is done, and of those who race for a name one wins.
+//! The S3 store behind a proxy that harms requests: every request of every operation with every
+//! fault, and the conformance suite with random faults. The store recovers from each: everything
+//! that it acknowledges is done, and exactly one racing writer gets a name.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use super::s3_server::S3Server;
 
 /// More than one part of an upload.
 const LARGE_BYTES: usize = (8 << 20) + 100_000;
-/// More than one page of a listing has.
+/// More entries than a page of a listing has.
 const MANY: usize = 1001;
-/// Of the conformance suite's requests one in so many is harmed.
+/// One in this many requests of the conformance suite is harmed.
 const CHANCES: u64 = 40;
 
 /// One run of an operation, on names of its own.
 struct HarmedRun<'a> {
     /// The store behind the proxy.
     store: &'a S3Store,
-    /// The same, reached directly.
+    /// The same store, reached directly.
     direct: &'a S3Store,
     /// Ends in `/`.
     prefix: String,
@@ -59,7 +59,7 @@ impl HarmedRun<'_> {
         assert!(found == bytes, "{leaf}: {} bytes differ", found.len());
     }
 
-    /// Puts different bytes from both sides at once: one wins, the other is told so.
+    /// Puts different bytes from both sides at once: one side wins, and the other gets an error.
     fn race(&self, ours: &[u8], theirs: &[u8]) {
         let name = self.name("raced");
         let (won, lost) = std::thread::scope(|scope| {
@@ -84,7 +84,7 @@ fn assert_kind<T>(outcome: Result<T>, kind: Kind) {
 fn put(run: &HarmedRun<'_>) {
     run.store.put_if_absent(&run.name("a"), b"first").expect("put");
     run.check("a", b"first");
-    // Not even the same bytes.
+    // Refused even if the bytes are the same.
     assert_kind(run.store.put_if_absent(&run.name("a"), b"first"), Kind::Exists);
 }
 
@@ -122,7 +122,7 @@ fn list(run: &HarmedRun<'_>) {
     assert_eq!(run.store.list_names(&run.prefix).expect("list"), ["a", "b"]);
 }
 
-/// Of names that are put once, since that is most of the work.
+/// Lists names that were put once for all runs, since that is most of the work.
 fn list_many(run: &HarmedRun<'_>) {
     assert_eq!(run.store.list("many/").expect("list").len(), MANY);
     assert_eq!(run.store.list_names("many/").expect("list").len(), MANY);
@@ -167,10 +167,10 @@ fn delete_a_log(run: &HarmedRun<'_>) {
     run.direct.append_log(&run.name("log")).expect("the name is free again");
 }
 
-/// Losing an answer was an error of the caller for deletions (S3 answers a repeated one with
-/// `NoSuchKey` for each key), for listings, and for puts if the look after them failed as well: the
-/// refusal of a repeated put was then reported as somebody else's doing. Requests are now sent again
-/// until their outcome is known (`s3/attempts.rs`).
+/// Symptom: a lost answer became an error of the caller for deletions (S3 answers a repeated one
+/// with `NoSuchKey` for each key), for listings, and for puts if the check after them failed as
+/// well: the refusal of a repeated put was then blamed on another writer.
+/// Fix: requests are retried until their outcome is known (`s3/attempts.rs`).
 #[test]
 fn every_request_of_every_operation_bears_every_fault() {
     let Some(server) = S3Server::start() else { return };
@@ -200,7 +200,7 @@ fn every_request_of_every_operation_bears_every_fault() {
                         println!("{name}: request {number} of {requests}, {fault:?}");
                         proxy.harm(number, fault);
                         run(format!("{name}/{number}/{fault:?}/"));
-                        // Whoever loses a race early makes fewer requests.
+                        // The loser of a race may make fewer requests.
                         assert!(proxy.has_harmed() || name.starts_with("race"), "a request fewer");
                     }
                 }
@@ -209,9 +209,9 @@ fn every_request_of_every_operation_bears_every_fault() {
     });
 }
 
-/// The answer to a put is lost, and the server refuses most of what follows. A put that was
-/// refused, since an attempt before had come through, was reported as a conflict with somebody else
-/// if the look at whose object it is failed.
+/// The answer to a put is lost, and the server refuses most of the following requests. Symptom: a
+/// put that was refused because an earlier attempt had succeeded was reported as a conflict with
+/// another writer if the check of the object's owner failed.
 #[test]
 fn a_put_in_doubt_is_never_said_to_be_somebody_elses() {
     let Some(server) = S3Server::start() else { return };
@@ -247,7 +247,7 @@ fn conforms_while_requests_fail() {
     conforms_with_faults(1);
 }
 
-/// The same with one seed after another, `ESKER_SEED` the first of them.
+/// The same with one seed after another; `ESKER_SEED` is the first.
 #[test]
 #[ignore = "a campaign: make soak"]
 fn conforms_while_requests_fail_for_long() {
@@ -261,8 +261,8 @@ fn conforms_while_requests_fail_for_long() {
     }
 }
 
-/// A server that hangs is given up in a time that is an option, whatever is asked of it, and used
-/// again once it answers.
+/// A server that hangs is given up within a configurable time, whatever the request, and used again
+/// once it answers.
 #[test]
 fn a_server_that_hangs_is_given_up_and_used_again() {
     let Some(server) = S3Server::start() else { return };

@@ -1,5 +1,5 @@
-//! Where the keys of an S3 store come from: programs and servers of this machine that hand out those of
-//! a real server; and what becomes of requests when they hang.
+//! Sources of the keys of an S3 store: local programs and servers that hand out the keys of a real
+//! server, and the fate of requests when these hang.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -11,13 +11,13 @@ use esker_base::{Error, Kind};
 
 use super::s3_server::S3Server;
 
-/// How long requests may take where a server hangs, and how long that may take in all.
+/// Limits where a server hangs: for a request, and for the whole call.
 const TIMEOUT: &str = "600ms";
 const GIVEN_UP_NS: u64 = 20_000_000_000;
 
 type Variables = BTreeMap<String, String>;
 
-/// The server's address and region without keys, and the keys.
+/// Returns the server's address and region without keys, and the keys.
 fn split(server: &S3Server) -> (Variables, String, String) {
     let mut variables: Variables = server.variables(server.address()).into_iter().collect();
     let mut take = |name: &str| variables.remove(name).expect("a server has keys");
@@ -30,8 +30,8 @@ fn store(variables: Variables, more: &[(&str, &str)]) -> S3Store {
     S3Store::with_variables("bucket", "", variables.into_iter().chain(more)).expect("a store")
 }
 
-/// A server of this machine that answers requests for paths that end as given, of which the first that
-/// fits counts; returns its address.
+/// Starts a local server that answers requests by the first of `answers` whose suffix matches the
+/// path; returns its address.
 fn serve(answers: Vec<(&'static str, String)>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -45,14 +45,14 @@ fn serve(answers: Vec<(&'static str, String)>) -> String {
             let (status, body) = found.map_or(("404 Not Found", ""), |(_, body)| ("200 OK", body));
             let length = body.len();
             let head = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n");
-            // A client that has gone needs no answer.
+            // A client that is gone needs no answer.
             drop(write!(client, "{head}connection: close\r\n\r\n{body}"));
         }
     });
     address
 }
 
-/// A server of this machine that takes connections and never answers.
+/// Starts a local server that accepts connections and never answers.
 fn hang() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -75,7 +75,7 @@ fn a_role_of_the_instance_has_keys() {
         ("/iam/security-credentials/", "a-role".into()),
         ("/iam/security-credentials/a-role", temporary_keys(&access, &secret)),
     ]);
-    // As the AWS command line calls it.
+    // The name that the AWS command line uses.
     let endpoint = format!("http://{metadata}");
     let store = store(variables, &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &endpoint)]);
     asserts_denied_only_for_its_token(store.put_if_absent("a", b"x"));
@@ -99,7 +99,8 @@ fn a_role_of_the_container_has_keys() {
     asserts_denied_only_for_its_token(store.put_if_absent("a", b"x"));
 }
 
-/// Keys of roles come with a session token, which the server of these tests may not take for its own.
+/// Keys of roles come with a session token, which the server of these tests may refuse as not its
+/// own.
 fn asserts_denied_only_for_its_token(put: Result<(), Error>) {
     if let Err(error) = put {
         assert_eq!(error.kind(), Kind::Denied, "{error}");
@@ -107,7 +108,7 @@ fn asserts_denied_only_for_its_token(put: Result<(), Error>) {
     }
 }
 
-/// What `profile`, of a configuration file with `text`, puts.
+/// Puts an object with the keys of `profile` from a configuration file with `text`.
 fn put_by_profile(server: &S3Server, text: &str) -> Result<(), Error> {
     let (variables, ..) = split(server);
     let directory = tempfile::tempdir().expect("temporary directory");
@@ -138,8 +139,8 @@ fn a_program_has_keys() {
     assert!(error.to_string().contains("no keys from `false`"), "{error}");
 }
 
-/// Who takes a connection and never answers is given up in the time for a request, also where that only
-/// waits for keys: of a web identity, of an instance, of a program.
+/// A server that accepts a connection and never answers is given up within the time for a request,
+/// even while that only waits for keys: of a web identity, of an instance, of a program.
 #[test]
 fn who_hands_out_no_keys_is_given_up() {
     let Some(server) = S3Server::start() else { return };

@@ -1,6 +1,7 @@
-//! S3 server: a real one on a free port of the loopback, with credentials and data of its own.
+//! S3 server: a real server on a free port of the loopback interface, with credentials and data of
+//! its own.
 //!
-//! `scripts/install-s3-server.sh` installs it. Where it is missing, tests of S3 say so and pass,
+//! `scripts/install-s3-server.sh` installs it. If it is missing, tests of S3 print that and pass,
 //! unless `ESKER_REQUIRE_S3` is set.
 
 use std::net::{TcpListener, TcpStream};
@@ -23,7 +24,7 @@ pub struct S3Server {
 }
 
 impl S3Server {
-    /// Starts a server, or says why not.
+    /// Starts a server, or prints why it cannot.
     pub fn start() -> Option<Self> {
         let Some(program) = find_program() else {
             let what = "versitygw is missing: run scripts/install-s3-server.sh";
@@ -53,7 +54,7 @@ impl S3Server {
             if answers(&mut process, &address) {
                 return Some(Self { process, address, access, secret, data });
             }
-            // Somebody else took the port meanwhile.
+            // Another process took the port meanwhile.
             process.kill().expect("stop the server");
             process.wait().expect("stop the server");
         }
@@ -70,7 +71,7 @@ impl S3Server {
         self.data.path().join("data").join(BUCKET)
     }
 
-    /// The environment of a client that reaches the server at `address`.
+    /// Returns the environment of a client that reaches the server at `address`.
     pub fn variables(&self, address: &str) -> Vec<(String, String)> {
         [
             ("AWS_ENDPOINT_URL", format!("http://{address}")),
@@ -83,12 +84,12 @@ impl S3Server {
         .into()
     }
 
-    /// A store below `prefix` of the bucket.
+    /// Returns a store below `prefix` of the bucket.
     pub fn store(&self, prefix: &str) -> S3Store {
         self.store_by(&self.address, prefix)
     }
 
-    /// The same, reached at `address`.
+    /// Returns such a store, reached at `address`.
     pub fn store_by(&self, address: &str, prefix: &str) -> S3Store {
         S3Store::with_variables(BUCKET, prefix, self.variables(address)).expect("a store")
     }

@@ -18,7 +18,7 @@ fn posix() {
     let directory = tempfile::tempdir().expect("temporary directory");
     let store: SharedStore = Arc::new(PosixStore::new(directory.path()).expect("open"));
     conformance::all(&store);
-    // Twice: the second finds what the first left behind.
+    // Twice: the second run finds the leftovers of the first.
     conformance::all(&store);
     let left = std::fs::read_dir(directory.path().join("tmp")).expect("tmp").count();
     assert_eq!(left, 0, "unfinished objects are cleaned up");

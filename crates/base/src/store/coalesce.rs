@@ -1,11 +1,11 @@
-//! Coalescing: many small ranges of one object become few read requests.
+//! Coalescing: merges many small ranges of one object into few read requests.
 //!
 //! ```text
 //! ranges   [a]  [b]............................[c]
 //! runs     [a gap b]                           [c]
 //! ```
-//! Invariants: (1) starts and ends of runs ascend, and every range lies within a run; (2) a run
-//! longer than [`RUN_BYTES_MAX`] is as long as its longest range, so that gaps never cost
+//! Invariants: (1) starts and ends of runs ascend, and every range is within a run; (2) a run
+//! longer than [`RUN_BYTES_MAX`] is only as long as its longest range, so that gaps never cost
 //! unbounded memory.
 
 use std::ops::Range;
@@ -15,12 +15,12 @@ use bytes::Bytes;
 use super::COALESCE_GAP_BYTES;
 use crate::{Error, Kind, Result};
 
-/// The longest run that coalescing makes, in bytes: beyond it a request is mostly transfer.
+/// Maximum bytes of a coalesced run: beyond that a request is mostly transfer.
 pub const RUN_BYTES_MAX: u64 = 8 << 20;
 
 const _: () = assert!(COALESCE_GAP_BYTES <= RUN_BYTES_MAX);
 
-/// The runs that cover `ranges`, in ascending order; empty ranges need none.
+/// Returns the runs that cover `ranges`, in ascending order; empty ranges need none.
 #[must_use]
 pub fn runs(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut sorted: Vec<&Range<u64>> = ranges.iter().filter(|range| !range.is_empty()).collect();
@@ -39,8 +39,9 @@ pub fn runs(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     runs
 }
 
-/// Reads `ranges` of `name`, handed out in their own order: `fetch` is asked once for all runs, and
-/// for the empty ranges, of which the store itself says whether the object reaches so far.
+/// Reads `ranges` of `name` and returns them in their own order. Calls `fetch` once, for all runs
+/// and the empty ranges; only the store can tell whether the object reaches as far as an empty
+/// range.
 pub(super) fn read(
     name: &str,
     ranges: &[Range<u64>],
@@ -56,7 +57,7 @@ pub(super) fn read(
         if range.is_empty() {
             return Bytes::new();
         }
-        // Ends ascend as starts do: of the runs that start early enough the last reaches furthest.
+        // Ends ascend like starts: of the runs that start early enough, the last reaches furthest.
         let place = runs.partition_point(|run| run.start <= range.start) - 1;
         let skipped = range.start - runs[place].start;
         let start = usize::try_from(skipped).expect("a run was read into memory");
@@ -66,7 +67,7 @@ pub(super) fn read(
     Ok(ranges.iter().map(slice).collect())
 }
 
-/// Checks that `range` does not run backwards.
+/// Checks that `range` does not end before it starts.
 pub(super) fn check_range(name: &str, range: &Range<u64>) -> Result<()> {
     if range.start > range.end {
         let what = format!("{name}: the range {range:?} runs backwards");
@@ -75,7 +76,7 @@ pub(super) fn check_range(name: &str, range: &Range<u64>) -> Result<()> {
     Ok(())
 }
 
-/// `Corrupt`: `name` has `bytes` and `range` wants more.
+/// Returns `Corrupt`: `name` has only `bytes`, fewer than `range` needs.
 pub(super) fn too_short(name: &str, range: &Range<u64>, bytes: u64) -> Error {
     let what = format!("expected bytes {}..{}, the object has {bytes}", range.start, range.end);
     Error::corrupt(name, bytes, what)
@@ -121,7 +122,7 @@ mod tests {
             ranges in prop::collection::vec((0_u64..40 << 20, 0_u64..10 << 20), 0..30)
         ) {
             let ranges: Vec<_> = ranges.into_iter().map(|(at, bytes)| at..at + bytes).collect();
-            // A stand-in object whose every piece says where it was read.
+            // A stand-in object whose every piece identifies its offset.
             static DATA: LazyLock<Bytes> =
                 LazyLock::new(|| (0..50 << 20).map(|i: u32| (i >> 3) as u8).collect());
             let slice = |r: Range<u64>| DATA.slice(r.start as usize..r.end as usize);

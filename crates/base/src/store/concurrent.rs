@@ -1,12 +1,13 @@
-//! Concurrent requests: store requests that do not depend on each other, side by side.
+//! Concurrent requests: issues store requests that do not depend on each other together.
 //!
-//! A far store answers after a round trip, which requests that are under way together share. A near
-//! one ([`Store::requests_at_once`] of 1) gets them one after the other, in the order given and in the
-//! caller's thread, so that it costs no threads and simulations replay their runs.
-//! Rounds: each thread counts the requests that followed one another in what it does. A thread that
-//! is started here begins with its caller's count, and the caller goes on with the highest of those
-//! it has waited for. So a store can be asked how many round trips some work took, whatever the time.
-//! Concurrency: callers wait for all that they have started; panics reach them.
+//! A far store answers after a round trip, which concurrent requests share. A near store
+//! ([`Store::requests_at_once`] of 1) gets them one after the other, in the given order and on the
+//! caller's thread, so that it costs no threads and simulations can replay their runs.
+//! Rounds: each thread counts the requests that had to follow one another in its work. A thread
+//! started here begins with its caller's count, and the caller continues with the highest count of
+//! the threads that it waited for. So a store can report how many round trips some work took,
+//! independent of time.
+//! Concurrency: callers wait for all threads that they start; panics propagate to them.
 
 use std::cell::Cell;
 use std::panic::resume_unwind;
@@ -16,11 +17,11 @@ use super::Store;
 use crate::{Error, Result};
 
 thread_local! {
-    /// Requests that followed one another in this thread, and before it in those that led here.
+    /// Number of requests that followed one another, in this thread and in the work that led to it.
     static ROUNDS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Counts a request of this thread; returns the number of its round trip. For stores that count.
+/// Counts a request of this thread and returns the number of its round trip. For stores that count.
 pub fn count_round() -> u64 {
     ROUNDS.with(|rounds| {
         rounds.set(rounds.get() + 1);
@@ -28,7 +29,8 @@ pub fn count_round() -> u64 {
     })
 }
 
-/// What `act` returns, and the count of rounds after it, if it begins with `start`.
+/// Runs `act` with a count of rounds that begins at `start`; returns its result and the count after
+/// it.
 fn counted_from<T>(start: u64, act: impl FnOnce() -> T) -> (T, u64) {
     ROUNDS.with(|rounds| {
         rounds.set(start);
@@ -37,11 +39,11 @@ fn counted_from<T>(start: u64, act: impl FnOnce() -> T) -> (T, u64) {
     })
 }
 
-/// Runs `first` and `second`; on a far store side by side. On a near one `second` runs only if `first`
-/// succeeds.
+/// Runs `first` and `second`, concurrently on a far store. On a near store, runs `second` only if
+/// `first` succeeds.
 ///
 /// # Errors
-/// That of `first`, else that of `second`; what the system reports where it has no thread left.
+/// That of `first`, else that of `second`; the system's error if it has no thread left.
 pub fn try_join<A, B: Send>(
     store: &dyn Store,
     first: impl FnOnce() -> Result<A>,
@@ -60,7 +62,7 @@ pub fn try_join<A, B: Send>(
     })
 }
 
-/// Runs `work` in a thread of `scope`.
+/// Runs `work` on a thread of `scope`.
 fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,
@@ -69,12 +71,11 @@ fn spawn<'scope, T: Send + 'scope>(
     spawned.map_err(|error| Error::io(error, "start a thread for a request"))
 }
 
-/// What `act` returns for each of `items`, in their order; on a far store as many at once as it takes.
-/// On a near one none is begun after one that failed.
+/// Applies `act` to each of `items` and returns the results in order; on a far store, to as many at
+/// once as it accepts. On a near store, none is begun after one that failed.
 ///
 /// # Errors
-/// That of the first of `items` for which `act` fails; what the system reports where it has no thread
-/// left.
+/// That of the first of `items` for which `act` fails; the system's error if it has no thread left.
 pub fn try_map<T: Sync, R: Send>(
     store: &dyn Store,
     items: &[T],
@@ -85,7 +86,7 @@ pub fn try_map<T: Sync, R: Send>(
         return items.iter().map(act).collect();
     }
     let start = ROUNDS.get();
-    // Fixed shares: requests take about the same time, and rounds do not depend on who is faster.
+    // Fixed shares: requests take about the same time, and rounds do not depend on timing.
     let share = |lane: usize| {
         let run = || items.iter().skip(lane).step_by(lanes).map(&act).collect::<Vec<_>>();
         counted_from(start, run)

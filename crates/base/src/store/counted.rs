@@ -1,9 +1,10 @@
-//! Counted store: another store with its requests and bytes counted.
+//! Counted store: wraps a store and counts its requests and bytes.
 //!
-//! Counts what reaches the store: neighbouring ranges that become one request count as one, and
-//! what failed counts too. Round trips are counted along the work that waits for them (`concurrent.rs`).
-//! Concurrency: counters are atomics; a snapshot taken while others work is
-//! not of one instant.
+//! Counts the requests that reach the store: neighbouring ranges that become one request count as
+//! one, and failed requests count too. Round trips are counted along the work that waits for them
+//! (`concurrent.rs`).
+//! Concurrency: counters are atomics; a snapshot taken while other threads work is not of one
+//! instant.
 
 use std::fs::File;
 use std::ops::{Range, Sub};
@@ -25,22 +26,22 @@ pub struct CountedStore {
     requests_at_once: usize,
 }
 
-/// What was counted up to one moment, or (a difference of two) between two.
+/// The counts up to one moment or, as a difference, between two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Read requests: whole objects and runs of ranges.
     pub reads: u64,
-    /// Bytes that they were asked for and gave.
+    /// Bytes returned by them.
     pub read_bytes: u64,
     /// Requests for the size of an object.
     pub sizes: u64,
-    /// Objects put: at once, or finished after pieces.
+    /// Objects put, either at once or finished after pieces.
     pub writes: u64,
-    /// Bytes of objects, counted as they are handed over.
+    /// Bytes of objects, counted as they are passed to the store.
     pub written_bytes: u64,
     /// Appends to logs.
     pub appends: u64,
-    /// Bytes that they appended.
+    /// Bytes appended.
     pub log_bytes: u64,
     /// Syncs of logs.
     pub syncs: u64,
@@ -48,14 +49,14 @@ pub struct Counts {
     pub lists: u64,
     /// Deletions.
     pub deletes: u64,
-    /// Requests that waited for one another; those that were under way together count once.
+    /// Requests that had to follow one another; concurrent requests count once.
     pub rounds: u64,
 }
 
 impl Sub for Counts {
     type Output = Self;
 
-    /// What happened between `earlier` and `self`.
+    /// The counts between `earlier` and `self`.
     fn sub(self, earlier: Self) -> Self {
         Self {
             reads: self.reads - earlier.reads,
@@ -74,20 +75,20 @@ impl Sub for Counts {
 }
 
 impl CountedStore {
-    /// `inner` with its requests counted from now on.
+    /// Wraps `inner` and counts its requests from now on.
     #[must_use]
     pub fn new(inner: SharedStore) -> Self {
         let requests_at_once = inner.requests_at_once();
         Self { inner, counters: Arc::default(), requests_at_once }
     }
 
-    /// The same, as a store that takes `requests_at_once`: to see what work costs on a far one.
+    /// Makes the store report `requests_at_once`, to measure the cost of work on a far store.
     #[must_use]
     pub fn far(self, requests_at_once: usize) -> Self {
         Self { requests_at_once, ..self }
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -240,7 +241,7 @@ struct Counters {
 }
 
 impl Counters {
-    /// Counts requests under way together, each in `counter`.
+    /// Counts concurrent requests, each in `counter`.
     fn add(&self, counter: &AtomicU64, requests: u64) {
         counter.fetch_add(requests, Ordering::Relaxed);
         if requests > 0 {
@@ -281,7 +282,7 @@ struct CountedLog {
 
 impl AppendLog for CountedLog {
     fn append(&self, bytes: &[u8]) -> Result<u64> {
-        // No round: a far store's log gathers them in memory.
+        // Not a round: a far store's log gathers appends in memory.
         self.counters.appends.fetch_add(1, Ordering::Relaxed);
         add_bytes(&self.counters.log_bytes, bytes.len() as u64);
         self.inner.append(bytes)

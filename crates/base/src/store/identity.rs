@@ -1,10 +1,10 @@
-//! Identity of a store: the object `esker.json`, by which a store is known to be one.
+//! Identity of a store: the object `esker.json`, which marks a store as one.
 //!
 //! ```json
 //! {"format":2,"id":"9f86d081884c7d659a2feaa0c55ad015"}
 //! ```
-//! `format` says how everything else in the store is to be read; it changes only when an older
-//! release could not read the store. `id` tells stores apart that were reached by other names.
+//! `format` determines how everything else in the store is read; it changes only when an older
+//! release could not read the store. `id` tells apart stores that were reached by different names.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,20 +18,20 @@ pub const NAME: &str = "esker.json";
 /// object of its own.
 pub const FORMAT: u32 = 2;
 
-/// The longest `esker.json` worth reading, in bytes; ours takes about 60.
+/// Maximum bytes of an `esker.json`; ours takes about 60.
 const BYTES_MAX: u64 = 4096;
 
-/// What a store says it is.
+/// The contents of `esker.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The version of the store's format.
     pub format: u32,
-    /// 32 hexadecimal digits that no other store has.
+    /// 32 hexadecimal digits, unique to the store.
     pub id: String,
 }
 
 impl Identity {
-    /// Marks `store`, until now empty, as a store. One write request; survives power loss.
+    /// Marks `store`, which is empty until now, as a store. One write request; survives power loss.
     ///
     /// # Errors
     /// `Exists` if it is marked already, else the store's own.
@@ -45,11 +45,11 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Reads what `store` says it is. One read request.
+    /// Reads the identity of `store`. One read request.
     ///
     /// # Errors
-    /// `NotFound` if it is no store, `Invalid` if its format is not the one that this release reads,
-    /// `Corrupt` if `esker.json` is not what Esker writes, else the store's own.
+    /// `NotFound` if it is not a store, `Invalid` if this release does not read its format,
+    /// `Corrupt` if Esker did not write `esker.json`, else the store's own.
     pub fn read(store: &dyn Store) -> Result<Self> {
         let url = store.url();
         let json = store.get(NAME, BYTES_MAX).map_err(|error| match error.kind() {
@@ -60,7 +60,7 @@ impl Identity {
             _ => error.within(format!("open the store {url}")),
         })?;
         let corrupt = |what: String| Error::corrupt(&format!("{NAME} of {url}"), 0, what);
-        // The format first: what a newer release writes besides is not ours to judge.
+        // The format first: a newer release may write fields that we do not know.
         let value: serde_json::Value = serde_json::from_slice(&json)
             .map_err(|error| corrupt(format!("expected JSON, got: {error}")))?;
         let format = value.get("format").and_then(serde_json::Value::as_u64);

@@ -24,13 +24,13 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store that no URL names.
+    /// Makes an empty store without a URL.
     #[must_use]
     pub fn new() -> Self {
         Self::with_clock(Arc::new(SystemClock))
     }
 
-    /// An empty store that no URL names, whose objects are stamped by `clock`.
+    /// Makes an empty store without a URL, whose objects are stamped by `clock`.
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl MemoryStore {
         }
     }
 
-    /// An empty store that says it is `url`; see [`super::url`] for the registry.
+    /// Makes an empty store that reports `url` as its own; see [`super::url`] for the registry.
     pub(super) fn named(url: String) -> Self {
         Self { url, ..Self::new() }
     }
@@ -162,7 +162,7 @@ struct Grown {
     modified_ns: AtomicU64,
 }
 
-/// The entries whose names start with `prefix`, in order.
+/// Returns the entries whose names start with `prefix`, in order.
 fn below<'a>(
     map: &'a BTreeMap<String, Entry>,
     prefix: &str,

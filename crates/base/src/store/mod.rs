@@ -34,7 +34,7 @@ pub use self::posix::{PosixStore, StoreSharing};
 pub use self::s3::S3Store;
 use crate::{Error, Kind, Result};
 
-/// An object as a listing shows it.
+/// An object in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
     /// Its full name.
@@ -47,9 +47,9 @@ pub struct ObjectInfo {
 
 /// Shared storage: a POSIX directory, memory, S3, or a wrapper that injects faults.
 ///
-/// What a method has acknowledged survives power loss, except what an [`AppendLog`] holds unsynced.
-/// A put, finish or delete that failed with anything but `Exists` or `Invalid` may have taken effect
-/// all the same: look before doing it again.
+/// Everything that a method has acknowledged survives power loss, except unsynced bytes of an
+/// [`AppendLog`]. A put, finish or delete that failed with any kind but `Exists` or `Invalid` may
+/// have taken effect nevertheless: callers check before they repeat it.
 ///
 /// # Errors
 /// Besides those that each method names: `Invalid` for a bad name ([`name::check`]), `Denied`,
@@ -58,17 +58,17 @@ pub trait Store: Send + Sync + Debug {
     /// The URL that opens this store again.
     fn url(&self) -> String;
 
-    /// Puts an object of `bytes`, replacing none: of several racing puts of one name exactly one
-    /// succeeds. Durable when it returns. One write request.
+    /// Puts an object of `bytes` without replacing one: of several racing puts of one name exactly
+    /// one succeeds. Durable when it returns. One write request.
     ///
     /// # Errors
     /// `Exists` if the name is taken.
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()>;
 
-    /// Starts an object whose bytes arrive in pieces; it is visible only once finished.
+    /// Starts an object whose bytes arrive in pieces; it becomes visible only when finished.
     ///
     /// # Errors
-    /// Those of every method. That the name is taken shows when the object is finished.
+    /// Those of every method. A taken name is reported only when the object is finished.
     fn create(&self, name: &str) -> Result<Box<dyn ObjectWriter>>;
 
     /// The size of an object or append log in bytes. One request on objects.
@@ -83,22 +83,23 @@ pub trait Store: Send + Sync + Debug {
     /// `NotFound` if there is neither, `TooLarge` if they are more than `bytes_max`.
     fn get(&self, name: &str, bytes_max: u64) -> Result<Bytes>;
 
-    /// The bytes of `range`. One read request. An object that this process has read before may
-    /// still be read if another has deleted it since; read whole what is put again under one name.
+    /// The bytes of `range`. One read request. An object that this process has read before may stay
+    /// readable after another process has deleted it; if a name may be put again, read the object
+    /// whole.
     ///
     /// # Errors
     /// `NotFound` if there is no such object or log, `Corrupt` if it ends before `range` does,
-    /// `Invalid` if `range` runs backwards.
+    /// `Invalid` if `range` ends before it starts.
     fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes>;
 
-    /// The bytes of each of `ranges`, in their order; neighbours closer than
+    /// The bytes of each of `ranges`, in their order. Ranges closer together than
     /// [`COALESCE_GAP_BYTES`] become one read request ([`runs`]).
     ///
     /// # Errors
     /// As [`Store::get_range`].
     fn get_ranges(&self, name: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>>;
 
-    /// The file that has the bytes of an object or append log and no others, opened for reading; none
+    /// The file that holds exactly the bytes of an object or append log, opened for reading; `None`
     /// unless the store keeps each in a file of its own. One open.
     ///
     /// # Errors
@@ -110,12 +111,12 @@ pub trait Store: Send + Sync + Debug {
     /// Opens an append log for writing. Its name is durable with its first sync.
     ///
     /// # Errors
-    /// `Exists` if it has been opened before, by whomever, or is an object.
+    /// `Exists` if any process has opened it before, or it is an object.
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>>;
 
-    /// As [`Store::append_log`], but for who writes the log's file by themselves, anywhere in it:
-    /// nothing may be appended, and a sync covers what was written to the file before. None, and
-    /// nothing is made, unless the store keeps each log in a file of its own.
+    /// Opens an append log as [`Store::append_log`] does, for callers that write its file directly,
+    /// at any offset. Nothing may be appended, and a sync covers the writes to the file before it.
+    /// Returns `None`, and creates nothing, unless the store keeps each log in a file of its own.
     ///
     /// # Errors
     /// As [`Store::append_log`].
@@ -123,10 +124,10 @@ pub trait Store: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// As [`Store::get_range`], but only up to the end of the object or log if that comes before the
-    /// end of `range`; nothing if it comes before its start. What was appended to a log after this
-    /// process last read it may be missing. One read request; where the store cannot say so by itself,
-    /// one more for the size.
+    /// Reads as [`Store::get_range`] does, but only up to the end of the object or log if that
+    /// comes before the end of `range`; returns nothing if it comes before its start. Bytes
+    /// appended to a log after this process last read it may be missing. One read request, and one
+    /// more for the size if the store cannot tell otherwise.
     ///
     /// # Errors
     /// As [`Store::get_range`], without `Corrupt`.
@@ -135,29 +136,29 @@ pub trait Store: Send + Sync + Debug {
         if range.start >= end { Ok(Bytes::new()) } else { self.get_range(name, range.start..end) }
     }
 
-    /// How many requests that do not depend on each other are worth having under way at once
-    /// ([`concurrent`]): 1 unless each waits for a round trip to a server.
+    /// How many independent requests are worth issuing concurrently ([`concurrent`]): 1 unless each
+    /// waits for a round trip to a server.
     fn requests_at_once(&self) -> usize {
         1
     }
 
-    /// How many append logs one writer should have open at a time, so that there are descriptors for
-    /// everything else.
+    /// Maximum number of append logs that one writer should keep open, so that descriptors remain
+    /// for everything else.
     fn open_logs_max(&self) -> usize {
         usize::MAX
     }
 
-    /// Returns once the bytes that an append log has now survive power loss, whoever appended them:
-    /// also those of a writer that died before it synced them. No request where visible bytes always
+    /// Returns once the current bytes of an append log survive power loss, whoever appended them,
+    /// including a writer that died before it synced them. No request where visible bytes always
     /// survive (S3).
     ///
     /// # Errors
     /// `NotFound` if there is no such log.
     fn sync_log(&self, name: &str) -> Result<()>;
 
-    /// Objects and append logs whose names start with `prefix` (empty, or ending in `/`), sorted
-    /// by name. An append log is listed once, under its own name. What is put or deleted meanwhile
-    /// may be there or not.
+    /// Objects and append logs whose names start with `prefix` (empty, or ending in `/`), sorted by
+    /// name. An append log is listed once, under its own name. Objects put or deleted during the
+    /// listing may or may not be included.
     ///
     /// # Errors
     /// `Invalid` for a prefix that is neither empty nor ends in `/`.
@@ -176,27 +177,27 @@ pub trait Store: Send + Sync + Debug {
     /// Those of every method.
     fn delete(&self, name: &str) -> Result<()>;
 
-    /// Bytes that this process may still store; `None` where the store cannot tell. A hint: a quota
+    /// Bytes that this process can still store; `None` if the store cannot tell. A hint: a quota
     /// may leave less, and other writers take their share. No store request.
     fn free_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Sets some room aside, unless this user has done so before, so that a store that is full can be
-    /// emptied: deletions write a little before they free anything. Best effort; nothing where stores
-    /// do not fill up (S3, memory). Cost: a look if there is room set aside.
+    /// Sets some room aside, unless this user has already done so, so that a full store can be
+    /// emptied: deletions write a little before they free anything. Best effort; does nothing where
+    /// stores do not fill up (S3, memory). Cost: one look-up if there is room set aside.
     fn keep_reserve(&self) {}
 
-    /// Gives back a part of the room that this user has set aside; false if there is none left.
+    /// Gives back a part of the room that this user has set aside; returns false if none is left.
     fn release_reserve(&self) -> bool {
         false
     }
 
-    /// Removes what writers that died left of unfinished objects, if it was last written before
-    /// `before_ns` since the Unix epoch; returns how many. A writer that has paused for longer
-    /// loses its object too, so leave a day. With `dry_run` it only counts them. A listing and a
-    /// request for each; no-op where the
-    /// store cleans up by itself (memory) or by a rule of its own (S3 buckets).
+    /// Removes unfinished objects of dead writers that were last written before `before_ns` since
+    /// the Unix epoch, and returns their number. A live writer that has paused for longer loses its
+    /// object too, so allow at least a day. With `dry_run` only counts them. One listing, and one
+    /// request for each object; does nothing if the store cleans up on its own (memory) or by a
+    /// rule of its own (S3 buckets).
     ///
     /// # Errors
     /// Those of every method.
@@ -212,11 +213,11 @@ pub trait ObjectWriter: Send {
     /// Adds `bytes` at the end. Buffered; large objects reach the store in parts.
     ///
     /// # Errors
-    /// `NoSpace` and what else the storage answers.
+    /// `NoSpace`, and others as the storage answers.
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// Makes the object visible and durable, replacing none. One write request, or one for each
-    /// part and one to join them.
+    /// Makes the object visible and durable, without replacing one. One write request, or one for
+    /// each part and one to join them.
     ///
     /// # Errors
     /// `Exists` if the name was taken meanwhile; else as [`Store::put_if_absent`].
@@ -225,24 +226,24 @@ pub trait ObjectWriter: Send {
 
 /// A log that grows at its end: a file on POSIX, a run of numbered objects elsewhere.
 ///
-/// After a failed append or sync the log is poisoned: every later call fails with `Closed`. Only an
-/// append that failed with `NoSpace` may be taken back whole: then the log is as it was before, and
-/// goes on once there is room.
+/// After a failed append or sync the log is poisoned: every later call fails with `Closed`. The
+/// exception is an append that failed with `NoSpace` and was taken back whole: the log is as it was
+/// before, and continues once there is room.
 pub trait AppendLog: Send + Sync {
-    /// Hands `bytes` to the store. They survive the death of this process on POSIX; on S3 they
-    /// gather in memory, and only a sync or some megabytes of appends make a request. They survive
-    /// power loss only after [`AppendLog::sync`]. Returns the offset at which they start. Appends
-    /// of several threads do not interleave.
+    /// Passes `bytes` to the store and returns the offset at which they start. On POSIX they
+    /// survive the death of this process; on S3 they gather in memory, and only a sync, or some
+    /// megabytes of appends, makes a request. They survive power loss only after
+    /// [`AppendLog::sync`]. Appends of several threads do not interleave.
     ///
     /// # Errors
-    /// `NoSpace` and what else the storage answers, `Closed` once poisoned.
+    /// `NoSpace`, and others as the storage answers; `Closed` once poisoned.
     fn append(&self, bytes: &[u8]) -> Result<u64>;
 
     /// Returns once all bytes appended before the call survive power loss. One write request, or
     /// none if another thread's sync covered them.
     ///
     /// # Errors
-    /// As [`AppendLog::append`]. `Conflict` if somebody else wrote to the log.
+    /// As [`AppendLog::append`]. `Conflict` if another process wrote to the log.
     fn sync(&self) -> Result<()>;
 
     /// Bytes appended so far.
@@ -255,27 +256,27 @@ pub type LogInPlace = (Box<dyn AppendLog>, File);
 /// A shared store.
 pub type SharedStore = Arc<dyn Store>;
 
-/// Ranges closer than this are fetched as one: about what a request costs in transfer time.
+/// Ranges closer than this are fetched together: the transfer time of about one request.
 pub const COALESCE_GAP_BYTES: u64 = 64 << 10;
 
-/// `Exists`: `name` was put, or written as a log, before.
+/// Returns `Exists`: `name` was already put, or written as a log.
 fn taken(name: &str) -> Error {
     Error::new(Kind::Exists, format!("{name}: the name is taken, and objects are never replaced"))
 }
 
-/// `Closed`: an earlier write or sync of the object or log `name` failed.
+/// Returns `Closed`: an earlier write or sync of the object or log `name` failed.
 fn poisoned(name: &str) -> Error {
     let what = "an earlier write or sync failed, so what it holds is uncertain: start another";
     Error::new(Kind::Closed, format!("{name}: {what}"))
 }
 
-/// When a file was last written, in nanoseconds since the Unix epoch; 0 if before it.
+/// The time of the last write to a file, in nanoseconds since the Unix epoch; 0 if earlier.
 fn modified_ns(stat: &rustix::fs::Stat) -> u64 {
     let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec)
 }
 
-/// `TooLarge`: `name` has `bytes` and the caller takes `bytes_max`.
+/// Returns `TooLarge`: `name` has `bytes`, more than the `bytes_max` that the caller accepts.
 fn over_limit(name: &str, bytes: u64, bytes_max: u64) -> Error {
     let what = format!("{name}: {bytes} bytes, over the limit of {bytes_max} for reading it whole");
     Error::new(Kind::TooLarge, what)

@@ -1,14 +1,14 @@
-//! Names of objects and append logs: which are allowed, the same in every store.
+//! Names of objects and append logs: the same rules in every store.
 //!
-//! A name is a UTF-8 path. What any one store could not hold is refused by all of them, so that a
-//! namespace can be copied from one kind of store to another.
+//! A name is a UTF-8 path. All stores refuse names that any one of them could not hold, so that a
+//! namespace can be copied between kinds of stores.
 
 use crate::{Error, Kind, Result};
 
-/// The longest name, in bytes: that of an S3 key.
+/// Maximum bytes of a name: that of an S3 key.
 pub const NAME_BYTES_MAX: usize = 1024;
 
-/// The longest component of a name, in bytes: that of a file name on POSIX.
+/// Maximum bytes of a component of a name: that of a file name on POSIX.
 pub const COMPONENT_BYTES_MAX: usize = 255;
 
 /// The first component under which a POSIX store keeps unfinished objects; no name may use it.
@@ -66,7 +66,8 @@ pub fn check_prefix(prefix: &str) -> Result<()> {
     }
 }
 
-/// The names directly below `prefix`, each once, of sorted `names` that all start with it.
+/// Returns the names directly below `prefix`, each once, from sorted `names` that all start with
+/// it.
 pub(super) fn directly_below<'a>(
     prefix: &str,
     names: impl IntoIterator<Item = &'a str>,
@@ -79,7 +80,7 @@ pub(super) fn directly_below<'a>(
             below.push(first.to_owned());
         }
     }
-    // `a` sorts before `a-b` before `a/c`: the same name may come in two runs.
+    // `a` sorts before `a-b` before `a/c`, so the same name may occur in two runs.
     below.sort_unstable();
     below.dedup();
     below

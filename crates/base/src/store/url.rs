@@ -1,10 +1,10 @@
-//! URLs of stores: which store a user means.
+//! URLs of stores: how a user names a store.
 //!
 //! | URL | store |
 //! |---|---|
 //! | a path, `file:///path` | a directory |
 //! | `s3://bucket/prefix` | S3, found by the standard AWS environment variables (feature `s3`) |
-//! | `memory:`, `memory:name` | memory of this process, shared by all who give the same name |
+//! | `memory:`, `memory:name` | memory of this process, shared by all users of the same name |
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,15 +24,15 @@ const MEMORY: &str = "memory:";
 const FILE: &str = "file://";
 const S3: &str = "s3://";
 
-/// What a file system puts into an empty directory by itself.
+/// Entries that a file system creates in an empty directory on its own.
 const OF_THE_FILE_SYSTEM: &[&str] = &["lost+found", UNFINISHED];
 
 /// Opens the store at `url`. One read request.
 ///
 /// # Errors
-/// `NotFound` if nothing is there or it is no store, `NotADirectory` if it is a file, `Invalid` for
-/// a URL that names no kind of store or a store of a newer format, `Denied` and `Unavailable` as
-/// the store answers.
+/// `NotFound` if nothing is there or it is not a store, `NotADirectory` if it is a file, `Invalid`
+/// for a URL that names no kind of store or a store of a newer format, `Denied` and `Unavailable`
+/// as the store answers.
 ///
 /// # Examples
 /// ```
@@ -48,11 +48,11 @@ pub fn open(url: &str) -> Result<SharedStore> {
     Ok(store)
 }
 
-/// What there is at `url`, which may be no store: [`Identity::read`] says that. No request; a directory
-/// is opened.
+/// Connects to `url` without checking that it is a store: [`Identity::read`] does that. No request;
+/// a directory is opened.
 ///
 /// # Errors
-/// As [`open`], of what shows without a request.
+/// As [`open`], as far as they show without a request.
 pub fn connect(url: &str) -> Result<SharedStore> {
     Ok(match Location::parse(url)? {
         Location::Directory(path) => {
@@ -69,24 +69,24 @@ pub fn connect(url: &str) -> Result<SharedStore> {
     })
 }
 
-/// Makes a store at `url` and opens it. A directory that is not there is made. Survives power loss
-/// once it returns. Two write requests, a read and a listing, and in a directory some thirty requests
-/// that try its file system.
+/// Makes a store at `url` and opens it. Creates the directory if it is absent. Survives power loss
+/// once it returns. Two write requests, a read and a listing and, in a directory, some thirty
+/// requests that test its file system.
 ///
 /// # Errors
-/// `Exists` if there is a store already, `NotEmpty` if there is something else, `Unsupported` if the
-/// file system lacks what a store needs, `Invalid` for a URL that names no kind of store, `Denied`
-/// and `Unavailable` as the store answers.
+/// `Exists` if there already is a store, `NotEmpty` if there is something else, `Unsupported` if
+/// the file system lacks what a store needs, `Invalid` for a URL that names no kind of store,
+/// `Denied` and `Unavailable` as the store answers.
 pub fn init(url: &str) -> Result<SharedStore> {
     make(url, None)
 }
 
-/// As [`init`], for a store in a directory that the directory's group reads and writes, whatever
-/// umasks its members have.
+/// Makes a store as [`init`] does, in a directory that the directory's group reads and writes,
+/// whatever umasks its members have.
 ///
 /// # Errors
-/// As [`init`]; `Invalid` for a store that is no directory, `Denied` if this user is in another group
-/// than an existing directory.
+/// As [`init`]; `Invalid` for a store that is not a directory, `Denied` if this user is in another
+/// group than an existing directory.
 pub fn init_shared(url: &str, sharing: StoreSharing) -> Result<SharedStore> {
     make(url, Some(sharing))
 }
@@ -127,7 +127,7 @@ fn make(url: &str, sharing: Option<StoreSharing>) -> Result<SharedStore> {
     }
 }
 
-/// The URL of the directory at the absolute `path`.
+/// Returns the URL of the directory at the absolute `path`.
 pub(super) fn of_path(path: &Path) -> String {
     if let Some(path) = path.to_str() {
         return path.into();
@@ -176,7 +176,7 @@ impl Location {
             }
             let prefix = prefix.trim_end_matches('/');
             if !prefix.is_empty() {
-                // Below a prefix, unlike below a store, any first component will do.
+                // Below a prefix, unlike below a store, any first component is allowed.
                 super::name::check(&format!("s3/{prefix}"))?;
             }
             return Ok(Self::S3 { bucket: bucket.into(), prefix: prefix.into() });
@@ -227,7 +227,7 @@ fn s3(bucket: &str, prefix: &str) -> Result<SharedStore> {
     Err(Error::new(Kind::Invalid, format!("s3://{bucket}/{prefix}: {what}")))
 }
 
-/// Makes the directory `path` with all above it, and syncs the parents of what it made.
+/// Makes the directory `path` and its ancestors, and syncs the parents of those it made.
 fn make_durable(path: &Path) -> Result<()> {
     let failure = |error| Error::io(error, format!("make the directory {}", path.display()));
     let path = std::path::absolute(path).map_err(failure)?;
@@ -248,7 +248,8 @@ fn refuse_marked(store: &dyn Store) -> Result<()> {
     }
 }
 
-/// A listing shows only what can be an object; a directory in use may hold other things.
+/// Checked directly, since a listing shows only entries that can be objects, and a directory in use
+/// may hold others.
 fn refuse_used_directory(path: &Path) -> Result<()> {
     let failure = |error| Error::io(error, format!("list {}", path.display()));
     for entry in std::fs::read_dir(path).map_err(failure)? {

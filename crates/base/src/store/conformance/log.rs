@@ -1,4 +1,4 @@
-//! Append logs: what is promised of offsets, visibility and names.
+//! Append logs: the guarantees about offsets, visibility and names.
 
 use std::os::unix::fs::FileExt;
 

@@ -1,8 +1,9 @@
-//! Conformance: what every store does, as functions over the trait, so that all run the same suite.
+//! Conformance: the behaviour of every store, as functions over the trait, so that all stores run
+//! the same suite.
 //!
-//! Each function works below a prefix of its own, so a store may be used again and by several
-//! suites at once. A violation panics with what was expected. Public so that tests of other crates
-//! and of stores not known here can call it; not part of the API.
+//! Each function works below a prefix of its own, so a store may be used repeatedly and by several
+//! suites at once. A violation panics with the expected behaviour. Public so that tests of other
+//! crates and of external stores can call it; not part of the API.
 
 mod log;
 mod names;
@@ -16,7 +17,7 @@ use crate::{Kind, Random, Result};
 /// Runs the whole suite against `store`.
 ///
 /// # Panics
-/// On the first thing that `store` does otherwise.
+/// On the first violation by `store`.
 pub fn all(store: &SharedStore) {
     let run = format!("conformance/{:032x}", Random::from_system().u128());
     let suite: &[(&str, Check)] = &[
@@ -61,7 +62,7 @@ pub fn all(store: &SharedStore) {
 
 type Check = fn(&Place<'_>);
 
-/// Where one check works.
+/// The store and the prefix of one check.
 struct Place<'a> {
     store: &'a SharedStore,
     /// Ends in `/`.
@@ -91,7 +92,7 @@ fn assert_kind<T>(outcome: Result<T>, kind: Kind) {
     }
 }
 
-/// `bytes` that differ at every place.
+/// Returns `bytes` bytes of noise that differ at every offset.
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut noise = vec![0; bytes];
     Random::from_seed(seed).fill(&mut noise);

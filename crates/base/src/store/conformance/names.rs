@@ -76,7 +76,7 @@ pub(super) fn list_names_shows_one_level(place: &Place) {
     assert_eq!(names(""), ["a", "a-b", "b"]);
 }
 
-/// More than the 1000 of one page of an S3 listing.
+/// More names than the 1000 of one page of an S3 listing.
 pub(super) fn long_listings_are_whole(place: &Place) {
     let leaves: Vec<String> = (0..1100).map(|i| format!("{i:05}")).collect();
     std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 use super::{Place, assert_kind, noise};
 use crate::Kind;
 
-/// More than two parts of an S3 upload, and no multiple of anything.
+/// More than two parts of an S3 upload, and not a multiple of anything.
 const LARGE_BYTES: usize = (20 << 20) + 12_345;
 
 pub(super) fn put_is_read_back(place: &Place) {
@@ -16,7 +16,7 @@ pub(super) fn put_is_read_back(place: &Place) {
 pub(super) fn put_replaces_nothing(place: &Place) {
     place.put("a", b"first");
     assert_kind(place.store.put_if_absent(&place.name("a"), b"second"), Kind::Exists);
-    // The same bytes are another object all the same.
+    // The same bytes are still another object.
     assert_kind(place.store.put_if_absent(&place.name("a"), b"first"), Kind::Exists);
     assert_eq!(place.get("a"), b"first");
 }
@@ -39,7 +39,7 @@ pub(super) fn absent_is_not_found(place: &Place) {
     assert_kind(place.store.get_range(&name, 0..0), Kind::NotFound);
     assert_kind(place.store.get_ranges(&name, &[0..1, 5..6]), Kind::NotFound);
     assert_kind(place.store.size(&name), Kind::NotFound);
-    // What is only the beginning of other names is no object.
+    // A name that is only a prefix of others is not an object.
     place.put("a/b", b"x");
     assert_kind(place.store.get(&place.name("a"), 10), Kind::NotFound);
     assert_kind(place.store.size(&place.name("a")), Kind::NotFound);
@@ -115,7 +115,7 @@ pub(super) fn delete_is_idempotent(place: &Place) {
     }
     place.put("a/b/c", b"again");
     assert_eq!(place.store.get_range(&name, 0..5).expect("read"), "again");
-    // A name that only leads to others is absent, and removing it removes none of them.
+    // A name that is only a prefix of others is absent, and removing it removes none of them.
     place.store.delete(&place.name("a/b")).expect("delete");
     assert_eq!(place.get("a/b/c"), b"again");
 }

@@ -79,7 +79,7 @@ fn one_wins(place: &Place, put: impl Fn(&str, &[u8]) -> Result<()> + Sync) {
     }
 }
 
-/// What stays is in every listing, whatever comes and goes beside it.
+/// An object that stays is in every listing, whatever is added and removed beside it.
 pub(super) fn listings_bear_changes(place: &Place) {
     let kept = ["a", "m/n", "z"];
     for leaf in kept {
@@ -109,7 +109,7 @@ pub(super) fn listings_bear_changes(place: &Place) {
     });
 }
 
-/// A store may remove a place that fell empty, but never under somebody who puts into it.
+/// A store may remove an empty directory, but never under a writer that puts into it.
 pub(super) fn puts_bear_deletions_beside_them(place: &Place) {
     std::thread::scope(|scope| {
         for thread in 0..3 {

@@ -1,4 +1,4 @@
-//! Ranges: one or many, in any order, and what lies beyond the end.
+//! Ranges: one or many, in any order, and beyond the end.
 
 use super::{Place, assert_kind, noise};
 use crate::store::COALESCE_GAP_BYTES;

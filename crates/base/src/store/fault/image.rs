@@ -1,4 +1,5 @@
-//! Image: what is found afterwards, copied into memory so that it can be opened and written again.
+//! Image: the state of the store after a crash, copied into memory so that it can be opened and
+//! written again.
 
 use std::sync::Arc;
 
@@ -9,10 +10,10 @@ use super::plan::LogState;
 use crate::store::{MemoryStore, SharedStore};
 use crate::{Random, Result};
 
-/// What a device writes or loses at once, in bytes.
+/// Bytes that a device writes or loses as a unit.
 const PAGE_BYTES: usize = 4096;
 
-/// Copies the inner store; `survives` says what of each log that was written here is found.
+/// Copies the inner store; `survives` returns what remains of each log that was written here.
 pub(super) fn take(
     shared: &Shared,
     survives: impl Fn(&mut Random, LogState, Bytes) -> Option<Bytes>,
@@ -32,7 +33,7 @@ pub(super) fn take(
     Ok(Arc::new(image))
 }
 
-/// What power loss leaves of a log that holds `bytes`.
+/// Returns what a power loss leaves of a log that holds `bytes`.
 pub(super) fn lose_power(random: &mut Random, log: LogState, bytes: Bytes) -> Option<Bytes> {
     let Some(synced) = log.synced else {
         return if random.one_in(2) { None } else { Some(tear(random, 0, &bytes)) };
@@ -51,10 +52,10 @@ fn tear(random: &mut Random, synced: usize, bytes: &[u8]) -> Bytes {
     let from = synced + below(random, unsynced);
     match below(random, 4) {
         0 => {}
-        // The size reached the disk and the bytes did not.
+        // The size reached the disk but the bytes did not.
         1 => found[from..].fill(0),
         2 => random.fill(&mut found[from..]),
-        // A page was lost and later ones were not.
+        // A page was lost but later ones were not.
         _ => {
             let end = (from / PAGE_BYTES + 1) * PAGE_BYTES;
             found[from..end.min(kept)].fill(0);

@@ -1,4 +1,4 @@
-//! Append log through a fault store: remembers what was synced, poisons itself as real ones do.
+//! Append log through a fault store: records the synced bytes, and poisons itself as real logs do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +46,7 @@ impl FaultLog {
                 };
                 let kept = usize::try_from(kept).expect("no more than was given");
                 if kept > 0 {
-                    // The caller is told of the fault, whatever came of it.
+                    // The caller gets the fault, whatever the outcome.
                     drop(self.inner.append(&bytes[..kept]));
                 }
                 Err(fault(kind, "append to", &self.name, n))
@@ -61,7 +61,7 @@ impl AppendLog for FaultLog {
         let before = self.inner.bytes();
         let appended = self.append_as_fated(bytes);
         match &appended {
-            // As a real one that takes back what it had no room for.
+            // Like a real log, which takes back an append for which it had no room.
             Err(error) if error.kind() == Kind::NoSpace && self.inner.bytes() == before => appended,
             _ => self.poison_if_failed(appended),
         }

@@ -1,20 +1,20 @@
-//! Fault store: another store seen through failures, delays, crashes and power losses, from a seed.
+//! Fault store: wraps a store with failures, delays, crashes and power losses, from a seed.
 //!
 //! ```text
 //! operation  1 … n-1      n                     n+1 …
 //!            reach the    fails; takes effect,  fail with `Closed`,
 //!            inner store  in part, or not       nothing reaches the inner store
 //! ```
-//! A test runs its subject once to count operations, then once for each n with the world stopped
-//! there, and opens what a machine would find afterwards: [`FaultStore::after_process_death`] or
-//! [`FaultStore::after_power_loss`].
-//! Invariants: (1) what was acknowledged as durable is in every image; (2) with one thread, the
+//! A test first runs its subject to count operations. Then, for each n, it runs it with the world
+//! stopped at operation n, and opens what a machine would find afterwards:
+//! [`FaultStore::after_process_death`] or [`FaultStore::after_power_loss`].
+//! Invariants: (1) everything acknowledged as durable is in every image; (2) with one thread, the
 //! same seed and settings give the same outcomes and images.
-//! Concurrency: `plan` guards the settings and is never held across the inner store; `running` is
-//! held shared by each operation and alone while an image is taken, so an image waits for what is
-//! under way.
-//! Source: fault model of Protocol-Aware Recovery, Alagappan et al., FAST 2018; order of pages lost,
-//! Pillai et al., "All file systems are not created equal", OSDI 2014.
+//! Concurrency: `plan` guards the settings and is never held across the inner store. Each operation
+//! holds `running` shared, and taking an image holds it exclusively, so an image waits for
+//! operations under way.
+//! Source: fault model of Protocol-Aware Recovery, Alagappan et al., FAST 2018; order of pages
+//! lost, Pillai et al., "All file systems are not created equal", OSDI 2014.
 
 mod image;
 mod log;
@@ -34,7 +34,7 @@ use self::writer::FaultWriter;
 use super::{AppendLog, ObjectInfo, ObjectWriter, SharedStore, Store};
 use crate::{Kind, Result};
 
-/// What an operation that fails has done all the same.
+/// The effect that a failing operation has nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
@@ -45,8 +45,8 @@ pub enum Effect {
     Full,
 }
 
-/// A store that fails as it is told. Operations are numbered from 1: every call that would reach
-/// the store is one, also those of writers and logs.
+/// A store that fails as configured. Operations are numbered from 1: every call that would reach
+/// the store is one, including those of writers and logs.
 #[derive(Debug)]
 pub struct FaultStore {
     shared: Arc<Shared>,
@@ -60,26 +60,27 @@ struct Shared {
 }
 
 impl FaultStore {
-    /// `inner` seen without faults until some are set; `seed` decides all that is random.
+    /// Wraps `inner`, without faults until some are set; `seed` decides everything random.
     #[must_use]
     pub fn new(inner: SharedStore, seed: u64) -> Self {
         let plan = Mutex::new(Plan::new(seed));
         Self { shared: Arc::new(Shared { inner, plan, running: RwLock::new(()) }) }
     }
 
-    /// Stops the world at the `n`-th operation (at the next one if that has passed): it fails with
-    /// `effect`, and everything after it fails with `Closed` and never reaches the inner store.
+    /// Stops the world at the `n`-th operation, or at the next one if that has passed: it fails
+    /// with `effect`, and everything after it fails with `Closed` and never reaches the inner
+    /// store.
     pub fn stop_at(&self, n: u64, effect: Effect) {
         self.shared.plan.lock().stop = Some((n, effect));
     }
 
-    /// Fails the `n`-th operation with `kind`, without effect; the world goes on.
+    /// Fails the `n`-th operation with `kind`, without effect; later ones work.
     pub fn fail_at(&self, n: u64, kind: Kind) {
         self.fail_at_with(n, kind, Effect::None);
     }
 
     /// Fails the `n`-th operation with `kind` and with `effect`, as when an answer is lost on the
-    /// way; the world goes on.
+    /// way; later ones work.
     pub fn fail_at_with(&self, n: u64, kind: Kind, effect: Effect) {
         self.shared.plan.lock().failures.insert(n, (kind, effect));
     }
@@ -89,14 +90,14 @@ impl FaultStore {
         self.shared.plan.lock().fail_one_in = (chances, kind);
     }
 
-    /// From the `n`-th operation on, until [`FaultStore::make_room`], whatever takes room fails with
-    /// `NoSpace` and with `effect`: puts, and the opening, writing and finishing of objects and logs.
-    /// Reads, syncs and deletions go on.
+    /// Makes the store full from the `n`-th operation on, until [`FaultStore::make_room`]: every
+    /// operation that needs room fails with `NoSpace` and with `effect`. These are puts, and
+    /// opening, writing and finishing objects and logs. Reads, syncs and deletions work.
     pub fn fill_at(&self, n: u64, effect: Effect) {
         self.shared.plan.lock().full = Some((n, effect));
     }
 
-    /// There is room from now on.
+    /// Ends the lack of room.
     pub fn make_room(&self) {
         self.shared.plan.lock().full = None;
     }
@@ -106,21 +107,21 @@ impl FaultStore {
         self.shared.plan.lock().delay_max = delay_max;
     }
 
-    /// How many operations there have been, counting those that failed but not those after the
-    /// world stopped.
+    /// The number of operations so far, counting those that failed but not those after the world
+    /// stopped.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.shared.plan.lock().operations
     }
 
-    /// Whether the world has stopped.
+    /// Returns whether the world has stopped.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.shared.plan.lock().stopped
     }
 
-    /// A store in memory with what another process finds after this one died: every byte that was
-    /// handed over, and no unfinished object.
+    /// Returns a store in memory with what another process finds after this one died: every byte
+    /// that was passed to the store, and no unfinished object.
     ///
     /// # Errors
     /// Those of reading the inner store.
@@ -129,9 +130,9 @@ impl FaultStore {
         image::take(&self.shared, |_, _, bytes| Some(bytes))
     }
 
-    /// A store in memory with what a machine finds after power loss: of each append log that is not
-    /// synced to its end a random prefix that holds at least what was synced, its last pages
-    /// perhaps zeroed, garbled or lost out of order. Each call draws another outcome.
+    /// Returns a store in memory with what a machine finds after power loss. Of each append log
+    /// that is not synced to its end, that is a random prefix with at least the synced bytes, whose
+    /// last pages may be zeroed, garbled or lost out of order. Each call draws another outcome.
     ///
     /// # Errors
     /// Those of reading the inner store.
@@ -150,12 +151,12 @@ impl FaultStore {
 }
 
 impl Shared {
-    /// One operation: `act` is done unless its fate says otherwise.
+    /// Runs `act` as one operation, unless its fate says otherwise.
     fn act<T>(&self, what: &str, name: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
         self.act_as(false, what, name, act)
     }
 
-    /// As [`Shared::act`], of what takes room.
+    /// Runs `act` as [`Shared::act`] does, as an operation that needs room.
     fn add<T>(&self, what: &str, name: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
         self.act_as(true, what, name, act)
     }
@@ -177,7 +178,7 @@ impl Shared {
                     Effect::Full => true,
                 };
                 if takes_effect {
-                    // The caller is told of the fault, whatever came of it.
+                    // The caller gets the fault, whatever the outcome.
                     drop(act());
                 }
                 Err(plan::fault(kind, what, name, n))
@@ -185,7 +186,7 @@ impl Shared {
         }
     }
 
-    /// Draws the fate of the next operation and sits out its delay.
+    /// Draws the fate of the next operation and waits for its delay.
     fn fate(&self, needs_room: bool) -> Fate {
         let (fate, delay) = self.plan.lock().draw(needs_room);
         if !delay.is_zero() {

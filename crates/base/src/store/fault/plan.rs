@@ -1,4 +1,4 @@
-//! Plan: which operation meets which fate, and what of each log would survive power loss.
+//! Plan: the fate of each operation, and how much of each log would survive power loss.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,26 +14,27 @@ pub(super) struct Plan {
     pub(super) stop: Option<(u64, Effect)>,
     pub(super) failures: BTreeMap<u64, (Kind, Effect)>,
     pub(super) fail_one_in: (u64, Kind),
-    /// From which operation on there is no room, and what those that need some do all the same.
+    /// The operation from which on there is no room, and the effect of operations that need some.
     pub(super) full: Option<(u64, Effect)>,
     pub(super) delay_max: Duration,
-    /// Logs written through this store; others are older and taken to be synced.
+    /// Logs written through this store; all others are older and count as synced.
     pub(super) logs: BTreeMap<String, LogState>,
 }
 
 /// How much of a log is durable.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LogState {
-    /// Bytes that survive power loss; `None` until the first sync: not even the name does.
+    /// Bytes that survive power loss; `None` until the first sync, since not even the name
+    /// survives.
     pub(super) synced: Option<u64>,
 }
 
-/// What becomes of one operation.
+/// The outcome of one operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fate {
-    /// It is done.
+    /// It takes place.
     Done,
-    /// It fails; `share` is random, to choose how much of it happens; `n` is its number.
+    /// It fails. `share` is random and selects how much of it takes place; `n` is its number.
     Failed { kind: Kind, effect: Effect, share: u64, n: u64 },
 }
 
@@ -52,12 +53,12 @@ impl Plan {
         }
     }
 
-    /// Whether the next operation finds no room if it needs some.
+    /// Returns whether the next operation fails if it needs room.
     pub(super) fn is_full(&self) -> bool {
         self.full.is_some_and(|(from, _)| self.operations + 1 >= from)
     }
 
-    /// The fate of the next operation and how long it waits first.
+    /// Returns the fate of the next operation and the delay before it.
     pub(super) fn draw(&mut self, needs_room: bool) -> (Fate, Duration) {
         let delay_ns = u64::try_from(self.delay_max.as_nanos()).unwrap_or(u64::MAX);
         let delay = Duration::from_nanos(self.random.below(delay_ns));
@@ -95,7 +96,7 @@ impl Plan {
     }
 }
 
-/// The error that a fault shows.
+/// Returns the error that a fault reports.
 pub(super) fn fault(kind: Kind, what: &str, name: &str, n: u64) -> Error {
     Error::new(kind, format!("{what} {name}: injected fault at operation {n}"))
 }

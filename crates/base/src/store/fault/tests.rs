@@ -1,4 +1,5 @@
-//! Tests of the fault store: each fault does what it says, and images keep what was promised.
+//! Tests of the fault store: each fault does what it promises, and images keep what was
+//! acknowledged.
 
 use super::*;
 use crate::store::MemoryStore;

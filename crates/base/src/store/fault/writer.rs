@@ -29,7 +29,7 @@ impl ObjectWriter for FaultWriter {
 
     fn finish(self: Box<Self>) -> Result<()> {
         let Self { shared, name, inner, failed } = *self;
-        // Pieces are missing: the object must not appear, not even as the effect of a fault.
+        // Pieces are missing: the object must not appear, not even as an effect of a fault.
         let finish = || if failed { Err(poisoned(&name)) } else { inner.finish() };
         shared.add("finish", &name, finish)
     }

@@ -1,12 +1,13 @@
-//! Aside: an object's bytes while nobody may see them, and the step that makes them visible.
+//! Aside: an object's bytes while they are invisible, and the step that makes them visible.
 //!
 //! ```text
 //! tmp/<32 hex digits>  write … fdatasync ─ link ─▶ <name> ─ fsync directory ─ unlink aside
 //! ```
 //! `link` decides races: it fails if the name is taken. A crash before it leaves only an aside
-//! file, which [`sweep`] removes once it is old; a crash after it leaves two names of one whole file.
+//! file, which [`sweep`] removes once it is old; a crash after it leaves two names of one whole
+//! file.
 //! Source: the create-link idiom of open(2) for NFS, with its check of the link count, since a
-//! repeated request may answer "exists" to the one who won.
+//! repeated request may report "exists" to the winner.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -24,11 +25,11 @@ use crate::store::name::UNFINISHED;
 use crate::store::{modified_ns, taken};
 use crate::{Error, Kind, Random, Result};
 
-/// Where aside files come from.
+/// Creates aside files.
 #[derive(Debug)]
 pub(super) struct Asides {
     directories: Arc<Directories>,
-    /// Guards the names of aside files to come.
+    /// Guards the generator of their names.
     random: Mutex<Random>,
 }
 
@@ -37,7 +38,7 @@ impl Asides {
         Self { directories, random: Mutex::new(Random::from_system()) }
     }
 
-    /// An empty aside file.
+    /// Creates an empty aside file.
     pub(super) fn create(&self) -> Result<Aside> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o666);
@@ -56,7 +57,7 @@ impl Asides {
                     }
                     return Ok(aside);
                 }
-                // A forked child shares its parent's randomness.
+                // A forked child shares its parent's random state.
                 Err(Errno::EXIST) => *self.random.lock() = Random::from_system(),
                 Err(errno) => {
                     let path = self.directories.path_of(UNFINISHED);
@@ -67,7 +68,7 @@ impl Asides {
     }
 }
 
-/// A file nobody looks for, until it gets its name. Dropped without one, it is removed.
+/// A file without a name of its own yet. It is removed if dropped without one.
 #[derive(Debug)]
 pub(super) struct Aside {
     directories: Arc<Directories>,
@@ -77,7 +78,7 @@ pub(super) struct Aside {
 }
 
 impl Aside {
-    /// `file` as if it lay aside, to see what happens when it fails.
+    /// Treats `file` as an aside file, to test what happens when it fails.
     #[cfg(test)]
     pub(super) fn over(directories: &Arc<Directories>, file: OwnedFd) -> Self {
         Self { directories: Arc::clone(directories), name: "none".into(), file, moved: false }
@@ -121,7 +122,7 @@ impl Aside {
         let root = self.directories.root();
         match linkat(root, from.as_str(), fd, leaf, AtFlags::empty()) {
             Err(Errno::EXIST) if self.is_linked() => Ok(()),
-            // File systems without hard links, or with none across directories.
+            // File systems without hard links, or without links across directories.
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::XDEV) => {
                 renameat_with(root, from.as_str(), fd, leaf, RenameFlags::NOREPLACE)?;
                 self.moved = true;
@@ -148,14 +149,14 @@ impl Drop for Aside {
     fn drop(&mut self) {
         if !self.moved {
             let path = format!("{UNFINISHED}/{}", self.name);
-            // What stays behind is swept later.
+            // A file that stays behind is swept later.
             let _swept_later = unlinkat(self.directories.root(), path, AtFlags::empty());
         }
     }
 }
 
-/// Removes what was made aside and last changed before `before_ns`, unless this is a `dry_run`; returns
-/// how many.
+/// Removes aside files last changed before `before_ns`, or with `dry_run` only counts them; returns
+/// their number.
 pub(super) fn sweep(directories: &Directories, before_ns: u64, dry_run: bool) -> Result<u64> {
     let path = directories.path_of(UNFINISHED);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -178,7 +179,7 @@ pub(super) fn sweep(directories: &Directories, before_ns: u64, dry_run: bool) ->
                 continue;
             }
             FileType::RegularFile => AtFlags::empty(),
-            // One of a shared store, before it is moved.
+            // A directory of a shared store before it is moved.
             FileType::Directory => AtFlags::REMOVEDIR,
             _ => continue,
         };

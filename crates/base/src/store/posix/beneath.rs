@@ -1,8 +1,8 @@
-//! Opening below the store's directory: never through a symbolic link, never waiting.
+//! Opens files below the store's directory: never through a symbolic link, never blocking.
 //!
-//! Who can write to one directory of a store must not be able to make its readers hang on a FIFO
-//! or read elsewhere. `openat2` says so in one system call; where the kernel or a sandbox lacks it,
-//! the path is walked a component at a time.
+//! A user who can write to one directory of a store must not be able to make its readers hang on a
+//! FIFO or read elsewhere. `openat2` guarantees that in one system call; if the kernel or a sandbox
+//! lacks it, the path is walked component by component.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::{Errno, retry_on_intr};
 
-/// Set once `openat2` turned out to be missing here.
+/// Set once `openat2` has proved to be unavailable.
 static WITHOUT_OPENAT2: AtomicBool = AtomicBool::new(false);
 
 /// Opens `path` (empty: `root` itself) below `root` with `flags`; creates nothing.
 pub(super) fn open(root: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let mut flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     if !flags.contains(OFlags::PATH) {
-        // `openat2` takes no other flags beside O_PATH, which never waits.
+        // With O_PATH, which never blocks, `openat2` accepts no such flag.
         flags |= OFlags::NONBLOCK;
     }
     let path = if path.is_empty() { "." } else { path };
@@ -25,7 +25,7 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<Ow
         let resolve =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         match retry_on_intr(|| openat2(root, path, flags, Mode::empty(), resolve)) {
-            // Sandboxes answer EPERM to calls they do not know.
+            // Sandboxes answer EPERM to system calls that they do not know.
             Err(Errno::NOSYS | Errno::PERM) => WITHOUT_OPENAT2.store(true, Ordering::Relaxed),
             outcome => return outcome,
         }

@@ -1,10 +1,11 @@
-//! Directories of the store that this process writes to: made once, known to be durable, kept open.
+//! Directories of the store that this process writes to: created once, known to be durable, kept
+//! open.
 //!
 //! A new object survives power loss only if every directory above it does. A directory is therefore
-//! made, and the one above it synced, before anything goes into it, and its descriptor is kept, so
-//! that the next object there costs neither. Others may remove a directory that fell empty: a
-//! descriptor of a removed directory answers ENOENT and never takes an object, so stale entries
-//! are found out and made anew.
+//! created, and its parent synced, before anything goes into it, and its descriptor is kept, so
+//! that the next object there costs neither. Other processes may remove an empty directory: its
+//! descriptor then answers ENOENT and never accepts an object, so stale entries are detected and
+//! the directory is created anew.
 //! Concurrency: any thread; the cache is the only state.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,10 +21,10 @@ use super::failure::failed;
 use super::sharing::SharedModes;
 use crate::Result;
 
-/// Directories kept open: writers use few (one of each kind in a change set).
+/// Maximum directories kept open: writers use few (one of each kind in a change set).
 const OPEN_MAX: usize = 64;
 
-/// How often a directory may be removed under a writer before it gives up.
+/// How often a directory may be removed concurrently before a writer gives up.
 const ATTEMPTS_MAX: u32 = 100;
 
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(super) struct Directories {
     path: PathBuf,
     root: Arc<OwnedFd>,
     shared: Option<SharedModes>,
-    /// Directories that exist and would after power loss, by path below the root.
+    /// Directories that exist and are durable, by path below the root.
     durable: Cache<String, Arc<OwnedFd>>,
 }
 
@@ -56,7 +57,7 @@ impl Directories {
         &self.path
     }
 
-    /// The modes of what is made in the store, if it is shared; else umasks decide.
+    /// The modes of new files and directories if the store is shared; otherwise umasks decide.
     pub(super) fn shared(&self) -> Option<SharedModes> {
         self.shared
     }
@@ -66,8 +67,9 @@ impl Directories {
         self.path.join(name)
     }
 
-    /// Calls `act` with the descriptor of `directory` (empty: the root), which is made durable
-    /// first if need be, and made anew if it was removed meanwhile. `act` may keep the descriptor.
+    /// Calls `act` with the descriptor of `directory` (empty: the root). Makes the directory
+    /// durable first if necessary, and creates it anew if it was removed meanwhile. `act` may keep
+    /// the descriptor.
     pub(super) fn with<T>(
         &self,
         directory: &str,
@@ -86,7 +88,7 @@ impl Directories {
         }
     }
 
-    /// Removes `directory` and those above it as far as they are empty.
+    /// Removes `directory` and its ancestors, as far as they are empty.
     pub(super) fn prune(&self, directory: &str) {
         let mut path = directory;
         while !path.is_empty() {
@@ -115,7 +117,7 @@ impl Directories {
             None => retry_on_intr(|| mkdirat(&above, leaf, Mode::from_raw_mode(0o777))),
         };
         match made {
-            // Whoever made it may not have synced it yet.
+            // The process that created it may not have synced it yet.
             Ok(()) | Err(Errno::EXIST) => retry_on_intr(|| fsync(&above))?,
             Err(errno) => return Err(errno),
         }
@@ -125,7 +127,7 @@ impl Directories {
         Ok(made)
     }
 
-    /// Forgets `directory` and all above it: any of them may be what was removed.
+    /// Drops `directory` and its ancestors from the cache: any of them may have been removed.
     fn forget(&self, directory: &str) {
         let mut path = directory;
         while !path.is_empty() {
@@ -135,7 +137,7 @@ impl Directories {
     }
 }
 
-/// The directory of a name and its last component.
+/// Splits a name into its directory and its last component.
 pub(super) fn split(name: &str) -> (&str, &str) {
     name.rsplit_once('/').unwrap_or(("", name))
 }

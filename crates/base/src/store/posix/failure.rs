@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use crate::{Error, Kind};
 
-/// The error of `action` ("write", "list") on `path` having failed with `errno`.
+/// Returns the error for an `action` ("write", "list") on `path` that failed with `errno`.
 pub(super) fn failed(action: &str, path: &Path, errno: Errno) -> Error {
     let io = std::io::Error::from(errno);
     let kind = match errno {
@@ -21,7 +21,7 @@ pub(super) fn failed(action: &str, path: &Path, errno: Errno) -> Error {
     Error::new(kind, context).with_source(io)
 }
 
-/// What a user can do about `errno`, where the bare message does not say it.
+/// Returns what a user can do about `errno`, if the bare message does not say it.
 fn advice(errno: Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::NOSPC => "no room is left: free some and retry",

@@ -1,10 +1,10 @@
-//! Append log in a file: one write(2) an append, one fdatasync for all who wait.
+//! Append log in a file: one write(2) per append, one fdatasync for all waiting threads.
 //!
-//! Invariants: (1) `synced <= bytes`; (2) once poisoned, never again usable: after a failed write
-//! the file may end in a part of it, after a failed sync the kernel may have dropped the pages. A
-//! write for which there was no room is taken back instead, and may be tried again.
-//! Concurrency: appends take `state`; syncs take `synced`, never both at once, so that appends go
-//! on while the device is busy, and syncs that waited for one that covered them return at once.
+//! Invariants: (1) `synced <= bytes`; (2) a poisoned log is never usable again: after a failed
+//! write the file may end in part of it, after a failed sync the kernel may have dropped the pages.
+//! A write that found no room is taken back instead, and may be retried.
+//! Concurrency: appends take `state` and syncs take `synced`, never both at once. So appends go on
+//! while the device is busy, and a sync that waited for one that covered it returns at once.
 //! Source: fsync after failure, Rebello et al., "Can applications recover from fsync failures?",
 //! USENIX ATC 2020.
 
@@ -25,8 +25,8 @@ use super::failure::failed;
 use crate::Result;
 use crate::store::{AppendLog, poisoned, taken};
 
-/// Unwritten bytes from which on the device is given work, so that it is not idle until a sync.
-/// Also a good size for the allocator of a file system.
+/// Unwritten bytes from which on write-back is started, so that the device is not idle until a
+/// sync. Also a good size for the allocator of a file system.
 const WRITE_BACK_BYTES: u64 = 8 << 20;
 
 #[derive(Debug)]
@@ -34,18 +34,18 @@ pub(super) struct PosixLog {
     directories: Arc<Directories>,
     name: String,
     file: OwnedFd,
-    /// What was written; held for one write(2).
+    /// What has been written; held for one write(2).
     state: Mutex<State>,
     /// What is durable; held for one fdatasync.
     synced: Mutex<Synced>,
-    /// Whether somebody else writes to the file, so that nobody knows what is durable.
+    /// True if callers write to the file directly, so that the log does not know what is durable.
     is_in_place: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     bytes: u64,
-    /// Up to here the kernel was told to write to the device.
+    /// The offset up to which write-back has been started.
     started: u64,
     poisoned: bool,
 }
@@ -53,12 +53,12 @@ struct State {
 #[derive(Debug)]
 struct Synced {
     bytes: u64,
-    /// Where the file's name is, until that is durable.
+    /// The directory of the file's name, until that is durable.
     directory: Option<Arc<OwnedFd>>,
 }
 
 impl PosixLog {
-    /// Makes the log's file; `Exists` if the name is taken.
+    /// Creates the log's file; `Exists` if the name is taken.
     pub(super) fn create(directories: &Arc<Directories>, name: &str) -> Result<Self> {
         let flags = OFlags::WRONLY | OFlags::APPEND;
         make(directories, name, flags, |file, parent| {
@@ -66,7 +66,7 @@ impl PosixLog {
         })
     }
 
-    /// As [`PosixLog::create`], with the file for somebody else to write.
+    /// Creates the log as [`PosixLog::create`] does, and returns its file for the caller to write.
     pub(super) fn create_in_place(
         directories: &Arc<Directories>,
         name: &str,
@@ -78,7 +78,7 @@ impl PosixLog {
         })
     }
 
-    /// The log of `name` in the empty `file`, whose name in `directory` is not durable yet.
+    /// Makes the log of `name` in the empty `file`, whose name in `directory` is not durable yet.
     pub(super) fn over(
         directories: &Arc<Directories>,
         name: &str,
@@ -95,16 +95,16 @@ impl PosixLog {
         }
     }
 
-    /// Cuts the file off at `bytes`, where it ended before an append for which there was no room;
-    /// whether it did.
+    /// Truncates the file to `bytes`, its length before an append that found no room; returns
+    /// whether it succeeded.
     fn take_back(&self, bytes: u64) -> bool {
         retry_on_intr(|| ftruncate(&self.file, bytes)).is_ok()
     }
 
-    /// Has the kernel begin to write `range` to the device, so that a later sync waits for less.
+    /// Starts write-back of `range`, so that a later sync waits for less.
     fn start_writing(&self, range: Range<u64>) {
-        // Linux starts writing what is dirty, and keeps it until it is written. Others may do
-        // nothing, or refuse, which is as good as before.
+        // Linux starts writing dirty pages, and keeps them until they are written. Other systems
+        // may do nothing, or refuse, which does no harm.
         let length = NonZeroU64::new(range.end - range.start);
         let _ = fadvise(&self.file, range.start, length, Advice::DontNeed);
     }
@@ -122,8 +122,8 @@ impl PosixLog {
     }
 }
 
-/// Makes the new file of `name` with `flags`; `done` gets it and its directory. If that fails there is
-/// no file, so that the name is free.
+/// Creates the file of `name` with `flags` and passes it and its directory to `done`. If any of
+/// that fails, the file is removed, so that the name is free.
 fn make<T>(
     directories: &Directories,
     name: &str,
@@ -139,7 +139,7 @@ fn make<T>(
     let done = made.and_then(|(file, parent)| {
         let shared = directories.shared().map_or(Ok(()), |shared| shared.give_to_file(&file));
         shared.and_then(|()| done(file, Arc::clone(&parent))).inspect_err(|_| {
-            // What stays behind is collected.
+            // A file that stays behind is collected.
             let _ = unlinkat(&parent, leaf, AtFlags::empty());
         })
     });
@@ -149,7 +149,7 @@ fn make<T>(
     })
 }
 
-/// Syncs the file of the log `name`, and its name, whoever has written it.
+/// Syncs the file of the log `name`, and its name, whichever process wrote it.
 pub(super) fn sync(directories: &Directories, name: &str) -> Result<()> {
     let (directory, leaf) = split(name);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

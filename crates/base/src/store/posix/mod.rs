@@ -1,17 +1,17 @@
 //! POSIX store: a directory of a local or parallel file system.
 //!
 //! ```text
-//! <root>/esker.json      what marks the directory as a store
+//! <root>/esker.json      marks the directory as a store
 //! <root>/<name>          an object or append log, one regular file each
 //! <root>/tmp/<hex>       objects not yet finished
 //! <root>/tmp/reserve-…   room for deletions
 //! ```
-//! A put is write aside, fdatasync, `link`, fsync of the directory: at most three metadata
-//! operations on the server besides the data. Reads by range keep files open.
-//! Invariants: (1) a name is linked only once its bytes are durable; (2) nothing is opened through
-//! a symbolic link below the root, and nothing special is waited for.
-//! Concurrency: any number of threads and processes on any number of machines, as far as the file
-//! system keeps `link` atomic, as all do that call themselves POSIX.
+//! A put writes an aside file, then runs fdatasync, `link` and fsync of the directory: at most
+//! three metadata operations on the server besides the data. Reads by range keep files open.
+//! Invariants: (1) a name is linked only once its bytes are durable; (2) nothing below the root is
+//! opened through a symbolic link, and opening never blocks on a special file.
+//! Concurrency: any number of threads and processes on any number of machines, provided that the
+//! file system keeps `link` atomic, as every POSIX file system does.
 
 mod aside;
 mod beneath;
@@ -55,8 +55,8 @@ pub struct PosixStore {
 }
 
 impl PosixStore {
-    /// The store in the directory at `path`, whatever is in it; [`super::url::open`] checks that it
-    /// is a store.
+    /// Opens the directory at `path`, whatever is in it; [`super::url::open`] checks that it is a
+    /// store.
     ///
     /// # Errors
     /// `NotFound` if there is no such directory, `NotADirectory` if it is something else, `Denied`
@@ -69,8 +69,8 @@ impl PosixStore {
         Ok(Self { directories, asides, open_files: OpenFiles::new() })
     }
 
-    /// Does `act`, and once more without the files that are kept open for reading if there were too
-    /// many open files. `act` must have done nothing if it fails so.
+    /// Calls `act`. If that fails with too many open files, closes those kept open for reading and
+    /// calls it once more; `act` must not have had any effect then.
     fn within_limit<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
         match act() {
             Err(error) if error.kind() == Kind::TooManyOpenFiles && self.open_files.close_all() => {
@@ -81,8 +81,8 @@ impl PosixStore {
     }
 }
 
-/// Append logs of one writer may take this share of the process's limit of open files. Others have
-/// theirs, and each may be opened once more by who writes it in place or reads it.
+/// Append logs of one writer may take this share of the process's limit of open files. Other
+/// writers take theirs, and each log may be opened once more to be written in place or read.
 const LOGS_SHARE_OF_LIMIT: u64 = 16;
 
 impl Store for PosixStore {
@@ -181,7 +181,7 @@ impl Store for PosixStore {
         let outcome = retry_on_intr(|| unlinkat(&parent, leaf, AtFlags::empty()));
         self.open_files.forget(name);
         match outcome {
-            // Whoever removed an absent one may not have made that durable yet.
+            // If it was absent, the process that removed it may not have made that durable yet.
             Ok(()) | Err(Errno::NOENT) => retry_on_intr(|| fsync(&parent)).map_err(failure)?,
             Err(Errno::ISDIR) => return Ok(()),
             Err(errno) => return Err(failure(errno)),

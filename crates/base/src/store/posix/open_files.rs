@@ -1,9 +1,10 @@
 //! Open files: descriptors of objects being read, kept so that a read is one pread.
 //!
-//! Invariant: after [`OpenFiles::forget`] returns, no descriptor opened before it is handed out.
-//! A process that deletes an object does not tell others: they may go on reading its bytes by
-//! range, as a POSIX reader of a removed file does. Objects are immutable, so those bytes are right;
-//! but a name that is put, deleted and put again must be read whole ([`read_whole`] opens it anew).
+//! Invariant: [`OpenFiles::forget`] invalidates all descriptors opened before it returns. Processes
+//! do not notify each other of deletions: another process may continue to read the deleted object
+//! by range, as any POSIX reader of a removed file does. Objects are immutable, so those bytes are
+//! right; but a name that is put, deleted and put again must be read whole ([`read_whole`] opens it
+//! anew).
 
 use std::fs::File;
 use std::ops::Range;
@@ -24,22 +25,23 @@ use super::failure::failed;
 use crate::store::{coalesce, over_limit};
 use crate::{Error, Kind, Result};
 
-/// The most descriptors kept, and the share of the process's limit that they may take: the rest
-/// belongs to the program that this library lives in.
+/// Maximum descriptors kept, and the share of the process's limit that they may take: the rest
+/// belongs to the program that uses this library.
 const OPEN_MAX: u64 = 4096;
 const SHARE_OF_LIMIT: u64 = 4;
 
 #[derive(Debug)]
 pub(super) struct OpenFiles {
     cache: Cache<String, Arc<OpenFile>>,
-    /// How many names were forgotten; a reader that sees it move does not trust what it opened.
+    /// Number of forgotten names. A reader that sees it change does not trust a descriptor that it
+    /// opened.
     forgotten: AtomicU64,
 }
 
 #[derive(Debug)]
 struct OpenFile {
     file: OwnedFd,
-    /// The size when last looked at; logs grow.
+    /// The size when last checked; logs grow.
     bytes: AtomicU64,
 }
 
@@ -51,7 +53,7 @@ impl OpenFiles {
         Self { cache: Cache::new(open_max), forgotten: AtomicU64::new(0) }
     }
 
-    /// The bytes of `range` of `name`.
+    /// Reads `range` of `name`.
     pub(super) fn read(
         &self,
         directories: &Directories,
@@ -70,13 +72,13 @@ impl OpenFiles {
         read_at(&open.file, directories, name, range)
     }
 
-    /// Closes what is open of `name`, whose object is gone.
+    /// Closes the descriptors of `name`, whose object is gone.
     pub(super) fn forget(&self, name: &str) {
         self.forgotten.fetch_add(1, Ordering::SeqCst);
         self.cache.remove(name);
     }
 
-    /// Closes all that are kept and not in use; whether there were any.
+    /// Closes all descriptors that are kept and not in use; returns whether there were any.
     pub(super) fn close_all(&self) -> bool {
         let had_some = !self.cache.is_empty();
         self.cache.clear();
@@ -98,7 +100,7 @@ impl OpenFiles {
     }
 }
 
-/// All bytes of `name`, opened anew; `TooLarge` if they are more than `bytes_max`.
+/// Opens `name` anew and reads all its bytes; `TooLarge` if they are more than `bytes_max`.
 pub(super) fn read_whole(directories: &Directories, name: &str, bytes_max: u64) -> Result<Bytes> {
     let (file, stat) = open_regular(directories, name, OFlags::RDONLY)?;
     let bytes = size_of(&stat);
@@ -108,7 +110,7 @@ pub(super) fn read_whole(directories: &Directories, name: &str, bytes_max: u64) 
     read_at(&file, directories, name, &(0..bytes))
 }
 
-/// `name`, opened anew.
+/// Opens `name` anew.
 pub(super) fn anew(directories: &Directories, name: &str) -> Result<File> {
     open_regular(directories, name, OFlags::RDONLY).map(|(file, _)| file.into())
 }
@@ -161,7 +163,8 @@ fn read_at(
             Err(errno) => return Err(failed("read", &directories.path_of(name), errno)),
         }
     }
-    // An allocator may give more room than was asked for, and the file more bytes than its size.
+    // An allocator may reserve more than was asked for, and the file may have more bytes than its
+    // size.
     bytes.truncate(usize::try_from(wanted).expect("it was reserved"));
     Ok(bytes.into())
 }

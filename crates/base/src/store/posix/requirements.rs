@@ -1,7 +1,7 @@
-//! Requirements: what a store needs of the file system under it, tried when a store is made.
+//! Requirements: what a store needs from its file system, tested when a store is created.
 //!
-//! A file system that lacks one of these would fail later, in the middle of a job, or lose what it
-//! was told to keep. Which file systems have all of them: docs/guide/stores.md.
+//! A file system that lacks one of these would fail later, in the middle of a job, or lose data
+//! that it had acknowledged. docs/guide/stores.md lists file systems that meet all of them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -15,7 +15,7 @@ const BYTES: &[u8] = b"esker";
 
 type Requirement = (&'static str, fn(&Path) -> io::Result<()>);
 
-/// Each is tried in an empty directory of its own.
+/// The requirements. Each is tested in an empty directory of its own.
 const REQUIREMENTS: &[Requirement] = &[
     ("files that keep what is written", keeps_bytes),
     ("files that only one process makes", makes_once),
@@ -26,12 +26,13 @@ const REQUIREMENTS: &[Requirement] = &[
     ("names that differ in case alone", keeps_case),
 ];
 
-/// Fails unless the file system of the directory `store` has all that a store needs. Leaves nothing
-/// behind but an empty directory for unfinished objects. Some thirty requests and five syncs.
+/// Fails unless the file system of the directory `store` has everything that a store needs. Leaves
+/// nothing behind but an empty directory for unfinished objects. Some thirty requests and five
+/// syncs.
 ///
 /// # Errors
-/// `Unsupported`, with all that is missing; `Denied`, `NoSpace` and the like if nothing can be made
-/// there at all.
+/// `Unsupported`, listing everything that is missing; `Denied`, `NoSpace` and the like if no file
+/// can be made there at all.
 pub(in crate::store) fn check(store: &Path) -> Result<()> {
     let unfinished = store.join(UNFINISHED);
     let attempt = unfinished.join(format!("{:032x}", Random::from_system().u128()));
@@ -43,7 +44,7 @@ pub(in crate::store) fn check(store: &Path) -> Result<()> {
         }
     }
     let missing = missing(&attempt);
-    // Best effort: a collection removes it otherwise.
+    // Best effort: otherwise a collection removes it.
     let _ = fs::remove_dir_all(&attempt);
     let missing = missing?;
     if missing.is_empty() {
@@ -54,7 +55,7 @@ pub(in crate::store) fn check(store: &Path) -> Result<()> {
     Err(Error::new(Kind::Unsupported, context))
 }
 
-/// The requirements that the file system of `directory` does not meet, and why.
+/// Returns the requirements that the file system of `directory` does not meet, and why.
 fn missing(directory: &Path) -> Result<Vec<String>> {
     let mut missing = Vec::new();
     for (number, (what, attempt)) in REQUIREMENTS.iter().enumerate() {
@@ -66,7 +67,7 @@ fn missing(directory: &Path) -> Result<Vec<String>> {
             }
             Err(error) => {
                 missing.push(format!("{what} ({error})"));
-                // The others cannot be tried without.
+                // The others cannot be tested without it.
                 if number == 0 {
                     break;
                 }
@@ -113,7 +114,7 @@ fn makes_once(directory: &Path) -> io::Result<()> {
 }
 
 fn links(directory: &Path) -> io::Result<()> {
-    // Some file systems link within a directory only.
+    // Some file systems link only within a directory.
     let [first, second, link] = ["a", "b", "other/c"].map(|name| directory.join(name));
     fs::create_dir(directory.join("other"))?;
     make(&first)?;
@@ -171,21 +172,21 @@ mod tests {
         check(root.path()).expect("all that is needed");
         let left = fs::read_dir(root.path().join(UNFINISHED)).expect("list").count();
         assert_eq!(left, 0);
-        // What another process of the same kind left does not matter.
+        // Leftovers of another process of the same kind do not matter.
         check(root.path()).expect("again");
     }
 
     #[test]
     fn what_is_missing_is_said() {
         let root = tempfile::tempdir().expect("temporary directory");
-        // A file where the directory of an attempt would be.
+        // Put a file where the directory of an attempt would be.
         for number in 1..REQUIREMENTS.len() {
             fs::write(root.path().join(number.to_string()), b"").expect("write");
         }
         let found = missing(root.path()).expect("an answer");
         assert_eq!(found.len(), REQUIREMENTS.len() - 1);
         assert!(found[1].starts_with("hard links from one directory to another (File exists"));
-        // Without files that keep what is written nothing else can be tried.
+        // Without files that keep what is written, nothing else can be tested.
         let root = tempfile::tempdir().expect("temporary directory");
         fs::write(root.path().join("0"), b"").expect("write");
         assert_eq!(missing(root.path()).expect("an answer").len(), 1);

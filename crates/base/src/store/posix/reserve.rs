@@ -4,12 +4,14 @@
 //! ```text
 //! tmp/reserve-<uid>-<n>    files of bytes that do not compress, and differ from file to file
 //! ```
-//! Each user has an own one, since quotas are of users: files of somebody else give no room back.
-//! A user makes and removes only files with their own number. The files have the modes of the
-//! store's objects, so that whoever may copy the store can copy them. Their bytes follow from user
-//! and number, or a file system that keeps equal blocks once would keep one file's.
-//! They are files, not one file, because a quota or a file system may be out of inodes.
-//! Concurrency: any number of processes make and remove it; what is made twice counts once.
+//! Each user has a reserve of their own, since quotas are per user: freeing another user's files
+//! gives no room back. A user creates and removes only files with their own number. The files have
+//! the modes of the store's objects, so that anyone who may copy the store can copy them. Their
+//! bytes are derived from user and number; a file system that deduplicates equal blocks would
+//! otherwise keep only one file's.
+//! There are several files, because a quota or a file system may also run out of inodes.
+//! Concurrency: any number of processes create and remove the reserve; a file made twice counts
+//! once.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -22,22 +24,22 @@ use crate::store::name::UNFINISHED;
 
 /// Files of a reserve.
 const FILES: u32 = 8;
-/// Bytes of each.
+/// Bytes of each file.
 const FILE_BYTES: usize = 128 << 10;
-/// A reserve takes at most one part in this many of the room that is left.
+/// A reserve takes at most one part in this many of the remaining room.
 const FREE_SHARE_MIN: u64 = 16;
-/// Begins the names of its files.
+/// Prefix of the names of its files.
 pub(super) const PREFIX: &str = "reserve-";
 
 fn file_name(number: u32) -> String {
     format!("{PREFIX}{}-{number}", rustix::process::geteuid().as_raw())
 }
 
-/// Makes this user's reserve unless there is one, or too little room for it. Cost: a look for one
-/// file if there is one. Best effort.
+/// Makes this user's reserve unless it exists or there is too little room for it. Cost: one look-up
+/// if it exists. Best effort.
 pub(super) fn keep(directories: &Directories, free_bytes: Option<u64>) {
     let made = directories.with(UNFINISHED, |tmp| {
-        // Made last, and removed first.
+        // File 0 is made last and removed first.
         match statat(tmp.as_fd(), file_name(0), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => {}
             found => return found.map(drop),
@@ -48,11 +50,11 @@ pub(super) fn keep(directories: &Directories, free_bytes: Option<u64>) {
         }
         (0..FILES).rev().try_for_each(|number| make(directories, tmp.as_fd(), number))
     });
-    // Files that were made before the room ran out are kept.
+    // Files made before the room ran out are kept.
     let _ = made;
 }
 
-/// Makes one file of the reserve unless it is there; none that is too short stays.
+/// Makes one file of the reserve unless it exists; a file that is too short is removed.
 fn make(directories: &Directories, tmp: BorrowedFd, number: u32) -> Result<(), Errno> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = match openat(tmp, file_name(number), flags, Mode::from_raw_mode(0o666)) {
@@ -80,9 +82,9 @@ fn fill(directories: &Directories, file: &OwnedFd, number: u32) -> Result<(), Er
     Ok(())
 }
 
-/// Removes a file of this user's reserve; false if none is left. One at a time: a writer may take the
-/// room before a deletion does, which then has the rest for further attempts, and for the collection
-/// that follows.
+/// Removes a file of this user's reserve; returns false if none is left. It removes only one:
+/// another writer may take the room before a deletion does, which then has the rest for further
+/// attempts, and for the collection that follows.
 pub(super) fn release(directories: &Directories) -> bool {
     let remove = |number| {
         let path = format!("{UNFINISHED}/{}", file_name(number));

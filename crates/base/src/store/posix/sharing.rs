@@ -1,10 +1,10 @@
-//! Sharing: modes of what is made in a store that several users write.
+//! Sharing: modes of files and directories in a store that several users write.
 //!
-//! A store is shared if its directory has the set-group-id bit. Linux then gives everything in it the
-//! directory's group, and this store gives it the directory's permission bits, whatever umask a
-//! writer has. In any other store a writer's umask decides, as for any file.
-//! Invariant: a directory of a shared store has its mode before others find it. A log gets its mode
-//! right after it was made.
+//! A store is shared if its directory has the set-group-id bit. Linux then gives everything in it
+//! the directory's group, and this store gives it the directory's permission bits, regardless of
+//! the writer's umask. In any other store the writer's umask decides, as for any file.
+//! Invariant: a directory of a shared store has its mode before others can find it. A log gets its
+//! mode right after it is created.
 //! Source: Git's `core.sharedRepository`.
 
 use std::fs::Permissions;
@@ -20,17 +20,17 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::store::name::UNFINISHED;
 use crate::{Error, Kind, Random, Result};
 
-/// Who may use a shared store.
+/// The users who may use a shared store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreSharing {
     /// Members of the directory's group read and write.
     Group,
-    /// They do, and everybody reads.
+    /// Members of the group read and write, and everybody else reads.
     World,
 }
 
 impl StoreSharing {
-    /// The mode of the store's directory.
+    /// Returns the mode of the store's directory.
     const fn mode(self) -> u32 {
         match self {
             Self::Group => 0o2770,
@@ -38,10 +38,10 @@ impl StoreSharing {
         }
     }
 
-    /// Gives the store's directory at `path`, in which nothing is put yet, its mode.
+    /// Gives the store's directory at `path`, which is still empty, its mode.
     pub(in crate::store) fn give_to(self, path: &Path) -> Result<()> {
         let failure = |error| Error::io(error, format!("share the directory {}", path.display()));
-        // Trying the file system made it, with a mode by the umask.
+        // The test of the file system created it, with a mode from the umask.
         match std::fs::remove_dir(path.join(UNFINISHED)) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(failure(error)),
             _ => {}
@@ -64,7 +64,7 @@ pub(super) struct SharedModes {
 }
 
 impl SharedModes {
-    /// Those of the store in the directory `root`; none if it is not shared.
+    /// Returns the modes of the store in the directory `root`; `None` if it is not shared.
     pub(super) fn of_store(root: BorrowedFd) -> Result<Option<Self>, Errno> {
         let mode = Mode::from_raw_mode(fstat(root)?.st_mode & 0o7777);
         let file = mode & Mode::from_raw_mode(0o666);
@@ -76,8 +76,8 @@ impl SharedModes {
         retry_on_intr(|| fchmod(&file, self.file))
     }
 
-    /// Makes the directory `leaf` in `above`, in the store at `root`. It is made aside and moved,
-    /// but for the directory of what is made aside.
+    /// Makes the directory `leaf` in `above`, in the store at `root`. It is made aside and then
+    /// moved, except for the directory of aside files.
     pub(super) fn make_directory(
         self,
         root: BorrowedFd,
@@ -93,7 +93,7 @@ impl SharedModes {
         }
         let aside = format!("{UNFINISHED}/{:032x}", Random::from_system().u128());
         match mkdirat(root, &*aside, Mode::RWXU) {
-            // The first thing to be made aside: nothing but directories was made before.
+            // The first aside entry: until now the store only had directories made.
             Err(Errno::NOENT) => match self.make_directory(root, root, UNFINISHED) {
                 Ok(()) | Err(Errno::EXIST) => mkdirat(root, &*aside, Mode::RWXU),
                 failed => failed,
@@ -101,12 +101,12 @@ impl SharedModes {
             made => made,
         }?;
         let moved = self.give_to_directory(root, &aside).and_then(|()| {
-            // An empty directory that somebody else made meanwhile is replaced: whoever has it open
-            // finds that out and opens this one.
+            // Replaces an empty directory that another process made meanwhile; a process that has
+            // it open detects that and opens this one.
             retry_on_intr(|| renameat(root, &*aside, above, leaf))
         });
         moved.map_err(|errno| {
-            // What stays behind is swept later.
+            // A directory that stays behind is swept later.
             let _ = unlinkat(root, &*aside, AtFlags::REMOVEDIR);
             if errno == Errno::NOTEMPTY { Errno::EXIST } else { errno }
         })

@@ -1,4 +1,5 @@
-//! Tests of what only the POSIX store does: files, leftovers, hostile directories, full disks.
+//! Tests of features that only the POSIX store has: files, leftovers, hostile directories, full
+//! disks.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
@@ -98,12 +99,12 @@ fn special_files_do_not_hang_and_links_are_not_followed() {
         assert!(store.append_log(name).is_err(), "{name}");
     }
     store.put_if_absent("out/new", b"x").expect_err("through a link");
-    // Below a link there are no objects of this store: there is nothing to remove.
+    // No objects of this store are below a link, so there is nothing to remove.
     store.delete("out/secret").expect("an absent one");
     assert_eq!(std::fs::read_dir(outside.path()).expect("list").count(), 1);
     assert_eq!(store.list("").expect("list"), []);
     assert_eq!(store.list_names("").expect("list"), [""; 0]);
-    // What should not be there can be removed.
+    // Entries that should not be there can be removed.
     for name in ["fifo", "socket", "link"] {
         store.delete(name).expect(name);
     }
@@ -153,7 +154,8 @@ fn sweep_removes_what_dead_writers_left() {
     assert_eq!(unfinished(&directory), 2);
     assert_eq!(store.sweep_unfinished(1, false).expect("sweep"), 0);
     assert_eq!(store.sweep_unfinished(u64::MAX, true).expect("sweep"), 2);
-    // Everything is older than the end of time, so even the live one goes, and says so.
+    // Everything is older than the end of time, so even the live one is removed, and its writer
+    // fails.
     assert_eq!(store.sweep_unfinished(u64::MAX, false).expect("sweep"), 2);
     let error = alive.finish().expect_err("swept");
     assert_eq!(error.kind(), Kind::Unavailable);
@@ -184,7 +186,7 @@ fn two_stores_in_one_directory_agree() {
 #[test]
 fn a_log_on_a_full_device_is_poisoned() {
     let (directory, store) = store();
-    // The kernel's own full device stands in for a full disk: opened by path, not created anew.
+    // The kernel's full device stands in for a full disk: opened by path, not created anew.
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
     let log = PosixLog::over(&store.directories, "log", full.into(), None);
     let error = log.append(b"x").expect_err("full");
@@ -196,7 +198,7 @@ fn a_log_on_a_full_device_is_poisoned() {
     assert_eq!(log.bytes(), 0);
 }
 
-/// A writer that went on after a failed write would publish an object with a hole in it.
+/// A writer that continued after a failed write would publish an object with a hole in it.
 #[test]
 fn a_writer_on_a_full_device_never_finishes() {
     let (_directory, store) = store();
@@ -239,16 +241,16 @@ fn what_the_mode_denies_is_denied() {
     }
 }
 
-/// Symptom: once too many files were open, a log that could not be made was there all the same, and
+/// Symptom: once too many files were open, a log that could not be made existed nevertheless, and
 /// the error was that of a store that does not answer.
 /// Cause: its file was made before the second descriptor that it needed.
-/// Fix: what was made is removed; the error has a kind of its own.
+/// Fix: the file is removed; the error has a kind of its own.
 #[test]
 fn a_log_for_which_there_is_no_descriptor_is_not_made() {
     const LIMITED: &str = "ESKER_TEST_OPEN_FILES";
     const NAME: &str = "store::posix::tests::a_log_for_which_there_is_no_descriptor_is_not_made";
     if std::env::var_os(LIMITED).is_none() {
-        // The limit is that of a process.
+        // The limit applies to a process.
         let mut command = std::process::Command::new(std::env::current_exe().expect("the tests"));
         let output = command.args(["--exact", NAME]).env(LIMITED, "1").output().expect("a process");
         let text = String::from_utf8_lossy(&output.stdout);
@@ -262,7 +264,7 @@ fn a_log_for_which_there_is_no_descriptor_is_not_made() {
     setrlimit(Resource::Nofile, limit).expect("a lower limit");
     let open_others = || (0..64).map_while(|_| std::fs::File::open("/dev/null").ok());
     let mut others: Vec<_> = open_others().collect();
-    // What is kept open for reading is closed for it.
+    // A file that is kept open for reading is closed to make room.
     drop(store.append_log("logs/first").expect("one descriptor"));
     others.extend(open_others());
     let refused = |error: crate::Error| {
@@ -279,9 +281,9 @@ fn a_log_for_which_there_is_no_descriptor_is_not_made() {
     store.append_log("logs/second").expect("it is not there yet");
 }
 
-/// Symptom: what one user of a store wrote with umask 077 no other could read.
-/// Cause: umasks decided on the modes of objects.
-/// Fix: where the directory has the set-group-id bit its own permission bits do.
+/// Symptom: other users could not read what a user of a store wrote with umask 077.
+/// Cause: umasks decided the modes of objects.
+/// Fix: if the directory has the set-group-id bit, its own permission bits decide.
 #[test]
 fn a_shared_store_gives_everything_the_modes_of_its_directory() {
     let directory = tempfile::tempdir().expect("temporary directory");
@@ -304,14 +306,14 @@ fn a_shared_store_gives_everything_the_modes_of_its_directory() {
         assert_eq!(mode(name), 0o664, "{name}");
     }
     assert_eq!(std::fs::read_dir(path.join("tmp")).expect("a directory").count(), 0);
-    // Directories that a crash left aside are swept as files are.
+    // Directories that a crash left aside are swept like files.
     std::fs::create_dir(path.join("tmp/left")).expect("make");
     assert_eq!(store.sweep_unfinished(u64::MAX, false).expect("sweep"), 1);
     let error = url::init_shared("memory:shared", StoreSharing::Group);
     assert_eq!(error.expect_err("no directory").kind(), Kind::Invalid);
 }
 
-/// Two writers that make the same directories at a time both find them whole.
+/// Two writers that make the same directories concurrently both find them whole.
 #[test]
 fn directories_of_a_shared_store_are_made_once_by_many() {
     let directory = tempfile::tempdir().expect("temporary directory");
@@ -321,7 +323,7 @@ fn directories_of_a_shared_store_are_made_once_by_many() {
         for writer in 0..8 {
             let url = &url;
             scope.spawn(move || {
-                // A store of its own knows nothing of what the others made.
+                // A store instance of its own does not know what the others made.
                 let store = PosixStore::new(url).expect("open");
                 for round in 0..20 {
                     let name = format!("round/{round}/deep/{writer}");
@@ -335,10 +337,10 @@ fn directories_of_a_shared_store_are_made_once_by_many() {
     assert_eq!(store.list("round/").expect("list").len(), 160);
 }
 
-/// Symptom: files of a reserve could be read by their user alone, so that others could not copy a
-/// shared store; and they were alike, so that a file system that keeps equal blocks once kept one.
-/// Cause: a mode of their own, and one seed for all.
-/// Fix: they have the modes of objects, and bytes that follow from user and number.
+/// Symptom: only their user could read the files of a reserve, so that others could not copy a
+/// shared store; and the files were identical, so that a deduplicating file system kept only one.
+/// Cause: the files had a mode of their own, and one seed for all.
+/// Fix: they have the modes of objects, and bytes derived from user and number.
 #[test]
 fn files_of_a_reserve_differ_and_can_be_copied() {
     for (sharing, mode) in [(None, 0o666), (Some(StoreSharing::Group), 0o660)] {
@@ -354,7 +356,7 @@ fn files_of_a_reserve_differ_and_can_be_copied() {
         let entries = std::fs::read_dir(path.join("tmp")).expect("a reserve");
         for entry in entries.map(|entry| entry.expect("an entry").path()) {
             let found = std::fs::metadata(&entry).expect("stat").permissions().mode() & 0o777;
-            // Where the store is not shared the umask of the suite takes some.
+            // If the store is not shared, the umask of the test suite clears some bits.
             assert_eq!((found | mode, found & 0o400), (mode, 0o400), "{}", entry.display());
             assert!(sharing.is_none() || found == mode);
             let is_new = contents.insert(std::fs::read(&entry).expect("readable"));

@@ -1,8 +1,8 @@
-//! Walk: the objects below a directory, while others add and remove them.
+//! Walk: lists the objects below a directory, while other processes add and remove some.
 //!
-//! What vanishes between reading a directory and looking at its entries is left out. Entries that
-//! are no objects (symbolic links, special files, names no object may have, the store's own folder
-//! of unfinished objects) are passed over, and directories without objects are not there.
+//! An entry that vanishes after its directory was read is left out. Entries that are not objects
+//! (symbolic links, special files, names that no object may have, the store's own folder of
+//! unfinished objects) are skipped, and directories without objects are not listed.
 
 use std::os::fd::OwnedFd;
 
@@ -16,7 +16,7 @@ use crate::Result;
 use crate::store::name::{self, UNFINISHED};
 use crate::store::{ObjectInfo, modified_ns};
 
-/// All objects whose names start with `prefix`, sorted.
+/// Returns all objects whose names start with `prefix`, sorted.
 pub(super) fn objects(directories: &Directories, prefix: &str) -> Result<Vec<ObjectInfo>> {
     let mut found = Vec::new();
     let mut pending = vec![prefix.to_owned()];
@@ -37,7 +37,7 @@ pub(super) fn objects(directories: &Directories, prefix: &str) -> Result<Vec<Obj
     Ok(found)
 }
 
-/// The names directly below `prefix`, sorted.
+/// Returns the names directly below `prefix`, sorted.
 pub(super) fn names(directories: &Directories, prefix: &str) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let mut candidates = Vec::new();

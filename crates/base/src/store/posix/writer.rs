@@ -1,11 +1,12 @@
-//! Writer of one object: pieces gather in a buffer and go to an aside file in large writes.
-//! Invariant: once a write failed, bytes may be missing, so the object never appears.
+//! Writer of one object: gathers pieces in a buffer and writes them to an aside file in large
+//! writes.
+//! Invariant: once a write has failed, bytes may be missing, so the object never appears.
 
 use super::aside::Aside;
 use crate::Result;
 use crate::store::{ObjectWriter, poisoned};
 
-/// Pieces gather until they make a write of this many bytes: the stripe of parallel file systems.
+/// Pieces gather until they fill a write of this many bytes: the stripe of parallel file systems.
 const BUFFER_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]

@@ -1,12 +1,12 @@
-//! Attempts: how long a request may take, and when it is sent again.
+//! Attempts: time limits of requests, and when they are retried.
 //!
-//! The client below sends each request once; this is the only loop around it. A request that found
-//! no answer, half an answer or a server in trouble is sent again after a pause, which doubles and
-//! is spread at random so that many clients do not return together. Every operation that is sent
-//! again gives the same result twice: reads, deletions, parts of uploads, and conditional writes
-//! that carry a mark (`connection.rs`).
-//! Invariant: a server that hangs is given up after `timeout`, plus the time that the bytes of the
-//! request take on a slow line.
+//! The client below sends each request once; this is the only loop around it. A request that got no
+//! answer, half an answer or a server error is retried after a pause, which doubles each time and
+//! is randomized so that many clients do not return together. Every retried operation gives the
+//! same result twice: reads, deletions, parts of uploads, and conditional writes that carry a mark
+//! (`connection.rs`).
+//! Invariant: a server that hangs is given up after `timeout`, plus the time that the request's
+//! bytes take on a slow line.
 
 use std::time::Duration;
 
@@ -15,30 +15,32 @@ use object_store::{Error as S3Error, Result as S3Result};
 use super::failure;
 use crate::Random;
 
-/// How long a person waits before giving up.
+/// The time after which a person gives up.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
-/// One attempt may take this share of the time, so that a connection that died is not all of it.
+/// One attempt may take one part in this many of the time, so that a dead connection does not use
+/// up all of it.
 const TIMEOUT_SHARES: u32 = 3;
-/// The slowest line on which large requests still succeed, in bytes a second.
+/// The slowest line on which large requests still succeed, in bytes per second.
 const LINE_BYTES_MIN: u64 = 1 << 20;
 
 /// More attempts than fit into [`TIMEOUT`], which ends them first.
 pub(super) const ATTEMPTS_MAX: u32 = 20;
-/// The pauses between attempts: the first, and the longest.
+/// Bounds of the pauses between attempts: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 
-/// How often and for how long a request is attempted.
+/// Limits on the number and duration of a request's attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempts {
-    /// The time for all attempts of a request without its bytes.
+    /// Maximum time for all attempts of a request, without the transfer of its bytes.
     pub(super) timeout: Duration,
-    /// The most attempts of a request, at least 1.
+    /// Maximum number of attempts of a request, at least 1.
     pub(super) attempts_max: u32,
 }
 
 impl Attempts {
-    /// Calls `send` until it succeeds, fails for good, or the time for a request of `bytes` is up.
+    /// Calls `send` until it succeeds, fails permanently, or the time for a request of `bytes` is
+    /// up.
     ///
     /// `send` bounds each of its requests by [`Attempts::within`].
     pub(super) async fn repeat<T, F>(&self, bytes: u64, mut send: impl FnMut() -> F) -> S3Result<T>
@@ -69,7 +71,7 @@ impl Attempts {
         }
     }
 
-    /// As [`Attempts::repeat`] for one request, which `send` makes.
+    /// Repeats one request, which `send` makes, as [`Attempts::repeat`] does.
     pub(super) async fn request<T, F>(&self, bytes: u64, mut send: impl FnMut() -> F) -> S3Result<T>
     where
         F: Future<Output = S3Result<T>>,
@@ -77,7 +79,8 @@ impl Attempts {
         self.repeat(bytes, || self.within(bytes, send())).await
     }
 
-    /// The outcome of `request`, which moves `bytes`, if it is there in the time of one attempt.
+    /// Returns the outcome of `request`, which transfers `bytes`, or an error after the time of one
+    /// attempt.
     pub(super) async fn within<T>(
         &self,
         bytes: u64,
@@ -95,7 +98,7 @@ fn transfer_time(bytes: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1000) / LINE_BYTES_MIN)
 }
 
-/// A time between half of `pause` and all of it.
+/// Returns a random time between half of `pause` and all of it.
 fn spread(pause: Duration) -> Duration {
     let half_ns = u64::try_from(pause.as_nanos() / 2).unwrap_or(u64::MAX / 2);
     Duration::from_nanos(half_ns + Random::from_system().below(half_ns))

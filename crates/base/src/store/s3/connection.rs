@@ -1,5 +1,5 @@
-//! Connection: the clients, the runtime that drives them, and the requests that objects and logs have
-//! in common: conditional puts, listings, deletions.
+//! Connection: the clients, the runtime that drives them, and the requests that objects and logs
+//! share: conditional puts, listings, deletions.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -25,7 +25,7 @@ use crate::{Error, Kind, Random, Result};
 /// Threads that drive the network: enough for TLS to overlap with copying.
 const THREADS: usize = 2;
 
-/// Keys that one request deletes: as many as S3 takes.
+/// Maximum keys that one request deletes: the limit of S3.
 const DELETIONS_MAX: usize = 1000;
 
 /// The user metadata that holds an object's mark.
@@ -34,9 +34,10 @@ const MARK: &str = "esker-put";
 #[derive(Debug)]
 pub(super) struct Connection {
     client: AmazonS3,
-    /// The same, but every request is conditional on the object being absent; for completing uploads.
+    /// A client whose every request is conditional on the object being absent; for completing
+    /// uploads.
     sealing: AmazonS3,
-    /// Only `None` while it is dropped.
+    /// `None` only while the connection is dropped.
     runtime: Option<Runtime>,
     attempts: Attempts,
     bucket: String,
@@ -44,16 +45,16 @@ pub(super) struct Connection {
     url: String,
 }
 
-/// A mark that no other put carries.
+/// A mark that is unique to one put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mark(String);
 
-/// Whose object is there after a conditional write.
+/// The owner of the object after a conditional write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteOutcome {
-    /// The one that was to be written.
+    /// This write's own object.
     Ours,
-    /// Another one.
+    /// Another object.
     Taken,
 }
 
@@ -99,7 +100,7 @@ impl Connection {
         &self.attempts
     }
 
-    /// Checks that `name` is one, that it is not a piece of a log, and that it fits a key.
+    /// Checks that `name` is valid, that it is not a piece of a log, and that it fits a key.
     pub(super) fn check(&self, name: &str) -> Result<()> {
         name::check(name)?;
         if pieces::log_of(name).is_some() {
@@ -113,17 +114,17 @@ impl Connection {
         Ok(())
     }
 
-    /// The key of `name`.
+    /// Returns the key of `name`.
     pub(super) fn path(&self, name: &str) -> Result<Path> {
         let key = match self.prefix.as_str() {
             "" => name.to_owned(),
             prefix => format!("{prefix}/{name}"),
         };
-        // Not `Path::from`: it would rewrite characters that other clients leave alone.
+        // Not `Path::from`, which would rewrite characters that other clients leave alone.
         Path::parse(&key).map_err(|error| Error::new(Kind::Invalid, key).with_source(error))
     }
 
-    /// The name at `path`, if it lies in this store.
+    /// Returns the name at `path`, if it is in this store.
     pub(super) fn name_of<'a>(&self, path: &'a Path) -> Option<&'a str> {
         match self.prefix.as_str() {
             "" => Some(path.as_ref()),
@@ -131,19 +132,19 @@ impl Connection {
         }
     }
 
-    /// The error of `action` on `name` having failed with `error`.
+    /// Returns the error for an `action` on `name` that failed with `error`.
     pub(super) fn failed(&self, action: &str, name: &str, error: S3Error) -> Error {
         failure::failed(action, &format!("{}/{name}", self.url), &self.bucket, error)
     }
 
-    /// Runs `future` on the store's runtime and waits; the caller may itself be on another.
+    /// Runs `future` on the store's runtime and waits; the caller may itself be on another runtime.
     pub(super) fn wait<T: Send + 'static>(
         &self,
         future: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let (done, outcome) = mpsc::sync_channel(1);
         self.spawn(async move {
-            // Nobody listens only if the waiting thread died.
+            // The receiver is gone only if the waiting thread died.
             drop(done.send(future.await));
         });
         outcome.recv().unwrap_or_else(|_| {
@@ -160,13 +161,13 @@ impl Connection {
         self.runtime.as_ref().expect("only taken when dropped").spawn(future)
     }
 
-    /// Puts `bytes` as `name`, replacing none.
+    /// Puts `bytes` as `name` without replacing an object.
     pub(super) fn put(self: &Arc<Self>, name: &str, bytes: Bytes) -> Result<()> {
         let (connection, name) = (Arc::clone(self), name.to_owned());
         self.wait(async move { connection.put_conditionally(&name, bytes).await })
     }
 
-    /// As [`Connection::put`], on the store's runtime.
+    /// Puts as [`Connection::put`] does, on the store's runtime.
     pub(super) async fn put_conditionally(&self, name: &str, bytes: Bytes) -> Result<()> {
         let path = self.path(name)?;
         let mark = Mark::new();
@@ -190,11 +191,11 @@ impl Connection {
         }
     }
 
-    /// Finds out what a conditional write at `path` that answered `error` has come to.
+    /// Finds out the outcome of a conditional write at `path` that failed with `error`.
     ///
     /// # Errors
-    /// If there is no object, `error`. If that is not known, an error that is no refusal: a write
-    /// that was refused may be this one's own first attempt.
+    /// `error` if there is no object. If that is unknown, an error that is not a refusal, since the
+    /// refusal may be due to this write's own first attempt.
     pub(super) async fn resolve_write(
         &self,
         path: &Path,
@@ -214,8 +215,8 @@ impl Connection {
         }
     }
 
-    /// Passes the pages of a listing below `prefix` (empty, or ending in `/`) to `take`; each page is
-    /// asked for until it is whole. With a `delimiter`, what lies deeper is cut off behind it.
+    /// Passes the pages of a listing below `prefix` (empty, or ending in `/`) to `take`; each page
+    /// is requested until it is complete. With a `delimiter`, deeper names are cut off after it.
     pub(super) async fn list(
         &self,
         prefix: &str,
@@ -251,7 +252,7 @@ impl Connection {
         }
     }
 
-    /// Deletes the objects at `paths`; some of them may be gone already. `name` is for errors.
+    /// Deletes the objects at `paths`; some of them may already be gone. `name` is for errors.
     pub(super) async fn delete(&self, name: &str, paths: &[Path]) -> Result<()> {
         for paths in paths.chunks(DELETIONS_MAX) {
             let request = || async {
@@ -273,7 +274,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Not by waiting: the last owner may be a thread of another runtime, or of this one.
+        // Without waiting: the last owner may be a thread of another runtime, or of this one.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

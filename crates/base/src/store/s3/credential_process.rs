@@ -1,13 +1,14 @@
-//! Credential process: keys that a program prints, as the AWS command line takes them from a profile's
-//! `credential_process`. For what only that command line can do (single sign-on, roles that follow
-//! from other profiles) the program is the command line itself.
+//! Credential process: keys printed by a program, as the AWS command line takes them from a
+//! profile's `credential_process`. For methods that only that command line supports (single
+//! sign-on, roles that follow from other profiles), the program is the command line itself.
 //!
 //! ```text
 //! {"Version":1,"AccessKeyId":"…","SecretAccessKey":"…","SessionToken":"…"}
 //! ```
-//! The program runs when keys are first needed and again once they are [`KEPT`] old; programs that ask
-//! somebody far away keep keys themselves. One runs at a time: who gave up waiting for one that hangs
-//! leaves it, and the next waits for the same. What it prints is bounded; its errors go to the user.
+//! The program runs when keys are first needed and again once they are [`KEPT`] old; programs that
+//! ask a remote server cache keys themselves. Only one runs at a time: a request that times out
+//! while the program hangs leaves it running, and the next request waits for the same one. The size
+//! of its output is bounded; its errors go to the user.
 //! Source: AWS SDKs and Tools Reference Guide, "Process credential provider".
 
 use std::collections::BTreeMap;
@@ -24,14 +25,14 @@ use serde::Deserialize;
 
 use crate::clock::{Clock, SystemClock};
 
-/// Keys are taken anew after that: temporary ones live for a quarter of an hour at least.
+/// Age at which keys are fetched anew: temporary keys live for at least a quarter of an hour.
 const KEPT: Duration = Duration::from_secs(300);
-/// More is no answer.
+/// Maximum bytes of a program's output.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// Begins the error of a program that gives no keys.
+/// Start of the error of a program that gives no keys.
 pub(super) const NO_KEYS: &str = "no keys from ";
 
-/// Keys that a program prints.
+/// Keys from a program.
 #[derive(Debug)]
 pub(super) struct ProcessCredentials {
     program: Arc<Program>,
@@ -39,11 +40,12 @@ pub(super) struct ProcessCredentials {
 
 #[derive(Debug)]
 struct Program {
-    /// Its name and arguments.
+    /// The name of the program and its arguments.
     words: Vec<String>,
-    /// Variables on top of this process's own.
+    /// Environment variables on top of this process's own.
     variables: BTreeMap<String, String>,
-    /// The last keys, and when they were taken by the monotonic clock. Held while the program runs.
+    /// The last keys, and the monotonic time at which they were taken. Locked while the program
+    /// runs.
     kept: Mutex<Option<(u64, Arc<AwsCredential>)>>,
 }
 
@@ -57,8 +59,8 @@ struct Answer {
 }
 
 impl ProcessCredentials {
-    /// Keys from the program `words`, its name and arguments, run with `variables` besides this
-    /// process's own.
+    /// Makes a source of keys from the program `words`, its name and arguments, run with
+    /// `variables` besides this process's own.
     pub(super) fn new(words: Vec<String>, variables: BTreeMap<String, String>) -> Self {
         Self { program: Arc::new(Program { words, variables, kept: Mutex::default() }) }
     }
@@ -122,7 +124,7 @@ impl Program {
     }
 }
 
-/// The keys in `printed`. What is wrong with it is said without any of it.
+/// Parses the keys in `printed`. The error does not quote any of it.
 fn parse(printed: &[u8]) -> Result<AwsCredential, String> {
     let answer: Answer = serde_json::from_slice(printed).map_err(|error| {
         let (line, column) = (error.line(), error.column());
@@ -138,8 +140,8 @@ fn parse(printed: &[u8]) -> Result<AwsCredential, String> {
     })
 }
 
-/// The words of a command as a shell splits them: by blanks outside of quotes. Nothing if a quote has
-/// no end.
+/// Splits a command into words as a shell does: at blanks outside of quotes. Returns `None` if a
+/// quote is not closed.
 pub(super) fn split_words(text: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -5,10 +5,10 @@ use object_store::Error as S3Error;
 use super::credential_process::NO_KEYS;
 use crate::{Error, Kind};
 
-/// Servers answer with pages of text; so many characters of it say what it is.
+/// Maximum characters quoted of a server's answer, which may be pages long.
 const CAUSE_CHARS_MAX: usize = 300;
 
-/// The error of `action` on `place` in `bucket` having failed with `error`.
+/// Returns the error for an `action` on `place` in `bucket` that failed with `error`.
 pub(super) fn failed(action: &str, place: &str, bucket: &str, error: S3Error) -> Error {
     let no_bucket =
         format!("is the bucket {bucket} there? make it first, or check AWS_ENDPOINT_URL");
@@ -21,7 +21,7 @@ pub(super) fn failed(action: &str, place: &str, bucket: &str, error: S3Error) ->
             (Kind::Unavailable, "somebody removed the unfinished upload: write it again".to_owned())
         }
         S3Error::NotFound { .. } if ["list", "delete"].contains(&action) => {
-            // Not `NotFound`: it would say that an object is absent.
+            // Not `NotFound`, which would mean that an object is absent.
             (Kind::Unavailable, no_bucket)
         }
         S3Error::NotFound { .. } => (Kind::NotFound, no_bucket),
@@ -41,7 +41,7 @@ pub(super) fn failed(action: &str, place: &str, bucket: &str, error: S3Error) ->
             Kind::Denied,
             "no keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE".to_owned(),
         ),
-        // Listings and deletions come without their status.
+        // Errors of listings and deletions come without their status.
         _ => match status_of(&cause) {
             Some(401 | 403) => denied(),
             Some(404) => (Kind::Unavailable, no_bucket),
@@ -61,12 +61,12 @@ fn denied() -> (Kind, String) {
     (Kind::Denied, "check AWS_ACCESS_KEY_ID and the policy of the bucket".to_owned())
 }
 
-/// Whether nobody gave keys, and the machine is not one that has a role.
+/// Returns whether no keys were given and the machine has no role that provides them.
 fn lacks_keys(cause: &str) -> bool {
     cause.contains("/latest/api/token") || cause.contains("/latest/meta-data/iam/")
 }
 
-/// The status that the server answered with, which the client says in words only.
+/// Returns the status of the server's answer, which the client reports only in words.
 fn status_of(cause: &str) -> Option<u16> {
     if cause.contains("Received redirect") {
         return Some(301);
@@ -75,7 +75,7 @@ fn status_of(cause: &str) -> Option<u16> {
     rest.get(..3)?.parse().ok()
 }
 
-/// What the XML of an answer says: `CODE: MESSAGE`.
+/// Returns `CODE: MESSAGE` from the XML of an answer.
 fn said_by_server(cause: &str) -> Option<String> {
     let element = |name: &str| {
         let (_, rest) = cause.split_once(&format!("<{name}>"))?;
@@ -86,8 +86,8 @@ fn said_by_server(cause: &str) -> Option<String> {
     Some(format!("the server says {code}: {message}"))
 }
 
-/// Whether the server refused a conditional write for its condition. S3 answers 409 instead of 412
-/// while another write of the same key is under way.
+/// Returns whether the server refused a conditional write because of its condition. S3 answers 409
+/// instead of 412 while another write of the same key is under way.
 pub(super) fn is_refusal(error: &S3Error) -> bool {
     matches!(
         error,
@@ -95,8 +95,9 @@ pub(super) fn is_refusal(error: &S3Error) -> bool {
     )
 }
 
-/// Whether the same request may succeed if it is sent again: what was lost on the way, cut off or
-/// failed by the server, and a write that was refused for one under way that came to nothing.
+/// Returns whether the same request may succeed if it is retried: it was lost on the way, cut off
+/// or failed by the server, or it is a write refused because of another that was under way and may
+/// have failed.
 pub(super) fn is_transient(error: &S3Error) -> bool {
     let S3Error::Generic { .. } = error else { return is_refusal(error) };
     let cause = error.to_string();
@@ -112,9 +113,9 @@ pub(super) fn is_transient(error: &S3Error) -> bool {
     }
 }
 
-/// Whether a deletion failed because the object is gone.
+/// Returns whether a deletion failed because the object is gone.
 pub(super) fn is_deleted(error: &S3Error) -> bool {
-    // The answer to a deletion of many has a code for each, which the client says in words only.
+    // The answer to a deletion of many has a code for each, which the client reports only in words.
     error.to_string().contains("(code: NoSuchKey)")
 }
 

@@ -1,11 +1,12 @@
-//! Append log in numbered objects: appends gather in memory until a sync or until they are worth a
+//! Append log in numbered objects: appends gather in memory until a sync, or until they are worth a
 //! request.
 //!
-//! Unlike a file, what was appended and not yet flushed dies with the process: only a sync, or the
-//! next [`PIECE_BYTES`] of appends, hands it to the server.
-//! Invariants: (1) pieces are put in order, each once; (2) `flushed <= bytes`; (3) once poisoned,
-//! never again usable. Concurrency: appends take `tail`, for a copy; flushes take `flush` and, within
-//! it, `tail`. `flush` is held across a request because the next piece must not overtake this one.
+//! Unlike with a file, appended bytes that were not flushed die with the process: only a sync, or
+//! the next [`PIECE_BYTES`] of appends, passes them to the server.
+//! Invariants: (1) pieces are put in order, each once; (2) `flushed <= bytes`; (3) a poisoned log
+//! is never usable again. Concurrency: appends take `tail`, for a copy; flushes take `flush` and,
+//! within it, `tail`. `flush` is held across a request because the next piece must not overtake
+//! this one.
 
 use std::sync::Arc;
 
@@ -19,15 +20,15 @@ use super::pieces::{self, PIECES_MAX};
 use crate::store::{AppendLog, poisoned, taken};
 use crate::{Error, Kind, Result};
 
-/// Appends are flushed without a sync once they are so many bytes: a request worth making.
+/// Appended bytes from which on they are flushed without a sync: a request worth making.
 const PIECE_BYTES: usize = 4 << 20;
 
 pub(super) struct S3Log {
     connection: Arc<Connection>,
     name: String,
-    /// What was appended; held for a copy.
+    /// The bytes not flushed yet; held for a copy.
     tail: Mutex<Tail>,
-    /// What was handed over; held for a request.
+    /// The state of the pieces already put; held for a request.
     flush: Mutex<Flush>,
 }
 
@@ -62,7 +63,7 @@ impl S3Log {
                 (Err(error), _) => inner.failed("open", &owned, error),
             };
             if put.is_ok() {
-                // Of a name that may be an object's nothing stays, as far as that is possible.
+                // The name may be an object's, so the log's first piece is removed if possible.
                 drop(inner.delete(&owned, &[inner.path(&first)?]).await);
             }
             Err(error)
@@ -75,7 +76,7 @@ impl S3Log {
         })
     }
 
-    /// Hands over at least the first `wanted` bytes.
+    /// Flushes at least the first `wanted` bytes.
     fn flush(&self, wanted: u64) -> Result<()> {
         let mut flush = self.flush.lock();
         let pending: Bytes = {

@@ -1,20 +1,21 @@
-//! S3 store: a bucket, or a part of one, on anything that speaks S3 with conditional writes.
+//! S3 store: a bucket, or a prefix in one, on any server that speaks S3 with conditional writes.
 //!
 //! ```text
 //! <prefix>/<name>                        an object
 //! <prefix>/<log>/_<8 digits>.log         a piece of an append log, numbered from 0
 //! ```
-//! Races are decided by `If-None-Match: *`, also when an upload in parts is completed. What failed on
-//! the way is sent again (`attempts.rs`); since a repeated conditional write may be refused because
-//! the first one came through, every object carries a mark in its metadata that tells whose it is.
+//! Races are decided by `If-None-Match: *`, including the completion of an upload in parts.
+//! Requests that fail on the way are retried (`attempts.rs`). A retried conditional write may be
+//! refused because the first attempt succeeded, so every object carries in its metadata a mark that
+//! identifies its put.
 //! Invariants: (1) nothing is overwritten; (2) pieces of a log are numbered without gaps.
-//! Limits: a put does not look whether a log has its name, and a log does not look twice whether an
-//! object has; names of objects and logs are disjoint by the layout of change sets. What abandoned
-//! uploads left costs space until a lifecycle rule of the bucket removes it. A request that a network
-//! holds back for longer than its retries may still arrive: a put may bring back an object that was
-//! deleted meanwhile, a deletion may remove one that was put meanwhile under the same name.
-//! Concurrency: any number of threads, processes and machines. Calls block; a runtime of two threads
-//! of this store's own drives the network, so callers may have one or none.
+//! Limits: a put does not check whether a log has its name, and a log does not check twice whether
+//! an object has; names of objects and logs are disjoint by the layout of change sets. Leftovers of
+//! abandoned uploads cost space until a lifecycle rule of the bucket removes them. A request that a
+//! network delays for longer than its retries may still arrive: a put may bring back an object that
+//! was deleted meanwhile, and a deletion may remove one that was put meanwhile under the same name.
+//! Concurrency: any number of threads, processes and machines. Calls block; a runtime of two
+//! threads that belongs to this store drives the network, so callers may or may not have one.
 
 mod attempts;
 mod connection;
@@ -42,10 +43,11 @@ use self::upload::{PART_BYTES, S3Writer};
 use super::{AppendLog, ObjectInfo, ObjectWriter, Store, coalesce, name};
 use crate::Result;
 
-/// Requests under way at once: what servers take of one client without slowing it down.
+/// Maximum requests under way at once: as many as servers accept from one client without slowing it
+/// down.
 const REQUESTS_MAX: usize = 64;
 
-/// A store in a bucket.
+/// A store in an S3 bucket.
 #[derive(Debug)]
 pub struct S3Store {
     connection: Arc<Connection>,
@@ -53,27 +55,27 @@ pub struct S3Store {
 }
 
 impl S3Store {
-    /// The store below `prefix` (empty: all) of `bucket`, reached as the standard AWS environment
-    /// variables say: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`,
-    /// `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the files that it chooses from, web
-    /// identities, roles of containers and instances, and what a profile's `credential_process` or the
-    /// AWS command line itself prints. Makes no request.
+    /// Opens the store below `prefix` (empty: everything) of `bucket`, configured by the standard
+    /// AWS environment variables: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
+    /// `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_PROFILE` and the files that it
+    /// selects from, web identities, roles of containers and instances, and the output of a
+    /// profile's `credential_process` or of the AWS command line itself. Makes no request.
     ///
-    /// A request is given up after `AWS_TIMEOUT` (30 s), with all that `AWS_MAX_ATTEMPTS` allows of
-    /// sending it again; large ones have the time on top that their bytes take at 1 MiB/s.
+    /// A request is given up after `AWS_TIMEOUT` (30 s), including all retries that
+    /// `AWS_MAX_ATTEMPTS` allows; large ones get extra time for their bytes at 1 MiB/s.
     ///
     /// # Errors
-    /// `Invalid` if the variables or the profile make no sense; what reading the profile gives.
+    /// `Invalid` if the variables or the profile are invalid; errors of reading the profile.
     pub fn from_env(bucket: &str, prefix: &str) -> Result<Self> {
         let variables = std::env::vars_os()
             .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
         Self::with_variables(bucket, prefix, variables)
     }
 
-    /// As [`S3Store::from_env`], with `variables` instead of the environment.
+    /// Opens the store as [`S3Store::from_env`] does, with `variables` instead of the environment.
     ///
     /// # Errors
-    /// `Invalid` if the variables make no sense.
+    /// `Invalid` if the variables are invalid.
     pub fn with_variables(
         bucket: &str,
         prefix: &str,
@@ -90,7 +92,7 @@ impl Store for S3Store {
         self.connection.url().into()
     }
 
-    /// One request; one more if the name is taken; in parts if large.
+    /// One request; one more if the name is taken; several parts if the object is large.
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.connection.check(name)?;
         if bytes.len() > PART_BYTES {
@@ -106,7 +108,7 @@ impl Store for S3Store {
         Ok(Box::new(S3Writer::new(Arc::clone(&self.connection), name.into())))
     }
 
-    /// One request for an object, two for a log or what is absent.
+    /// One request for an object, two for a log or an absent name.
     fn size(&self, name: &str) -> Result<u64> {
         self.connection.check(name)?;
         let (reader, name) = (Arc::clone(&self.reader), name.to_owned());
@@ -137,7 +139,7 @@ impl Store for S3Store {
         })
     }
 
-    /// A log is taken for one at once, since its pieces must be listed in any case.
+    /// Treats a log as one at once, since its pieces must be listed in any case.
     fn get_range_within(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
         self.connection.check(name)?;
         coalesce::check_range(name, &range)?;
@@ -149,18 +151,19 @@ impl Store for S3Store {
         REQUESTS_MAX
     }
 
-    /// Two requests side by side: whether an object has the name, and the empty first piece that
-    /// decides races.
+    /// Two concurrent requests: one checks whether an object has the name, the other puts the empty
+    /// first piece, which decides races.
     fn append_log(&self, name: &str) -> Result<Box<dyn AppendLog>> {
         self.connection.check(name)?;
         Ok(Box::new(S3Log::create(Arc::clone(&self.connection), name)?))
     }
 
-    /// One request for a thousand objects and pieces of logs.
+    /// No request: bytes that are visible always survive.
     fn sync_log(&self, _name: &str) -> Result<()> {
         Ok(())
     }
 
+    /// One request for each thousand objects and pieces of logs.
     fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>> {
         name::check_prefix(prefix)?;
         let (connection, below) = (Arc::clone(&self.connection), prefix.to_owned());
@@ -211,7 +214,7 @@ impl Store for S3Store {
         Ok(names)
     }
 
-    /// Two requests side by side for an object; for a log, then two more for a thousand pieces.
+    /// Two concurrent requests for an object; for a log, then two more for each thousand pieces.
     fn delete(&self, name: &str) -> Result<()> {
         self.connection.check(name)?;
         let (reader, connection) = (Arc::clone(&self.reader), Arc::clone(&self.connection));
@@ -221,7 +224,7 @@ impl Store for S3Store {
             let deleted = connection.delete(&name, &object);
             let ((), pieces) = try_join(deleted, reader.list_pieces(&name)).await?;
             reader.forget(&name);
-            // The first piece last: while it is there the name is taken.
+            // The first piece last: while it exists the name is taken.
             let paths: Vec<_> = pieces.into_iter().map(|piece| piece.location).collect();
             if let Some((first, rest)) = paths.split_first() {
                 connection.delete(&name, rest).await?;

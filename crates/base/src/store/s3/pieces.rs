@@ -1,7 +1,7 @@
-//! Pieces: how an append log is laid out as objects, and where a byte of it lies.
+//! Pieces: the layout of an append log as objects, and the place of each of its bytes.
 //!
-//! `<log>/_00000000.log` is empty and decides who opened the log; what each flush had follows under
-//! ascending numbers. A reader needs only a listing: the sizes give every piece's offset.
+//! `<log>/_00000000.log` is empty, and putting it decides who opens the log; each flush adds a
+//! piece with the next number. A reader needs only a listing: the sizes give every piece's offset.
 
 use std::ops::Range;
 
@@ -15,15 +15,15 @@ pub(super) const SUFFIX_BYTES: usize = 14;
 
 const DIGITS: usize = 8;
 
-/// The most pieces a log may have: what the digits can count.
+/// Maximum pieces of a log: as many as the digits can count.
 pub(super) const PIECES_MAX: u32 = 100_000_000;
 
-/// The name of piece `number` of `log`.
+/// Returns the name of piece `number` of `log`.
 pub(super) fn name(log: &str, number: u32) -> String {
     format!("{log}/_{number:08}.log")
 }
 
-/// The log of which `name` is a piece, if it is one.
+/// Returns the log of which `name` is a piece, if it is one.
 pub(super) fn log_of(name: &str) -> Option<&str> {
     split(name).map(|(log, _)| log)
 }
@@ -35,21 +35,21 @@ fn split(name: &str) -> Option<(&str, u32)> {
     if is_number { Some((log, digits.parse().ok()?)) } else { None }
 }
 
-/// When an object was last written, in nanoseconds since the Unix epoch.
+/// The time of the last write to an object, in nanoseconds since the Unix epoch.
 pub(super) fn modified_ns(meta: &ObjectMeta) -> u64 {
     meta.last_modified.timestamp_nanos_opt().and_then(|ns| u64::try_from(ns).ok()).unwrap_or(0)
 }
 
-/// Where the bytes of one log lie.
+/// The pieces that hold the bytes of one log.
 #[derive(Debug)]
 pub(super) struct Pieces {
-    /// Key, offset in the log and size of each piece that is not empty, in order.
+    /// Key, offset in the log and size of each non-empty piece, in order.
     pieces: Vec<(Path, u64, u64)>,
     bytes: u64,
 }
 
 impl Pieces {
-    /// The pieces of `log` as listed, in order; `Corrupt` if one is missing.
+    /// Collects the pieces of `log` as listed, in order; `Corrupt` if one is missing.
     pub(super) fn new(log: &str, listed: &[ObjectMeta]) -> Result<Self> {
         let mut pieces = Vec::new();
         let mut bytes = 0;
@@ -70,12 +70,12 @@ impl Pieces {
         Ok(Self { pieces, bytes })
     }
 
-    /// The bytes of the log.
+    /// The size of the log in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The keys and ranges within them that make up `range` of the log.
+    /// Returns the keys, and the ranges within them, that make up `range` of the log.
     pub(super) fn cover(&self, range: &Range<u64>) -> Vec<(Path, Range<u64>)> {
         let first = self.pieces.partition_point(|(_, start, bytes)| start + bytes <= range.start);
         self.pieces[first..]

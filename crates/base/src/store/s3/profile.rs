@@ -1,11 +1,11 @@
-//! Profile: what the files of the AWS command line say of a server and of who uses it.
+//! Profile: settings of a server and its user in the files of the AWS command line.
 //!
 //! ```text
 //! ~/.aws/config         [default] and [profile NAME]: region, endpoint_url, roles, also keys
 //! ~/.aws/credentials    [default] and [NAME]: keys
 //! ```
-//! `AWS_PROFILE`, `AWS_CONFIG_FILE` and `AWS_SHARED_CREDENTIALS_FILE` choose others. What the
-//! environment says goes before what a profile says.
+//! `AWS_PROFILE`, `AWS_CONFIG_FILE` and `AWS_SHARED_CREDENTIALS_FILE` select others. The
+//! environment takes precedence over a profile.
 //! Source: AWS SDKs and Tools Reference Guide, "Using shared config and credentials files".
 
 use std::collections::BTreeMap;
@@ -15,20 +15,20 @@ use std::path::{Path, PathBuf};
 use super::credential_process::split_words;
 use crate::{Error, Kind, Result};
 
-/// Larger files are none of these.
+/// Maximum bytes of one of these files.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Ways to get keys that only the AWS command line has, which is asked for them then.
+/// Settings of key sources that only the AWS command line supports, so it is asked for the keys.
 const BY_COMMAND_LINE: &[&str] =
     &["sso_session", "sso_start_url", "source_profile", "credential_source", "login_session"];
 
 type Settings = BTreeMap<String, String>;
 
-/// Adds to `variables` what the profile says that they choose, as the variables that mean the same.
-/// Returns the command that prints the keys, its name and arguments, if that is where they are from.
+/// Adds to `variables` the settings of the profile that they select, as the equivalent variables.
+/// Returns the command that prints the keys, its name and arguments, if the keys come from one.
 ///
 /// # Errors
-/// `Invalid` if there is no such profile or its command makes no sense; what reading the files gives.
+/// `Invalid` if there is no such profile or its command is invalid; errors of reading the files.
 pub(super) fn complete(variables: &mut BTreeMap<String, String>) -> Result<Option<Vec<String>>> {
     let chosen = variables.get("AWS_PROFILE").or_else(|| variables.get("AWS_DEFAULT_PROFILE"));
     let name = chosen.map_or("default", String::as_str).to_owned();
@@ -55,7 +55,8 @@ pub(super) fn complete(variables: &mut BTreeMap<String, String>) -> Result<Optio
     adopt(&profile, &name, variables)
 }
 
-/// Adds what `profile` says and the environment does not; returns the command that prints its keys.
+/// Adds the settings of `profile` that the environment lacks; returns the command that prints its
+/// keys.
 fn adopt(
     profile: &Settings,
     name: &str,
@@ -111,7 +112,7 @@ fn adopt(
     Ok(by_command_line.then(|| export.map(str::to_owned).to_vec()))
 }
 
-/// The text of the file at `path`; empty if there is none.
+/// Returns the text of the file at `path`; empty if there is none.
 fn read(path: Option<PathBuf>) -> Result<String> {
     let Some(path) = path else { return Ok(String::new()) };
     let read = |path: &Path| -> std::io::Result<String> {
@@ -125,7 +126,7 @@ fn read(path: Option<PathBuf>) -> Result<String> {
     }
 }
 
-/// The settings of the section `wanted` of `text`, if it has one.
+/// Returns the settings of the section `wanted` of `text`, if it has one.
 fn section(text: &str, wanted: &str) -> Option<Settings> {
     let mut found: Option<Settings> = None;
     let mut is_inside = false;
@@ -251,8 +252,10 @@ aws_session_token = token
         }
     }
 
-    /// Symptom: profiles that sign on, take a role from another profile or name a program were refused.
-    /// Cause: only keys, web identities and roles of machines were known. Fix: a program prints keys.
+    /// Symptom: profiles with single sign-on, a role from another profile, or a program were
+    /// refused.
+    /// Cause: only keys, web identities and roles of machines were supported. Fix: a program prints
+    /// keys.
     #[test]
     fn keys_come_from_a_program_or_from_the_command_line() {
         let command = |profile: &str| command_of(&[("AWS_PROFILE", profile)]).expect("a profile");

@@ -1,7 +1,8 @@
-//! Reader: whole objects and ranges, of objects and of logs in pieces, several requests at a time.
+//! Reader: whole objects and ranges, of objects and of logs in pieces, with several requests at a
+//! time.
 //!
-//! A name is taken for an object first, since most are; what is not one may be a log. Listings of
-//! logs are kept, since pieces never change; a read that goes beyond what is known lists again.
+//! A name is first assumed to be an object, since most are; otherwise it may be a log. Listings of
+//! logs are cached, since pieces never change; a read beyond the known end lists again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,16 +21,17 @@ use super::pieces::{self, Pieces};
 use crate::store::{coalesce, over_limit};
 use crate::{Error, Kind, Result};
 
-/// Requests under way for one call: what fills a line with a round trip of some ten milliseconds.
+/// Concurrent requests of one call: enough to fill a line with a round trip of some ten
+/// milliseconds.
 const REQUESTS_MAX: usize = 8;
 
-/// A longer range is read in requests of this many bytes side by side.
+/// A longer range is read in concurrent requests of this many bytes.
 const REQUEST_BYTES_MAX: u64 = 16 << 20;
 
-/// An object whose bytes stop arriving is read again so often.
+/// Number of attempts to read an object whose bytes stop arriving.
 const BODIES_MAX: u32 = 3;
 
-/// Listings of logs that are kept.
+/// Maximum number of cached listings of logs.
 const LOGS_MAX: usize = 1024;
 
 #[derive(Debug)]
@@ -43,12 +45,12 @@ impl Reader {
         Self { connection, logs: Cache::new(LOGS_MAX) }
     }
 
-    /// Forgets the listing of a log that was deleted.
+    /// Drops the listing of a log that was deleted.
     pub(super) fn forget(&self, name: &str) {
         self.logs.remove(name);
     }
 
-    /// The size of an object or log.
+    /// Returns the size of an object or log.
     pub(super) async fn size(&self, name: &str) -> Result<u64> {
         match self.head(&self.connection.path(name)?).await {
             Ok(meta) => Ok(meta.size),
@@ -57,7 +59,7 @@ impl Reader {
         }
     }
 
-    /// All bytes of an object or log; `TooLarge` if they are more than `bytes_max`.
+    /// Reads all bytes of an object or log; `TooLarge` if they are more than `bytes_max`.
     pub(super) async fn whole(&self, name: &str, bytes_max: u64) -> Result<Bytes> {
         let path = self.connection.path(name)?;
         let attempts = self.connection.attempts();
@@ -93,7 +95,7 @@ impl Reader {
         }
     }
 
-    /// The bytes of each of `ranges`, none of which runs backwards, of an object or log.
+    /// Reads each of `ranges` of an object or log; none may end before it starts.
     pub(super) async fn ranges(&self, name: &str, ranges: Vec<Range<u64>>) -> Result<Vec<Bytes>> {
         let furthest = ranges.iter().map(|range| range.end).max().unwrap_or(0);
         if let Some(log) = self.logs.get(name)
@@ -102,7 +104,7 @@ impl Reader {
             if let Ok(found) = self.ranges_of_log(name, &log, &ranges).await {
                 return Ok(found);
             }
-            // It may have been deleted, and written again, by somebody else.
+            // Another process may have deleted it and written it again.
             self.forget(name);
         } else {
             match self.ranges_of_object(name, &ranges).await {
@@ -115,7 +117,7 @@ impl Reader {
         self.ranges_of_log(name, &log, &ranges).await
     }
 
-    /// The bytes of `range` up to the end of the object or log, as far as that is known.
+    /// Reads `range` up to the end of the object or log, as far as that is known.
     pub(super) async fn range_within(&self, name: &str, range: Range<u64>) -> Result<Bytes> {
         let known = self.logs.get(name).filter(|log| range.start < log.bytes());
         let is_known = known.is_some();
@@ -142,7 +144,7 @@ impl Reader {
             return Ok(Bytes::new());
         }
         match self.range_of_log(name, &log, range.start..end).await {
-            // It may have been deleted, and written again, by somebody else.
+            // Another process may have deleted it and written it again.
             Err(_) if is_known => {
                 self.forget(name);
                 Box::pin(self.range_within(name, range)).await
@@ -151,13 +153,13 @@ impl Reader {
         }
     }
 
-    /// The size of an object.
+    /// Returns the size of an object.
     async fn size_of_object(&self, name: &str) -> Result<u64> {
         let meta = self.head(&self.connection.path(name)?).await;
         meta.map(|meta| meta.size).map_err(|error| self.connection.failed("get", name, error))
     }
 
-    /// The pieces of a log, in order; none if there is no such log.
+    /// Returns the pieces of a log, in order; none if there is no such log.
     pub(super) async fn list_pieces(&self, name: &str) -> Result<Vec<ObjectMeta>> {
         let mut pieces = Vec::new();
         let below = format!("{name}/");
@@ -210,7 +212,7 @@ impl Reader {
         if !range.is_empty() && range.end - range.start <= REQUEST_BYTES_MAX {
             return self.request(name, path, range).await;
         }
-        // Before anything is sized by a range, the object must be that large.
+        // Check that the object is that large before any buffer is sized by a range.
         let bytes = self.size_of_object(name).await?;
         if range.end > bytes {
             return Err(coalesce::too_short(name, &range, bytes));
@@ -225,7 +227,7 @@ impl Reader {
         self.gather(name, parts).await
     }
 
-    /// The bytes of `parts`, one after the other.
+    /// Reads `parts` and concatenates their bytes.
     async fn gather(&self, name: &str, parts: Vec<(Path, Range<u64>)>) -> Result<Bytes> {
         let read = |(path, range)| self.request(name, path, range);
         let mut found: Vec<Bytes> = futures_util::stream::iter(parts)
@@ -243,7 +245,7 @@ impl Reader {
         Ok(whole.freeze())
     }
 
-    /// One request: the bytes of `range`, not empty, of the object at `path`.
+    /// Reads `range`, not empty, of the object at `path` in one request.
     async fn request(&self, name: &str, path: Path, range: Range<u64>) -> Result<Bytes> {
         let get = || async {
             let bounded = Some(GetRange::Bounded(range.clone()));
@@ -262,7 +264,7 @@ impl Reader {
             Err(error @ S3Error::NotFound { .. }) => {
                 return Err(self.connection.failed("get", name, error));
             }
-            // Among other things: the object ends before the range starts.
+            // One possible cause: the object ends before the range starts.
             Err(error) => {
                 return match self.head(&path).await {
                     Ok(meta) if meta.size < range.end => {

@@ -1,5 +1,5 @@
-//! Settings: which server a store is on, who uses it, and how long it may take, as the environment
-//! and the files of the AWS command line say.
+//! Settings: the server of a store, its user and the time limits, from the environment and the
+//! files of the AWS command line.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use super::credential_process::ProcessCredentials;
 use super::profile;
 use crate::{Error, Kind, Result};
 
-/// A server that does not take a connection for so long is tried again.
+/// A connection that the server does not accept within this time is retried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Requests for keys, of which no loop of ours knows, are sent again so often.
+/// Retries of requests for keys, which our own loop does not see.
 const KEY_RETRIES_MAX: usize = 3;
 
-/// What a store's clients are made of.
+/// The settings from which a store's clients are made.
 pub(super) struct Settings {
     builder: AmazonS3Builder,
     options: ClientOptions,
@@ -27,10 +27,10 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// What `variables`, and the files that they lead to, say of `bucket`.
+    /// Reads the settings of `bucket` from `variables` and the files that they select.
     ///
     /// # Errors
-    /// `Invalid` if they make no sense; what reading the files gives.
+    /// `Invalid` if they are invalid; errors of reading the files.
     pub(super) fn new(
         bucket: &str,
         variables: impl IntoIterator<Item = (String, String)>,
@@ -42,7 +42,7 @@ impl Settings {
         let given = variables.clone();
         let program = profile::complete(&mut variables)?;
         if let Some(endpoint) = variables.remove("AWS_EC2_METADATA_SERVICE_ENDPOINT") {
-            // What the AWS command line calls it.
+            // The name that the AWS command line uses.
             variables.entry("AWS_METADATA_ENDPOINT".into()).or_insert(endpoint);
         }
         let attempts = attempts_of(&mut variables)?;
@@ -65,12 +65,12 @@ impl Settings {
         Ok(Self { builder, options, attempts })
     }
 
-    /// Two clients: one for all requests, and one that makes every request conditional on the object
-    /// being absent.
+    /// Makes two clients: one for all requests, and one whose every request is conditional on the
+    /// object being absent.
     pub(super) fn clients(self) -> Result<(AmazonS3, AmazonS3), S3Error> {
         let Self { builder, options, .. } = self;
         let retries = |max_retries| RetryConfig { max_retries, ..RetryConfig::default() };
-        // The keys' own requests take this client's retries; all others take ours (`attempts.rs`).
+        // Requests for keys use this client's retries; all others use ours (`attempts.rs`).
         let keys = builder.clone().with_retry(retries(KEY_RETRIES_MAX));
         let keys = keys.with_client_options(options.clone()).build()?;
         let builder =
@@ -85,7 +85,7 @@ impl Settings {
     }
 }
 
-/// `AWS_TIMEOUT` and `AWS_MAX_ATTEMPTS`, which are taken from `variables`.
+/// Takes `AWS_TIMEOUT` and `AWS_MAX_ATTEMPTS` from `variables`.
 fn attempts_of(variables: &mut BTreeMap<String, String>) -> Result<Attempts> {
     let invalid = |name: &str, value: &str, expected: &str| {
         Error::new(Kind::Invalid, format!("{name}: expected {expected}, got {value:?}"))
@@ -103,7 +103,8 @@ fn attempts_of(variables: &mut BTreeMap<String, String>) -> Result<Attempts> {
     Ok(Attempts { timeout, attempts_max })
 }
 
-/// Whether an endpoint without encryption may be used: if it is one, unless that is forbidden.
+/// Returns whether an endpoint without encryption may be used: if the endpoint is one, unless that
+/// is forbidden.
 fn allows_http(variables: &BTreeMap<String, String>) -> Result<bool> {
     let names = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
     let endpoint = names.into_iter().find_map(|name| Some((name, variables.get(name)?)));
@@ -124,7 +125,8 @@ fn allows_http(variables: &BTreeMap<String, String>) -> Result<bool> {
     }
 }
 
-/// Whether `url` can be that of a server: with a scheme and a host, and of nothing that no URL has.
+/// Returns whether `url` can be a server's: it has a scheme and a host, and no characters that URLs
+/// exclude.
 fn is_endpoint(url: &str) -> bool {
     let rest = ["http://", "https://"].iter().find_map(|scheme| url.strip_prefix(scheme));
     rest.is_some_and(|rest| {
@@ -134,7 +136,7 @@ fn is_endpoint(url: &str) -> bool {
     })
 }
 
-/// The time that `text` says, in seconds unless it has a unit; at most a day.
+/// Parses a duration, in seconds unless it has a unit; at most a day.
 fn duration(text: &str) -> Option<Duration> {
     let text = text.trim();
     let number_bytes = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

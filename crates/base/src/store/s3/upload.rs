@@ -1,5 +1,5 @@
-//! Upload: an object that fits a part is put at once; a larger one goes up in parts while it is
-//! still being written, and appears, if nobody was faster, when they are joined.
+//! Upload: an object that fits in a part is put at once; a larger one is uploaded in parts while it
+//! is still being written, and appears when they are joined, unless the name is taken by then.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use super::connection::{Connection, Mark, WriteOutcome};
 use crate::store::{ObjectWriter, poisoned, taken};
 use crate::{Error, Kind, Result};
 
-/// The bytes of a part: S3 wants 5 MiB at least; larger ones save requests and cost memory.
+/// Bytes of a part: S3 requires at least 5 MiB; larger parts save requests but cost memory.
 pub(super) const PART_BYTES: usize = 8 << 20;
 
-/// Parts of one object under way: what hides the round trips of the others.
+/// Concurrent parts of one object: enough to hide the round trips.
 const PARTS_UNDER_WAY_MAX: usize = 4;
 
-/// S3 takes 10,000 parts. Parts double each time so many are full, which makes for 8 TiB.
+/// Number of parts after which their size doubles. S3 accepts 10,000 parts, so this allows 8 TiB.
 const PARTS_OF_ONE_SIZE: usize = 1000;
 
 pub(super) struct S3Writer {
     connection: Arc<Connection>,
     name: String,
     buffer: Vec<u8>,
-    /// Begins when the buffer first overflows.
+    /// Starts when the buffer first overflows.
     upload: Option<Upload>,
     failed: bool,
 }
@@ -197,7 +197,7 @@ impl Drop for Upload {
             for part in under_way {
                 drop(part.await);
             }
-            // What stays behind is for the bucket's lifecycle rule.
+            // Parts that stay behind are left to the bucket's lifecycle rule.
             let abort = connection.client().abort_multipart(&path, &id);
             drop(connection.attempts().within(0, abort).await);
         });

@@ -1,4 +1,4 @@
-//! Tests of URLs: what they mean, and what opening and making refuses.
+//! Tests of URLs: which store they name, and what opening and making refuse.
 
 use super::*;
 
