@@ -1,8 +1,8 @@
 //! File systems as stacks of change sets.
 //!
-//! `inode` and `data` are what is stored; `layers → namespace` shows a stack of change sets as a
-//! file system; `session` and `ops` change it; `repository` begins, publishes and collects.
-//! Nothing here knows of the kernel's file system interface or of a network.
+//! `inode` and `data` define what is stored; `layers → namespace` presents a stack of change sets
+//! as a file system; `session` and `ops` change it; `repository` begins, publishes and collects.
+//! Nothing here depends on the kernel's file system interface or on a network.
 
 pub mod columns;
 mod condemn;

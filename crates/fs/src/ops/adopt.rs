@@ -1,7 +1,7 @@
-//! Adopting files of elsewhere: inodes that bring their owner, times and attributes along.
+//! Adopting external files: inodes that keep the owner, times and attributes of their source.
 //!
-//! The operations of a program give a new file the identity and the time of whoever makes it; an
-//! import has both from its source and writes them in the one record that it needs anyway.
+//! Ordinary operations give a new file the caller's identity and the current time. An import has
+//! both from its source and writes them in the one record that it needs anyway.
 
 use esker_base::Result;
 
@@ -10,13 +10,13 @@ use crate::inode::{Inode, key};
 use crate::path::check_name;
 use crate::session::Session;
 
-/// Reads the next bytes of a file into a buffer and says how many; 0 at its end.
+/// Reads the next bytes of a file into a buffer and returns their count; 0 at the end.
 pub(crate) type Fill<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<usize>;
 
 impl Session {
-    /// Puts `inode` at `name` in `dir`, where there is nothing, with the owner and the times it
-    /// has; `fill` reads its content, as for [`Session::create_with`], if it is a regular file.
-    /// The caller has made sure that the identity may give it that owner.
+    /// Puts `inode` at the vacant `name` in `dir`, keeping its owner and times. For a regular file,
+    /// `fill` reads the content as in [`Session::create_with`]. The caller has checked that the
+    /// identity may give the inode that owner.
     ///
     /// # Errors
     /// As [`Session::create_with`].
@@ -34,7 +34,7 @@ impl Session {
         let below = self.below(dir, &key)?;
         let _content = self.content();
         if let Some(fill) = fill {
-            // A size beyond the content is a hole at the end.
+            // Size beyond the content is a hole at the end.
             let size_min = inode.size;
             self.store_content(fill)?.give(&mut inode);
             inode.size = inode.size.max(size_min);
@@ -46,10 +46,10 @@ impl Session {
         Ok(inode)
     }
 
-    /// Gives the directory `name` in `dir`, or the root for none, all attributes of `inode`.
+    /// Gives the directory `name` in `dir`, or the root if `None`, all attributes of `inode`.
     ///
     /// # Errors
-    /// `Denied` unless this is its owner or the superuser.
+    /// `Denied` unless the caller is its owner or the superuser.
     pub(crate) fn adopt_attributes(
         &self,
         place: Option<(&Dir, &[u8])>,

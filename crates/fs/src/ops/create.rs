@@ -7,14 +7,14 @@ use crate::inode::{Entry, FileId, FileKind, Inode};
 use crate::path::PATH_BYTES_MAX;
 use crate::session::Session;
 
-/// Directories whose times wait to be written: as many handles are kept in memory.
+/// Maximum number of directories with unwritten times; a handle of each is kept in memory.
 pub(super) const TOUCHED_MAX: usize = 1 << 16;
 
 impl Session {
     /// Creates an empty regular file `name` in `dir` with permission bits `mode`.
     ///
-    /// Survives what the session's durability promises once it returns. Cost: no store request as
-    /// long as no layer below may have the name.
+    /// Once this returns, the file survives as the session's durability promises. Cost: no store
+    /// request unless a layer below may have the name.
     ///
     /// # Errors
     /// `Exists`, `Denied`, `NotFound` if `dir` was removed, `Invalid` or `TooLarge` names.
@@ -26,7 +26,7 @@ impl Session {
         Ok(FileId(inode.id))
     }
 
-    /// Creates a directory; returns it open.
+    /// Creates a directory and returns it open.
     ///
     /// # Errors
     /// As [`Session::create`].
@@ -39,8 +39,9 @@ impl Session {
 
     /// Opens the directory `inode`, which this session has just put at `name` in `dir`.
     pub(super) fn open_made(&self, dir: &Dir, name: &[u8], inode: &Inode) -> Result<Dir> {
-        // A first generation cannot have been removed: if a layer below had entries for it, the
-        // name would exist there. Of later ones a layer that is not of our stack's line may.
+        // A directory of generation 0 was never removed: if a layer below had entries for it, the
+        // name would exist there. At later generations, a layer outside our stack's line may have
+        // entries.
         let is_fresh = inode.generation == 0;
         let node = self.node(dir, name, inode, || is_fresh);
         if self.touched_count() > TOUCHED_MAX {
@@ -49,11 +50,11 @@ impl Session {
         Ok(node)
     }
 
-    /// Creates a named pipe, a socket or a device file; `rdev` is a device's number.
+    /// Creates a named pipe, a socket or a device file; `rdev` is the device number.
     ///
     /// # Errors
-    /// As [`Session::create`]; `NotPermitted` for devices unless this is the superuser; `Invalid` for
-    /// other kinds.
+    /// As [`Session::create`]; `NotPermitted` for devices unless the caller is the superuser;
+    /// `Invalid` for other kinds.
     pub fn mknod(
         &self,
         dir: &Dir,
@@ -82,8 +83,8 @@ impl Session {
     /// Creates a symbolic link to `target`, which need not exist.
     ///
     /// # Errors
-    /// As [`Session::create`]; `TooLarge`, `NotFound` (if empty) or `Invalid` for targets that no
-    /// path can be.
+    /// As [`Session::create`]; `TooLarge`, `NotFound` (if empty) or `Invalid` for targets that
+    /// cannot be paths.
     pub fn symlink(&self, dir: &Dir, name: &[u8], target: &[u8]) -> Result<Inode> {
         check_target(target)?;
         let mut inode = Inode::new(Entry::Is(FileKind::Symlink), 0o777, self.now_ns());
@@ -94,7 +95,7 @@ impl Session {
     }
 }
 
-/// Fails for what no symbolic link can lead to.
+/// Fails unless `target` is a possible target of a symbolic link.
 pub(super) fn check_target(target: &[u8]) -> Result<()> {
     if target.len() >= PATH_BYTES_MAX {
         return Err(Error::new(Kind::TooLarge, "a link's target is longer than any path"));

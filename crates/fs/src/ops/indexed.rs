@@ -1,4 +1,4 @@
-//! Indexed directories: giving a finished one its name, or adding it to one that has a name.
+//! Indexed directories: naming a finished one, or appending it to one that already has a name.
 
 use esker_base::{Error, Kind, Result};
 
@@ -11,13 +11,13 @@ use crate::path::show;
 use crate::session::Session;
 
 impl Session {
-    /// Creates the entry `name` in `dir` for the indexed directory `number`, which was finished below
-    /// [`indexed::prefix`] of this session's set and number, and has `size` bytes.
+    /// Creates the entry `name` in `dir` for the indexed directory `number` of `size` bytes, which
+    /// was finished under [`indexed::prefix`] of this session's set and that number.
     ///
-    /// Survives what the session's durability promises once it returns. Cost: one read.
+    /// Once this returns, the entry survives as the session's durability promises. Cost: one read.
     ///
     /// # Errors
-    /// `NotFound` if there is no finished directory of that number; as [`Session::create`].
+    /// `NotFound` if no directory of that number was finished; as [`Session::create`].
     pub fn create_indexed(
         &self,
         dir: &Dir,
@@ -35,15 +35,15 @@ impl Session {
         Ok(inode)
     }
 
-    /// Adds the directory `number`, which was finished as for [`Session::create_indexed`] and has
-    /// `size` bytes, to the indexed directory `name` in `dir`, whose epochs go in front of its own.
-    /// The caller has made sure that both have records of one kind.
+    /// Appends the directory `number` of `size` bytes, finished as for [`Session::create_indexed`],
+    /// to the indexed directory `name` in `dir`; its epochs take precedence over the existing ones.
+    /// The caller has checked that both have the same kind of records.
     ///
-    /// Survives what the session's durability promises once it returns. Cost: one read.
+    /// Once this returns, the change survives as the session's durability promises. Cost: one read.
     ///
     /// # Errors
-    /// `NotFound` if there is no finished directory of that number; `NotADirectory` if `name` is no
-    /// indexed one; `TooLarge` if it has [`PARTS_MAX`] parts; as [`Session::setattr`].
+    /// `NotFound` if no directory of that number was finished; `NotADirectory` if `name` is not an
+    /// indexed directory; `TooLarge` if it has [`PARTS_MAX`] parts; as [`Session::setattr`].
     pub fn append_indexed(&self, dir: &Dir, name: &[u8], number: u64, size: u64) -> Result<Inode> {
         let part = self.finished_part(number)?;
         dir.check_name(name)?;
@@ -65,7 +65,7 @@ impl Session {
             }
             inode.content = indexed::list(&parts);
             inode.extent = Some(part.extent());
-            // A record's content is never larger than its size.
+            // The content of a record must not exceed its size.
             let bytes = inode.size.saturating_add(size).max(inode.content.len() as u64);
             inode.size = bytes.min(FILE_BYTES_MAX);
             inode.mtime_ns = self.now_ns();
@@ -74,7 +74,7 @@ impl Session {
         })
     }
 
-    /// The directory `number` in this session's set, if it was finished.
+    /// Returns the directory `number` of this session's set; fails if it was not finished.
     fn finished_part(&self, number: u64) -> Result<IndexedPart> {
         let set = self.set();
         let root = indexed::root(set, number);

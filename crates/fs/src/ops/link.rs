@@ -1,4 +1,4 @@
-//! Hard links: a further name moves the inode to the links directory, where every name finds it.
+//! Hard links: the second name moves the inode to the links directory, where every name finds it.
 
 use esker_base::{Error, Kind, Result};
 
@@ -7,11 +7,11 @@ use crate::inode::{DirId, Entry, Inode, key};
 use crate::path::check_name;
 use crate::session::{Session, State, check_not_directory, exists, not_found};
 
-/// A file has at most this many names, as on most file systems.
+/// Maximum number of names of a file, as on most file systems.
 pub const LINKS_MAX: u32 = 1 << 20;
 
 impl Session {
-    /// Makes `name` in `dir` a further name of the file `old_name` in `old_dir`.
+    /// Makes `name` in `dir` another name of the file `old_name` in `old_dir`.
     ///
     /// # Errors
     /// `NotFound`, `Exists`, `Denied`; `IsADirectory` for a directory; `TooManyLinks` over
@@ -19,7 +19,8 @@ impl Session {
     pub fn link(&self, old_dir: &Dir, old_name: &[u8], dir: &Dir, name: &[u8]) -> Result<Inode> {
         let mut flushes = self.files().flushes();
         let mut inode = self.add_name((old_dir, old_name), (dir, name))?;
-        // With the structure held nobody may wait for a file, as who has it may wait for that.
+        // Never wait for a file while holding the structure lock: the thread that has the file may
+        // be waiting for that lock.
         while !self.files().overlay(&mut inode, flushes) {
             flushes = self.files().flushes();
             inode = self.linked(inode.id, false)?;
@@ -46,7 +47,7 @@ impl Session {
                 dir.touch(inode.ctime_ns);
                 return Ok(inode);
             }
-            // The old name stands for another file by now: look again.
+            // The old name now stands for another file: look it up again.
         }
     }
 
@@ -91,7 +92,7 @@ impl Session {
             Ok(Some(inode))
         })
     }
-    /// A further name of a file that is among the links already.
+    /// Adds a name to a file whose inode is already in the links directory.
     fn link_again(&self, id: u128, dir: &Dir, name: &[u8]) -> Result<Inode> {
         let link_name = id.to_be_bytes();
         let keys = [key(dir.id(), name), key(DirId::LINKS, &link_name)];
@@ -103,7 +104,7 @@ impl Session {
                 return Err(exists(name));
             }
             let shared = State::of(shared, &below[1])?.inode;
-            // Without names there is nothing to give another name to.
+            // A file without names cannot be given another.
             let mut inode =
                 shared.filter(|inode| inode.nlink > 0).ok_or_else(|| not_found(name))?;
             count_name(&mut inode, now_ns)?;
@@ -124,7 +125,7 @@ fn count_name(inode: &mut Inode, now_ns: i64) -> Result<()> {
     Ok(())
 }
 
-/// The record of a name of the file `id`.
+/// Returns the record of a name of the file `id`.
 fn link_to(id: u128, generation: u64, now_ns: i64) -> Inode {
     let mut link = Inode::new(Entry::Link, 0, now_ns);
     (link.id, link.generation) = (id, generation);

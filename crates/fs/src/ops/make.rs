@@ -1,5 +1,5 @@
-//! Making files on behalf of others: what a front end needs that serves many users and has had
-//! their permissions checked, as a kernel does.
+//! Making files on behalf of other users, for front ends whose callers' permissions have already
+//! been checked, as a kernel does.
 
 use esker_base::{Error, Kind, Result};
 
@@ -8,17 +8,16 @@ use crate::inode::{Entry, FileKind, Inode};
 use crate::ops::create::check_target;
 use crate::session::Session;
 
-/// A file to be made for somebody.
+/// A file to be made for another user.
 #[derive(Clone, Copy, Debug)]
 pub struct NewFile<'a> {
-    /// What it is.
+    /// Kind of the file.
     pub kind: FileKind,
-    /// Permission bits; whoever checked the permissions has also taken from them what its maker
-    /// may not have.
+    /// Permission bits, from which the caller has already removed those that the user may not set.
     pub mode: u32,
     /// Owner.
     pub uid: u32,
-    /// Group, unless the directory passes on its own.
+    /// Group, unless the directory passes on its own (set-group-id).
     pub gid: u32,
     /// Device number of a device file.
     pub rdev: u64,
@@ -28,8 +27,8 @@ pub struct NewFile<'a> {
 
 impl Session {
     /// Makes `new` at `name` in `dir`. The session's identity, which must be the superuser, stands
-    /// in for a caller whose permissions were checked; see [`Session::create`] for costs and for
-    /// what survives a crash.
+    /// in for a user whose permissions were checked. See [`Session::create`] for costs and for what
+    /// survives a crash.
     ///
     /// # Errors
     /// As [`Session::create`] and, for symbolic links, [`Session::symlink`]; `NotPermitted` unless
@@ -58,8 +57,8 @@ impl Session {
         Ok(inode)
     }
 
-    /// As [`Session::make`] of a directory; returns it open, too. While it is open creates in it ask
-    /// no layer below, as in one of [`Session::mkdir`].
+    /// Makes a directory like [`Session::make`] and also returns it open. While it is open, creates
+    /// in it ask no layer below, as with [`Session::mkdir`].
     ///
     /// # Errors
     /// As [`Session::make`].
@@ -101,9 +100,10 @@ mod tests {
         repository.begin(&[base], options(Durability::None))
     }
 
-    /// Symptom: every create in a directory that was made in a mount asked every base.
-    /// Cause: `make`, by which mounts make directories, lacked what `mkdir` knows of a new one.
-    /// Fix: both open it the same way, and a directory that is opened again in a new one is new, too.
+    /// Symptom: every create in a directory made through a mount asked every base.
+    /// Cause: `make`, which mounts use to make directories, did not record that the directory is
+    /// new, as `mkdir` does.
+    /// Fix: both open it the same way, and a directory opened inside a new one is new, too.
     #[test]
     fn a_directory_that_is_made_for_others_is_known_to_be_new() -> Result<()> {
         let session = session()?;
@@ -114,7 +114,7 @@ mod tests {
         assert!(session.open_dir(&new, b"inside", &inside)?.is_fresh());
         let old = session.lookup(root, b"old", false)?;
         assert!(!session.open_dir(root, b"old", &old)?.is_fresh());
-        // Made again, or moved here, it may have entries in a layer below.
+        // If made again, or moved here, it may have entries in a layer below.
         session.rmdir(&new, b"inside")?;
         let (again, again_dir) = session.make_dir(&new, b"inside", &NEW_DIRECTORY)?;
         drop(again_dir);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     /// Symptom: a mount in which many directories were made kept a handle of each until a sync.
-    /// Cause: as above; only `mkdir` bounded the directories with times to be written.
+    /// Cause: as above; only `mkdir` bounded the number of directories with unwritten times.
     #[test]
     fn directories_made_for_others_with_lazy_times_are_bounded() -> Result<()> {
         let session = session()?;
@@ -139,10 +139,10 @@ mod tests {
         Ok(())
     }
 
-    /// Symptom: a create that found the name taken paid a sync and a listing at `always`.
-    /// Cause: its sequence number was taken before the name was looked for, and waited for as if
-    /// something had been put.
-    /// Fix: nobody waits for an operation that put nothing.
+    /// Symptom: a create that found the name taken paid for a sync and a listing at `always`.
+    /// Cause: its sequence number was taken before the lookup, and then waited for as if something
+    /// had been put.
+    /// Fix: an operation that put nothing does not wait.
     #[test]
     fn a_name_that_is_taken_costs_no_store_request() -> Result<()> {
         let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));

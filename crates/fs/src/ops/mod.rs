@@ -1,4 +1,4 @@
-//! Operations of a session, one a file, with POSIX semantics.
+//! Operations of a session with POSIX semantics, one per file.
 
 mod adopt;
 mod create;

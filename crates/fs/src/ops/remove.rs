@@ -9,8 +9,8 @@ use crate::path::{check_name, show};
 use crate::session::{Session, State, check_not_directory, not_found, put};
 
 impl Session {
-    /// Removes the file `name` from `dir`; its content goes with its last name. Returns the inode with
-    /// the links that it has left.
+    /// Removes the file `name` from `dir`; its content goes with its last name. Returns the inode
+    /// with its remaining link count.
     ///
     /// # Errors
     /// `NotFound`, `Denied`; `IsADirectory` for a directory.
@@ -20,13 +20,13 @@ impl Session {
         Ok(removed)
     }
 
-    /// Sees to the content of `inode`, from which a name was taken, if that was the last.
+    /// Releases the content of `inode`, which has just lost a name, if that name was the last.
     pub(super) fn release_removed(&self, inode: &Inode) -> Result<()> {
         let is_gone = inode.nlink == 0 && inode.kind() == Some(FileKind::File);
         if is_gone { self.remove_file(inode) } else { Ok(()) }
     }
 
-    /// Takes the name away; returns the inode that it stood for, with the links that it has left.
+    /// Removes the name; returns the inode it stood for, with its remaining link count.
     fn remove_name(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
         let _shape = self.shape();
         check_name(name)?;
@@ -35,7 +35,8 @@ impl Session {
         let below = self.below(dir, &name_key)?;
         let now_ns = self.now_ns();
         loop {
-            // A link must be removed together with its inode's count, whose key it names.
+            // A link must be removed together with a decrement of its inode's count, and only the
+            // link names that inode's key.
             let found = self.tree().update([name_key], |[own], draft| {
                 let state = State::of(own, &below)?;
                 let inode = state.inode.ok_or_else(|| not_found(name))?;
@@ -58,8 +59,8 @@ impl Session {
         }
     }
 
-    /// Removes a name of a file with several and returns its inode; `None` if the name stands for
-    /// another file by now.
+    /// Removes one name of a file that has several and returns its inode; `None` if the name now
+    /// stands for another file.
     fn unlink_one_of(
         &self,
         dir: &Dir,
@@ -85,7 +86,8 @@ impl Session {
         })
     }
 
-    /// Removes the empty directory `name` from `dir`. Returns its inode, which has no links any more.
+    /// Removes the empty directory `name` from `dir`. Returns its inode, which has no links any
+    /// more.
     ///
     /// # Errors
     /// `NotFound`, `Denied`, `NotADirectory`, `NotEmpty`.
@@ -96,17 +98,17 @@ impl Session {
             }
             Err(Error::new(Kind::NotEmpty, format!("{}: directory not empty", show(name))))
         };
-        // Open directories that were in it were removed or moved before.
+        // Open directories inside it were removed or moved earlier.
         self.remove_dir(dir, name, check, |node| node.set_removed())
     }
 
     /// Removes the directory `name` from `dir` with everything in it, in one step whatever its
-    /// size: the name's generation rises, so that nothing leads to its records any more; squash
-    /// drops them. Names elsewhere of files with several names stay, with their link counts.
+    /// size. The name's generation rises, so its records become unreachable; squash drops them.
+    /// Files in it that also have names elsewhere keep those, with unchanged link counts.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`; `Denied` unless this is the directory's owner or the
-    /// superuser, since permissions within the tree are not looked at.
+    /// `NotFound`, `NotADirectory`; `Denied` unless the caller is the directory's owner or the
+    /// superuser, since permissions within the tree are not checked.
     pub fn remove_tree(&self, dir: &Dir, name: &[u8]) -> Result<()> {
         let check = |node: &Dir| {
             let inode = self.stat_dir(node)?;
@@ -115,7 +117,8 @@ impl Session {
         self.remove_dir(dir, name, check, |node| self.mark_tree_removed(node)).map(drop)
     }
 
-    /// Removes the directory `name` from `dir` if `check` lets it; `mark` marks handles as removed.
+    /// Removes the directory `name` from `dir` if `check` allows it; `mark` marks handles as
+    /// removed.
     fn remove_dir(
         &self,
         dir: &Dir,
@@ -145,8 +148,8 @@ impl Session {
         })
     }
 
-    /// As [`drop_name`], of a file with several names. Branches count names without knowledge of each
-    /// other, so the sum may be too low: an inherited count never says that the last name is gone.
+    /// Like [`drop_name`], for a file with several names. Branches count names independently, so
+    /// the sum may be too low: an inherited count never falls to zero.
     pub(super) fn drop_link(&self, inode: Inode, now_ns: i64) -> Inode {
         let mut inode = drop_name(inode, now_ns);
         let is_exact = !self.layers().is_branched() || FileId(inode.id).is_of(self.set());
@@ -154,8 +157,8 @@ impl Session {
         inode
     }
 
-    /// Marks every open directory within `node` as removed. Cost: a look at each open directory and
-    /// at each directory above one, once.
+    /// Marks every open directory within `node` as removed. Cost: one visit of each open directory
+    /// and of each directory above one.
     fn mark_tree_removed(&self, node: &DirNode) {
         let mut is_within: HashMap<DirId, bool> = HashMap::from_iter([(node.id(), true)]);
         for open in self.open_nodes() {
@@ -176,8 +179,9 @@ impl Session {
     }
 }
 
-/// An inode after it lost a name. Of a file with several names it stays after the last, since a set
-/// that is merged with this one may have given the file another; only a squash drops it.
+/// Returns an inode after it lost a name. A file that had several names keeps its inode after the
+/// last is removed, since a set merged with this one may have given the file another name; only a
+/// squash drops it.
 pub(crate) fn drop_name(mut inode: Inode, now_ns: i64) -> Inode {
     inode.nlink = inode.nlink.saturating_sub(1);
     inode.ctime_ns = now_ns;

@@ -1,7 +1,8 @@
 //! Renaming files and whole trees, in one step.
 //!
-//! A directory keeps its identity when it moves, so its entries need not; the name that it leaves
-//! keeps a tombstone with the next generation, so that a directory made there again is another.
+//! A directory keeps its identity when it moves, so its entries stay as they are. The name that it
+//! leaves keeps a tombstone with the next generation, so that a directory made there later is a
+//! different one.
 
 use esker_base::{Error, Kind, Result};
 
@@ -14,32 +15,32 @@ use crate::session::{Session, State, exists, not_found};
 /// How a rename treats a name that is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameFlags {
-    /// It is replaced.
+    /// The target is replaced.
     #[default]
     Replace,
     /// The rename fails (`RENAME_NOREPLACE`).
     NoReplace,
-    /// The two change places (`RENAME_EXCHANGE`).
+    /// Source and target are swapped (`RENAME_EXCHANGE`).
     Exchange,
 }
 
 /// What a rename has changed.
 #[derive(Clone, Debug)]
 pub struct Renamed {
-    /// The record that moved; of a file with several names that of the name.
+    /// The record that moved; for a file with several names, the record of the name.
     pub moved: Inode,
-    /// What was there before: with [`RenameFlags::Exchange`] the record that moved the other way,
-    /// else the inode that was replaced, with the links that it has left.
+    /// The previous entry of the target: with [`RenameFlags::Exchange`] the record that moved the
+    /// other way, otherwise the replaced inode with its remaining link count.
     pub other: Option<Inode>,
 }
 
 impl Session {
-    /// Renames `old_name` in `old_dir` to `name` in `dir`. Others see it at one of the two places.
-    /// Returns what has changed: nothing if both are names of one file.
+    /// Renames `old_name` in `old_dir` to `name` in `dir`. Other threads see it under exactly one
+    /// of the two names. Returns what has changed, or `None` if both are names of one file.
     ///
     /// # Errors
     /// `NotFound`, `Denied`; `Exists` with [`RenameFlags::NoReplace`]; `NotEmpty`, `IsADirectory`
-    /// or `NotADirectory` if what is there cannot be replaced; `Invalid` if a directory would move
+    /// or `NotADirectory` if the target cannot be replaced; `Invalid` if a directory would move
     /// into itself.
     pub fn rename(
         &self,
@@ -49,7 +50,8 @@ impl Session {
     ) -> Result<Option<Renamed>> {
         check_name(old_name)?;
         check_name(name)?;
-        // What moves is known only once it is looked up, and may be a directory: go alone.
+        // The source may turn out to be a directory once it is looked up, so exclude other
+        // operations.
         let renamed = self.reshape(|| {
             self.check_search(old_dir, old_name)?;
             self.check_search(dir, name)?;
@@ -80,8 +82,8 @@ impl Session {
         Ok(renamed)
     }
 
-    /// Fails unless permissions and kinds allow the rename; in the order of a kernel, so that of
-    /// several reasons the one that programs know is given.
+    /// Fails unless permissions and kinds allow the rename. Checks run in the kernel's order, so
+    /// that of several errors programs get the one they expect.
     fn check_rename(
         &self,
         (old_dir, old_name, moved): (&Dir, &[u8], &Inode),
@@ -119,7 +121,7 @@ impl Session {
         Ok(())
     }
 
-    /// The inode behind an entry.
+    /// Returns the inode behind an entry.
     pub(super) fn inode_of(&self, entry: &Inode) -> Result<Inode> {
         match entry.entry {
             Entry::Link => self.linked(entry.id, false),
@@ -133,7 +135,8 @@ impl Session {
         (dir, name, replaced): (&Dir, &[u8], Option<Inode>),
     ) -> Result<Renamed> {
         let now_ns = self.now_ns();
-        // A file that has other names loses one; without such a file the third key is our own.
+        // If the replaced file has other names, it loses one; otherwise the third key is a
+        // placeholder.
         let linked = replaced.as_ref().filter(|replaced| replaced.entry == Entry::Link);
         let link_name = linked.map_or(0, |link| link.id).to_be_bytes();
         let keys =
@@ -210,7 +213,7 @@ impl Session {
         Ok(Renamed { moved: to_new, other: Some(to_old) })
     }
 
-    /// Lets an open directory that moved know its new place.
+    /// Updates the recorded place of an open file or directory that moved.
     fn follow(&self, moved: &Inode, from: &Dir, dir: &Dir, name: &[u8]) {
         if moved.is_directory() {
             let node = self.node(from, name, moved, || false);
@@ -221,7 +224,7 @@ impl Session {
     }
 }
 
-/// Fails if a directory would move into itself, or replace one that it is in.
+/// Fails if a directory would move into itself, or replace one of its ancestors.
 fn check_loop(
     (old_dir, old_name, moved): (&Dir, &[u8], &Inode),
     (dir, name, replaced): (&Dir, &[u8], Option<&Inode>),
@@ -245,14 +248,14 @@ fn check_loop(
     }
 }
 
-/// `inode` at its new name, whose next directory is of `generation`.
+/// Returns `inode` as it appears at its new name, whose next directory gets `generation`.
 fn arrived(mut inode: Inode, generation: u64, now_ns: i64) -> Inode {
     inode.generation = generation;
     inode.ctime_ns = now_ns;
     inode
 }
 
-/// The error that somebody was faster.
+/// Returns the error for losing a race against another change.
 fn changed(name: &[u8]) -> Error {
     Error::new(Kind::Conflict, format!("{}: changed while it was renamed; retry", show(name)))
 }

@@ -10,7 +10,7 @@ use crate::path::show;
 use crate::session::Session;
 use crate::xattr;
 
-/// Changes of attributes; what is `None` stays.
+/// Changes of attributes; those that are `None` stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Permission bits.
@@ -19,14 +19,14 @@ pub struct Changes {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Size: a file is cut off or extended by zeros.
+    /// Size: the file is truncated, or extended with zeros.
     pub size: Option<u64>,
     /// Access time, in nanoseconds since the Unix epoch.
     pub atime_ns: Option<i64>,
     /// Modification time.
     pub mtime_ns: Option<i64>,
-    /// Time of the last change, from a kernel that keeps the times of what it has not written yet;
-    /// otherwise it is now.
+    /// Time of the last change, from a kernel that keeps times of unwritten data; otherwise the
+    /// current time.
     pub ctime_ns: Option<i64>,
 }
 
@@ -46,7 +46,7 @@ impl Session {
     /// Changes attributes of `name` in `dir`.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for a size of what has none.
+    /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for a size of anything but a regular file.
     pub fn setattr(&self, dir: &Dir, name: &[u8], changes: &Changes) -> Result<Inode> {
         dir.check_name(name)?;
         if let Some(file) = self.open_to_change(dir, name, changes)? {
@@ -122,7 +122,7 @@ impl Session {
             }
         }
         if changes.uid.is_some() || changes.gid.is_some() {
-            // A program does not keep its set-id bits under another owner.
+            // A program loses its set-id bits when its owner changes.
             if changes.mode.is_none() && !inode.is_directory() {
                 drop_set_id(inode, identity);
             }
@@ -135,7 +135,7 @@ impl Session {
     /// Sets an extended attribute of `name` in `dir`.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`, `TooLarge`; `Exists` or `NoAttribute` as `how` asks.
+    /// `NotFound`, `Denied`, `TooLarge`; `Exists` or `NoAttribute` as `how` requires.
     pub fn set_xattr(
         &self,
         dir: &Dir,
@@ -178,8 +178,8 @@ impl Session {
         self.amend_xattrs(dir, name, attribute, |xattrs| remove(xattrs, attribute))
     }
 
-    /// Who may change attributes for users: of files and directories, who may write to them; of
-    /// directories that all may write to, their owner.
+    /// Fails unless the caller may change `user.` attributes: write permission on a file or
+    /// directory; in addition, ownership of a directory with the sticky bit.
     fn check_user_xattr(&self, inode: &Inode, name: &[u8]) -> Result<()> {
         match inode.kind() {
             Some(FileKind::File) => {}
@@ -246,8 +246,8 @@ fn remove(xattrs: &mut xattr::Xattrs, attribute: &[u8]) -> Result<()> {
     xattrs.remove(attribute).map(drop).ok_or_else(|| no_attribute(attribute))
 }
 
-/// Notes that the content of a file was changed at `now_ns`: what an ordinary user writes to does
-/// not run with another's rights afterwards.
+/// Records that the content of a file was changed at `now_ns`. A write by an ordinary user drops
+/// set-id bits, so the new content does not run with another user's rights.
 pub(crate) fn content_changed(inode: &mut Inode, identity: &Identity, now_ns: i64) {
     if !identity.is_root() {
         drop_set_id(inode, identity);
@@ -255,7 +255,7 @@ pub(crate) fn content_changed(inode: &mut Inode, identity: &Identity, now_ns: i6
     (inode.mtime_ns, inode.ctime_ns) = (now_ns, now_ns);
 }
 
-/// Takes set-id bits away. Without group execution a set-group-id bit means something else, which
+/// Drops set-id bits. Without group execution the set-group-id bit has another meaning; it then
 /// stays for members of the group.
 fn drop_set_id(inode: &mut Inode, identity: &Identity) {
     inode.mode &= !0o4000;
@@ -265,7 +265,7 @@ fn drop_set_id(inode: &mut Inode, identity: &Identity) {
     }
 }
 
-/// Fails for what has no content to change.
+/// Fails for anything but a regular file.
 pub(crate) fn check_file(inode: &Inode, name: &[u8]) -> Result<()> {
     crate::session::check_not_directory(inode, name)?;
     if inode.kind() != Some(FileKind::File) {
@@ -278,7 +278,7 @@ fn no_attribute(attribute: &[u8]) -> Error {
     Error::new(Kind::NoAttribute, format!("{}: no such attribute", show(attribute)))
 }
 
-/// Cuts a file off at `size`, or extends it by zeros.
+/// Truncates a file to `size`, or extends it with zeros.
 pub(crate) fn resize(inode: &mut Inode, name: &[u8], size: u64) -> Result<()> {
     if size > FILE_BYTES_MAX {
         return Err(Error::new(Kind::FileTooLarge, format!("{}: {size} bytes", show(name))));

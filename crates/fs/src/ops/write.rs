@@ -1,4 +1,4 @@
-//! Writing files as a whole: small ones into the inode, others into data logs.
+//! Writing whole files: small ones into the inode, others into data logs.
 
 use esker_base::Result;
 
@@ -10,7 +10,7 @@ use crate::ops::setattr::{check_file, content_changed};
 use crate::path::check_name;
 use crate::session::Session;
 
-/// The content of a file, wherever it is.
+/// Content of a file, inline or in a data log.
 pub(crate) struct Content {
     size: u64,
     inline: Vec<u8>,
@@ -18,13 +18,13 @@ pub(crate) struct Content {
 }
 
 impl Session {
-    /// Creates the file `name` in `dir` with the bytes that `fill` reads into the buffer it is
-    /// given until it returns 0. The name appears with all of them.
+    /// Creates the file `name` in `dir` with the bytes that `fill` reads into its buffer, called
+    /// until it returns 0. The name appears only with the complete content.
     ///
-    /// Cost: a data log append, none up to [`INLINE_BYTES_MAX`] bytes.
+    /// Cost: a data log append; none up to [`INLINE_BYTES_MAX`] bytes.
     ///
     /// # Errors
-    /// As [`Session::create`]; what `fill` returns.
+    /// As [`Session::create`]; errors of `fill`.
     pub fn create_with(
         &self,
         dir: &Dir,
@@ -44,11 +44,11 @@ impl Session {
         Ok(inode)
     }
 
-    /// Replaces the content of the file `name` in `dir` by the bytes that `fill` reads.
+    /// Replaces the content of the file `name` in `dir` with the bytes that `fill` reads.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for what is no regular file; what `fill`
-    /// returns.
+    /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for anything but a regular file; errors of
+    /// `fill`.
     pub fn rewrite(
         &self,
         dir: &Dir,
@@ -92,7 +92,7 @@ impl Session {
         &self,
         fill: &mut dyn FnMut(&mut [u8]) -> Result<usize>,
     ) -> Result<Content> {
-        // Small files are read as a whole; only those that turn out large get a log of their own.
+        // Small files are read whole; only those that turn out to be large get a log of their own.
         let mut head = Vec::new();
         let mut piece = vec![0; 64 << 10];
         while (head.len() as u64) < LARGE_FILE_BYTES {
@@ -131,7 +131,7 @@ impl Content {
         self.give_place(inode);
     }
 
-    /// As [`Content::give`], but for the size: the file may be cut off or extended.
+    /// Like [`Content::give`], but leaves the size: the file may be truncated or extended.
     pub(crate) fn give_place(&self, inode: &mut Inode) {
         inode.content.clone_from(&self.inline);
         inode.extent = self.extent;
