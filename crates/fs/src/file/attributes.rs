@@ -1,4 +1,4 @@
-//! Attributes of open files, and writing what their records lack.
+//! Attributes of open files, and writing them back to their records.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::ops::setattr::{Changes, content_changed};
 use crate::session::Session;
 
 impl State {
-    /// The record, which is about to go, is `inode`: what writes changed stays over it.
+    /// Takes over `inode` from the record, which is about to go; unwritten changes stay on top of
+    /// it.
     pub(super) fn overlay_onto(&mut self, inode: &Inode) {
         let mut inode = inode.clone();
         self.overlay(&mut inode);
@@ -29,11 +30,11 @@ impl State {
 }
 
 impl Session {
-    /// Attributes of `file`, with content and extended attributes, also after its last name is
-    /// gone; then it has no links.
+    /// Returns the attributes of `file`, with content and extended attributes. Also works after the
+    /// last name is gone; the link count is then 0.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn stat_file(&self, file: &OpenFile) -> Result<Inode> {
         let state = file.state.read();
         let mut inode = self.record(file, &state)?;
@@ -41,7 +42,7 @@ impl Session {
         Ok(inode)
     }
 
-    /// The record of `file`, or what is left of it.
+    /// Returns the record of `file`, or its last known state if the record is gone.
     pub(super) fn record(&self, file: &OpenFile, state: &State) -> Result<Inode> {
         let _shape = self.shape();
         match file.place() {
@@ -49,16 +50,13 @@ impl Session {
             Place::Links => self.linked(file.id, true),
             Place::Name(dir, name) => match self.entry(&dir, &name, true)? {
                 Some(inode) if inode.id == file.id => Ok(inode),
-                // It was just removed or made a link; what is known of it is as good.
+                // The name was just removed or became a link; the cached inode is as good.
                 _ => Ok(state.inode.clone()),
             },
         }
     }
 
-    /// Changes attributes of `file`, as [`Session::setattr`] does of a name.
-    ///
-    /// # Errors
-    /// As [`Session::setattr`].
+    /// Changes attributes of `file`, as [`Session::setattr`] does for a name.
     pub fn setattr_file(&self, file: &Arc<OpenFile>, changes: &Changes) -> Result<Inode> {
         self.check_open()?;
         let _content = self.content();
@@ -73,7 +71,7 @@ impl Session {
         if state.in_place.is_some() {
             others = InPlace::recorded(&others);
         } else {
-            // Times that are given must not be overlaid by those of earlier writes.
+            // Times set here must not be overlaid by those of earlier writes.
             self.write_state_attributes(file, &mut state)?;
         }
         let now_ns = self.now_ns();
@@ -95,21 +93,18 @@ impl Session {
         Ok(inode)
     }
 
-    /// Stores what `file` has in memory and writes its record, so that it survives what the
-    /// session's durability promises. Cost: an append to a data log if there is something.
+    /// Stores what `file` has in memory and writes its record, which then survives as the session's
+    /// durability promises. Cost: an append to a data log if content is buffered.
     ///
     /// # Errors
-    /// What the store reports; then the file stays as it is, and may be flushed again.
+    /// Errors of the store; the file is then unchanged and may be flushed again.
     pub fn flush_file(&self, file: &Arc<OpenFile>) -> Result<()> {
         let _content = self.content();
         let mut state = file.state.write();
         self.write_state_attributes(file, &mut state)
     }
 
-    /// Returns once `file` and all that the session did before survives power loss.
-    ///
-    /// # Errors
-    /// As [`Session::sync`].
+    /// Returns once `file` and everything the session did before survive power loss.
     pub fn sync_file(&self, file: &Arc<OpenFile>) -> Result<()> {
         self.sync_in_place(file)?;
         self.flush_file(file)?;
@@ -141,7 +136,7 @@ impl Session {
         Ok(())
     }
 
-    /// Releases segments of content that is elsewhere by now.
+    /// Releases the segments of content that has moved elsewhere.
     pub(super) fn release_left(&self, state: &mut State) -> Result<()> {
         if state.leaves_segments {
             self.release_segments(state.inode.id)?;
@@ -150,7 +145,7 @@ impl Session {
         Ok(())
     }
 
-    /// As after a write, but for a change of where content is only.
+    /// Marks the file dirty, as after a write, when only the place of its content changed.
     pub(super) fn content_was_placed(&self, file: &Arc<OpenFile>, state: &mut State) {
         if !state.is_dirty {
             state.is_dirty = true;
@@ -158,7 +153,8 @@ impl Session {
         }
     }
 
-    /// Lets `change` change the record of `file`, wherever it is, if there is one; returns it.
+    /// Applies `change` to the record of `file`, wherever it is, and returns it; `None` if it has
+    /// no record.
     fn amend_file(
         &self,
         file: &OpenFile,
@@ -179,15 +175,15 @@ impl Session {
             Place::Links => self.amend_at(DirId::LINKS, false, &file.id.to_be_bytes(), &mut change),
         };
         match amended {
-            // Its name went to another file a moment ago.
+            // The name was given to another file a moment ago.
             Err(_) if is_other => Ok(None),
             amended => amended,
         }
     }
 
-    /// The last name of `file` is gone, as far as this session knows: lets compaction drop its
-    /// segments if the session made the file. Of a file of a base others may have another name, in a
-    /// set that is stacked or joined with this one; squash finds out.
+    /// Lets compaction drop the segments of `file`, whose last name known to this session is gone,
+    /// if the session made the file. A file of a base may have another name in a set stacked or
+    /// joined with this one; squash checks that.
     pub(super) fn release_file(&self, file: u128) -> Result<()> {
         if FileId(file).is_of(self.set()) { self.release_segments(file) } else { Ok(()) }
     }

@@ -1,11 +1,12 @@
-//! Copying up: before a session writes its first record of a file that it shows as of a branch of
-//! its stack (`lineage.rs`), it makes the file's content its own.
+//! Copy-up: before a session writes its first record of a file that it shows as of a branch of its
+//! stack (`lineage.rs`), it makes the file's content its own.
 //!
-//! The session puts segments for all of the content under the identity that it shows, over a hole
-//! that hides whatever other layers have for that identity. No bytes are copied. Until the record
-//! is there, readers take the content from the branch, which says the same.
-//! Invariant: a file is copied up once, before anything is written to it; a second time would hide
-//! what was written in between. Nor is one whose content is put anew as a whole before that.
+//! The session puts segments for the whole content under the identity that it shows, over a hole
+//! that hides what other layers have for that identity. No bytes are copied. Until the record
+//! exists, readers take the content from the branch, which is the same.
+//! Invariant: a file is copied up at most once, before anything is written to it; a second copy-up
+//! would hide the writes in between. A file whose whole content was replaced first is never copied
+//! up.
 
 use esker_base::Result;
 use esker_table::schema::{Key, RowBuffer};
@@ -15,16 +16,16 @@ use crate::inode::Inode;
 use crate::layers::Below;
 use crate::session::Session;
 
-/// Segments are looked for in ranges of this size, so that memory does not grow with the file.
+/// Segments are looked up in ranges of this size, so that memory does not grow with the file.
 const WINDOW_BYTES: u64 = 64 << 20;
 
 impl Session {
-    /// What the layers below this session's say of `key`, for an operation that puts a record of
-    /// the file that it finds there: the content of that file is the session's own afterwards.
+    /// Looks up `key` in the layers below this session, for an operation that will put a record of
+    /// the file found there; makes that file's content the session's own.
     pub(crate) fn below_to_change(&self, key: &Key, only_writer: bool) -> Result<Below> {
         let mut below = self.layers().below(key, only_writer)?;
         if let Some(inode) = below.inode.as_mut().filter(|inode| inode.branch.is_some())
-            // Over a record of the session's own the content may have changed since.
+            // If the session has its own record, the content may have changed since.
             && !self.tree().get(key, false, &mut RowBuffer::default())?
         {
             self.copy_up(inode)?;
@@ -32,13 +33,13 @@ impl Session {
         Ok(below)
     }
 
-    /// Makes the content of `inode` the session's own, unless it is. Cost: reads of the branch's
-    /// segments, and one log operation for each [`WINDOW_BYTES`].
+    /// Makes the content of `inode` the session's own if it is not yet. Cost: reads of the branch's
+    /// segments, and one log operation per [`WINDOW_BYTES`].
     pub(crate) fn copy_up(&self, inode: &mut Inode) -> Result<()> {
         if inode.branch.is_none() {
             return Ok(());
         }
-        // Held across store I/O: whoever else changes the file waits until its content is here.
+        // Held across store I/O: other threads that change the file wait until its content is here.
         let mut copied_up = self.copied_up().lock();
         if !copied_up.contains(&inode.id) {
             self.tree().put_segments(&mut [Segment::hole(inode.id, 0, u64::MAX)])?;
@@ -51,8 +52,8 @@ impl Session {
         Ok(())
     }
 
-    /// Does `put`, which says where all content of `file` is anew: that is the session's own from then
-    /// on, and nothing of a branch is copied up over it.
+    /// Runs `put`, which redefines all content of `file`. From then on the content is the session's
+    /// own and nothing of a branch is copied up over it.
     pub(super) fn put_anew(&self, file: u128, put: impl FnOnce() -> Result<()>) -> Result<()> {
         if !self.layers().is_branched() {
             return put();
@@ -63,7 +64,7 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Session::copy_up`] for a caller that keeps the segments, which it gets.
+    /// Like [`Session::copy_up`], but returns the segments to a caller that keeps them itself.
     pub(super) fn take_content(&self, inode: &mut Inode) -> Result<Vec<Segment>> {
         let mut taken = Vec::new();
         if inode.branch.is_some() {

@@ -1,7 +1,7 @@
-//! The store's own file that has the bytes of a file while it is written in place.
+//! The store's own file that holds the bytes of a file while it is written in place.
 //!
-//! Concurrency: share freely. Whoever writes it and whoever reads it see what the kernel makes of
-//! that, as with any file.
+//! Concurrency: share freely. Concurrent reads and writes behave as the kernel defines for any
+//! file.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -37,17 +37,17 @@ impl DirectFile {
         Error::io(error.into(), format!("data log {:x}, written in place", self.log))
     }
 
-    /// How many bytes there are now.
+    /// Returns the current length in bytes.
     pub(super) fn bytes(&self) -> Result<u64> {
         self.metadata().map(|metadata| metadata.len())
     }
 
-    /// How many bytes the store's file system has stored of it.
+    /// Returns how many bytes the store's file system has allocated for it.
     pub(super) fn stored_bytes(&self) -> Result<u64> {
         self.metadata().map(|metadata| metadata.blocks().saturating_mul(512))
     }
 
-    /// When it was written last.
+    /// Returns when it was last written.
     pub(super) fn written_at(&self) -> Result<SystemTime> {
         self.metadata()?.modified().map_err(|error| self.failed(error))
     }
@@ -64,7 +64,7 @@ impl DirectFile {
         inode.ctime_ns = inode.ctime_ns.max(inode.mtime_ns);
     }
 
-    /// Up to `bytes_max` bytes from `offset` on.
+    /// Returns up to `bytes_max` bytes from `offset`.
     pub(super) fn read(&self, offset: u64, bytes_max: usize) -> Result<Vec<u8>> {
         let there = self.bytes()?.saturating_sub(offset);
         let mut bytes = vec![0; usize::try_from(there).unwrap_or(bytes_max).min(bytes_max)];
@@ -73,7 +73,7 @@ impl DirectFile {
         Ok(bytes)
     }
 
-    /// Fills `bytes` from `offset` on, as far as the file reaches; returns how many that were.
+    /// Fills `bytes` from `offset`, up to the end of the file; returns the number of bytes read.
     pub(super) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -95,18 +95,18 @@ impl DirectFile {
         self.file.set_len(bytes).map_err(|error| self.failed(error))
     }
 
-    /// Reserves room for `range`; the file reaches to its end then, unless `keeps_size`.
+    /// Reserves room for `range` and extends the file to its end unless `keeps_size`.
     pub(super) fn allocate(&self, range: &Range<u64>, keeps_size: bool) -> Result<()> {
         let flags = if keeps_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
         match fallocate(&self.file, flags, range.start, range.end - range.start) {
-            // Nothing is reserved, as elsewhere.
+            // Where the store cannot reserve room, nothing is reserved.
             Err(Errno::OPNOTSUPP) if keeps_size || range.end <= self.bytes()? => Ok(()),
             Err(Errno::OPNOTSUPP) => self.set_bytes(range.end),
             done => done.map_err(|errno| self.failed(errno)),
         }
     }
 
-    /// Makes `range` read as zeros; the file reaches to its end then, unless `keeps_size`.
+    /// Makes `range` read as zeros and extends the file to its end unless `keeps_size`.
     pub(super) fn punch(&self, range: &Range<u64>, keeps_size: bool) -> Result<()> {
         if !keeps_size && range.end > self.bytes()? {
             self.set_bytes(range.end)?;
@@ -116,7 +116,8 @@ impl DirectFile {
             .map_err(|errno| self.failed(errno))
     }
 
-    /// Where data, or a hole, begins at or after `offset`; the file's end if there is no data.
+    /// Returns where data, or a hole, begins at or after `offset`; the file's end if there is no
+    /// data.
     pub(super) fn seek(&self, offset: u64, wants_data: bool) -> Result<u64> {
         let from = if wants_data { SeekFrom::Data(offset) } else { SeekFrom::Hole(offset) };
         match seek(&self.file, from) {

@@ -1,14 +1,14 @@
-//! Files that are written in place: by somebody who has the store's own file, as the kernel does for
-//! a mount (FUSE passthrough), so that their bytes never come here.
+//! Files that are written in place: their writer has the store's own file open, as the kernel does
+//! for a mount (FUSE passthrough), so their bytes never pass through here.
 //!
-//! Such a file is new, and is all of a data log of its own while it is written. Once nobody writes it
-//! any more it becomes like any other: its log never changes again, and each piece of it has a
-//! checksum; a small one moves to where small files are.
-//! Invariants: (1) nothing but the writer's own session refers to a log that may change: snapshots
-//! show copies of what is being written, until it is not. (2) A record says of the log only what was
-//! synced before, without checksums, since it may be written over; so a record that survives finds
-//! its bytes. (3) Before the first such record the manifest says that there may be some, so that a
-//! writer that takes the set over copies what the old one can still write (`unsealed.rs`).
+//! Such a file is new, and while it is written it has a whole data log to itself. After the last
+//! writer is done, the file is sealed and becomes like any other: its log never changes again, and
+//! every piece has a checksum. A small file moves to where small files are stored.
+//! Invariants: (1) only the writer's own session refers to a log that may change; until the file is
+//! sealed, snapshots show copies. (2) A record covers only bytes of the log that were synced
+//! before, without checksums, since they may be overwritten; so a record that survives finds its
+//! bytes. (3) Before the first such record is written, the manifest declares that there may be
+//! some, so that a writer that takes over copies what the old one can still write (`unsealed.rs`).
 
 use std::fs::File;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ use crate::session::Session;
 use crate::timestamp;
 
 const SET_ID_BITS: u32 = 0o6000;
-/// Segments of a file that ends being written in place go to the tree so many at a time.
+/// Maximum number of segments put into the tree at once when a file is sealed.
 const SEGMENTS_AT_ONCE: usize = 1024;
-/// How often a file is read to be sealed without its lock, each time because it was changed meanwhile
-/// through its session, before that waits.
+/// How often sealing reads a file without its lock. Each attempt fails if the file is changed
+/// through its session meanwhile; the last one reads under the lock and blocks such changes.
 const SEAL_ATTEMPTS_MAX: u32 = 4;
 
 /// The log of a file that is written in place.
@@ -41,29 +41,31 @@ const SEAL_ATTEMPTS_MAX: u32 = 4;
 pub(super) struct InPlace {
     log: FileLog,
     pub(super) file: Arc<DirectFile>,
-    /// Bytes from the beginning that were synced: what the next record may say.
+    /// Synced bytes from the start: the most that the next record may cover.
     synced_bytes: u64,
-    /// The most bytes of the log that records may say it has; none if none ever said of it.
+    /// Upper bound of the log's bytes that any record covers; `None` if no record ever referred to
+    /// it.
     recorded_bytes: Option<u64>,
-    /// How often the file was changed through its session.
+    /// Number of changes of the file through its session.
     changes: u64,
-    /// Set-id bits that it gets once nobody writes it, if this is still the time of the last write.
+    /// Set-id bits to apply once the file is sealed, if the last write is still of this time.
     set_id: Option<(u32, SystemTime)>,
 }
 
 impl InPlace {
-    /// The first `length` bytes of the log of `set`, which may be written over: without a checksum.
+    /// Returns the extent of the first `length` bytes of the log of `set`. It has no checksum,
+    /// since the bytes may be overwritten.
     fn extent(&self, set: SetId, length: u64) -> Extent {
         Extent { set, log: self.log.number(), offset: 0, length, checksum: 0, written: 0 }
     }
 
-    /// What of `changes` goes into its record: no set-id bits, since somebody may be writing who
-    /// takes them away by that, and nobody tells.
+    /// Returns the part of `changes` that goes into the record: all but set-id bits, since a
+    /// concurrent write in place would clear those unnoticed.
     pub(super) fn recorded(changes: &Changes) -> Changes {
         Changes { mode: changes.mode.map(|mode| mode & !SET_ID_BITS), ..*changes }
     }
 
-    /// Notes what of `changes` does not go into its record.
+    /// Remembers the part of `changes` that does not go into the record.
     pub(super) fn note(&mut self, changes: &Changes) -> Result<()> {
         if let Some(mtime_ns) = changes.mtime_ns {
             let at = timestamp::system_time(mtime_ns);
@@ -76,7 +78,7 @@ impl InPlace {
         }
         let bits = changes.mode.unwrap_or(0) & SET_ID_BITS;
         if bits != 0 {
-            // A time that no write gives it.
+            // A time that no write produces.
             let marked_at = self.file.written_at()? + Duration::from_nanos(1);
             self.file.set_written_at(marked_at)?;
             self.set_id = Some((bits, marked_at));
@@ -84,7 +86,7 @@ impl InPlace {
         Ok(())
     }
 
-    /// Set-id bits that were given after the last write.
+    /// Returns the set-id bits that were set after the last write.
     fn set_id(&self) -> u32 {
         let written_at = self.file.written_at().ok();
         self.set_id.filter(|(_, at)| Some(*at) == written_at).map_or(0, |(bits, _)| bits)
@@ -92,22 +94,23 @@ impl InPlace {
 }
 
 impl State {
-    /// Whether nothing but zeros was ever written, and nobody writes it in place.
+    /// True if nothing but zeros was ever written and the file is not being written in place.
     pub(super) fn is_blank(&self) -> bool {
         let inode = &self.inode;
         let is_placed = inode.mapped || inode.extent.is_some() || self.in_place.is_some();
         !is_placed && inode.content.is_empty() && self.buffer.as_ref().is_none_or(Vec::is_empty)
     }
 
-    /// The file's size now.
+    /// Returns the current size of the file.
     pub(super) fn size(&self) -> Result<u64> {
         self.in_place.as_ref().map_or(Ok(self.inode.size), |in_place| in_place.file.bytes())
     }
 
-    /// The store's file, to be changed, if it has the file's bytes.
+    /// Returns the store's file, for a change, if it holds the file's bytes.
     ///
     /// # Errors
-    /// The failure or takeover that ended `writer`: its bytes may be somebody else's by now.
+    /// The failure or takeover that ended `writer`, after which the bytes may belong to another
+    /// writer.
     pub(super) fn change_in_place(&mut self, writer: &Tree) -> Result<Option<&DirectFile>> {
         let Some(in_place) = &mut self.in_place else { return Ok(None) };
         writer.check_open()?;
@@ -117,19 +120,19 @@ impl State {
 }
 
 impl Session {
-    /// Lets the caller write `file` in place: returns the store's file that has its bytes from now
-    /// on, open for reading and writing. None where that cannot be: something was written to `file`
-    /// already, the store has no files, every change is to be durable at once, or many files are
-    /// written so.
+    /// Lets the caller write `file` in place: returns the store's file that holds its bytes from
+    /// now on, open for reading and writing. Returns `None` where that is impossible: `file` was
+    /// already written to, the store has no files, every change must be durable at once, or too
+    /// many files are being written in place.
     ///
-    /// It is read and looked at through this session as ever, but gets set-id bits only at the end.
-    /// What is written survives power loss after [`Session::sync_file`], as far as it was written
-    /// over since with either content; what snapshots show of it is copied. The caller calls
-    /// [`Session::end_in_place`] when nobody has the store's file any more; without that it is
-    /// published as a copy. Cost: the making of a file.
+    /// Reads and attributes through this session work as usual, but set-id bits are applied only at
+    /// the end. Written data survives power loss after [`Session::sync_file`]; bytes overwritten
+    /// since then survive with either content. Snapshots show copies of it. The caller calls
+    /// [`Session::end_in_place`] once nothing has the store's file open; otherwise the file is
+    /// published as a copy. Cost: creating a file.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn begin_in_place(&self, file: &Arc<OpenFile>) -> Result<Option<File>> {
         self.check_open()?;
         let _content = self.content();
@@ -151,7 +154,7 @@ impl Session {
             set_id: None,
         };
         if size > 0 {
-            // Its record says so much already.
+            // The record already covers these bytes.
             self.declare_unsealed()?;
             in_place.file.set_bytes(size)?;
             self.data().sync_in_place(&in_place.log)?;
@@ -163,12 +166,13 @@ impl Session {
         Ok(Some(theirs))
     }
 
-    /// Ends what [`Session::begin_in_place`] began: nobody writes the file's bytes by themselves any
-    /// more. Whether it got set-id bits by that. Cost: all its bytes are read for their checksums,
-    /// most likely from memory; the file can be read and written through this session meanwhile.
+    /// Seals a file opened with [`Session::begin_in_place`]; the caller guarantees that nothing
+    /// still writes to it. Returns true if deferred set-id bits were applied. Cost: rereads the
+    /// whole file to checksum it, most likely from memory; the file can be read and written through
+    /// this session meanwhile.
     ///
     /// # Errors
-    /// What the store reports; then bytes that could not be read have no checksum.
+    /// Errors of the store; bytes that could not be read then have no checksum.
     pub fn end_in_place(&self, file: &Arc<OpenFile>) -> Result<bool> {
         let content = self.content();
         let Some((mut state, sealed)) = self.seal(file) else { return Ok(false) };
@@ -184,7 +188,7 @@ impl Session {
         }
         match in_place.recorded_bytes {
             _ if has_log => {}
-            // Nothing refers to the log or ever did. What stays behind is collected.
+            // Nothing refers to the log or ever did. A leftover is garbage collected.
             None => {
                 let name = log_name(self.set(), in_place.log.number());
                 let _ = self.layers().source().store.delete(&name);
@@ -197,14 +201,16 @@ impl Session {
         let bits = in_place.set_id();
         if bits != 0 && !matches!(file.place(), Place::Gone) {
             let mode = Some(self.record(file, &state)?.mode | bits);
-            // What follows takes both again: who waits to hold them alone would keep it from that.
+            // `setattr_file` takes both locks again, so holding them here could deadlock with a
+            // thread that waits for exclusive access.
             drop((state, content));
             self.setattr_file(file, &Changes { mode, ..Changes::default() })?;
         }
         Ok(bits != 0)
     }
 
-    /// Reads what `file` has, without its lock, and then locks it; none if nobody writes it in place.
+    /// Reads the content of `file` without its lock, and then locks it; `None` if it is not being
+    /// written in place.
     fn seal<'a>(
         &self,
         file: &'a OpenFile,
@@ -228,7 +234,7 @@ impl Session {
         Some((state, sealed))
     }
 
-    /// What becomes of the bytes of `file`, which are in the file `direct` of `log`.
+    /// Returns the sealed content of `file`, whose bytes are in the file `direct` of `log`.
     fn read_sealed(&self, file: &OpenFile, log: u64, direct: &DirectFile) -> Result<SealedContent> {
         if matches!(file.place(), Place::Gone) {
             return Ok(SealedContent::Gone);
@@ -246,13 +252,13 @@ impl Session {
         Ok(SealedContent::Log(segments))
     }
 
-    /// Makes what was sealed the content of a file.
+    /// Makes the sealed content the content of the file.
     fn keep(&self, state: &mut State, in_place: &InPlace, sealed: SealedContent) -> Result<()> {
         match sealed {
             SealedContent::Gone => {
                 give_up_place(state);
                 if self.files().is_shared(state.inode.id) {
-                    // Others may read it; the log is reclaimed once they do not.
+                    // Other handles may still read it; the log is reclaimed once they are closed.
                     state.inode.extent = Some(in_place.extent(self.set(), state.inode.size));
                 }
                 Ok(())
@@ -274,7 +280,7 @@ impl Session {
         }
     }
 
-    /// The log as it is, if that cannot be read or has no room for its checksums.
+    /// Keeps the log without checksums, if it cannot be read or there is no room for its checksums.
     fn keep_unchecked(&self, state: &mut State, in_place: &InPlace) -> Result<()> {
         self.data().sync_in_place(&in_place.log)?;
         give_up_place(state);
@@ -282,10 +288,10 @@ impl Session {
         Ok(())
     }
 
-    /// Returns once what has been written in place so far survives power loss; the next record says
-    /// so, also while a snapshot is made: that record refers to a copy, the one after it to the log
-    /// again. A sync of the file's log, while others go on; one more for each truncation meanwhile. The
-    /// session's first such sync commits a manifest, too.
+    /// Returns once everything written in place so far survives power loss; the next record covers
+    /// it. While a snapshot is made, that record refers to a copy, and the one after it to the log
+    /// again. Cost: a sync of the file's log, without blocking other threads, and one more per
+    /// concurrent truncation. The session's first such sync also commits a manifest.
     pub(super) fn sync_in_place(&self, file: &OpenFile) -> Result<()> {
         loop {
             let (log, bytes, cuts) = {
@@ -295,20 +301,20 @@ impl Session {
             };
             self.declare_unsealed()?;
             self.data().sync_in_place(&log)?;
-            // Once nobody writes it in place any more, the session's data logs have it.
+            // If the file was sealed meanwhile, syncing the session's data logs covers it.
             let mut state = file.state.write();
             let is_uncut = state.cuts == cuts;
             let Some(in_place) = &mut state.in_place else { return Ok(()) };
             if is_uncut {
-                // Another sync may have begun later and ended before.
+                // Another sync may have begun later and ended earlier.
                 in_place.synced_bytes = in_place.synced_bytes.max(bytes);
                 return Ok(());
             }
         }
     }
 
-    /// Puts into `state` what a record may say of a file that is written in place: what was synced,
-    /// or all that a snapshot is to show.
+    /// Puts into `state` what a record may cover of a file that is written in place: what was
+    /// synced, or everything that a snapshot is to show.
     pub(super) fn place_in_place(&self, state: &mut State) -> Result<()> {
         let Some(mut in_place) = state.in_place.take() else { return Ok(()) };
         let placed = self.place_taken(state, &mut in_place);
@@ -341,7 +347,7 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a file that is written in place shorter or longer.
+    /// Truncates or extends a file that is written in place.
     pub(super) fn set_size_in_place(
         &self,
         file: &Arc<OpenFile>,
@@ -356,7 +362,7 @@ impl Session {
             in_place.synced_bytes = in_place.synced_bytes.min(size);
             if in_place.recorded_bytes.is_some_and(|recorded| size < recorded) {
                 in_place.recorded_bytes = Some(size);
-                // No record that survives may say of the log what it has no more.
+                // No surviving record may cover bytes that the log no longer has.
                 self.write_state_attributes(file, state)?;
                 self.tree().sync()?;
             }
@@ -365,25 +371,25 @@ impl Session {
     }
 }
 
-/// Takes out of `state` where the content is, which is to be elsewhere. Its segments go once a record
-/// says so: until then they are what a crash leaves.
+/// Removes from `state` the place of content that is about to move. Its segments are released once
+/// a record says so: until then a crash falls back to them.
 fn give_up_place(state: &mut State) {
     state.leaves_segments |= state.inode.mapped;
     (state.inode.mapped, state.inode.extent) = (false, None);
 }
 
-/// What a file has once nobody writes it in place any more.
+/// Content of a file that was written in place and is now sealed.
 enum SealedContent {
-    /// Nothing: it has no name.
+    /// None: the file has no name.
     Gone,
-    /// So few bytes that they are kept in memory.
+    /// Few enough bytes to keep in memory.
     Small(Vec<u8>),
-    /// The log as it is, of which these segments are shown.
+    /// The log as it is, with the segments that show it.
     Log(Vec<Segment>),
 }
 
-/// Passes segments over all of a file, given its identity and size, to `take`, with checksums of what
-/// `direct` has: what has bytes is where `place` says, the rest is holes.
+/// Passes segments that cover a whole file, given its identity and size, to `take`. Data is at the
+/// place that `place` returns and gets checksums of the bytes in `direct`; the rest is holes.
 fn for_pieces(
     (file, size): (u128, u64),
     direct: &DirectFile,
@@ -400,7 +406,7 @@ fn for_pieces(
         at = data;
         let end = if at < size { direct.seek(at, false)?.clamp(at, size) } else { at };
         if end == at && at < size {
-            // Cut off by somebody meanwhile: zeros, as behind any end.
+            // Truncated concurrently: zeros, as beyond any end.
             take(Segment::hole(file, at, size - at))?;
             break;
         }
@@ -408,7 +414,7 @@ fn for_pieces(
             let wanted = usize::try_from(PIECE_BYTES.min(end - at)).expect("a piece");
             let bytes = &mut buffer[..wanted];
             let count = direct.read_into(at, bytes)?;
-            // As above, in the middle of a piece.
+            // Likewise, in the middle of a piece.
             bytes[count..].fill(0);
             let place = Some(place(at, bytes)?);
             let checksum = Some(crc32c::crc32c(bytes));

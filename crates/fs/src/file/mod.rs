@@ -1,13 +1,13 @@
 //! Open files: random reads and writes of a session's regular files.
 //!
-//! A file that is written anew keeps its bytes in memory while they are few, and reaches a packed
-//! log as a whole when it is closed, as an import would. Any other write appends to a data log and
-//! puts a segment over the file's range (`esker_table::segment`): never a copy of the file, also
-//! where it came from a base. What a write changes of the inode (size, times, where content is)
-//! stays here, seen by all look-ups, until the file is flushed.
+//! A newly written file keeps its bytes in memory while they are few, and is appended whole to a
+//! packed log when it is closed, as an import would do. Any other write appends to a data log and
+//! puts a segment over the file's range (`esker_table::segment`); files are never copied, not even
+//! those of a base. Changes that a write makes to the inode (size, times, place of content) stay
+//! here, visible to all look-ups, until the file is flushed.
 //!
-//! Locks: the session's `content`, a file's `state`, then the session's `structure`, then which
-//! files were copied up, then the tree's. `place` is a leaf.
+//! Locks: the session's `content`, a file's `state`, the session's `structure`, the set of
+//! copied-up files, then the tree's. `place` is a leaf.
 //! Source: DESIGN §1.5; MetaKV §II (each writer's bytes in its own log, segments in an index).
 
 mod attributes;
@@ -33,15 +33,15 @@ use crate::data::FileLog;
 use crate::dir::Dir;
 use crate::inode::Inode;
 
-/// A file may reach up to here: what an `off_t` can say.
+/// Maximum size of a file, the largest `off_t`.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
-/// Files written anew are kept in memory up to this size until they are flushed.
+/// New files up to this size are kept in memory until they are flushed.
 pub const BUFFER_BYTES_MAX: usize = 1 << 20;
-/// All files together keep at most about this much in memory.
+/// Approximate bound on the memory of all files together.
 pub const BUFFERS_BYTES_MAX: usize = 128 << 20;
 
-/// A regular file that somebody has open. Its methods are those of [`crate::session::Session`]
-/// that take one. It goes on working after the file's names are gone.
+/// An open regular file. Its methods are those of [`crate::session::Session`] that take one. It
+/// keeps working after the file's names are gone.
 #[derive(Debug)]
 pub struct OpenFile {
     id: u128,
@@ -49,39 +49,38 @@ pub struct OpenFile {
     state: RwLock<State>,
 }
 
-/// Where a file's inode record is.
+/// Place of a file's inode record.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     /// At a name.
     Name(Dir, Vec<u8>),
-    /// In the links directory, as the file has or had several names.
+    /// In the links directory, since the file has or had several names.
     Links,
     /// Nowhere: the last name is gone.
     Gone,
 }
 
-/// What is known of an open file.
+/// State of an open file.
 #[derive(Debug)]
 struct State {
-    /// The inode as it will be once the file is flushed; of its attributes only those that writes
-    /// change are kept up while it has a name.
+    /// The inode as it will be once the file is flushed. While the file has a name, only the
+    /// attributes that writes change are kept up to date.
     inode: Inode,
-    /// Whether the record lacks what writes changed.
+    /// True if the record lacks changes made by writes.
     is_dirty: bool,
-    /// All content, while it is in memory only.
+    /// All content, while it is only in memory.
     buffer: Option<Vec<u8>>,
-    /// Whether older segments of the file may exist that its content does not show.
+    /// True if there may be older segments of the file that its content does not show.
     may_have_segments: bool,
-    /// Whether the record shows segments that go once it says that the content is elsewhere.
+    /// True if the record shows segments to be released once it says that the content is elsewhere.
     leaves_segments: bool,
-    /// The log that takes this file's bytes alone.
+    /// The log that is for this file's bytes alone.
     log: Option<FileLog>,
-    /// How often the file was made shorter or its content replaced.
+    /// How often the file was truncated or its content replaced.
     cuts: u64,
-    /// Bytes that were appended to data logs since the file was opened.
+    /// Bytes appended to data logs since the file was opened.
     appended_bytes: u64,
-    /// What has the file's bytes, while somebody writes them in place. Its record always lacks
-    /// something then.
+    /// Set while the file is written in place. The record then always lacks something.
     in_place: Option<InPlace>,
 }
 
@@ -92,15 +91,15 @@ impl OpenFile {
         self.id
     }
 
-    /// Whether nothing was written to it yet; it may be longer than empty all the same.
+    /// True if nothing was written to it yet; its size may still be greater than 0.
     pub fn is_blank(&self) -> bool {
         self.state.read().is_blank()
     }
 
-    /// Its size in bytes now.
+    /// Returns the current size in bytes.
     ///
     /// # Errors
-    /// What the store reports of one that is written in place.
+    /// Errors of the store for a file that is written in place.
     pub fn size(&self) -> esker_base::Result<u64> {
         self.state.read().size()
     }
@@ -128,7 +127,7 @@ impl OpenFile {
 }
 
 impl State {
-    /// Puts what the record of the file lacks into `inode`; whether it lacks anything.
+    /// Puts changes that the record lacks into `inode`; returns whether there were any.
     fn overlay(&self, inode: &mut Inode) -> bool {
         if !self.is_dirty {
             return false;
@@ -140,7 +139,7 @@ impl State {
         true
     }
 
-    /// As [`State::overlay`], but only what is to be in the record.
+    /// Like [`State::overlay`], but only with changes that belong in the record.
     fn overlay_own(&self, inode: &mut Inode) {
         let own = &self.inode;
         (inode.size, inode.mapped, inode.extent) = (own.size, own.mapped, own.extent);

@@ -11,13 +11,13 @@ use crate::ops::setattr::{Changes, check_file};
 use crate::session::Session;
 
 impl Session {
-    /// Opens the regular file `name` in `dir` for reading and writing; whoever opens a file that is
-    /// open gets the same [`OpenFile`]. Permissions on the file are the caller's to check
-    /// ([`crate::identity::Identity::check`]), since how it is opened decides them. Give it back
-    /// with [`Session::close_file`]. At most one block read a layer.
+    /// Opens the regular file `name` in `dir` for reading and writing. All openers of a file share
+    /// one [`OpenFile`]. The caller checks permissions on the file
+    /// ([`crate::identity::Identity::check`]), since they depend on the open mode, and gives the
+    /// file back with [`Session::close_file`]. Cost: at most one block read per layer.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for what is no regular file.
+    /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for anything but a regular file.
     pub fn open_file(&self, dir: &Dir, name: &[u8]) -> Result<Arc<OpenFile>> {
         dir.check_name(name)?;
         let _shape = self.shape();
@@ -32,10 +32,7 @@ impl Session {
         }
     }
 
-    /// Creates the regular file `name` in `dir` and opens it: as [`Session::create`].
-    ///
-    /// # Errors
-    /// As [`Session::create`].
+    /// Creates the regular file `name` in `dir` and opens it, as [`Session::create`] does.
     pub fn create_file(&self, dir: &Dir, name: &[u8], mode: u32) -> Result<Arc<OpenFile>> {
         let entry = Entry::Is(FileKind::File);
         let mut inode = Inode::new(entry, mode & 0o7777, self.now_ns());
@@ -49,8 +46,8 @@ impl Session {
         self.files().open_new(inode, place)
     }
 
-    /// The file `name` in `dir`, to change it by `changes`, if that is more than a change of its
-    /// record: it is open, or its content changes.
+    /// Opens the file `name` in `dir` for `changes` that affect more than its record: the file is
+    /// open, or its size changes. Otherwise returns `None`.
     pub(crate) fn open_to_change(
         &self,
         dir: &Dir,
@@ -74,12 +71,12 @@ impl Session {
         }
     }
 
-    /// Gives back a file, once for each time that it was opened: flushed, unless its last name is
-    /// gone; then its bytes are, too.
+    /// Gives back a file, once per open. It is flushed, unless its last name is gone; then its
+    /// bytes are freed.
     ///
     /// # Errors
-    /// As [`Session::flush_file`]; it is given back all the same, and flushed, if it can be, by
-    /// whatever flushes the session.
+    /// As [`Session::flush_file`]; the file is given back even then, and the next flush of the
+    /// session tries to flush it again.
     pub fn close_file(&self, file: Arc<OpenFile>) -> Result<()> {
         let flushed = self.flush_file(&file);
         flushed.and(self.give_back(file.id, 1))
@@ -95,7 +92,7 @@ impl Session {
         })
     }
 
-    /// The last name of the file `inode` is gone: its content goes, or does once it is closed.
+    /// Frees the content of the file `inode`, whose last name is gone, now or once it is closed.
     pub(crate) fn remove_file(&self, inode: &Inode) -> Result<()> {
         if self.files().removed(inode) {
             return self.give_back(inode.id, 1);
@@ -104,8 +101,8 @@ impl Session {
         if inode.mapped { self.release_content(inode.id) } else { Ok(()) }
     }
 
-    /// Closes a file so many times; if nobody has it any more, gives up its memory, and its content
-    /// if it has no names.
+    /// Drops `times` opens of a file. If none is left, frees its memory, and its content if it has
+    /// no names.
     fn give_back(&self, id: u128, times: u64) -> Result<()> {
         let Some(file) = self.files().close(id, times) else { return Ok(()) };
         let mut state = file.state.write();
@@ -123,14 +120,14 @@ impl Session {
         if is_shown || !is_mapped { Ok(()) } else { self.release_content(id) }
     }
 
-    /// Releases the segments of a file that is gone. Waits for whoever moves bytes between data logs,
-    /// who would put segments of the file again.
+    /// Releases the segments of a file that is gone. Waits for a thread that moves bytes between
+    /// data logs, which would put segments of the file again.
     fn release_content(&self, id: u128) -> Result<()> {
         let _content = self.content();
         self.release_file(id)
     }
 
-    /// The inode of what is at `name` in `dir`, with its strings, and where its record is.
+    /// Returns the inode at `name` in `dir`, with its strings, and the place of its record.
     fn placed(&self, dir: &Dir, name: &[u8]) -> Result<(Inode, Place)> {
         let entry = self.entry(dir, name, true)?;
         let entry = entry.ok_or_else(|| crate::session::not_found(name))?;
@@ -160,7 +157,7 @@ mod tests {
     fn nothing_is_open_once_what_could_not_be_closed_is_flushed() {
         let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
         let repository = Repository::new(store.clone());
-        // Without a log nobody but this thread writes to the store.
+        // Without a log only this thread writes to the store.
         let tree = TreeOptions { durability: Durability::None, ..TreeOptions::default() };
         let options = SessionOptions { tree, ..SessionOptions::default() };
         let session = repository.begin(&[], options).expect("begin");

@@ -1,4 +1,4 @@
-//! Reading open files, and finding where they have bytes.
+//! Reading open files, and finding where they have data.
 
 use std::fs::File;
 use std::ops::Range;
@@ -15,45 +15,43 @@ use crate::inode::{Extent, Inode};
 use crate::namespace::Namespace;
 use crate::session::Session;
 
-/// Segments are looked for in ranges of this size, so that memory does not grow with the file.
+/// Segments are looked up in ranges of this size, so that memory does not grow with the file.
 const WINDOW_BYTES: u64 = 64 << 20;
 /// Holes begin and end at multiples of this, the block size of other file systems.
 const HOLE_BYTES: u64 = 4 << 10;
-/// So many segments of a file are counted to say how much is stored of it; the rest of a file that
-/// has more is taken for stored, so that a look at its attributes takes little time.
+/// Maximum number of segments counted to compute a file's stored size. The rest of a file with more
+/// is assumed to be stored, so that reading its attributes stays cheap.
 const COUNTED_SEGMENTS_MAX: usize = 1 << 12;
 const _: () = assert!(WINDOW_BYTES.is_multiple_of(HOLE_BYTES));
 
 impl Session {
-    /// Up to `bytes_max` bytes of `file` from `offset` on; fewer only at its end. Others go on writing
-    /// it while the store reads. Cost: a store request for each log that has some of them, none while
-    /// they are in memory.
+    /// Returns up to `bytes_max` bytes of `file` from `offset`; fewer only at its end. Writers are
+    /// not blocked while the store reads. Cost: a store request for each log involved; none while
+    /// the bytes are in memory.
     ///
     /// # Errors
-    /// `Corrupt`, and what the store reports.
+    /// `Corrupt`, and errors of the store.
     pub fn read_file(&self, file: &OpenFile, offset: u64, bytes_max: usize) -> Result<Bytes> {
         self.read_unlocked(file, offset, bytes_max)
     }
 
-    /// The first offset at or after `offset` where `file` has bytes that were written; `None` if
+    /// Returns the first offset at or after `offset` where `file` has written bytes; `None` if
     /// there is none before its end (`lseek` with `SEEK_DATA`).
     ///
     /// # Errors
-    /// `Invalid` if `offset` is at the end or behind it; what the store reports.
+    /// `Invalid` if `offset` is at or beyond the end; errors of the store.
     pub fn seek_data(&self, file: &OpenFile, offset: u64) -> Result<Option<u64>> {
         self.seek(file, offset, true).map(|(at, size)| (at < size).then_some(at))
     }
 
-    /// The first offset at or after `offset` in a hole of `file`; its end is one (`SEEK_HOLE`).
-    ///
-    /// # Errors
-    /// As [`Session::seek_data`].
+    /// Returns the first offset at or after `offset` that is in a hole of `file`, whose end counts
+    /// as one (`SEEK_HOLE`).
     pub fn seek_hole(&self, file: &OpenFile, offset: u64) -> Result<u64> {
         self.seek(file, offset, false).map(|(at, _)| at)
     }
 
-    /// Where bytes, or a hole, begin at or after `offset`, and the file's size. Blocks of
-    /// [`HOLE_BYTES`] that have any bytes are data as a whole, as on other file systems.
+    /// Returns where data, or a hole, begins at or after `offset`, and the file's size. A block of
+    /// [`HOLE_BYTES`] with any data is all data, as in other file systems.
     fn seek(&self, file: &OpenFile, offset: u64, wants_data: bool) -> Result<(u64, u64)> {
         let state = file.state.read();
         let size = state.size()?;
@@ -91,7 +89,7 @@ impl Session {
         Ok((size, size))
     }
 
-    /// As [`Session::seek`], within `window`, which begins with a block.
+    /// Like [`Session::seek`], within `window`, which starts at a block boundary.
     fn seek_window(
         &self,
         inode: &Inode,
@@ -114,19 +112,18 @@ impl Session {
     }
 }
 
-/// The end of the block that ends with the byte before `end`, in a file of `size` bytes.
+/// Returns the end of the block that contains the byte before `end`, in a file of `size` bytes.
 fn block_end(end: u64, size: u64) -> u64 {
     end.checked_next_multiple_of(HOLE_BYTES).unwrap_or(size).min(size)
 }
 
 impl Namespace {
-    /// The file of the store that has the bytes of `inode` and no others, if there is one: its
-    /// content is a data log of its own, written in place without holes or from its beginning to its
-    /// end, on a POSIX store.
-    /// Cost: an open.
+    /// Returns the store's file that holds exactly the bytes of `inode`, if there is one. That
+    /// needs a POSIX store and a data log of the file's own, written in place without holes, or
+    /// sequentially from start to end. Cost: an open.
     ///
     /// # Errors
-    /// `NotFound` if the log is gone; what else the store reports.
+    /// `NotFound` if the log is gone; other errors of the store.
     pub fn backing_file(&self, inode: &Inode) -> Result<Option<File>> {
         let Some((set, log)) = self.log_from_beginning(inode)? else { return Ok(None) };
         let name = log_name(set, log);
@@ -136,7 +133,7 @@ impl Namespace {
         Ok(is_whole.then_some(file))
     }
 
-    /// The log that begins with the first bytes of `inode`.
+    /// Returns the log that begins with the first bytes of `inode`.
     fn log_from_beginning(&self, inode: &Inode) -> Result<Option<(SetId, u64)>> {
         if !inode.mapped {
             let whole =
@@ -148,7 +145,7 @@ impl Namespace {
         Ok(place.filter(|place| place.offset == 0).map(|place| (place.set, place.log)))
     }
 
-    /// Whether each byte of `inode` is where it is in the file, but in `log`.
+    /// True if every byte of `inode` is in `log`, at its offset in the file.
     fn is_in_order(&self, inode: &Inode, log: (SetId, u64)) -> Result<bool> {
         let mut at = 0;
         while inode.mapped && at < inode.size {
@@ -167,11 +164,11 @@ impl Namespace {
         Ok(true)
     }
 
-    /// How many bytes of the file `inode` are stored, which holes are not. Cost: none but for files
-    /// that may have holes; of those a look at their segments.
+    /// Returns how many bytes of the file `inode` are stored, not counting holes. Cost: none unless
+    /// the file may have holes; then a look-up of its segments.
     ///
     /// # Errors
-    /// `Corrupt`, and what the store reports.
+    /// `Corrupt`, and errors of the store.
     pub fn stored_bytes(&self, inode: &Inode) -> Result<u64> {
         let recorded = inode.extent.map_or(inode.content.len() as u64, |extent| extent.length);
         if !inode.mapped && recorded >= inode.size {
@@ -189,7 +186,7 @@ impl Namespace {
         if inode.mapped { self.mapped_bytes(inode) } else { Ok(recorded) }
     }
 
-    /// As [`Namespace::stored_bytes`], of a file whose content is in the extent table.
+    /// Like [`Namespace::stored_bytes`], for a file whose content is in the extent table.
     fn mapped_bytes(&self, inode: &Inode) -> Result<u64> {
         let (mut at, mut window_bytes) = (0, WINDOW_BYTES);
         let (mut bytes, mut segments) = (0, 0);
@@ -208,7 +205,7 @@ impl Namespace {
         Ok(bytes)
     }
 
-    /// The bytes of a file's content, wherever they are.
+    /// Returns bytes of a file's content, wherever they are stored.
     pub(super) fn read_content(
         &self,
         inode: &Inode,
@@ -234,7 +231,7 @@ impl Namespace {
         loop {
             let overlay = self.layers().segments(inode, offset..end)?;
             match data::read_mapped(store, offset..end, overlay.pieces()) {
-                // The log was given up meanwhile, and its bytes are elsewhere (`reclaim.rs`).
+                // The log was reclaimed meanwhile, and its bytes are elsewhere (`reclaim.rs`).
                 Err(error)
                     if error.kind() == Kind::NotFound
                         && missing.as_deref() != Some(overlay.pieces()) =>
@@ -246,8 +243,8 @@ impl Namespace {
         }
     }
 
-    /// The bytes of `range` of the log of `extent`; those of a small file of a base on a far store with
-    /// its neighbours.
+    /// Returns the bytes of `range` of the log of `extent`. A small file of a base on a far store
+    /// is read together with its neighbours.
     pub(crate) fn fetch(&self, extent: &Extent, range: Range<u64>) -> Result<Bytes> {
         let store = &*self.layers().source().store;
         let writer = self.layers().writer().map(Tree::set);
@@ -261,7 +258,7 @@ impl Namespace {
         self.read_ahead().read(store, (extent.set, extent.log), range)
     }
 
-    /// As [`Namespace::read_content`], of a file that may be open.
+    /// Like [`Namespace::read_content`], for a file that may be open.
     pub(crate) fn read_open(&self, inode: &Inode, offset: u64, bytes_max: usize) -> Result<Bytes> {
         match self.files().get(inode.id) {
             Some(file) => self.read_unlocked(&file, offset, bytes_max),
@@ -287,18 +284,15 @@ impl Namespace {
         Ok(())
     }
 
-    /// Passes the bytes of the file `inode` that the store has to `take`, each piece with its offset,
-    /// in ascending order, and checks their checksum. What is not passed is zeros. Cost: as
-    /// [`Namespace::read_all`], but for large holes, which cost nothing.
-    ///
-    /// # Errors
-    /// As [`Namespace::read_all`].
+    /// Passes the stored bytes of the file `inode` to `take`, in pieces with ascending offsets, and
+    /// checks their checksums. Anything not passed is zeros. Cost: as [`Namespace::read_all`],
+    /// except that large holes cost nothing.
     pub(crate) fn read_stored(
         &self,
         inode: &Inode,
         take: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        // Permission, and that it is a file.
+        // Checks permission, and that it is a file.
         self.read(inode, 0, 0)?;
         let mut at = 0;
         let mut take_next = |bytes: &[u8]| {
@@ -316,8 +310,8 @@ impl Namespace {
         self.read_segments(inode, take)
     }
 
-    /// Passes all bytes of a file whose record says where they are to `take`, and checks their checksum.
-    /// Goes on where they are now if their log is given up meanwhile (`reclaim.rs`).
+    /// Passes all bytes of a file whose record has their place to `take`, and checks their
+    /// checksum. If the log is reclaimed meanwhile (`reclaim.rs`), continues at the new place.
     pub(crate) fn read_recorded(
         &self,
         inode: &Inode,
@@ -339,7 +333,7 @@ impl Namespace {
         }
         let content = |inode: &Inode| inode.extent.map(|extent| (extent.length, extent.checksum));
         if at > 0 && content(inode) != content(&moved) {
-            // It is another by now, of which the caller must not get the rest.
+            // The content was replaced: the caller must not get the rest of a different file.
             return Err(error);
         }
         while at < moved.size {
@@ -350,7 +344,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// As [`Namespace::read_stored`], of a file whose content is in the extent table.
+    /// Like [`Namespace::read_stored`], for a file whose content is in the extent table.
     fn read_segments(
         &self,
         inode: &Inode,
@@ -378,7 +372,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Reads an open file, its lock held only to see where its bytes are.
+    /// Reads an open file, holding its lock only to find its bytes.
     fn read_unlocked(&self, file: &OpenFile, offset: u64, bytes_max: usize) -> Result<Bytes> {
         let mut missing = None;
         loop {
@@ -397,19 +391,19 @@ impl Namespace {
                 StoredContent::Inode(inode) => self.read_content(inode, offset, bytes_max),
             };
             match read {
-                // The log was given up meanwhile, and its bytes are elsewhere (`reclaim.rs`).
+                // The log was reclaimed meanwhile, and its bytes are elsewhere (`reclaim.rs`).
                 Err(error) if error.kind() == Kind::NotFound && extent != missing => {
                     missing = extent;
                 }
                 read if file.state.read().cuts == cuts => return read,
-                // Cut off meanwhile: what was read may be neither the old content nor the new.
+                // Truncated meanwhile: the result may be neither the old content nor the new.
                 _ => {}
             }
         }
     }
 }
 
-/// Where the bytes of an open file are that are not in memory.
+/// Where the bytes of an open file are stored if not in memory.
 #[expect(clippy::large_enum_variant, reason = "it is made for one read and not kept")]
 enum StoredContent {
     InPlace(Arc<DirectFile>),

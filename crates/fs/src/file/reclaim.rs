@@ -1,29 +1,32 @@
-//! Reclaiming data logs: bytes that are still shown move out of logs that are mostly garbage, and
-//! such logs are deleted, while others read and write.
+//! Reclaiming data logs: moves bytes that are still shown out of logs that are mostly garbage, and
+//! deletes those logs, while other threads read and write.
 //!
-//! One pass, of one thread at a time:
-//! 1. It ends the logs that have grown, so that what is written from now on goes to others, flushes,
-//!    and scans the tables for the bytes of each log that are shown.
-//! 2. It copies what is shown of sparse logs to other logs, and puts segments and records for the
-//!    copies, a batch at a time, where nothing was written over them meanwhile.
-//! 3. It compacts and flushes, so that a committed manifest shows the copies; that manifest fences a
-//!    writer that was taken over. Then it deletes those of the sparse logs that nothing refers to.
+//! One pass, by one thread at a time:
+//! 1. End the logs that have grown, so that new writes go to others; flush; and scan the tables for
+//!    the bytes of each log that are shown.
+//! 2. Copy the shown bytes of sparse logs to other logs, and put segments and records for the
+//!    copies, a batch at a time, wherever nothing was written over them meanwhile.
+//! 3. Compact and flush, so that a committed manifest shows the copies; that manifest fences a
+//!    writer that was taken over. Then delete the sparse logs that nothing refers to.
 //!
-//! Why nothing refers to a deleted log later: the last flush happens while `Session::content` is held
-//! exclusively, so no writer is between looking up where bytes are and putting a segment or an extent
-//! for them. The flushed tables are a prefix of all operations, and an operation behind it finds a log
-//! only in those tables, in an operation after them, or in an open file, whose logs stay. Readers
-//! that have looked up a place before find no log there, and look again: those of an open file at its
-//! inode, those of a part of a file at the segments, and those of an inode at the records of all files.
+//! Why nothing refers to a deleted log later: the last flush happens while `Session::content` is
+//! held exclusively, so no writer is between looking up a place and putting a segment or an extent
+//! for it. The flushed tables are a prefix of all operations. A later operation can find a log only
+//! in those tables, in an operation after them, or in an open file, whose logs stay. Readers that
+//! looked up a place earlier find the log missing and look again: a reader of an open file at its
+//! inode, a reader of a part of a file at the segments, and a reader of an inode at the records of
+//! all files.
 //!
-//! Two kinds of logs: those of parts of files, to which only segments refer, and all others. Segments
-//! are few, so a pass scans records only if the first kind does not have enough garbage.
+//! There are two kinds of logs: those of parts of files, to which only segments refer, and all
+//! others. Segments are few, so a pass scans records only if the first kind does not have enough
+//! garbage.
 //!
-//! Logs that others may read stay: those of a part of a job or of a published set, and those that a
-//! snapshot may show, and those to which a squash of a snapshot refers. A snapshot puts its marker before it reads the manifest, and a pass lists the
-//! markers after it commits the manifest that shows the copies. So a snapshot that it does not see
-//! shows the copies, too. A squash marks the session while the snapshot still does, so of two listings
-//! at least one shows one of the two; what either keeps stays.
+//! Logs that others may read stay: those of a part of a job or of a published set, those that a
+//! snapshot may show, and those to which a squash of a snapshot refers. A snapshot puts its marker
+//! before it reads the manifest, and a pass lists the markers after it commits the manifest that
+//! shows the copies. So a snapshot that the pass does not see shows the copies, too. A squash marks
+//! the session while the snapshot still does, so of two listings at least one shows one of the two;
+//! logs that either keeps stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -48,33 +51,33 @@ use crate::marker::{self, Holder};
 use crate::namespace::Namespace;
 use crate::session::Session;
 
-/// Segments that are put while others wait.
+/// Maximum number of segments put while other threads wait.
 const BATCH_SEGMENTS_MAX: usize = 1024;
 
-/// Which data logs of a session snapshots may show.
+/// The data logs of a session that snapshots may show.
 #[derive(Debug, Default)]
 pub(crate) struct SharedLogs {
-    /// Snapshots that are complete, and show only logs before `first_own`.
+    /// Complete snapshots, which show only logs before `first_own`.
     snapshots: BTreeSet<SetId>,
     /// The first log that no snapshot shows.
     first_own: u64,
-    /// Logs to which squashes of snapshots refer, as these list them.
+    /// Logs to which squashes of snapshots refer, by squashed set.
     referenced: BTreeMap<SetId, LogNumbers>,
 }
 
 impl SharedLogs {
-    /// Whether another set may show `log`.
+    /// True if another set may show `log`.
     fn may_show(&self, log: u64) -> bool {
         log < self.first_own || self.referenced.values().any(|numbers| numbers.contains(log))
     }
 }
 
-/// What one pass takes on.
+/// Scope of one pass.
 #[derive(Clone, Copy)]
 struct ReclaimScope {
     /// True if logs to which records refer are scanned too.
     with_records: bool,
-    /// Bytes that are copied in one pass.
+    /// Maximum bytes copied in one pass.
     moved_bytes_max: u64,
 }
 
@@ -95,7 +98,7 @@ impl ScannedLog {
     }
 }
 
-/// What a scan of tables found.
+/// Result of a scan of the tables.
 struct ReclaimScan {
     logs: BTreeMap<u64, ScannedLog>,
     /// Bytes of logs that were not scanned.
@@ -103,7 +106,8 @@ struct ReclaimScan {
 }
 
 impl ReclaimScan {
-    /// The sparsest logs of which at most `moved_bytes_max` are shown, but at least one.
+    /// Returns the sparsest logs, with at most `moved_bytes_max` shown bytes in total, but at least
+    /// one log.
     fn sparsest(&self, moved_bytes_max: u64) -> BTreeMap<u64, ScannedLog> {
         let mut sparse: Vec<_> = self.logs.iter().filter(|(_, log)| log.is_sparse()).collect();
         sparse.sort_by_key(|(number, log)| (log.shown_bytes, **number));
@@ -116,7 +120,7 @@ impl ReclaimScan {
     }
 }
 
-/// Whether `found` says that the content of `inode` is elsewhere.
+/// True if `found` has the content of `inode` at a different place.
 fn shows_same_content(found: &Inode, inode: &Inode) -> bool {
     let content = |inode: &Inode| inode.extent.map(|extent| (extent.length, extent.checksum));
     let is_elsewhere = found.mapped || found.extent != inode.extent;
@@ -125,11 +129,12 @@ fn shows_same_content(found: &Inode, inode: &Inode) -> bool {
 }
 
 impl Namespace {
-    /// The record of the file `inode`, which was looked up before the log that it refers to was given
-    /// up; none if the writer's tables have no other of the same content. A log is deleted only after its
-    /// records are in tables, so these are enough; an inode does not know its name, so all of them are
-    /// read. A writer that was taken over may find an older record, whose content must not be taken for
-    /// that of `inode`: its log was deleted by the new writer.
+    /// Returns the current record of the file `inode`, which was looked up before its log was
+    /// reclaimed; `None` if the writer's tables have no other record of the same content. A log is
+    /// deleted only after its records are in tables, so searching the tables is enough; an inode
+    /// does not know its name, so all records are read. A writer that was taken over may find an
+    /// older record, since the new writer deleted the log; its content must not be taken for that
+    /// of `inode`.
     #[cold]
     pub(super) fn find_moved(&self, inode: &Inode) -> Result<Option<Inode>> {
         let Some(tree) = self.layers().writer() else { return Ok(None) };
@@ -153,14 +158,15 @@ impl Namespace {
 }
 
 impl Session {
-    /// Gives up data logs of this session of which less than half is shown; returns how many bytes
-    /// they took: none of a part of a job, of a published set, and of what snapshots show. Logs of
-    /// files that are renamed or linked meanwhile, or that are open without a name, stay for the next
-    /// time. Others read and write meanwhile, and wait for a flush and for each batch that moves.
-    /// Cost: reads of all tables of the session, a compaction, and the bytes that move.
+    /// Reclaims data logs of this session of which less than half is shown; returns the bytes
+    /// freed. Keeps logs of a part of a job, of a published set, and those that snapshots show.
+    /// Logs of files that are renamed or linked meanwhile, or that are open without a name, stay
+    /// for the next pass. Other threads read and write meanwhile; they wait only for a flush and
+    /// for each batch that moves. Cost: reads of all tables of the session, a compaction, and the
+    /// bytes that move.
     ///
     /// # Errors
-    /// `Corrupt` if bytes that would move are damaged; what the store reports.
+    /// `Corrupt` if bytes to be moved are damaged; errors of the store.
     pub fn reclaim_data(&self) -> Result<u64> {
         self.settle()?;
         let mut shared = self.reclaiming().lock();
@@ -168,19 +174,19 @@ impl Session {
         self.reclaim(&mut shared, scope)
     }
 
-    /// Gives up garbage if there may be much of it, for a background thread to call now and then; at
-    /// most as much moves as there is garbage. Returns how many bytes of data logs were deleted. Cost:
-    /// nothing while there is little garbage; else as [`Session::reclaim_data`], with the tables of
-    /// records only if segments do not account for the garbage.
+    /// Reclaims garbage if there may be much of it; a background thread calls this periodically. At
+    /// most as many bytes move as are garbage. Returns how many bytes of data logs were deleted.
+    /// Cost: nothing while there is little garbage; otherwise as [`Session::reclaim_data`], with
+    /// the tables of records only if segments do not account for the garbage.
     ///
     /// # Errors
-    /// As [`Session::reclaim_data`]; then it is put off.
+    /// As [`Session::reclaim_data`]; the work is then deferred.
     pub fn give_up_garbage(&self) -> Result<u64> {
         self.bring_garbage_below(GARBAGE_BYTES_SOFT)
     }
 
-    /// Leaves the logs that there are to `snapshot`, a complete one, and goes on in others, which it
-    /// does not show. Waits for a pass that is under way.
+    /// Leaves the existing logs to `snapshot`, which is complete, and continues in others, which it
+    /// does not show. Waits for a pass in progress.
     pub(crate) fn keep_logs_of(&self, snapshot: SetId) {
         let mut shared = self.reclaiming().lock();
         self.data().end_grown_logs();
@@ -188,15 +194,15 @@ impl Session {
         shared.first_own = self.data().next_number();
     }
 
-    /// Keeps the data logs within twice what is shown and a constant, before more is written. What
-    /// goes wrong is no failure of the caller's write, and shows when the session is compacted.
+    /// Keeps the data logs within twice the shown bytes plus a constant, before more is written. A
+    /// failure here does not fail the caller's write; it surfaces when the session is compacted.
     pub(crate) fn bound_garbage(&self) {
         if self.data().garbage().exceeds(GARBAGE_BYTES_HARD) {
             let _ = self.bring_garbage_below(GARBAGE_BYTES_HARD);
         }
     }
 
-    /// Adds what is shown of `inode` to the garbage: its content is about to go.
+    /// Counts the shown bytes of `inode` as garbage: its content is about to go.
     pub(crate) fn add_garbage_of(&self, inode: &Inode) {
         let extent = inode.extent.filter(|extent| extent.set == self.set());
         let bytes =
@@ -226,10 +232,10 @@ impl Session {
         Ok(freed_bytes)
     }
 
-    /// One pass; returns the bytes of the logs that were deleted.
+    /// Runs one pass; returns the bytes of the logs that were deleted.
     fn reclaim(&self, shared: &mut SharedLogs, scope: ReclaimScope) -> Result<u64> {
         let manifest = self.tree().manifest();
-        // Segments of other parts of a job may show what is in the logs of this one.
+        // Segments of other parts of a job may refer to the logs of this one.
         if manifest.state != SetState::Open || manifest.job.is_some() {
             return Ok(0);
         }
@@ -266,7 +272,8 @@ impl Session {
         Ok(freed_bytes)
     }
 
-    /// Finds out which data logs other sets show; false while a set is being made that may show any.
+    /// Determines which data logs other sets show; false while a set that may show any of them is
+    /// being made.
     fn find_shared_logs(&self, shared: &mut SharedLogs) -> Result<bool> {
         let store = &*self.layers().source().store;
         let holders = marker::holders(store, self.set())?;
@@ -294,7 +301,7 @@ impl Session {
                 Err(error) => return Err(error),
             };
             if holder.keeps_tables() {
-                // What it shows was in the store before its manifest, and never changes.
+                // The bytes it shows were in the store before its manifest, and never change.
                 shared.first_own = self.data().next_number();
                 shared.snapshots.insert(*set);
             } else {
@@ -305,13 +312,13 @@ impl Session {
         Ok(true)
     }
 
-    /// Closed logs that are not `shared`, and what the tables show of them.
+    /// Returns the closed logs that are not `shared`, and how much of each the tables show.
     fn scan_logs(&self, shared: &SharedLogs, scope: ReclaimScope) -> Result<ReclaimScan> {
         let store = &*self.layers().source().store;
         let open = self.data().open_logs();
         let of_segments = self.data().segment_logs();
         let mut scan = ReclaimScan { logs: BTreeMap::new(), unknown_bytes: 0 };
-        // A writer that has taken over has logs of a higher epoch, of which these tables know nothing.
+        // A writer that took over has logs of a higher epoch, which these tables do not know.
         let end = (self.tree().manifest().epoch + 1) << 32;
         for object in store.list(&folder(self.set()))? {
             let Some(Place::Data(number)) = Place::of(self.set(), &object.name) else { continue };
@@ -383,7 +390,7 @@ impl Session {
         Ok(())
     }
 
-    /// Appends what is shown of `sparse` logs to others, and lets segments and records refer to that.
+    /// Appends the shown bytes of `sparse` logs to other logs, and updates segments and records.
     fn move_out_of(&self, sparse: &BTreeMap<u64, ScannedLog>, scope: ReclaimScope) -> Result<()> {
         let (tables, segments) = self.tree().all_tables();
         let (mut batch, mut batch_bytes) = (Vec::new(), 0);
@@ -415,7 +422,7 @@ impl Session {
     }
 
     /// Copies the bytes of `old` segments, and puts segments for the copies where the old ones are
-    /// still shown. Others wait while those are put: what they write must not be hidden.
+    /// still shown. Writers wait while those are put, so that nothing they write gets hidden.
     fn move_segments(&self, old: &[Segment]) -> Result<()> {
         if old.is_empty() {
             return Ok(());
@@ -441,7 +448,7 @@ impl Session {
         if moved.is_empty() { Ok(()) } else { self.tree().put_segments(&mut moved).map(drop) }
     }
 
-    /// The bytes of each of `segments`, which have those of their checksums.
+    /// Returns the bytes of each of `segments`, after verifying their checksums.
     fn read_checked(&self, segments: &[Segment]) -> Result<Vec<Bytes>> {
         let store = &*self.layers().source().store;
         let mut by_log: BTreeMap<u64, Vec<(usize, LogPlace)>> = BTreeMap::new();
@@ -492,12 +499,13 @@ impl Session {
             }
             Ok(())
         };
-        // If the record has moved since the tables were written, its log stays.
+        // If the record was moved to another key since the tables were written, its log stays.
         self.amend_at(dir, true, key.string, change)?;
         if !is_moved {
             self.data().garbage().add_garbage(old.length);
         }
-        // After the record, so that a file that is opened meanwhile is either found or read anew.
+        // After the record, so that a file opened meanwhile is either found here or reads the new
+        // record.
         if let Some(file) = self.files().get_outdated(inode.id) {
             let mut state = file.state.write();
             if state.inode.extent.as_ref() == Some(old) {
@@ -507,15 +515,15 @@ impl Session {
         Ok(())
     }
 
-    /// Compacts and flushes; returns the logs that a record, a segment or an open file refers to, also
-    /// if newer ones hide it. Others wait for the flush only.
+    /// Compacts and flushes; returns the logs that a record, a segment or an open file refers to,
+    /// even one hidden by a newer one. Other threads wait for the flush only.
     fn logs_referenced(&self, scope: ReclaimScope) -> Result<BTreeSet<u64>> {
         if scope.with_records {
             self.tree().compact()?
         } else {
             self.tree().compact_segments()?
         }
-        // Before and after the flush: a file may be written to its record and closed in between.
+        // Before and after the flush: a file may be written back and closed in between.
         let mut open = self.files().extents();
         let (tables, segments): (Tables, SegmentTables) = {
             let _alone = self.content_alone();

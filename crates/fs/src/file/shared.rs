@@ -1,10 +1,11 @@
-//! Files of which the segments are kept elsewhere: by the ranks of a job, each a share of them.
+//! Files whose segments are kept elsewhere: by the ranks of a job, each of which has a share of
+//! them.
 //!
-//! Here such a file has its name, its size and times, and maybe the bytes of this rank. Who keeps
-//! the segments overlays them over those of the layers below, and puts them into the trees of parts
-//! that are published together; so afterwards it is a file like any other.
-//! Invariant: bytes are synced before a segment that outlives the writer refers to them, which is
-//! for those who keep segments to see to ([`Session::sync_content`]).
+//! The session here has the file's name, size and times, and possibly the bytes of this rank. The
+//! keepers of the segments overlay them over those of the layers below, and put them into the trees
+//! of parts that are published together; after that it is a file like any other.
+//! Invariant: bytes are synced before a segment that outlives the writer refers to them. The
+//! keepers of the segments ensure that ([`Session::sync_content`]).
 
 use std::sync::Arc;
 
@@ -14,25 +15,25 @@ use esker_table::segment::{LogPlace, Overlay, Segment};
 use super::OpenFile;
 use crate::session::Session;
 
-/// What a file was when its segments went elsewhere.
+/// State of a file when its segments were handed over.
 #[derive(Debug)]
 pub struct HandedOver {
-    /// Segments of content that layers below do not have under the file's identity.
+    /// Segments of content that the layers below do not have under the file's identity.
     pub segments: Vec<Segment>,
-    /// Whether layers may have segments that its content did not show.
+    /// True if layers may have segments that its content did not show.
     pub hides_older: bool,
     /// Its size in bytes.
     pub size: u64,
-    /// When it was written last.
+    /// Time of the last write.
     pub mtime_ns: i64,
 }
 
 impl Session {
-    /// Appends bytes of a file that segments elsewhere will refer to; where, and their CRC-32C.
-    /// They survive power loss after [`Session::sync_content`]. One store write.
+    /// Appends bytes of a file to which segments kept elsewhere will refer; returns their place and
+    /// CRC-32C. They survive power loss after [`Session::sync_content`]. Cost: one store write.
     ///
     /// # Errors
-    /// `NoSpace` and what else the store reports; `Closed` after such a failure.
+    /// `NoSpace` and other errors of the store; `Closed` after such a failure.
     pub fn append_content(&self, bytes: &[u8]) -> Result<(LogPlace, u32)> {
         self.check_open()?;
         let _content = self.content();
@@ -44,7 +45,7 @@ impl Session {
     /// Returns once all bytes that were appended to data logs survive power loss.
     ///
     /// # Errors
-    /// What the store reports; then the session is closed for writing.
+    /// Errors of the store; the session is then closed for writing.
     pub fn sync_content(&self) -> Result<()> {
         self.data().sync()
     }
@@ -53,7 +54,7 @@ impl Session {
     /// and the caller keeps those that are returned.
     ///
     /// # Errors
-    /// `Conflict` while it is written in place; what the store reports.
+    /// `Conflict` while it is written in place; errors of the store.
     pub fn hand_over_content(&self, file: &Arc<OpenFile>) -> Result<HandedOver> {
         let _content = self.content();
         let mut state = file.state.write();
@@ -96,7 +97,7 @@ impl Session {
         Ok(handed)
     }
 
-    /// Notes the size and the time of the last write of a file whose segments are elsewhere.
+    /// Records the size and the last write time of a file whose segments are elsewhere.
     pub fn note_shared(&self, file: &Arc<OpenFile>, size: u64, mtime_ns: i64) {
         let mut state = file.state.write();
         state.inode.size = size;
@@ -105,11 +106,11 @@ impl Session {
         self.content_was_placed(file, &mut state);
     }
 
-    /// Fills the gaps of `overlay` with what the layers below this session's own say. Cost: about a
-    /// block read for each run of segments.
+    /// Fills the gaps of `overlay` from the layers below this session. Cost: about a block read for
+    /// each run of segments.
     ///
     /// # Errors
-    /// `Corrupt`, and what the store reports.
+    /// `Corrupt`, and errors of the store.
     pub fn add_below(&self, overlay: &mut Overlay) -> Result<()> {
         self.layers().bases().iter().try_for_each(|base| overlay.add_tables(&base.segments))
     }

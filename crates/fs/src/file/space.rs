@@ -1,5 +1,5 @@
-//! Changing what ranges of open files hold without writing bytes: truncation, holes, copies that
-//! share extents.
+//! Changing the content of ranges of open files without writing bytes: truncation, holes, copies
+//! that share extents.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::data::{INLINE_BYTES_MAX, PIECE_BYTES};
 use crate::ops::setattr::resize;
 use crate::session::Session;
 
-/// Ranges are copied in steps of this size, so that memory does not grow with them.
+/// Ranges are copied in steps of this size, so that memory does not grow with the range.
 const STEP_BYTES: u64 = 64 << 20;
 
 impl Session {
-    /// Cuts `file` off at `size`, or extends it by zeros. No store request.
+    /// Truncates `file` to `size`, or extends it with zeros. Cost: no store request.
     ///
     /// # Errors
-    /// `TooLarge` beyond [`FILE_BYTES_MAX`]; what the store reports.
+    /// `TooLarge` beyond [`FILE_BYTES_MAX`]; errors of the store.
     pub fn truncate_file(&self, file: &Arc<OpenFile>, size: u64) -> Result<()> {
         self.check_open()?;
         let _content = self.content();
@@ -31,7 +31,7 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Session::truncate_file`] without the change of times.
+    /// Like [`Session::truncate_file`], without changing times.
     pub(super) fn set_size(
         &self,
         file: &Arc<OpenFile>,
@@ -58,7 +58,7 @@ impl Session {
                 state.inode.size = size;
                 return Ok(());
             }
-            // Not worth holding zeros: what is there is stored, and the rest is behind its end.
+            // Not worth keeping zeros in memory: store the bytes, and extend the size beyond them.
             self.store_buffer(state)?;
             drop(self.take_buffer(state));
         }
@@ -72,7 +72,8 @@ impl Session {
             state.inode.size = size;
             self.content_was_placed(file, state);
             self.write_state_attributes(file, state)?;
-            // To the end of all files: also over what a writer that died left behind the end.
+            // Up to the largest possible offset, to cover what a dead writer left beyond the end,
+            // too.
             let hole = Segment::hole(state.inode.id, size, u64::MAX - size);
             self.tree().put_segments(&mut [hole])?;
             self.data().garbage().add_garbage(cut_bytes);
@@ -85,7 +86,7 @@ impl Session {
 
     fn empty(&self, state: &mut State) {
         self.add_garbage_of(&state.inode);
-        // Its segments go once a record says that there is nothing.
+        // The segments go once a record says that the file is empty.
         state.leaves_segments |= state.inode.mapped;
         // New content begins a log of its own, so that it can be read as a file of the store.
         drop(self.data().take_idle(state.inode.id));
@@ -96,11 +97,8 @@ impl Session {
         state.inode.content.clear();
     }
 
-    /// Makes sure that `file` reaches to the end of `range` unless `keeps_size`; nothing is
-    /// reserved on the store, whose free space is shared.
-    ///
-    /// # Errors
-    /// As [`Session::truncate_file`].
+    /// Extends `file` to the end of `range` unless `keeps_size`. Reserves nothing in the store,
+    /// whose free space is shared, unless the file is written in place.
     pub fn allocate(
         &self,
         file: &Arc<OpenFile>,
@@ -122,9 +120,6 @@ impl Session {
 
     /// Makes `range` of `file` read as zeros and take no room; extends the file to its end unless
     /// `keeps_size`.
-    ///
-    /// # Errors
-    /// As [`Session::truncate_file`].
     pub fn punch(&self, file: &Arc<OpenFile>, range: Range<u64>, keeps_size: bool) -> Result<()> {
         self.check_open()?;
         let _content = self.content();
@@ -154,12 +149,10 @@ impl Session {
         Ok(())
     }
 
-    /// Copies `range` of `from` to `offset` of `to` by sharing extents; returns how many bytes
-    /// there were before the end of `from`. Ranges of one file must not overlap. No bytes are
-    /// read or written but those of small new files, which have no extents yet, and of files that are written in place.
-    ///
-    /// # Errors
-    /// `Invalid` for overlapping ranges; as [`Session::write_file`].
+    /// Copies `range` of `from` to `offset` of `to` by sharing extents; returns how many bytes were
+    /// copied, fewer only at the end of `from`. Ranges of one file must not overlap. Bytes are read
+    /// and written only for small new files, which have no extents yet, and for files that are
+    /// written in place.
     pub fn copy_range(
         &self,
         from: &Arc<OpenFile>,
@@ -178,7 +171,7 @@ impl Session {
         {
             return Err(Error::new(Kind::Invalid, "a range copied onto itself"));
         }
-        // What the copy itself adds to the end is not copied again.
+        // Bytes that the copy itself appends are not copied again.
         let length = range.end.min(from.state.read().size()?).saturating_sub(range.start);
         let mut copied = 0;
         while copied < length {

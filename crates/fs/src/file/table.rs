@@ -15,20 +15,20 @@ use crate::session::Session;
 #[derive(Debug, Default)]
 pub(crate) struct OpenFiles {
     files: Mutex<HashMap<u128, Known>>,
-    /// How many entries `files` has, to spare look-ups while there are none.
+    /// Length of `files`, to skip look-ups while it is empty.
     count: AtomicUsize,
-    /// Files whose record lacks something; they stay in `files`, whoever closes them.
+    /// Files whose record lacks changes; they stay in `files` even when closed.
     dirty: Mutex<HashMap<u128, Arc<OpenFile>>>,
-    /// How often what was open was written to its record: a record read before the last time may
-    /// be older than the file was.
+    /// Sequence counter, bumped when an open file is written back. A record read under an older
+    /// count may be stale.
     flushes: AtomicU64,
-    /// Bytes of all buffers.
+    /// Total bytes of all buffers.
     pub(super) buffered_bytes: AtomicUsize,
-    /// How many snapshots are being made of what records say.
+    /// Number of snapshots being made from records.
     shows: AtomicUsize,
 }
 
-/// While it lives, records of files that are written in place refer to copies.
+/// While this exists, records of files that are written in place refer to copies.
 #[derive(Debug)]
 pub(crate) struct Shown<'a>(&'a OpenFiles);
 
@@ -38,8 +38,7 @@ impl Drop for Shown<'_> {
     }
 }
 
-/// An open file, and how often it was opened and not closed: not at all if it could not be flushed
-/// when it was closed last.
+/// An open file, and its open count: 0 if the last close could not flush it.
 #[derive(Debug)]
 struct Known {
     file: Arc<OpenFile>,
@@ -47,13 +46,13 @@ struct Known {
 }
 
 impl OpenFiles {
-    /// Whether no file is open.
+    /// True if no file is open.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// The open file `id`, if somebody has it.
+    /// Returns the open file `id`, if there is one.
     #[inline]
     pub(crate) fn get(&self, id: u128) -> Option<Arc<OpenFile>> {
         if self.is_empty() {
@@ -62,15 +61,16 @@ impl OpenFiles {
         self.files.lock().get(&id).map(|known| known.file.clone())
     }
 
-    /// To be said before a record is read, and given to [`OpenFiles::get_or_open`] or
-    /// [`OpenFiles::overlay`] afterwards.
+    /// Returns the flush counter. Call this before reading a record, and pass the result to
+    /// [`OpenFiles::get_or_open`] or [`OpenFiles::overlay`].
     #[inline]
     pub(crate) fn flushes(&self) -> u64 {
         self.flushes.load(Ordering::SeqCst)
     }
 
-    /// The open file of `inode`, made if nobody has it; `None` if the record, which was read when
-    /// `flushes` was said, may be older than what was written through a file that is closed by now.
+    /// Returns the open file of `inode`, opening it if necessary; `None` if the record, read when
+    /// the counter was `flushes`, may be older than writes through a file that has been closed
+    /// since.
     pub(super) fn get_or_open(
         &self,
         inode: Inode,
@@ -84,7 +84,7 @@ impl OpenFiles {
         (self.flushes() == flushes).then(|| self.open(&mut files, inode, place, false))
     }
 
-    /// The open file of `inode`, which was just made.
+    /// Returns the open file of `inode`, which was just made.
     pub(super) fn open_new(&self, inode: Inode, place: Place) -> Arc<OpenFile> {
         let mut files = self.files.lock();
         match files.get_mut(&inode.id) {
@@ -109,8 +109,8 @@ impl OpenFiles {
         file
     }
 
-    /// Closes the file `id` so many times; returns it if nobody has it open any more and its record
-    /// lacks nothing. It is forgotten then.
+    /// Drops `times` opens of the file `id`. If none is left and its record lacks nothing, forgets
+    /// and returns the file.
     pub(super) fn close(&self, id: u128, times: u64) -> Option<Arc<OpenFile>> {
         let mut files = self.files.lock();
         let known = files.get_mut(&id)?;
@@ -123,7 +123,7 @@ impl OpenFiles {
         known.map(|known| known.file)
     }
 
-    /// Whether the file `id`, which the caller has open, is open more than once.
+    /// True if the file `id`, which the caller has open, is open more than once.
     pub(super) fn is_shared(&self, id: u128) -> bool {
         self.files.lock().get(&id).is_some_and(|known| known.opens > 1)
     }
@@ -132,20 +132,20 @@ impl OpenFiles {
         self.dirty.lock().insert(file.id, file.clone());
     }
 
-    /// The record of a file has all that was written. Before the file can be closed.
+    /// Marks a file as written back. Called before the file can be closed.
     pub(super) fn note_clean(&self, id: u128) {
         self.flushes.fetch_add(1, Ordering::SeqCst);
         self.dirty.lock().remove(&id);
     }
 
-    /// As [`OpenFiles::get`], after the record of file `id` was changed without the open file:
-    /// whoever read it before and does not have the file open yet reads it again.
+    /// Like [`OpenFiles::get`], after the record of file `id` was changed without the open file:
+    /// threads that read the record before, but have not opened the file yet, read it again.
     pub(super) fn get_outdated(&self, id: u128) -> Option<Arc<OpenFile>> {
         self.flushes.fetch_add(1, Ordering::SeqCst);
         self.files.lock().get(&id).map(|known| known.file.clone())
     }
 
-    /// The extents that open files have, whether or not a record has them.
+    /// Returns the extents of open files, including those that are in no record.
     pub(super) fn extents(&self) -> Vec<Extent> {
         let files: Vec<_> = self.files.lock().values().map(|known| known.file.clone()).collect();
         files.iter().filter_map(|file| file.state.read().inode.extent).collect()
@@ -155,27 +155,27 @@ impl OpenFiles {
         self.dirty.lock().values().cloned().collect()
     }
 
-    /// To be held from before files are flushed until a snapshot has what their records say.
+    /// Returns a guard to be held from before files are flushed until a snapshot has their records.
     pub(crate) fn show(&self) -> Shown<'_> {
         self.shows.fetch_add(1, Ordering::SeqCst);
         Shown(self)
     }
 
-    /// Whether a snapshot is being made of what records say.
+    /// True if a snapshot is being made from records.
     pub(super) fn is_being_shown(&self) -> bool {
         self.shows.load(Ordering::SeqCst) > 0
     }
 
-    /// Puts what records lack of an open file into its `inode`; whether that is as it should be. It
-    /// is not if the record, which was read when `flushes` was said, may be older than what the file
-    /// has written to it since: it is to be read again.
+    /// Puts unwritten changes of an open file into its `inode`. Returns false if the record, read
+    /// when the counter was `flushes`, may be older than what the file has written back since; the
+    /// caller then reads it again.
     #[inline]
     pub(crate) fn overlay(&self, inode: &mut Inode, flushes: u64) -> bool {
         let file = self.get(inode.id);
         file.is_some_and(|file| file.state.read().overlay(inode)) || self.flushes() == flushes
     }
 
-    /// The content of a file was replaced as a whole: `inode` is its record.
+    /// Updates an open file whose whole content was replaced: `inode` is its new record.
     pub(crate) fn rewritten(&self, session: &Session, inode: &Inode) {
         if let Some(file) = self.get(inode.id) {
             let mut state = file.state.write();
@@ -190,7 +190,7 @@ impl OpenFiles {
         }
     }
 
-    /// The inode of file `id` is at `name` in `dir` now.
+    /// Updates an open file whose inode is now at `name` in `dir`.
     pub(crate) fn moved(&self, id: u128, dir: &Dir, name: &[u8]) {
         if let Some(file) = self.get(id) {
             let mut place = file.place.lock();
@@ -200,15 +200,16 @@ impl OpenFiles {
         }
     }
 
-    /// The inode of file `id` is in the links directory now.
+    /// Updates an open file whose inode is now in the links directory.
     pub(crate) fn linked(&self, id: u128) {
         if let Some(file) = self.get(id) {
             *file.place.lock() = Place::Links;
         }
     }
 
-    /// The last name of the file `inode` is gone; whether it was open. If so, the caller closes it
-    /// once: until then nobody else is the last. No lock of the session is held.
+    /// Updates an open file whose last name is gone; returns whether it was open. If so, the caller
+    /// must close it once; until then nobody else is the last to close it. Call this without any
+    /// lock of the session.
     pub(super) fn removed(&self, inode: &Inode) -> bool {
         let file = self.files.lock().get_mut(&inode.id).map(Known::open);
         let Some(file) = file else {

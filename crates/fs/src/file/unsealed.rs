@@ -1,17 +1,17 @@
-//! Unsealed logs: data logs that their writer still writes in place, and that records refer to
+//! Unsealed logs: data logs that their writer still writes in place, and to which records refer
 //! without checksums (`in_place.rs`).
 //!
-//! A writer that is taken over may live, and a kernel that has the log's file writes it at any time,
-//! without asking the store. So the new writer copies what records show of such logs before anybody
-//! else can: afterwards nothing that it publishes refers to a file that others may write.
+//! A writer that is taken over may still be alive, and a kernel that has the log's file open may
+//! write it at any time, without asking the store. So the new writer first copies what records show
+//! of such logs: afterwards nothing that it publishes refers to a file that others may write.
 
 use esker_base::{Kind, Result};
 
 use crate::session::Session;
 
 impl Session {
-    /// Has the manifest say that records may refer to unsealed logs, from before one does. Cost: a
-    /// commit, once a session.
+    /// Declares in the manifest that records may refer to unsealed logs, before one does. Cost: a
+    /// commit, once per session.
     pub(super) fn declare_unsealed(&self) -> Result<()> {
         if !self.tree().committed().has_unsealed_logs {
             self.tree().commit(|manifest| manifest.has_unsealed_logs = true)?;
@@ -20,17 +20,17 @@ impl Session {
     }
 
     /// Copies the bytes that records show of unsealed logs of earlier writers to logs of this one,
-    /// which has just taken over. Bytes that are damaged stay where they are, and are reported to
-    /// their readers. Cost: none if the manifest knows of no such log; else a read of the set's
-    /// tables, the bytes that are copied, and a commit.
+    /// which has just taken over. Damaged bytes stay where they are, and their readers get the
+    /// error. Cost: none if the manifest declares no such log; otherwise a read of the set's
+    /// tables, the copied bytes, and a commit.
     ///
     /// # Errors
-    /// `NoSpace`, `Fenced`; what else the store reports.
+    /// `NoSpace`, `Fenced`; other errors of the store.
     pub(crate) fn seal_taken_over(&self) -> Result<()> {
         if !self.tree().committed().has_unsealed_logs {
             return Ok(());
         }
-        // All records are in tables: the session has replayed its logs, and nobody uses it yet.
+        // All records are in tables: the session has replayed its logs and is not in use yet.
         self.visit_extents(&self.tree().tables().runs, &mut |key, inode| {
             let Some(extent) = inode.extent.filter(|extent| !extent.is_checked()) else {
                 return Ok(());

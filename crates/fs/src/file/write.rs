@@ -11,12 +11,12 @@ use crate::data::INLINE_BYTES_MAX;
 use crate::session::Session;
 
 impl Session {
-    /// Writes `bytes` at `offset` of `file`. What was written survives once the file is flushed,
-    /// as the session's durability says, and power loss after [`Session::sync_file`]. Cost: none
-    /// while a new file is small, else an append to a data log.
+    /// Writes `bytes` at `offset` of `file`. They survive as the session's durability promises once
+    /// the file is flushed, and power loss after [`Session::sync_file`]. Cost: none while a new
+    /// file is small, otherwise an append to a data log.
     ///
     /// # Errors
-    /// `TooLarge` beyond [`FILE_BYTES_MAX`]; `NoSpace` and what else the store reports.
+    /// `TooLarge` beyond [`FILE_BYTES_MAX`]; `NoSpace` and other errors of the store.
     pub fn write_file(&self, file: &Arc<OpenFile>, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_open()?;
         self.bound_garbage();
@@ -25,10 +25,7 @@ impl Session {
         self.write_state(file, &mut state, offset, bytes)
     }
 
-    /// Writes `bytes` at the end of `file`; returns where that was.
-    ///
-    /// # Errors
-    /// As [`Session::write_file`].
+    /// Writes `bytes` at the end of `file`; returns their offset.
     pub fn append_file(&self, file: &Arc<OpenFile>, bytes: &[u8]) -> Result<u64> {
         self.check_open()?;
         self.bound_garbage();
@@ -69,7 +66,7 @@ impl Session {
         Ok(())
     }
 
-    /// Notes that the content of a file was changed just now.
+    /// Marks the content of a file as changed now.
     pub(super) fn content_was_changed(&self, file: &Arc<OpenFile>, state: &mut State) {
         let now_ns = self.now_ns();
         (state.inode.mtime_ns, state.inode.ctime_ns) = (now_ns, now_ns);
@@ -79,7 +76,7 @@ impl Session {
         }
     }
 
-    /// Writes into the buffer of a file that has one and stays small; whether it did.
+    /// Writes into the buffer of a file that has one and stays small; returns whether it did.
     fn write_buffer(&self, state: &mut State, offset: u64, bytes: &[u8]) -> bool {
         let Some(buffer) = &mut state.buffer else {
             return false;
@@ -90,7 +87,7 @@ impl Session {
         };
         let grown = end.saturating_sub(buffer.len());
         if grown > 0 && self.data().lacks_room() {
-            // Whoever writes is told so now, rather than nobody when the file is closed.
+            // Report the lack of room to the writer now; at close nobody might see the error.
             return false;
         }
         let all = &self.files().buffered_bytes;
@@ -106,15 +103,15 @@ impl Session {
         true
     }
 
-    /// Takes the buffer of a file, which goes elsewhere.
+    /// Takes the buffer of a file, whose content goes elsewhere.
     pub(super) fn take_buffer(&self, state: &mut State) -> Option<Vec<u8>> {
         let buffer = state.buffer.take()?;
         self.files().buffered_bytes.fetch_sub(buffer.len(), Ordering::Relaxed);
         Some(buffer)
     }
 
-    /// Puts the content of a file, if it is elsewhere, into the session's own extent table or that
-    /// of layers which all of the session's stack build on.
+    /// Ensures that the content of a file is in an extent table: the session's own, or that of a
+    /// layer on which the session's whole stack builds.
     pub(super) fn make_mapped(&self, state: &mut State) -> Result<()> {
         if state.inode.mapped {
             return self.copy_up(&mut state.inode);
@@ -122,7 +119,7 @@ impl Session {
         let file = state.inode.id;
         let mut segments = Vec::new();
         if state.may_have_segments {
-            // A layer may have some of when the file was mapped before.
+            // A layer may have segments from an earlier time when the file was mapped.
             segments.push(Segment::hole(file, 0, u64::MAX));
         }
         let bytes = match (&state.buffer, &state.inode.extent) {
@@ -154,8 +151,8 @@ impl Session {
         Ok(())
     }
 
-    /// Makes what is between the end of a mapped file and `offset` read as zeros, also where a
-    /// writer that died has left segments behind the end.
+    /// Makes the range between the end of a mapped file and `offset` read as zeros, even if a dead
+    /// writer left segments beyond the end.
     pub(super) fn fill_gap(&self, state: &State, offset: u64) -> Result<()> {
         let size = state.inode.size;
         if offset > size {
@@ -165,7 +162,7 @@ impl Session {
         Ok(())
     }
 
-    /// Appends bytes of a file to the log that it has alone, or shares while few are written.
+    /// Appends bytes of a file to its own log, or to a shared one while few are written.
     fn append_data(&self, state: &mut State, bytes: &[u8]) -> Result<LogPlace> {
         let appended_bytes = state.appended_bytes + bytes.len() as u64;
         drop(state.log.take_if(|log| log.is_ended()));
@@ -183,7 +180,7 @@ impl Session {
         Ok(place)
     }
 
-    /// Stores the content that is in memory only: in the inode, or as one extent of a packed log.
+    /// Stores content that is only in memory: in the inode, or as one extent of a packed log.
     pub(super) fn store_buffer(&self, state: &mut State) -> Result<()> {
         let Some(buffer) = &state.buffer else {
             return Ok(());
