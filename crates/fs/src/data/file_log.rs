@@ -1,4 +1,4 @@
-//! File log: a data log that takes the bytes of one open file.
+//! File log: a data log for the bytes of one open file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,15 +7,15 @@ use esker_base::store::AppendLog;
 
 use super::LOG_BYTES;
 
-/// A log that takes the bytes of one open file. Dropping its last clone closes it.
+/// A log for the bytes of one open file. Dropping its last clone closes it.
 #[derive(Clone)]
 pub(crate) struct FileLog(Arc<OpenLog>);
 
-/// What clones of a [`FileLog`] share.
+/// State shared by the clones of a [`FileLog`].
 pub(super) struct OpenLog {
     pub(super) number: u64,
     pub(super) log: Arc<dyn AppendLog>,
-    /// True if the file's owner writes the log's file: nothing is appended.
+    /// True if the file's writer writes the log's file directly and nothing is appended.
     pub(super) is_in_place: bool,
     /// True once nothing may be appended any more.
     is_ended: AtomicBool,
@@ -32,7 +32,7 @@ impl FileLog {
         Self(Arc::new(OpenLog { number, log, is_in_place, is_ended: AtomicBool::new(false) }))
     }
 
-    /// Its number among the logs of its set.
+    /// Number among the logs of its set.
     pub(crate) fn number(&self) -> u64 {
         self.0.number
     }

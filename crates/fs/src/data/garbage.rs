@@ -1,39 +1,40 @@
-//! Garbage estimate: how many bytes of a writer's data logs nothing shows any more, at most.
+//! Garbage estimate: an upper bound of the bytes in a writer's data logs that nothing shows any
+//! more.
 //!
-//! A write reads nothing, so nobody knows what it overwrites without a scan of the tables. Writers
-//! add what they may have overwritten, cut off or removed; a scan replaces the sum by what it found
-//! (`file/reclaim.rs`). So the estimate is too high, if anything, and a scan is due in time.
+//! A write reads nothing, so only a scan of the tables finds out what it overwrote. Writers add
+//! what they may have overwritten, truncated or removed; a scan replaces the sum by its result
+//! (`file/reclaim.rs`). The estimate is never too low, so a scan is never overdue.
 //! Concurrency: counters; share freely.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::LOG_BYTES;
 
-/// Garbage beyond as much as is shown, from which on a background thread gives it up.
+/// Garbage in excess of the shown bytes at which a background thread starts reclaiming.
 pub(crate) const GARBAGE_BYTES_SOFT: u64 = 64 << 20;
-/// Garbage beyond as much as is shown, from which on writers give it up themselves before they write.
+/// Garbage in excess of the shown bytes at which writers reclaim before they write.
 pub(crate) const GARBAGE_BYTES_HARD: u64 = 160 << 20;
-/// Bytes that move before the logs that they were in are deleted.
+/// Bytes moved before the logs that held them are deleted.
 pub(crate) const MOVED_BYTES_MAX: u64 = 64 << 20;
-/// Data logs take at most this more than twice what is shown.
+/// Data logs take at most this much more than twice the shown bytes.
 const STORE_BYTES_OVER: u64 = 256 << 20;
 const _: () = assert!(GARBAGE_BYTES_SOFT < GARBAGE_BYTES_HARD);
 const _: () = assert!(GARBAGE_BYTES_HARD + MOVED_BYTES_MAX < STORE_BYTES_OVER);
-/// A log is given up when less than one part in this many of its bytes is shown.
+/// A log is reclaimed when less than one part in this many of its bytes is shown.
 pub(crate) const LIVE_SHARE_MIN: u64 = 2;
-// Of the sparsest log, which moves as a whole.
+// The sparsest log moves as a whole.
 const _: () = assert!(LOG_BYTES / LIVE_SHARE_MIN <= MOVED_BYTES_MAX);
 
-/// What the data logs of a writer take that no other set shows, and how much of it is garbage.
+/// Size of a writer's data logs that no other set shows, and how much of it is garbage.
 #[derive(Debug, Default)]
 pub(crate) struct GarbageEstimate {
     stored_bytes: AtomicU64,
     garbage_bytes_max: AtomicU64,
-    /// Below this much garbage no scan is due: the last one could not give up more.
+    /// No scan is due below this much garbage: the last one could not free more.
     due_bytes_min: AtomicU64,
 }
 
-/// The estimate at the beginning of a scan.
+/// The estimate at the start of a scan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EstimateBefore {
     stored_bytes: u64,
@@ -46,15 +47,15 @@ impl GarbageEstimate {
         self.stored_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Adds bytes that nothing may show any more.
+    /// Adds bytes that may not be shown any more.
     pub(crate) fn add_garbage(&self, bytes: u64) {
         // A sparse file may be larger than everything that is stored.
         let bytes = bytes.min(self.stored_bytes.load(Ordering::Relaxed));
         self.garbage_bytes_max.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// True if there may be more garbage than `over` beyond as much as is shown, and a scan may find
-    /// what the last one did not.
+    /// True if garbage may exceed the shown bytes by more than `over`, and a scan may find some
+    /// that the last one did not.
     pub(crate) fn exceeds(&self, over: u64) -> bool {
         let garbage = self.garbage_bytes_max.load(Ordering::Relaxed);
         let stored = self.stored_bytes.load(Ordering::Relaxed);
@@ -63,7 +64,7 @@ impl GarbageEstimate {
             && garbage.min(stored) > shown_min.saturating_add(over)
     }
 
-    /// The estimate before a scan, to be given to [`GarbageEstimate::replace`].
+    /// Returns the estimate before a scan, for [`GarbageEstimate::replace`].
     pub(crate) fn before_scan(&self) -> EstimateBefore {
         EstimateBefore {
             stored_bytes: self.stored_bytes.load(Ordering::Relaxed),
@@ -71,8 +72,8 @@ impl GarbageEstimate {
         }
     }
 
-    /// Replaces what was estimated `before` a scan by what the scan left: all that is stored, and the
-    /// garbage that it knows of, with `unknown_bytes` of logs that it did not look into.
+    /// Replaces the estimate from `before` a scan by its result: all stored bytes and the known
+    /// garbage, where logs with `unknown_bytes` were not scanned.
     pub(crate) fn replace(
         &self,
         before: EstimateBefore,
@@ -86,15 +87,15 @@ impl GarbageEstimate {
         self.due_bytes_min.store(0, Ordering::Relaxed);
     }
 
-    /// Puts off the next scan until there is more garbage, since the last one freed nothing.
+    /// Defers the next scan until there is more garbage, since the last one freed nothing.
     pub(crate) fn defer_scan(&self) {
         let garbage = self.garbage_bytes_max.load(Ordering::Relaxed);
         self.due_bytes_min.store(garbage + GARBAGE_BYTES_SOFT, Ordering::Relaxed);
     }
 }
 
-/// Changes `counter`, which was `before`, to `after`; what was added meanwhile stays added.
+/// Changes `counter` from `before` to `after`, keeping concurrent additions.
 fn shift(counter: &AtomicU64, before: u64, after: u64) {
-    // Counters only grow but here, and one thread scans at a time.
+    // Elsewhere counters only grow, and only one thread scans at a time.
     counter.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
 }

@@ -1,8 +1,8 @@
-//! File data: bytes in data logs, or in the inode where they are few.
+//! File data: bytes in data logs, or in the inode if they are few.
 //!
-//! `set/<id>/data/<epoch>-<n>` holds the bytes of many small files packed one after the other, or
-//! of one large file. Compaction moves inode records only, never these bytes
-//! (IndexFS "column-style", TableFS §3).
+//! `set/<id>/data/<epoch>-<n>` holds the bytes of many small files back to back, or of one large
+//! file. Compaction moves only inode records, never these bytes (IndexFS "column-style", TableFS
+//! §3).
 
 mod file_log;
 mod garbage;
@@ -22,15 +22,16 @@ pub use write::{DataLogs, LARGE_FILE_BYTES, LOG_BYTES};
 
 use esker_table::manifest::SetId;
 
-/// Files of at most this many bytes live in their inode record: about what an extent costs there.
+/// Files of at most this many bytes are stored in their inode record: about the size of an extent
+/// there.
 pub const INLINE_BYTES_MAX: usize = 256;
 
-/// The folder of a set's data logs.
+/// Returns the folder of a set's data logs.
 pub(crate) fn folder(set: SetId) -> String {
     format!("set/{set}/data/")
 }
 
-/// The name of data log `number` of `set`; the number's high half is the writer's epoch.
+/// Returns the name of data log `number` of `set`; the number's high half is the writer's epoch.
 pub(crate) fn log_name(set: SetId, number: u64) -> String {
     format!("{}{:08x}-{:08x}", folder(set), number >> 32, number as u32)
 }

@@ -16,7 +16,7 @@ pub(crate) const PIECE_BYTES: u64 = 4 << 20;
 /// Reads a range of the log of an extent.
 pub(crate) type Fetch<'a> = &'a dyn Fn(&Extent, Range<u64>) -> Result<Bytes>;
 
-/// Up to `bytes_max` bytes of `inode` from `offset` on. At most one call of `fetch`.
+/// Returns up to `bytes_max` bytes of `inode` from `offset`. Calls `fetch` at most once.
 pub(crate) fn read_with(
     fetch: Fetch<'_>,
     inode: &Inode,
@@ -43,17 +43,17 @@ pub(crate) fn read_with(
     if stored.len() == count {
         return Ok(stored);
     }
-    // Beyond what is stored a file is zeros.
+    // Beyond the stored bytes a file is zeros.
     let mut padded = stored.to_vec();
     padded.resize(count, 0);
     Ok(padded.into())
 }
 
-/// The bytes of `range` that `pieces`, in order, say where they are; the others are zeros. A store
-/// request for each log, or more where the pieces in one are far from each other.
+/// Returns the bytes of `range`, read from the places of `pieces`, which are in order; all others
+/// are zeros. Cost: a store request per log, or more if its pieces are far apart.
 ///
 /// # Errors
-/// `NotFound` if a log is gone; what else the store reports.
+/// `NotFound` if a log is gone; other errors of the store.
 ///
 /// # Panics
 /// If a piece is not within the range.
@@ -84,8 +84,8 @@ pub fn read_mapped(store: &dyn Store, range: Range<u64>, pieces: &[Segment]) -> 
     Ok(bytes.into())
 }
 
-/// Passes all bytes of `inode` to `take` and verifies their checksum, if they have one; for that, bytes
-/// that were cut off are read too.
+/// Passes all bytes of `inode` to `take` and verifies their checksum, if there is one; for that,
+/// truncated bytes are read too.
 pub fn read_all(
     store: &dyn Store,
     inode: &Inode,
@@ -95,7 +95,7 @@ pub fn read_all(
     read_all_with(&fetch, inode, take)
 }
 
-/// As [`read_all`], by calls of `fetch`.
+/// Like [`read_all`], reading through `fetch`.
 pub(crate) fn read_all_with(
     fetch: Fetch<'_>,
     inode: &Inode,
@@ -120,7 +120,8 @@ pub(crate) fn read_all_with(
     }
 }
 
-/// Fails unless what was written as `extent` has its checksum, given that of what is left of it.
+/// Fails unless the bytes written as `extent` have its checksum, given the checksum of those still
+/// visible.
 fn check_rest(fetch: Fetch<'_>, extent: &Extent, mut checksum: u32) -> Result<()> {
     let name = log_name(extent.set, extent.log);
     let (mut at, end) = (extent.offset + extent.length, extent.offset + extent.written);

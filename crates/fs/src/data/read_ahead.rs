@@ -1,14 +1,14 @@
-//! Read-ahead: small files of a far store come with their neighbours.
+//! Read-ahead: small files of a far store are fetched together with their neighbours.
 //!
-//! Files that were stored together lie side by side in a packed log. A read brings a window of the log
-//! around it, which is kept, so that the next files cost no request. In what order a directory is read
-//! does not matter: windows begin at multiples of their size and end where others begin.
-//! Bounds: (1) windows that are kept take [`KEPT_BYTES_MAX`], those that were used last; (2) of each
-//! log no more is fetched than [`FETCHED_PER_TAKEN`] times what readers took, and [`SPARE_BYTES`], so
-//! that files picked at random from a large log soon cost little more than themselves.
-//! Bytes of logs never change; whoever checks a checksum does so as without windows.
-//! Concurrency: share freely. A window's lock is held while it is fetched: who needs the same bytes
-//! waits for that request instead of making another.
+//! Files that were stored together are adjacent in a packed log. A read fetches and caches a window
+//! of the log around it, so that the next files cost no request. The order in which a directory is
+//! read does not matter: windows begin at multiples of their size and end where others begin.
+//! Bounds: (1) cached windows take at most [`KEPT_BYTES_MAX`], evicted in LRU order; (2) at most
+//! [`FETCHED_PER_TAKEN`] times the bytes that readers took, plus [`SPARE_BYTES`], are fetched from
+//! each log, so that random reads of a large log soon cost little more than the files themselves.
+//! Bytes of logs never change. Checksums are verified by readers, as without windows.
+//! Concurrency: share freely. A window's lock is held while it is fetched: other readers of its
+//! bytes wait for that request instead of making another.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,25 +21,25 @@ use parking_lot::Mutex;
 
 use super::log_name;
 
-/// The first window of a log, and what each is larger than the one before: a far store sends that in
-/// about the time of a round trip.
+/// Size of the first window of a log, and the factor by which each window is larger than the one
+/// before: a far store sends the first in about the time of a round trip.
 const WINDOW_BYTES_MIN: u64 = 64 << 10;
 const WINDOW_GROWTH: u64 = 4;
-/// The largest window: beyond it a request is mostly transfer.
+/// The largest window; beyond it a request is mostly transfer.
 const WINDOW_BYTES_MAX: u64 = 4 << 20;
 /// Memory for windows.
 const KEPT_BYTES_MAX: u64 = 32 << 20;
-/// Of one log at most this many times the bytes that were taken are fetched, and `SPARE_BYTES`.
+/// Bound on the bytes fetched from one log: this many times the bytes taken, plus `SPARE_BYTES`.
 const FETCHED_PER_TAKEN: u64 = 8;
 const SPARE_BYTES: u64 = 8 << 20;
-/// The number of logs whose use is remembered; the one that was read last is the last.
+/// Number of logs whose use is tracked, most recently read last.
 const LOGS_MAX: usize = 64;
 const _: () = assert!(WINDOW_BYTES_MAX * 2 <= KEPT_BYTES_MAX);
 
-/// A data log: whose it is, and its number.
+/// A data log: its set and number.
 type DataLog = (SetId, u64);
 
-/// Windows of packed logs.
+/// Cached windows of packed logs.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     kept: Mutex<Kept>,
@@ -47,25 +47,25 @@ pub(crate) struct ReadAhead {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The one that was used last is the last.
+    /// In order of use, most recent last.
     windows: VecDeque<Arc<Window>>,
-    /// The sum of their ranges.
+    /// Total size of their ranges.
     bytes: u64,
     logs: VecDeque<LogReads>,
 }
 
-/// What a request for a window gave: fewer bytes than its range if the log ends before, or what failed.
+/// Result of a request for a window, which is shorter than its range if the log ends earlier.
 type Fetched = Result<Bytes, (Kind, String)>;
 
 #[derive(Debug)]
 struct Window {
     log: DataLog,
     range: Range<u64>,
-    /// Nothing only while nobody else can see it.
+    /// `None` only while no other thread can see it.
     fetched: Mutex<Option<Fetched>>,
 }
 
-/// How a log is read.
+/// Read statistics of a log.
 #[derive(Debug)]
 struct LogReads {
     log: DataLog,
@@ -75,11 +75,8 @@ struct LogReads {
 }
 
 impl ReadAhead {
-    /// The bytes of `wanted`, not empty, of `log`. A request for each part of it that no window has,
-    /// mostly none or one.
-    ///
-    /// # Errors
-    /// As [`Store::get_range`].
+    /// Returns the bytes of `wanted`, which is not empty, of `log`. Cost: a request for each part
+    /// that no window has, mostly none or one.
     pub(crate) fn read(
         &self,
         store: &dyn Store,
@@ -93,7 +90,8 @@ impl ReadAhead {
             let left = at..wanted.end;
             let bytes = match self.window(store, &name, log, &left)? {
                 Some(bytes) => bytes,
-                // Too far from others, or behind the end of the log: then the store says so.
+                // Too sparse for a window, or beyond the end of the log, which the store then
+                // reports.
                 None => store.get_range(&name, left)?,
             };
             at += bytes.len() as u64;
@@ -105,7 +103,7 @@ impl ReadAhead {
         }
     }
 
-    /// The first bytes of `wanted`, as many as one window has; nothing if none has any.
+    /// Returns the first bytes of `wanted`, as many as one window has; `None` if none has any.
     fn window(
         &self,
         store: &dyn Store,
@@ -120,7 +118,7 @@ impl ReadAhead {
         }
         let Some(range) = kept.plan(log, wanted) else { return Ok(None) };
         let window = Arc::new(Window { log, range, fetched: Mutex::default() });
-        // Locked before others see it.
+        // Lock before other threads see it.
         let mut fetched = window.fetched.lock();
         kept.add(window.clone());
         drop(kept);
@@ -138,13 +136,13 @@ impl ReadAhead {
 }
 
 impl Window {
-    /// Memory that it may take.
+    /// Maximum size in memory.
     fn bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// The bytes from the start of `wanted`, which is in the range, to its end or the window's, once
-    /// they were fetched; nothing if the log ends before.
+    /// Waits for the fetch and returns the bytes of `wanted`, whose start is within the range, up
+    /// to the end of the window; `None` if the log ends earlier.
     fn slice(&self, wanted: &Range<u64>) -> Result<Option<Bytes>> {
         let bytes = match &*self.fetched.lock() {
             None => return Ok(None),
@@ -158,7 +156,7 @@ impl Window {
 }
 
 impl Kept {
-    /// The window that has the first of `wanted`.
+    /// Returns the window that contains the start of `wanted`.
     fn find(&mut self, log: DataLog, wanted: &Range<u64>) -> Option<Arc<Window>> {
         let has = |window: &Arc<Window>| window.log == log && window.range.contains(&wanted.start);
         let window = self.windows.remove(self.windows.iter().rposition(has)?)?;
@@ -168,8 +166,8 @@ impl Kept {
         Some(window)
     }
 
-    /// The range around the start of `wanted`, which no window has, that is worth fetching; nothing if
-    /// that is no more than `wanted`. Windows do not overlap.
+    /// Plans a window around the start of `wanted`, which no window has; `None` if fetching more
+    /// than `wanted` is not worthwhile. Windows do not overlap.
     fn plan(&mut self, log: DataLog, wanted: &Range<u64>) -> Option<Range<u64>> {
         let wanted_bytes = wanted.end - wanted.start;
         let reads = self.reads_of(log);

@@ -2,8 +2,8 @@
 //!
 //! Bytes reach the store before the record that refers to them is logged, and are synced before it
 //! becomes durable (`DataLogs::sync` is the tree's barrier), so a recovered record finds its bytes.
-//! Concurrency: appends of several threads go to one log under a mutex; large files have their own.
-//! One thread at a time syncs; the next waits for it, since its own bytes may be among those.
+//! Concurrency: threads append to shared logs under a mutex; large files have their own logs. One
+//! thread at a time syncs; the next waits for it, since that sync may cover its own bytes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
@@ -21,21 +21,21 @@ use super::file_log::OpenLog;
 use super::{FileLog, GarbageEstimate, log_name};
 use crate::inode::Extent;
 
-/// A log to which bytes are appended bit by bit is closed at about this size: all that is shown of it
-/// is copied before it is given up.
+/// Approximate maximum size of a log that grows by many appends. Bounds what must be copied before
+/// the log can be reclaimed.
 pub const LOG_BYTES: u64 = 128 << 20;
 /// Files of at least this size get a log of their own.
 pub const LARGE_FILE_BYTES: u64 = 8 << 20;
 /// Bytes of a large file are appended in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Files that have a log of their own while they are written, unless the store allows fewer; others
-/// share one.
+/// Maximum number of files that have their own log while they are written, unless the store allows
+/// fewer; others share one.
 const FILE_LOGS_MAX: usize = 256;
-/// One in so many of them may belong to a file that is closed, in case it is appended to again.
+/// One in this many of them may belong to a closed file, in case it is appended to again.
 const IDLE_LOGS_SHARE: usize = 16;
-/// Logs below this size go on when others are ended for reclaiming: all that may be open have less
-/// garbage than reclaiming leaves.
+/// Logs below this size are not ended for reclaiming: all that can be open hold less garbage than
+/// reclaiming leaves.
 const ENDED_LOG_BYTES_MIN: u64 = 128 << 10;
 
 /// The data logs of one writer.
@@ -45,28 +45,30 @@ pub struct DataLogs {
     state: Mutex<State>,
     /// Held from before logs are taken from `State::unsynced` until they are synced.
     syncing: Mutex<()>,
-    /// Whether there was no room for the last append.
+    /// True if there was no room for the last append.
     lacks_room: AtomicBool,
-    /// How many logs of files may be open, and how many may wait for a sync: each keeps a file open.
+    /// Maximum number of open file logs, and of logs waiting for a sync: each keeps a file open.
     logs_max: usize,
-    /// Ends the writer, whose next records would not follow from what it has stored.
+    /// Stops the writer after a failure, since its next records could refer to bytes that were not
+    /// stored.
     writer: OnceLock<TreeStopper>,
     garbage: GarbageEstimate,
 }
 
 struct State {
     next: u64,
-    /// The log of each [`PackedLog`].
+    /// The current log of each [`PackedLog`].
     packed: [Option<(u64, Arc<dyn AppendLog>)>; 2],
     /// Logs of open files.
     file_logs: Vec<Weak<OpenLog>>,
     /// Logs of this writer to whose bytes only segments refer.
     segment_logs: BTreeSet<u64>,
-    /// Logs of files that were closed, by file, the oldest first.
+    /// Logs of closed files, by file, oldest first.
     idle: VecDeque<(u128, FileLog)>,
     /// Logs with bytes that may not be synced, except those that a thread is syncing.
     unsynced: Vec<Arc<dyn AppendLog>>,
-    /// Logs of earlier writers that replayed records refer to: those may have died before a sync.
+    /// Logs of earlier writers to which replayed records refer; those writers may have died before
+    /// a sync.
     inherited: BTreeSet<u64>,
     written_bytes: u64,
     /// The first failure, after which nothing is written any more.
@@ -76,9 +78,9 @@ struct State {
 /// A log that several files share.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PackedLog {
-    /// Of small files, to whose bytes records refer.
+    /// For small files, to whose bytes records refer.
     Files,
-    /// Of parts of files, to whose bytes only segments refer.
+    /// For parts of files, to whose bytes only segments refer.
     Parts,
 }
 
@@ -106,7 +108,7 @@ impl std::fmt::Debug for DataLogs {
 }
 
 impl DataLogs {
-    /// Logs of `set`, numbered from `next` on.
+    /// Creates the logs of `set`, numbered from `next`.
     #[must_use]
     pub fn new(store: SharedStore, set: SetId, next: u64) -> Self {
         let state = State {
@@ -127,18 +129,18 @@ impl DataLogs {
         Self { store, set, state, syncing, lacks_room, logs_max, writer, garbage }
     }
 
-    /// Ends `writer` when bytes could not be stored: an operation after that must not outlive the one
-    /// that failed.
+    /// Makes a failure to store bytes stop `writer`: no later operation may outlive the failed one.
     pub(crate) fn stop_on_failure(&self, writer: TreeStopper) {
         let _ = self.writer.set(writer);
     }
 
-    /// Numbers logs from `next` on; none has been made yet.
+    /// Numbers logs from `next`. Call this before any log is made.
     pub(crate) fn number_from(&self, next: u64) {
         self.state.lock().next = next;
     }
 
-    /// Has the next sync include log `number` of an earlier writer, to which a replayed record refers.
+    /// Makes the next sync include log `number` of an earlier writer, to which a replayed record
+    /// refers.
     pub(crate) fn inherit(&self, number: u64) {
         self.state.lock().inherited.insert(number);
     }
@@ -149,18 +151,19 @@ impl DataLogs {
         self.state.lock().written_bytes
     }
 
-    /// What of the logs may be garbage.
+    /// Estimated garbage of the logs.
     pub(crate) fn garbage(&self) -> &GarbageEstimate {
         &self.garbage
     }
 
-    /// Whether there was no room for the last append: what is held in memory now may find none.
+    /// True if there was no room for the last append: bytes buffered in memory now may find none
+    /// either.
     pub(crate) fn lacks_room(&self) -> bool {
         self.lacks_room.load(Ordering::Relaxed)
     }
 
-    /// Notes how an append went. One for which there was no room left its log as it was, and the
-    /// next may find room; any other failure is the last.
+    /// Records the outcome of an append. An append that found no room left its log unchanged, and
+    /// the next may succeed; any other failure is final.
     fn note_outcome(&self, state: &mut State, appended: Result<u64>) -> Result<u64> {
         let failure = appended.as_ref().err();
         let is_full = failure.is_some_and(|error| error.kind() == Kind::NoSpace);
@@ -178,15 +181,15 @@ impl DataLogs {
         Ok((number, Arc::from(log)))
     }
 
-    /// Appends the bytes of a small file to a packed log. One store write.
+    /// Appends the bytes of a small file to a packed log. Cost: one store write.
     pub fn append(&self, bytes: &[u8]) -> Result<Extent> {
         let LogPlace { set, log, offset } = self.append_packed(PackedLog::Files, bytes)?;
         let (length, checksum) = (bytes.len() as u64, crc32c::crc32c(bytes));
         Ok(Extent { set, log, offset, length, checksum, written: length })
     }
 
-    /// Appends a part of a file, to which only segments will refer, to a packed log of such parts. One
-    /// store write.
+    /// Appends a part of a file, to which only segments will refer, to a packed log of such parts.
+    /// Cost: one store write.
     pub(crate) fn append_part(&self, bytes: &[u8]) -> Result<LogPlace> {
         self.append_packed(PackedLog::Parts, bytes)
     }
@@ -217,7 +220,7 @@ impl DataLogs {
         self.garbage.add_stored(bytes);
     }
 
-    /// A log for the bytes of one open file; none if there are many such logs.
+    /// Returns a new log for the bytes of one open file; `None` if there are too many such logs.
     pub(crate) fn file_log(&self) -> Result<Option<FileLog>> {
         self.sync_oldest()?;
         let mut state = self.state.lock();
@@ -226,7 +229,7 @@ impl DataLogs {
             return Ok(None);
         }
         match self.open(&mut state) {
-            // The logs that are open suffice.
+            // Make do with the logs that are open.
             Err(error) if error.kind() == Kind::TooManyOpenFiles => Ok(None),
             opened => opened.map(|(number, log)| {
                 state.segment_logs.insert(number);
@@ -235,8 +238,8 @@ impl DataLogs {
         }
     }
 
-    /// As [`DataLogs::file_log`], to be written in place by who has its file; none, too, where stores
-    /// have no files.
+    /// Like [`DataLogs::file_log`], for a log to be written in place through the returned file;
+    /// also `None` if the store has no files.
     pub(crate) fn log_in_place(&self) -> Result<Option<(FileLog, File)>> {
         self.sync_oldest()?;
         let mut state = self.state.lock();
@@ -250,7 +253,7 @@ impl DataLogs {
         Ok(made.map(|(log, file)| (state.file_log(number, Arc::from(log), true), file)))
     }
 
-    /// Keeps `log` of the file `file`, which was closed, for when it is appended to again.
+    /// Keeps `log` of the closed file `file`, in case the file is appended to again.
     pub(crate) fn keep_idle(&self, file: u128, log: FileLog) {
         if log.is_ended() {
             return;
@@ -262,15 +265,15 @@ impl DataLogs {
         state.idle.push_back((file, log));
     }
 
-    /// Takes back what [`DataLogs::keep_idle`] keeps of `file`.
+    /// Takes back the log of `file` from [`DataLogs::keep_idle`].
     pub(crate) fn take_idle(&self, file: u128) -> Option<FileLog> {
         let mut state = self.state.lock();
         let index = state.idle.iter().position(|(idle, _)| *idle == file)?;
         state.idle.remove(index).map(|(_, log)| log)
     }
 
-    /// Ends all logs that have grown, except those that are written in place: what is appended from
-    /// now on goes to others.
+    /// Ends all logs that have grown, except those written in place: further appends go to new
+    /// logs.
     pub(crate) fn end_grown_logs(&self) {
         let mut state = self.state.lock();
         for open in state.open_file_logs() {
@@ -284,14 +287,14 @@ impl DataLogs {
         }
     }
 
-    /// Adds the bytes of a log that was written in place, which may not be synced.
+    /// Accounts for a log that was written in place and whose bytes may not be synced.
     pub(crate) fn note_written(&self, file: &FileLog, bytes: u64) {
         let mut state = self.state.lock();
         note_unsynced(&mut state, file.log());
         self.add_written(&mut state, bytes);
     }
 
-    /// Numbers of the logs that may still grow.
+    /// Returns the numbers of the logs that may still grow.
     pub(crate) fn open_logs(&self) -> BTreeSet<u64> {
         let state = self.state.lock();
         let files = state.open_file_logs().filter(|open| !open.is_ended());
@@ -299,7 +302,7 @@ impl DataLogs {
         files.map(|open| open.number).chain(packed.map(|(number, _)| *number)).collect()
     }
 
-    /// Numbers of logs to whose bytes only segments refer.
+    /// Returns the numbers of the logs to whose bytes only segments refer.
     pub(crate) fn segment_logs(&self) -> BTreeSet<u64> {
         self.state.lock().segment_logs.clone()
     }
@@ -309,12 +312,12 @@ impl DataLogs {
         self.state.lock().segment_logs.remove(&number);
     }
 
-    /// The number of the next log.
+    /// Returns the number of the next log.
     pub(crate) fn next_number(&self) -> u64 {
         self.state.lock().next
     }
 
-    /// Appends bytes of a file to its own log. One store write.
+    /// Appends bytes of a file to its own log. Cost: one store write.
     pub(crate) fn append_to(&self, file: &FileLog, bytes: &[u8]) -> Result<LogPlace> {
         let offset = file.log().append(bytes);
         let mut state = self.state.lock();
@@ -325,8 +328,8 @@ impl DataLogs {
         Ok(LogPlace { set: self.set, log: file.number(), offset })
     }
 
-    /// Writes a large file, whose bytes `fill` reads into a buffer until it returns 0, to a log of
-    /// its own.
+    /// Writes a large file to a log of its own. `fill` reads its bytes into a buffer and returns 0
+    /// at the end.
     pub fn write_large(&self, fill: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<Extent> {
         self.sync_oldest()?;
         let (number, log) = {
@@ -346,7 +349,7 @@ impl DataLogs {
             checksum = crc32c::crc32c_append(checksum, &buffer[..count]);
             length += count as u64;
         }
-        // Only now: a sync before this one would have taken it from the list half written.
+        // Only now: an earlier sync would have removed the half-written log from the list.
         let mut state = self.state.lock();
         note_unsynced(&mut state, &log);
         self.add_written(&mut state, length);
@@ -357,7 +360,7 @@ impl DataLogs {
     /// another thread has begun.
     ///
     /// # Errors
-    /// What the store reports; `Closed` after that, also for the threads that have waited.
+    /// Errors of the store; `Closed` after that, also for threads that waited.
     pub fn sync(&self) -> Result<()> {
         let _syncing = self.syncing.lock();
         let (unsynced, inherited) = {
@@ -367,7 +370,7 @@ impl DataLogs {
         };
         for number in inherited {
             match self.store.sync_log(&log_name(self.set, number)) {
-                // Replay has found the bytes of all records that it took: this one was not needed.
+                // Replay found the bytes of all records that it took, so this log was not needed.
                 Err(error) if error.kind() == Kind::NotFound => {}
                 synced => {
                     synced.inspect_err(|error| self.poison(&mut self.state.lock(), error))?;
@@ -377,8 +380,8 @@ impl DataLogs {
         unsynced.iter().try_for_each(|log| self.sync_log(&**log))
     }
 
-    /// Syncs the older half of the logs that wait for it if there are many: until then each keeps a
-    /// file open, also when nobody appends to it any more.
+    /// Syncs the older half of the unsynced logs if there are many: each keeps a file open until it
+    /// is synced, even when nothing is appended to it any more.
     fn sync_oldest(&self) -> Result<()> {
         let excess = |state: &State| {
             let unsynced = state.unsynced.len();
@@ -397,7 +400,7 @@ impl DataLogs {
         oldest.iter().try_for_each(|log| self.sync_log(&**log))
     }
 
-    /// As [`DataLogs::sync`], but only of what was written in place to `file`.
+    /// Like [`DataLogs::sync`], but only for what was written in place to `file`.
     pub(crate) fn sync_in_place(&self, file: &FileLog) -> Result<()> {
         check(&self.state.lock())?;
         self.sync_log(&**file.log())

@@ -1,4 +1,4 @@
-//! Windows of packed logs: how many requests and bytes reads of small files cost, in any order.
+//! Windows of packed logs: requests and bytes that reads of small files cost, in any order.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const LOG: DataLog = (SetId(1), 1 << 32);
 
-/// A far store with a packed log of `bytes`.
+/// Returns a far store with a packed log of `bytes`.
 fn far(bytes: u64) -> CountedStore {
     let store = CountedStore::new(Arc::new(MemoryStore::new())).far(8);
     let log = store.append_log(&log_name(LOG.0, LOG.1)).expect("log");
@@ -44,8 +44,8 @@ fn shuffled(count: u64, seed: u64) -> Vec<u64> {
 }
 
 /// Symptom: each small file of a directory cost a round trip to a far store.
-/// Cause: reads fetched the file's own bytes and nothing around them.
-/// Fix: a read brings a window of the packed log.
+/// Cause: reads fetched only the file's own bytes.
+/// Fix: a read fetches a window of the packed log.
 #[test]
 fn neighbours_come_with_the_first_whatever_the_order() {
     for file_bytes in [300, 8_000, 65_536] {
@@ -88,7 +88,7 @@ fn what_is_behind_the_end_is_an_error_and_what_is_missing_too() {
     assert_eq!(ahead.kept.lock().windows.len(), 1, "nothing stays of what failed");
 }
 
-/// Many readers at once make one request for what is in one window.
+/// Many concurrent readers make only one request for bytes in one window.
 #[test]
 fn readers_share_a_request() {
     let (store, ahead) = (far(60_000), ReadAhead::default());
