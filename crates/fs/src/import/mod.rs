@@ -1,12 +1,12 @@
-//! Import: a tree of a real file system as changes of a session.
+//! Import: brings a tree of a real file system into a session.
 //!
 //! Path of a file: `queue` hands directories to threads → `source` reads attributes → `adopt`
-//! writes content and the one record. Names of a file after its first wait for the end, when the
-//! first is surely there; directories get their times at the end, since entries change them.
-//! What cannot be read is left out and becomes a problem of the tally; a store that fails, or a
-//! target that may not be written to, ends all.
-//! Invariant: nothing outside the source is read, whoever can rename and plant files in it
-//! meanwhile: `source` works by handles of directories.
+//! writes the content and one record. Further names of a file are linked at the end, when the first
+//! is sure to exist; directories get their times at the end, since entries change them. Entries
+//! that cannot be read are left out and become problems in the tally; a failing store, or a target
+//! that may not be written, ends the import.
+//! Invariant: nothing outside the source is read, even if other users rename and plant files in it
+//! meanwhile: `source` works with directory handles.
 
 mod queue;
 mod source;
@@ -32,11 +32,12 @@ use crate::tally::Tally;
 /// How a tree is imported.
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
-    /// Threads that read the source: more hide the latency of a network, not of a processor.
+    /// Threads that read the source. More of them hide network latency, but do not save CPU time.
     pub threads: usize,
-    /// Whether directories on which another file system is mounted stay empty.
+    /// True to leave directories empty on which another file system is mounted.
     pub one_file_system: bool,
-    /// Device and inode number of a directory to leave out: the store itself, if it is within.
+    /// Device and inode number of a directory to leave out: the store itself, if it is within the
+    /// source.
     pub excluded: Option<(u64, u64)>,
 }
 
@@ -46,15 +47,15 @@ impl Default for ImportOptions {
     }
 }
 
-/// Where a file was put: its directory and its name there.
+/// Place of an imported file: its directory and its name there.
 type MadeName = (Dir, Vec<u8>);
 
-/// A further name of a file that was met before.
+/// A further name of a file that was seen before.
 struct FurtherName {
     /// Device and inode number.
     file: (u64, u64),
     made: MadeName,
-    /// The directory of the source that it is in; its name there is the same.
+    /// The source directory that contains it; it has the same name there.
     source: Arc<OwnedFd>,
     path: PathBuf,
 }
@@ -64,7 +65,7 @@ struct FurtherName {
 struct SourceFile<'a> {
     dir: &'a Arc<OwnedFd>,
     name: &'a [u8],
-    /// What errors show.
+    /// Path shown in errors.
     path: &'a Path,
 }
 
@@ -86,15 +87,15 @@ struct Import<'a> {
 
 impl Session {
     /// Imports the entries of the real directory `source` into `target`, and gives `target` its
-    /// attributes. Directories merge with those that are there; other entries are replaced, except
-    /// that a file never replaces a directory. What could not be imported is in `tally`.
+    /// attributes. Directories merge with existing ones; other entries are replaced, except that a
+    /// file never replaces a directory. Entries that could not be imported are in `tally`.
     ///
-    /// Cost: a record a file, its bytes to data logs. Survives a crash as the session's durability
-    /// says.
+    /// Survives a crash as the session's durability promises. Cost: one record per file, its bytes
+    /// to data logs.
     ///
     /// # Errors
     /// `NotFound` or `NotADirectory` for `source`; `Denied` where the session's identity may not
-    /// write; what ends a session: `Fenced`, `NoSpace`, `Unavailable`, `Closed`.
+    /// write; errors that end a session: `Fenced`, `NoSpace`, `Unavailable`, `Closed`.
     pub fn import(
         &self,
         source: &Path,
@@ -110,8 +111,8 @@ impl Session {
             }
             error => Error::io(error.into(), format!("open {}", source.display())),
         };
-        // A link that the caller names is followed, others never. Fails as a whole if nothing can
-        // be read at all.
+        // Follows a link only if the caller names it. Fails as a whole if nothing can be read at
+        // all.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let top = rustix::fs::openat(CWD, source, flags, Mode::empty()).map_err(failed)?;
         let stat = rustix::fs::fstat(&top).map_err(failed)?;
@@ -216,7 +217,7 @@ impl Import<'_> {
         self.options.excluded == Some(source::number_of(stat))
     }
 
-    /// Makes errors that concern one entry a problem, and passes on those that end the session.
+    /// Turns an error about one entry into a problem, and returns one that ends the session.
     fn report(&self, path: &Path, done: Result<(), Failure>) -> Result<()> {
         match done {
             Ok(()) => Ok(()),
@@ -234,7 +235,7 @@ impl Import<'_> {
         self.tally.problem(path.as_os_str().as_bytes(), error);
     }
 
-    /// Extended attributes; without any if they cannot be read or are over the limits.
+    /// Returns the extended attributes; none if they cannot be read or exceed the limits.
     fn xattrs_of(&self, file: impl AsFd, path: &Path) -> Vec<u8> {
         self.xattrs_or_none(source::xattrs_of(file, self.session.identity()), path)
     }
@@ -267,7 +268,7 @@ impl Import<'_> {
         drop(first_names);
         let done = self.file(target, source, &stat);
         if done.is_err() {
-            // Another name may be readable, or come to a better place.
+            // Another name may be readable, or allowed in the target.
             self.first_names.lock().remove(&file);
         }
         done
@@ -282,7 +283,7 @@ impl Import<'_> {
         let existing = self.make_room(dir, name, true)?;
         let target = match existing {
             Some(existing) => session.open_dir(dir, name, &existing).map_err(Failure::of)?,
-            // Its own mode may not let its owner fill it; that comes at the end.
+            // Its own mode may not let its owner fill it; it is set at the end.
             None => session.mkdir(dir, name, 0o700).map_err(Failure::of)?,
         };
         self.tally.directory();
@@ -297,7 +298,7 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// Imports what is no directory and was `stat` when it was listed.
+    /// Imports a file other than a directory, which was `stat` when it was listed.
     fn file(&self, dir: &Dir, source: SourceFile, stat: &Stat) -> Result<(), Failure> {
         let (session, name) = (self.session, source.name);
         let identity = session.identity();
@@ -330,7 +331,8 @@ impl Import<'_> {
 
     fn regular(&self, dir: &Dir, source: SourceFile, listed: &Stat) -> Result<(), Failure> {
         let (mut file, stat) = source::open(source.dir, source.name).map_err(Failure::Entry)?;
-        // Attributes are those of the file that is read. Further names would be of the other.
+        // Attributes are those of the file that is read; further names would belong to the other
+        // one.
         let has_several = listed.st_nlink > 1 || stat.st_nlink > 1;
         if has_several && source::number_of(listed) != source::number_of(&stat) {
             return Err(Failure::Entry(source::became_another()));
@@ -340,7 +342,7 @@ impl Import<'_> {
         inode.xattrs = self.xattrs_of(&file, source.path);
         let data_end = source::data_end(&file, &stat);
         if data_end.is_none() {
-            // It is as long as what is read of it.
+            // Its size is what can be read.
             inode.size = 0;
         }
         let mut left = data_end.unwrap_or(u64::MAX);
@@ -373,8 +375,8 @@ impl Import<'_> {
         }
     }
 
-    /// Makes sure that `name` is free: of what a base has there, a directory is returned if one is
-    /// to come, and anything else is removed.
+    /// Makes `name` available: returns an existing directory if a directory is to be imported, and
+    /// removes anything else but a directory.
     fn make_room(&self, dir: &Dir, name: &[u8], directory: bool) -> Result<Option<Inode>, Failure> {
         let existing = match self.session.lookup(dir, name, false) {
             Ok(existing) => existing,
@@ -408,7 +410,7 @@ impl Import<'_> {
                         Ok(())
                     })
                 }
-                // Its first name could not be read: this one may be.
+                // Its first name could not be read; this one may be readable.
                 None => {
                     let source = SourceFile { dir: &further.source, name: &name, path: &path };
                     source::stat(source.dir, source.name)
@@ -421,7 +423,7 @@ impl Import<'_> {
         Ok(())
     }
 
-    /// Directories get their attributes, those within before those around.
+    /// Gives directories their attributes, inner before outer ones.
     fn finish_directories(&self) -> Result<()> {
         for (made, inode, path) in self.directories.lock().drain(..).rev() {
             let made = made.as_ref().map(|(dir, name)| (dir, name.as_slice()));
@@ -432,16 +434,16 @@ impl Import<'_> {
     }
 }
 
-/// What an error ends.
+/// Scope of an error.
 enum Failure {
-    /// One entry.
+    /// Skips one entry.
     Entry(Error),
-    /// The session.
+    /// Ends the session.
     Session(Error),
 }
 
 impl Failure {
-    /// What an error of the session ends, by its kind.
+    /// Classifies an error of the session by its kind.
     fn of(error: Error) -> Self {
         match error.kind() {
             Kind::Invalid

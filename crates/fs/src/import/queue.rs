@@ -1,7 +1,8 @@
-//! Queue: directories that wait to be imported, shared by the threads that do it.
+//! Queue of directories to be imported, shared by the importing threads.
 //!
-//! Last in, first out, so that a tree is taken in depth first and few directories wait.
-//! Concurrency: `take` waits while others may still put; all return once nobody is at work.
+//! Last in, first out, so that a tree is traversed depth first and few directories wait.
+//! Concurrency: `take` waits while other threads may still put jobs; all return once no thread is
+//! working.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -13,19 +14,19 @@ use rustix::fs::Stat;
 use super::MadeName;
 use crate::dir::Dir;
 
-/// A directory of the source and the one that takes its entries. Jobs of one directory share its
-/// handle, so that as many stay open as the tree is deep, for each thread.
+/// A directory of the source and the target of its entries. Jobs of one directory share its handle,
+/// so that each thread keeps at most as many open as the tree is deep.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// The directory of the source that it is in, and its name there.
+    /// The source directory that contains it, and its name there.
     pub(super) parent: Arc<OwnedFd>,
     pub(super) name: Vec<u8>,
-    /// What errors show.
+    /// Path shown in errors.
     pub(super) path: PathBuf,
-    /// What it was when it was listed.
+    /// Attributes when it was listed.
     pub(super) stat: Stat,
     pub(super) target: Dir,
-    /// Where the target gets the directory's attributes at the end; none for the root.
+    /// Where the target gets the directory's attributes at the end; `None` for the root.
     pub(super) made: Option<MadeName>,
 }
 
@@ -49,7 +50,8 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// The next job; none once all are done or the queue was stopped. Whoever took one says `done`.
+    /// Returns the next job; `None` once all are done or the queue was stopped. The caller calls
+    /// `done` after each job.
     pub(super) fn take(&self) -> Option<Job> {
         let mut state = self.state.lock();
         loop {

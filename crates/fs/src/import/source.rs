@@ -1,8 +1,8 @@
-//! Source: what a real file system says of one file, as the inode that an import writes for it.
+//! Source: reads one file of a real file system as the inode that an import writes.
 //!
-//! Files are named by the handle of their directory and one name, and symbolic links are never
-//! followed, so that nobody can lead the import elsewhere while it runs. What is read of a regular
-//! file or a directory is read of one open file.
+//! Files are addressed by the handle of their directory and one name, and symbolic links are never
+//! followed, so that nobody can redirect the import while it runs. All reads of one regular file or
+//! directory go through one open file.
 
 use std::fs::File;
 use std::io;
@@ -17,22 +17,22 @@ use crate::inode::{Entry, FileKind, Inode};
 use crate::timestamp;
 use crate::xattr::{self, Xattrs};
 
-/// A failed call on the file at `path`; the problem that it becomes names the path.
+/// Returns the error of a failed call on a file; the problem it becomes names the path.
 pub(super) fn failure(error: impl Into<io::Error>, what: &str) -> Error {
     Error::io(error.into(), what.to_owned())
 }
 
-/// What `name` in `dir` is.
+/// Returns the attributes of `name` in `dir`.
 pub(super) fn stat(dir: &OwnedFd, name: &[u8]) -> Result<Stat> {
     rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| failure(error, "stat"))
 }
 
-/// What an open file is.
+/// Returns the attributes of an open file.
 pub(super) fn stat_open(file: &OwnedFd) -> Result<Stat> {
     rustix::fs::fstat(file).map_err(|error| failure(error, "stat"))
 }
 
-/// Device and inode number.
+/// Returns device and inode number.
 pub(super) fn number_of(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
@@ -41,9 +41,9 @@ pub(super) fn type_of(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// The inode of the file with `stat`, without content and extended attributes, as `identity`
-/// may own it: whoever is not the superuser owns all that they import, and a program that comes to
-/// another owner loses its set-id bits.
+/// Returns the inode of the file with `stat`, without content and extended attributes, as
+/// `identity` may own it: a user other than the superuser owns everything they import, and a
+/// program that changes owners loses its set-id bits.
 pub(super) fn inode_of(stat: &Stat, identity: &Identity, now_ns: i64) -> Inode {
     let kind = match type_of(stat) {
         FileType::Directory => FileKind::Directory,
@@ -78,21 +78,21 @@ pub(super) fn inode_of(stat: &Stat, identity: &Identity, now_ns: i64) -> Inode {
     inode
 }
 
-/// The extended attributes of an open file, encoded; of those who are not the superuser, only the
-/// user's own, since nobody else may set others.
+/// Returns the extended attributes of an open file, encoded. Unless `identity` is the superuser,
+/// only `user.` attributes, since it may not set others.
 pub(super) fn xattrs_of(file: impl AsFd, identity: &Identity) -> Result<Vec<u8>> {
     let file = file.as_fd();
     let list = |buffer: &mut [u8]| rustix::fs::flistxattr(file, buffer);
     encode_xattrs(identity, list, |name, buffer| rustix::fs::fgetxattr(file, name, buffer))
 }
 
-/// As [`xattrs_of`], of what cannot be opened: `name` in `dir` itself. Only the superuser can have
-/// given it any.
+/// Like [`xattrs_of`], for a file that cannot be opened: `name` in `dir` itself. Only the superuser
+/// can set any on it.
 pub(super) fn xattrs_at(dir: &OwnedFd, name: &[u8], identity: &Identity) -> Result<Vec<u8>> {
     if !identity.is_root() {
         return Ok(Vec::new());
     }
-    // These calls know no handles of directories; this is the path of one.
+    // These calls do not take directory handles; this is a path through one.
     let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
     let list = |buffer: &mut [u8]| rustix::fs::llistxattr(&*path, buffer);
     encode_xattrs(identity, list, |name, buffer| rustix::fs::lgetxattr(&*path, name, buffer))
@@ -112,7 +112,7 @@ fn encode_xattrs(
         }
         let value = read_growing(|buffer| get(name, buffer))
             .map_err(|error| failure(error, "read extended attributes"))?;
-        // Removed since they were listed.
+        // `None` if removed since it was listed.
         if let Some(value) = value {
             xattrs.insert(name.to_vec(), value);
         }
@@ -120,7 +120,8 @@ fn encode_xattrs(
     xattr::encode(&xattrs)
 }
 
-/// What `read` fills a buffer with that is large enough; none where there is nothing to read.
+/// Calls `read` with a large enough buffer and returns its result; `None` if there is nothing to
+/// read.
 fn read_growing(
     read: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<Option<Vec<u8>>> {
@@ -138,7 +139,7 @@ fn read_growing(
     }
 }
 
-/// Opens the directory `name` in `dir`, never following a link that took its place.
+/// Opens the directory `name` in `dir`, never following a link that replaced it.
 pub(super) fn open_directory(dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(|error| match error {
@@ -147,8 +148,8 @@ pub(super) fn open_directory(dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
     })
 }
 
-/// Opens the regular file `name` in `dir` for reading, never following a link or waiting for a pipe
-/// that took its place.
+/// Opens the regular file `name` in `dir` for reading, never following a link or blocking on a pipe
+/// that replaced it.
 pub(super) fn open(dir: &OwnedFd, name: &[u8]) -> Result<(File, Stat)> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -164,12 +165,12 @@ pub(super) fn open(dir: &OwnedFd, name: &[u8]) -> Result<(File, Stat)> {
     Ok((file.into(), stat))
 }
 
-/// The error that a name stands for another file than when it was listed.
+/// Returns the error for a name that stands for another file than when it was listed.
 pub(super) fn became_another() -> Error {
     Error::new(Kind::Conflict, "became another file while it was read: import it again")
 }
 
-/// Where the last data of `file` ends, if a hole follows it: what is behind need not be read.
+/// Returns where the last data of `file` ends, if a hole follows: the rest need not be read.
 pub(super) fn data_end(file: &File, stat: &Stat) -> Option<u64> {
     if stat.st_blocks.saturating_mul(512) >= stat.st_size {
         return None;
