@@ -1,11 +1,11 @@
-//! Verifying: reads everything that change sets consist of and names what is wrong.
+//! Verification: reads everything that change sets consist of and reports what is wrong.
 //!
 //! Order: names, markers and manifests (`references.rs`) → every block and record of every table
 //! (`table.rs`), each object once however many sets show it → file data (`extents.rs`) → the tree
-//! that each stack shows (`paths.rs`, `generations.rs`, `identities.rs`) → the paths of what is damaged
+//! of each stack (`paths.rs`, `generations.rs`, `identities.rs`) → the paths of damaged files
 //! (`damage.rs`).
-//! Damage of one object is a finding, not the end; only a store that does not answer stops it.
-//! Sets that change or are deleted while they are read are looked at again (`again.rs`).
+//! Damage of one object is a finding and does not end the verification; only a store that does not
+//! answer does. Sets that change or are deleted meanwhile are verified again (`again.rs`).
 
 mod again;
 mod damage;
@@ -35,10 +35,10 @@ use self::table::TableOutcome;
 use crate::repository::Repository;
 use crate::shape::in_parallel;
 
-/// Of each kind, at most this many findings of one object are told apart.
+/// Maximum number of findings of each kind reported individually for one object.
 const FINDINGS_PER_OBJECT_MAX: usize = 100;
 
-/// Begins the object of a finding about a published name.
+/// Prefix of the object of a finding about a published name.
 const NAME_OBJECT: &str = "published name ";
 
 fn name_object(name: &str) -> String {
@@ -57,12 +57,12 @@ pub enum Targets {
     Sets(Vec<SetId>),
 }
 
-/// Is told how many bytes are verified of how many, those of tables first; their records say how many
-/// bytes of data follow. Called from several threads.
+/// Called with the bytes verified so far and the total. Tables come first; their records determine
+/// how many bytes of data follow. Called from several threads.
 pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
-/// Reads all of the indexed directory below a prefix of a store and tells each damage; returns how
-/// many bytes it read. That is `esker_imd::verify`, which this crate does not know.
+/// Reads all of the indexed directory under a prefix of a store and reports each damage; returns
+/// how many bytes it read. In practice `esker_imd::verify`, which this crate does not depend on.
 pub type IndexedCheck =
     Arc<dyn Fn(&SharedStore, &str, &mut dyn FnMut(Error)) -> Result<u64> + Send + Sync>;
 
@@ -71,13 +71,13 @@ pub type IndexedCheck =
 pub struct VerifyOptions {
     /// What to verify.
     pub targets: Targets,
-    /// Also read all file data; otherwise only that its logs are there and long enough.
+    /// Also reads all file data; otherwise only checks that its logs exist and are long enough.
     pub data: bool,
-    /// With `data`, reads indexed directories; without it only that they are complete is checked.
+    /// Reads indexed directories, with `data`; otherwise only checks that they are complete.
     pub indexed: Option<IndexedCheck>,
-    /// How many threads read.
+    /// Number of reading threads.
     pub threads: usize,
-    /// Is told how far it is.
+    /// Called to report progress.
     pub progress: Option<Progress>,
 }
 
@@ -101,11 +101,11 @@ impl fmt::Debug for VerifyOptions {
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// As it should be, but worth knowing: garbage, counts that `remove_tree` leaves behind.
+    /// Normal, but worth knowing: garbage, link counts that `remove_tree` leaves behind.
     Information,
-    /// Nothing is lost, and something is not as it was written.
+    /// Nothing is lost, but something is not as it was written.
     Warning,
-    /// Something is lost or wrong, or could be at the next collection.
+    /// Something is lost or wrong, or could be lost by the next collection.
     Error,
 }
 
@@ -126,15 +126,15 @@ pub struct Finding {
     pub severity: Severity,
     /// The object, set, name or path.
     pub object: String,
-    /// Where in the object, in bytes, if that is known.
+    /// Byte offset in the object, if known.
     pub offset: Option<u64>,
     /// What was expected.
     pub expected: String,
-    /// What is there.
+    /// What was found.
     pub got: String,
-    /// Paths that the damage hits, as commands take them; not all if they are many.
+    /// Affected paths, as commands take them; not all if there are many.
     pub paths: Vec<String>,
-    /// How many more paths it hits.
+    /// Number of further affected paths.
     pub more_paths: usize,
 }
 
@@ -172,8 +172,8 @@ impl Finding {
         self
     }
 
-    /// The finding that `error`, met while `object` was read, is; other errors than of damaged or
-    /// missing objects come back.
+    /// Returns the finding for `error`, which occurred while `object` was read. Errors other than
+    /// damaged or missing objects are returned as they are.
     fn of_error(object: &str, error: Error) -> Result<Self> {
         let severity = Severity::Error;
         match error.kind() {
@@ -195,14 +195,14 @@ impl Finding {
     }
 }
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyReport {
-    /// What is wrong or worth knowing, the worst first.
+    /// Findings, the most severe first.
     pub findings: Vec<Finding>,
-    /// Change sets looked at, but for those that are being deleted.
+    /// Change sets examined, except those that are being deleted.
     pub sets: usize,
-    /// Published names looked at.
+    /// Published names examined.
     pub names: usize,
     /// Tables read.
     pub tables: usize,
@@ -212,34 +212,34 @@ pub struct VerifyReport {
     pub table_bytes: u64,
     /// Bytes of file data read.
     pub data_bytes: u64,
-    /// Directories that paths lead to, summed over the stacks looked at.
+    /// Reachable directories, summed over the examined stacks.
     pub directories: u64,
 }
 
 impl VerifyReport {
-    /// Whether nothing is lost or wrong.
+    /// True if nothing is lost or wrong.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.count(Severity::Error) == 0
     }
 
-    /// How many findings are of `severity`.
+    /// Returns how many findings have `severity`.
     #[must_use]
     pub fn count(&self, severity: Severity) -> usize {
         self.findings.iter().filter(|finding| finding.severity == severity).count()
     }
 }
 
-/// A verification under way.
+/// A verification in progress.
 struct Verification<'a> {
     repository: &'a Repository,
     options: &'a VerifyOptions,
-    /// Reads past the shared cache, so that what is verified is what the store holds.
+    /// Bypasses the shared cache, so that what is verified is what the store holds.
     source: TableSource,
     manifests: BTreeMap<SetId, Manifest>,
-    /// The newest manifest of each set when it was looked at; none if there was none.
+    /// Number of the newest manifest of each set when it was examined; `None` if it had none.
     numbers: BTreeMap<SetId, Option<u64>>,
-    /// Sets whose trees are looked at.
+    /// Sets whose trees are checked.
     roots: BTreeSet<SetId>,
     /// A published name of each set that has one.
     names: BTreeMap<SetId, String>,
@@ -249,14 +249,15 @@ struct Verification<'a> {
 
 impl Repository {
     /// Verifies change sets: checksums, order and statistics of every table, every record, file
-    /// data, references, and the tree that each stack shows; names the paths that damage hits. Cost: a
-    /// read of all tables, twice of what has directories, twice more if something is damaged, and
-    /// of all file data if asked for; some bytes of memory a directory, and its name, 32 for each
-    /// record of a file that another set made and, with data, 48 a file.
+    /// data, references, and the tree of each stack; names the paths that damage affects. Cost: a
+    /// read of all tables, a second read of those with directories, two more if something is
+    /// damaged, and a read of all file data if requested. Memory: a few bytes and the name per
+    /// directory, 32 bytes for each record of a file that another set made and, with data, 48 bytes
+    /// per file.
     ///
     /// # Errors
-    /// `NotFound` for a target that does not exist; what the store reports but damaged and missing
-    /// objects, which are findings.
+    /// `NotFound` for a target that does not exist; errors of the store, except that damaged and
+    /// missing objects are findings.
     pub fn verify(&self, options: &VerifyOptions) -> Result<VerifyReport> {
         let mut verification = Verification::new(self, options);
         verification.check_references()?;
@@ -292,7 +293,7 @@ impl<'a> Verification<'a> {
         self.report.findings.push(finding);
     }
 
-    /// Tables, the data their records refer to, and the trees they make.
+    /// Checks tables, the data to which their records refer, and the trees they form.
     fn check_tables(&mut self) -> Result<()> {
         let mut objects: BTreeMap<(SetId, u64), Vec<(SetId, TableRef)>> = BTreeMap::new();
         for (set, manifest) in &self.manifests {
@@ -344,7 +345,7 @@ impl<'a> Verification<'a> {
     }
 }
 
-/// Adds findings of one object up to a limit.
+/// Collects findings of one object up to a limit.
 struct Limited {
     findings: Vec<Finding>,
     left_out: usize,

@@ -1,6 +1,6 @@
-//! Looking again: a collection, a compaction or a deletion beside a verification takes away what the
-//! verification is about to read. So what is found of a set that has changed since it was looked at
-//! is forgotten, and what the set is now is verified instead.
+//! Repeated verification: a concurrent collection, compaction or deletion removes objects that the
+//! verification is about to read. So findings about a set that has changed since it was examined
+//! are discarded, and the current state of the set is verified instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use super::{Finding, NAME_OBJECT, Severity, Targets, Verification, VerifyOptions
 use crate::condemn::{self, Phase};
 use crate::{dependency, names};
 
-/// What keeps changing is verified at most this often.
+/// Maximum number of passes over sets that keep changing.
 const PASSES_MAX: usize = 4;
 
-/// What the findings that may be wrong are about.
+/// Subjects of findings that may be wrong.
 #[derive(Default)]
 struct DoubtfulFindings {
     names: BTreeSet<String>,
@@ -23,8 +23,8 @@ struct DoubtfulFindings {
 }
 
 impl Verification<'_> {
-    /// Verifies again what has changed since it was found to be wrong. Cost: nothing if nothing is
-    /// wrong; a listing for each set that a finding may be about.
+    /// Verifies again whatever has changed since it was found to be wrong. Cost: nothing if nothing
+    /// is wrong; otherwise a listing for each set that a finding may be about.
     pub(super) fn check_again(&mut self) -> Result<()> {
         for _ in 1..PASSES_MAX {
             let doubt = self.doubtful_findings()?;
@@ -40,8 +40,8 @@ impl Verification<'_> {
         Ok(())
     }
 
-    /// Names and sets of findings that concern something that has changed since: with all that they
-    /// need, and what needs them.
+    /// Returns the names and sets of findings about something that has changed since, with
+    /// everything they need and everything that needs them.
     fn doubtful_findings(&self) -> Result<DoubtfulFindings> {
         let store = &*self.source.store;
         let mut doubt = DoubtfulFindings::default();
@@ -81,7 +81,7 @@ impl Verification<'_> {
         Ok(doubt)
     }
 
-    /// `sets`, those that need them, and all that any of these needs.
+    /// Returns `sets`, the sets that need them, and everything that any of these needs.
     fn related(&self, sets: &BTreeSet<SetId>) -> BTreeSet<SetId> {
         let needs = |set: &SetId| -> Vec<SetId> {
             let own = self.manifests.get(set).map(|own| dependency::of(*set, own));
@@ -106,7 +106,7 @@ impl Verification<'_> {
             self.manifests.remove(set);
             self.numbers.remove(set);
             match Manifest::load(&*store, *set) {
-                // It is gone or going, which is nothing wrong; who needs it is verified again.
+                // A set that is gone or going is no error; sets that need it are verified again.
                 Err(error) if error.kind() == Kind::NotFound => {}
                 Ok(manifest) if condemn::phase(&manifest) != Phase::Live => {}
                 _ => sets.push(*set),
@@ -127,7 +127,7 @@ impl Verification<'_> {
             }
         }
         again.check_references()?;
-        // Parts and sets below others make no tree of their own.
+        // Parts, and sets below others, have no tree of their own.
         again.roots.retain(|root| self.roots.contains(root));
         again.check_tables()?;
         self.report.findings.append(&mut again.report.findings);
@@ -141,7 +141,7 @@ fn name_of(finding: &Finding) -> Option<&str> {
     finding.object.strip_prefix(NAME_OBJECT)
 }
 
-/// The sets that a finding names.
+/// Returns the sets that a finding names.
 fn sets_of(finding: &Finding) -> BTreeSet<SetId> {
     let words = [&finding.object, &finding.expected].into_iter();
     let words = words.flat_map(|text| text.split(|letter: char| !letter.is_ascii_alphanumeric()));

@@ -1,8 +1,8 @@
-//! Damage: which bytes and records cannot be read, and the paths of the files that they belong to.
+//! Damage: which bytes and records cannot be read, and the paths of the files to which they belong.
 //!
-//! Paths are looked for only where something is damaged, in the tables that can be read. What a log
-//! lost is found by merging the records of each stack; what a table lost has no names any more, so the
-//! directories whose names it held are named.
+//! Paths are looked up only if something is damaged, in the tables that can be read. Files that
+//! lost bytes of a log are found by merging the records of each stack. Lost records of a table have
+//! no names any more, so the directories that contained them are reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -21,25 +21,25 @@ use crate::inode::{DirId, Entry, FileKind, INODE, Inode};
 use crate::layers::dir_of;
 use crate::shape::Shape;
 
-/// A finding names at most so many paths.
+/// Maximum number of paths in a finding.
 const PATHS_MAX: usize = 8;
 
-/// What a finding is about: its object and offset.
+/// Subject of a finding: its object and offset.
 type FindingKey = (String, Option<u64>);
 
-/// What cannot be read, each with the finding that says so.
+/// Everything that cannot be read, with the findings that report it.
 #[derive(Default)]
 pub(super) struct Damage {
     /// Ranges of data logs.
     logs: BTreeMap<(SetId, u64), Vec<LostBytes>>,
     /// Indexed directories.
     indexed: BTreeMap<(SetId, u64), FindingKey>,
-    /// Tables, with what of them cannot be read.
+    /// Unreadable parts of tables.
     tables: BTreeMap<(SetId, u64), Vec<LostKeys>>,
     paths: BTreeMap<FindingKey, BTreeSet<String>>,
 }
 
-/// Bytes of a log that are not there, or not those written.
+/// Bytes of a log that are missing or changed.
 struct LostBytes {
     range: Range<u64>,
     finding: FindingKey,
@@ -55,7 +55,7 @@ struct LostKeys {
 }
 
 impl LostKeys {
-    /// Whether they may say where the bytes of `file` are.
+    /// True if they may include segments of `file`.
     fn may_have_segments(&self, file: u128) -> bool {
         let [first, last] = [&self.first, &self.last].map(|key| dir_of(&key.key()).0);
         self.schema != INODE.id && (first..=last).contains(&file)
@@ -67,7 +67,7 @@ fn key_of(finding: &Finding) -> FindingKey {
 }
 
 impl Damage {
-    /// Notes that `finding` is about `range` of a data log.
+    /// Records that `finding` is about `range` of a data log.
     pub(super) fn add_log(&mut self, log: (SetId, u64), range: Range<u64>, finding: &Finding) {
         let ranges = self.logs.entry(log).or_default();
         if ranges.len() < FINDINGS_PER_OBJECT_MAX {
@@ -75,12 +75,13 @@ impl Damage {
         }
     }
 
-    /// Notes that `finding` is about an indexed directory.
+    /// Records that `finding` is about an indexed directory.
     pub(super) fn add_indexed(&mut self, directory: (SetId, u64), finding: &Finding) {
         self.indexed.insert(directory, key_of(finding));
     }
 
-    /// Notes that the records from `first` to `last` of `table` cannot be read, as `finding` says.
+    /// Records that the rows from `first` to `last` of `table` cannot be read, according to
+    /// `finding`.
     pub(super) fn add_table(
         &mut self,
         table: &TableRef,
@@ -97,7 +98,7 @@ impl Damage {
         self.logs.is_empty() && self.indexed.is_empty() && self.tables.is_empty()
     }
 
-    /// The findings about `range` of a log.
+    /// Returns the findings about `range` of a log.
     fn of_log(&self, log: (SetId, u64), range: Range<u64>) -> impl Iterator<Item = &FindingKey> {
         let ranges = self.logs.get(&log).into_iter().flatten();
         let is_hit =
@@ -113,7 +114,8 @@ impl Damage {
         })
     }
 
-    /// The findings about the content of `inode`, given those about files in the extent table.
+    /// Returns the findings about the content of `inode`, given those about files in the extent
+    /// table.
     fn of_inode(
         &self,
         inode: &Inode,
@@ -132,7 +134,7 @@ impl Damage {
         self.of_log((extent.set, extent.log), range).cloned().collect()
     }
 
-    /// What cannot be read of `tables`.
+    /// Returns the unreadable parts of `tables`.
     fn keys_lost_of(&self, tables: &BTreeSet<(SetId, u64)>) -> Vec<LostKeys> {
         let damaged = self.tables.iter().filter(|(table, _)| tables.contains(*table));
         damaged.flat_map(|(_, lost)| lost).cloned().collect()
@@ -143,9 +145,9 @@ impl Damage {
     }
 }
 
-/// What of a stack can be read.
+/// The readable part of a stack.
 struct ReadableStack {
-    /// How commands name the stack.
+    /// Name of the stack in commands.
     name: String,
     tables: Vec<Vec<TableRef>>,
     layers: Vec<Tables>,
@@ -157,7 +159,7 @@ impl ReadableStack {
         format!("{}:{}", self.name, String::from_utf8_lossy(path))
     }
 
-    /// The path of a directory, or what else is known of it.
+    /// Returns the path of a directory, or what else is known about it.
     fn show_dir(&self, dir: DirId) -> String {
         if dir == DirId::ROOT {
             return self.show(b"/");
@@ -178,7 +180,7 @@ impl ReadableStack {
             let mut row = merge.row();
             let key = INODE.key(&row);
             INODE.restore(&mut row.ints);
-            // What makes no sense was found with its table.
+            // Malformed records were found with their table.
             if let Ok(inode) = Inode::of_row(&row)
                 && (dir_of(&key) == DirId::LINKS || self.shape.is_live(dir_of(&key)))
             {
@@ -190,8 +192,8 @@ impl ReadableStack {
 }
 
 impl Verification<'_> {
-    /// Names the paths of files of each root's stack that damage hits. Cost: nothing if nothing is
-    /// damaged; else up to two reads of the stacks' tables.
+    /// Names the paths of affected files in each root's stack. Cost: nothing if nothing is damaged;
+    /// otherwise up to two reads of the stacks' tables.
     pub(super) fn name_paths_of_damage(&mut self) -> Result<()> {
         if self.damage.is_empty() {
             return Ok(());
@@ -199,7 +201,7 @@ impl Verification<'_> {
         let mut damage = std::mem::take(&mut self.damage);
         for root in self.roots.clone() {
             match self.add_paths(root, &mut damage) {
-                // Damage came meanwhile, or goes deeper; the finding stays as it is.
+                // There is new or further damage; the finding stays without paths.
                 Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::NotFound) => {}
                 added => added?,
             }
@@ -259,7 +261,7 @@ impl Verification<'_> {
         Ok(())
     }
 
-    /// The stack of `root` without tables that are damaged; none if a manifest cannot be read.
+    /// Returns the stack of `root` without damaged tables; `None` if a manifest cannot be read.
     fn readable_stack(&self, root: SetId, damage: &Damage) -> Result<Option<ReadableStack>> {
         let Some(sets) = self.stack(root) else { return Ok(None) };
         let is_readable =
@@ -282,7 +284,7 @@ impl Verification<'_> {
         tables.map(|table| (table.set, table.number)).collect()
     }
 
-    /// Files of which the extent table of `stack` shows damaged bytes.
+    /// Returns the files for which the extent table of `stack` shows damaged bytes.
     fn damaged_files(
         &self,
         stack: &ReadableStack,

@@ -1,4 +1,5 @@
-//! File data: that every extent's log is there and long enough, and its bytes are those written.
+//! File data: checks that every extent's log exists and is long enough, and that its bytes are
+//! those written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -13,26 +14,27 @@ use crate::dependency;
 use crate::indexed::{self, IndexedPart};
 use crate::inode::Extent;
 
-/// Bytes that are read together.
+/// Bytes read together.
 const BATCH_BYTES: u64 = 32 << 20;
 /// Longer extents are read in pieces of this size.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// Extents that records refer to.
+/// Extents to which records refer.
 #[derive(Default)]
 pub(super) struct Extents {
     each: bool,
     all: Vec<Extent>,
     /// Bytes of segments, which files may share.
     segments: Vec<Extent>,
-    /// How far each log is referred to, and by which record.
+    /// The end of each log's referenced bytes, and the record that refers to it.
     reach: BTreeMap<(SetId, u64), (u64, String)>,
-    /// Checksums of the roots of indexed directories, and by which record.
+    /// Checksums of the roots of indexed directories, with the referring record.
     indexed: BTreeMap<(SetId, u64), (u32, String)>,
 }
 
 impl Extents {
-    /// None yet; keeps each of them if `each`, otherwise only how far logs reach.
+    /// Returns an empty collection; it keeps every extent if `each`, otherwise only how far
+    /// references reach.
     pub(super) fn new(each: bool) -> Self {
         Self { each, ..Self::default() }
     }
@@ -44,7 +46,7 @@ impl Extents {
         self.reach_to((extent.set, extent.log), extent.offset + extent.written, whose);
     }
 
-    /// As [`Extents::add`], of a segment that is at `place`.
+    /// Like [`Extents::add`], for a segment that is at `place`.
     pub(super) fn add_segment(
         &mut self,
         segment: &Segment,
@@ -58,12 +60,12 @@ impl Extents {
         self.reach_to((place.set, place.log), place.offset + segment.length, whose);
     }
 
-    /// Adds a part of the indexed directory that a record is.
+    /// Adds a part of the indexed directory that a record represents.
     pub(super) fn add_indexed(&mut self, part: &IndexedPart, whose: String) {
         self.indexed.insert((part.set, part.number), (part.checksum, whose));
     }
 
-    /// Notes that a record refers to the bytes of `log` up to `end`.
+    /// Records a reference to the bytes of `log` up to `end`.
     pub(super) fn reach_to(&mut self, log: (SetId, u64), end: u64, whose: impl Fn() -> String) {
         match self.reach.get_mut(&log) {
             Some(reach) if reach.0 >= end => {}
@@ -84,15 +86,15 @@ impl Extents {
         }
     }
 
-    /// The data logs and indexed directories, each a set and a number in it.
+    /// Returns the data logs and indexed directories, each as a set and a number in it.
     fn logs(&self) -> BTreeSet<(SetId, u64)> {
         self.reach.keys().chain(self.indexed.keys()).copied().collect()
     }
 }
 
 impl Verification<'_> {
-    /// Checks that `set` keeps the logs its records refer to: as a whole the sets that have them, or
-    /// the logs that its manifest lists, or that of a set that it needs.
+    /// Checks that `set` keeps the logs to which its records refer: by keeping whole sets, or
+    /// single logs that its manifest, or that of a set it needs, lists.
     pub(super) fn check_closure(&mut self, set: SetId, extents: &Extents) {
         let mut wanted = extents.logs();
         let (mut waiting, mut seen) = (vec![set], BTreeSet::new());
@@ -130,7 +132,7 @@ impl Verification<'_> {
         }
     }
 
-    /// Checks logs and, if asked to, every byte that a record refers to.
+    /// Checks logs and, if requested, every byte to which a record refers.
     pub(super) fn check_extents(&mut self, mut extents: Extents) -> Result<()> {
         self.check_indexed(&extents)?;
         let mut short = BTreeSet::new();
@@ -156,7 +158,7 @@ impl Verification<'_> {
         let all = &mut extents.all;
         let place = |extent: &Extent| (extent.set, extent.log, extent.offset, extent.written);
         all.sort_unstable_by_key(|extent| (place(extent), extent.checksum));
-        // Truncation changes what is visible, not what is there.
+        // Truncation changes what is visible, not what is stored.
         all.dedup_by_key(|extent| (place(extent), extent.checksum));
         for pair in all.windows(2) {
             let (a, b) = (&pair[0], &pair[1]);
@@ -170,7 +172,7 @@ impl Verification<'_> {
         all.append(&mut extents.segments);
         all.sort_unstable_by_key(|extent| (place(extent), extent.checksum));
         all.dedup_by_key(|extent| (place(extent), extent.checksum));
-        // What the tables have is only known once they are read: the total grows by it.
+        // The data's size is known only once the tables are read: the total grows by it.
         let tables = self.report.table_bytes;
         let total = all.iter().fold(tables, |sum, extent| sum.saturating_add(extent.written));
         let (mut at, mut done) = (0, tables);
@@ -191,7 +193,7 @@ impl Verification<'_> {
         Ok(())
     }
 
-    /// Checks that indexed directories are complete and, if asked to, all that is in them.
+    /// Checks that indexed directories are complete and, if requested, all of their content.
     fn check_indexed(&mut self, extents: &Extents) -> Result<()> {
         let store = self.source.store.clone();
         for ((set, number), (checksum, whose)) in &extents.indexed {
@@ -229,7 +231,7 @@ impl Verification<'_> {
         Ok(())
     }
 
-    /// Reads neighbouring extents of one log, which may be missing or too short, and checks them.
+    /// Reads and checks neighbouring extents of one log, which may be missing or too short.
     fn check_batch(&mut self, batch: &[Extent], is_short: bool) -> Result<()> {
         let name = log_name(batch[0].set, batch[0].log);
         if let [only] = batch

@@ -1,9 +1,11 @@
-//! Generations: that no directory has the identity of one that was removed, and with it its entries.
+//! Generations: checks that no directory has the identity of one that was removed, and would
+//! inherit its entries.
 //!
-//! A record says how often its name has been a directory (`inode.rs`). A layer that says less than the
-//! layers below it did would give the next directory of the name an identity that another had. Where
-//! layers do not know each other (`lineage.rs`) a record of a file, or of a directory of a base, says
-//! what one of them did, which does no harm: a new directory comes after what all of them say.
+//! A record says how often its name has been a directory (`inode.rs`). If a layer had a lower count
+//! than the layers below it, the next directory of the name would get an identity that was used
+//! before. In a stack with branches (`lineage.rs`), a record of a file, or of a directory of a
+//! base, may count only what one branch did. That is harmless: a new directory's count exceeds
+//! those of all layers.
 
 use esker_base::Result;
 use esker_table::manifest::SetId;
@@ -18,10 +20,10 @@ use crate::layers::dir_of;
 use crate::lineage::Lineage;
 use crate::shape::in_parallel;
 
-/// Names that one worker looks up before it asks for more.
+/// Names that one worker looks up before it takes more.
 const PORTION: usize = 1024;
 
-/// What a layer says of a name.
+/// A layer's record of a name.
 struct Said {
     layer: usize,
     is_directory: bool,
@@ -29,8 +31,8 @@ struct Said {
     generation: u64,
 }
 
-/// Finds names of which a layer of `stack` says that they were a directory less often than a layer that
-/// it builds on says. `names` are all that a layer says were one. Cost: a look-up of each in each layer.
+/// Finds names for which a layer of `stack` counts fewer directories than a layer that it builds
+/// on. `names` are all that were a directory in some layer. Cost: a look-up of each in each layer.
 pub(super) fn check(
     (object, threads): (&str, usize),
     stack: &StackOfTables,
@@ -64,7 +66,7 @@ pub(super) fn check(
             if is_branched && (!upper.is_directory || is_of_base) {
                 continue;
             }
-            // A directory may be the one below, which was changed; anything else comes after it.
+            // A directory may be a changed version of the one below; anything else comes after it.
             let least = |lower: &Said| {
                 lower.generation + u64::from(lower.is_directory && !upper.is_directory)
             };
@@ -89,7 +91,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// For each layer those that it builds on, by index. Every layer comes before those.
+/// Returns, for each layer, the indices of those that it builds on. Every layer precedes those.
 fn closures(sets: &[(SetId, &[SetId])]) -> Vec<HashSet<usize>> {
     let indices: HashMap<SetId, usize> =
         sets.iter().enumerate().map(|(index, (set, _))| (*set, index)).collect();

@@ -1,8 +1,8 @@
-//! Identities of files: that each is that of one name, or of links.
+//! Identities of files: checks that each belongs to one name, or to links.
 //!
-//! A session gives a file that it makes a new identity, so only records of files of other sets can
-//! share one: those are remembered while tables are read, and a stack in which several names have
-//! the same is merged once more to see whether it shows them.
+//! A session gives a new identity to every file it makes, so only records of files of other sets
+//! can share one. Those are remembered while tables are read. If several names in a stack have the
+//! same one, the stack is merged once more to see whether it shows them.
 
 use esker_base::Result;
 use esker_table::manifest::SetId;
@@ -17,10 +17,10 @@ use crate::layers::dir_of;
 use crate::lineage::Lineage;
 use crate::shape::Shape;
 
-/// At most this many names of one file are told.
+/// Maximum number of names reported for one file.
 const NAMES_MAX: usize = 4;
 
-/// Files of other sets at names, each with a digest of its key.
+/// Named files of other sets, each with a digest of its key.
 #[derive(Debug, Default)]
 pub(super) struct InheritedFiles(Vec<(u128, u64)>);
 
@@ -34,12 +34,12 @@ impl InheritedFiles {
         }
     }
 
-    /// Adds those of another table.
+    /// Adds the files of another table.
     pub(super) fn extend(&mut self, other: &Self) {
         self.0.extend_from_slice(&other.0);
     }
 
-    /// Files that are at several names in some layers.
+    /// Returns the files that have several names in some layers.
     fn at_several_names(mut self) -> HashSet<u128> {
         self.0.sort_unstable();
         self.0.dedup();
@@ -58,8 +58,8 @@ pub(super) struct StackOfTables<'a> {
     pub(super) shape: &'a Shape,
 }
 
-/// Finds files that `stack` shows under several names that are no links. Cost: a merge of the
-/// stack's records, if `inherited` files of its sets are at several names.
+/// Finds files that `stack` shows under several names that are not links. Cost: a merge of the
+/// stack's records, if `inherited` files of its sets have several names.
 pub(super) fn check(
     object: &str,
     stack: &StackOfTables,

@@ -1,4 +1,5 @@
-//! Paths: that the directories of each stack form a tree, and its links find their files.
+//! Paths: checks that the directories of each stack form a tree, and that its links find their
+//! files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use crate::inode::{DirId, Entry, FileKind, INODE, column, key};
 use crate::lineage::Lineage;
 use crate::shape::Shape;
 
-/// Records that are no tombstones, by set and directory.
+/// Numbers of records other than tombstones, by set and directory.
 pub(super) type DirsOfSets = BTreeMap<SetId, HashMap<DirId, u64>>;
 
-/// What tables have, by the sets that show them.
+/// Content of tables, by the sets that show them.
 pub(super) struct SeenRecords {
     pub(super) dirs: DirsOfSets,
     pub(super) inherited: BTreeMap<SetId, InheritedFiles>,
@@ -58,8 +59,8 @@ impl Verification<'_> {
         Ok(())
     }
 
-    /// The sets of a stack in the order of priorities; none if one of them cannot be read, which
-    /// was found already.
+    /// Returns the sets of a stack in order of priority; `None` if one of them cannot be read,
+    /// which has already been found.
     pub(super) fn stack(&self, root: SetId) -> Option<Vec<SetId>> {
         let bases_of = |set| self.manifests.get(&set).map(|own| own.bases.clone()).ok_or(());
         crate::layers::order(&[root], bases_of).ok()
@@ -117,8 +118,8 @@ impl Verification<'_> {
     }
 }
 
-/// Checks that every link has its inode, and inodes count their names: at least as many as there are
-/// if counts are exact, as they are where no layer counts without knowledge of another.
+/// Checks that every link has its inode, and that inodes count their names: no fewer than there are
+/// if counts are exact, which they are unless branches counted independently.
 fn check_links(
     (object, counts_are_exact): (&str, bool),
     shape: &Shape,
@@ -141,7 +142,8 @@ fn check_links(
         match found.map(|(entry, nlink)| (Entry::of_number(entry), nlink)) {
             Some((Some(Entry::Is(kind)), nlink)) if kind != FileKind::Directory => {
                 if nlink != u64::from(names) {
-                    // Removing a whole tree leaves the counts of files with names elsewhere.
+                    // Removing a whole tree does not lower the counts of files with names
+                    // elsewhere.
                     let got = format!("{nlink} counted");
                     let is_harmless = nlink > u64::from(names) || !counts_are_exact;
                     let severity =

@@ -1,4 +1,4 @@
-//! References: names, markers and manifests, and that each finds what it stands for.
+//! References: checks names, markers and manifests, and that each finds its target.
 
 use std::collections::BTreeSet;
 
@@ -16,10 +16,10 @@ use crate::marker::{self, Holder};
 use crate::name_table::{self, ListedPart};
 use crate::names;
 
-/// A log larger than this is not read.
+/// Larger logs are not read.
 const LOG_BYTES_MAX: u64 = 1 << 32;
 
-/// The number of the newest manifest of `set`, if it has any.
+/// Returns the number of the newest manifest of `set`, if it has any.
 pub(super) fn newest_number(store: &dyn Store, set: SetId) -> Result<Option<u64>> {
     match Manifest::newest_number(store, set) {
         Err(error) if error.kind() == Kind::NotFound => Ok(None),
@@ -28,7 +28,7 @@ pub(super) fn newest_number(store: &dyn Store, set: SetId) -> Result<Option<u64>
 }
 
 impl Verification<'_> {
-    /// Checks the targets' names, and the manifests of their sets and of all that they need.
+    /// Checks the targets' names, and the manifests of their sets and of everything they need.
     pub(super) fn check_references(&mut self) -> Result<()> {
         let store = self.source.store.clone();
         let mut waiting: Vec<SetId> = Vec::new();
@@ -62,7 +62,7 @@ impl Verification<'_> {
         self.check_needs()
     }
 
-    /// Checks a version of a part of the name table; returns what its names stand for.
+    /// Checks a version of a part of the name table; returns the sets of its names.
     fn check_name_part(&mut self, part: ListedPart) -> Result<Vec<SetId>> {
         match part.entries {
             Ok(entries) if part.is_newest => entries
@@ -73,7 +73,7 @@ impl Verification<'_> {
             Err(error) => {
                 let mut finding = Finding::of_error(&part.object, error)?;
                 if !part.is_newest {
-                    // Nobody reads it any more; but it was written otherwise.
+                    // It is obsolete, but it is not as it was written.
                     finding.severity = Severity::Warning;
                 }
                 self.find(finding);
@@ -95,7 +95,7 @@ impl Verification<'_> {
         let state = match Manifest::load(&*store, set) {
             Ok(manifest) => format!("{:?}", manifest.state),
             Err(error) if error.kind() == Kind::NotFound => "none".into(),
-            // Found again, and told, when the set is looked at.
+            // Found again, and reported, when the set is checked.
             Err(error) if error.kind() == Kind::Corrupt => return Ok(Some(set)),
             Err(error) => return Err(error),
         };
@@ -107,7 +107,7 @@ impl Verification<'_> {
         Ok(Some(set))
     }
 
-    /// Checks the manifests and logs of one set; returns its newest manifest, if that is good and
+    /// Checks the manifests and logs of one set; returns its newest manifest, if that is valid and
     /// the set is not being deleted.
     fn check_set(&mut self, set: SetId) -> Result<Option<Manifest>> {
         let store = self.source.store.clone();
@@ -142,7 +142,7 @@ impl Verification<'_> {
             };
             match Manifest::load_number(&*store, set, number) {
                 Err(error) if error.kind() == Kind::Corrupt => {
-                    // Nobody reads it any more; but it was written otherwise.
+                    // It is obsolete, but it is not as it was written.
                     let finding = Finding::of_error(&format!("{folder}{name}"), error)?;
                     self.find(Finding { severity: Severity::Warning, ..finding });
                 }
@@ -182,7 +182,7 @@ impl Verification<'_> {
             });
             match read {
                 Ok(_) => {}
-                // Its writer deleted it since.
+                // Its writer deleted it in the meantime.
                 Err(error) if error.kind() == Kind::NotFound => {}
                 Err(error) => {
                     let finding = Finding::of_error(&object.name, error)?;
@@ -208,7 +208,7 @@ impl Verification<'_> {
         }
     }
 
-    /// Checks that what each set needs is there, complete and held by it.
+    /// Checks that everything each set needs exists, is complete and is held by the set.
     fn check_needs(&mut self) -> Result<()> {
         let store = self.source.store.clone();
         let mut findings = Vec::new();
@@ -216,7 +216,7 @@ impl Verification<'_> {
         for (set, manifest) in &self.manifests {
             let object = format!("set {set}");
             let is_abandoned = marker::holders(&*store, *set)?.is_empty();
-            // Of a set that nobody holds nothing needs to be held.
+            // A set without holders need not hold anything.
             let severity = if is_abandoned { Severity::Information } else { Severity::Error };
             if is_abandoned && manifest.state == SetState::Published {
                 let got = "none: the next collection deletes it";

@@ -1,4 +1,4 @@
-//! One table: its tail, every block, every record, and what manifests say of it.
+//! One table: checks its tail, every block and record, and what manifests say about it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::inode::{DirId, Entry, FileKind, INODE, Inode, column, name_hash};
 use crate::path::check_name;
 use crate::xattr;
 
-/// What was found in one table.
+/// Findings and content of one table.
 pub(super) struct TableOutcome {
     pub(super) findings: Vec<Finding>,
-    /// Keys between which records cannot be read, with the findings that say so.
+    /// Key ranges whose records cannot be read, with the findings that report it.
     pub(super) unreadable: Vec<UnreadableKeys>,
     pub(super) records: u64,
     pub(super) bytes: u64,
     /// Sets that show it.
     pub(super) sets: BTreeSet<SetId>,
-    /// Records that are no tombstones, by directory.
+    /// Number of records other than tombstones, by directory.
     pub(super) dirs: HashMap<DirId, u64>,
     pub(super) extents: Extents,
     pub(super) files: InheritedFiles,
@@ -37,7 +37,7 @@ pub(super) struct TableOutcome {
     pub(super) were_directories: Vec<KeyBuffer>,
 }
 
-/// The first and the last key between which records of a table cannot be read, and the finding.
+/// First and last key of a range of a table whose records cannot be read, and the finding.
 pub(super) type UnreadableKeys = (TableRef, (KeyBuffer, KeyBuffer), Finding);
 
 struct Check<'a> {
@@ -51,7 +51,7 @@ struct Check<'a> {
     unreadable: Vec<UnreadableKeys>,
     /// The last key so far.
     last: Option<KeyBuffer>,
-    /// The file of the last segment, and where it ended.
+    /// The file of the last segment, and its end.
     segment_end: Option<(u128, u64)>,
     rows: u64,
     seq_max: u64,
@@ -156,7 +156,7 @@ impl Check<'_> {
     /// Reads blocks together, or one by one if that fails.
     fn read(&mut self, table: &Table, from: usize, end: usize) -> Result<Vec<(usize, Bytes)>> {
         match table.read_ahead(from, end) {
-            // As many as were read; the caller's step is that of one request.
+            // A request may return fewer; the caller's step is that of one request.
             Ok(read) if read.len() == end - from => Ok((from..end).zip(read).collect()),
             Ok(_) | Err(_) => {
                 let mut blocks = Vec::new();
@@ -177,7 +177,7 @@ impl Check<'_> {
         }
     }
 
-    /// Notes that `finding` is about all records of a block.
+    /// Records that `finding` is about all records of a block.
     fn lose_block(&mut self, table: &Table, number: usize, finding: &Finding) {
         let next = number + 1;
         let end = if next < table.index().blocks() {
@@ -249,7 +249,7 @@ impl Check<'_> {
         }
     }
 
-    /// Checks one record; returns what was expected of it if that is not met.
+    /// Checks one record; returns the violated expectation if there is one.
     fn check_record(&mut self, key: &Key, row: &Row) -> Result<(), String> {
         let dir = DirId(u128::from(key.ints[0]) << 64 | u128::from(key.ints[1]));
         let inode = Inode::of_row(row).map_err(|error| error.context().to_owned())?;
@@ -304,7 +304,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// As [`Check::check_record`], of a segment.
+    /// Like [`Check::check_record`], for a segment.
     fn check_segment(&mut self, row: &Row) -> Result<(), String> {
         let segment = Segment::of_row(row).map_err(|error| error.context().to_owned())?;
         let starts_after = self
@@ -318,7 +318,7 @@ impl Check<'_> {
         if starts_after { Ok(()) } else { Err("segments that do not overlap".into()) }
     }
 
-    /// As [`Check::check_record`], of a run of segments.
+    /// Like [`Check::check_record`], for a run of segments.
     fn check_run(&mut self, row: &Row) -> Result<(), String> {
         let nest = Nest::of_row(row).map_err(|error| error.context().to_owned())?;
         let first = &nest.run.first;
