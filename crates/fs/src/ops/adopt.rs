@@ -49,7 +49,7 @@ impl Session {
     /// Gives the directory `name` in `dir`, or the root if `None`, all attributes of `inode`.
     ///
     /// # Errors
-    /// `Denied` unless the caller is its owner or the superuser.
+    /// `NotPermitted` unless the caller is its owner or the superuser.
     pub(crate) fn adopt_attributes(
         &self,
         place: Option<(&Dir, &[u8])>,

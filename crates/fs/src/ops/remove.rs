@@ -13,7 +13,8 @@ impl Session {
     /// with its remaining link count.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`; `IsADirectory` for a directory.
+    /// `NotFound`, `Denied`; `NotPermitted` because of a sticky bit; `IsADirectory` for a
+    /// directory.
     pub fn unlink(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
         let removed = self.remove_name(dir, name)?;
         self.release_removed(&removed)?;
@@ -90,7 +91,7 @@ impl Session {
     /// more.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`, `NotADirectory`, `NotEmpty`.
+    /// `NotFound`, `Denied`, `NotADirectory`, `NotEmpty`; `NotPermitted` because of a sticky bit.
     pub fn rmdir(&self, dir: &Dir, name: &[u8]) -> Result<Inode> {
         let check = |node: &Dir| {
             if self.is_empty(node)? {
@@ -107,8 +108,8 @@ impl Session {
     /// Files in it that also have names elsewhere keep those, with unchanged link counts.
     ///
     /// # Errors
-    /// `NotFound`, `NotADirectory`; `Denied` unless the caller is the directory's owner or the
-    /// superuser, since permissions within the tree are not checked.
+    /// `NotFound`, `NotADirectory`, `Denied`; `NotPermitted` unless the caller is the directory's
+    /// owner or the superuser, since permissions within the tree are not checked.
     pub fn remove_tree(&self, dir: &Dir, name: &[u8]) -> Result<()> {
         let check = |node: &Dir| {
             let inode = self.stat_dir(node)?;

@@ -39,9 +39,9 @@ impl Session {
     /// of the two names. Returns what has changed, or `None` if both are names of one file.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`; `Exists` with [`RenameFlags::NoReplace`]; `NotEmpty`, `IsADirectory`
-    /// or `NotADirectory` if the target cannot be replaced; `Invalid` if a directory would move
-    /// into itself.
+    /// `NotFound`, `Denied`; `NotPermitted` because of a sticky bit; `Exists` with
+    /// [`RenameFlags::NoReplace`]; `NotEmpty`, `IsADirectory` or `NotADirectory` if the target
+    /// cannot be replaced; `Invalid` if a directory would move into itself.
     pub fn rename(
         &self,
         (old_dir, old_name): (&Dir, &[u8]),

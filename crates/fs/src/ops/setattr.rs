@@ -46,7 +46,8 @@ impl Session {
     /// Changes attributes of `name` in `dir`.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`; `IsADirectory` or `Invalid` for a size of anything but a regular file.
+    /// `NotFound`, `Denied`; `NotPermitted` for changes reserved to the owner or the superuser;
+    /// `IsADirectory` or `Invalid` for a size of anything but a regular file.
     pub fn setattr(&self, dir: &Dir, name: &[u8], changes: &Changes) -> Result<Inode> {
         dir.check_name(name)?;
         if let Some(file) = self.open_to_change(dir, name, changes)? {
@@ -135,7 +136,8 @@ impl Session {
     /// Sets an extended attribute of `name` in `dir`.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`, `TooLarge`; `Exists` or `NoAttribute` as `how` requires.
+    /// `NotFound`, `Denied`, `NotPermitted`, `TooLarge`; `Exists` or `NoAttribute` as `how`
+    /// requires.
     pub fn set_xattr(
         &self,
         dir: &Dir,
@@ -173,7 +175,7 @@ impl Session {
     /// Removes an extended attribute of `name` in `dir`.
     ///
     /// # Errors
-    /// `NotFound`, `Denied`, `NoAttribute`.
+    /// `NotFound`, `Denied`, `NotPermitted`, `NoAttribute`.
     pub fn remove_xattr(&self, dir: &Dir, name: &[u8], attribute: &[u8]) -> Result<()> {
         self.amend_xattrs(dir, name, attribute, |xattrs| remove(xattrs, attribute))
     }
