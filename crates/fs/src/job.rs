@@ -1,9 +1,9 @@
-//! Jobs: several writers of one job, each with its own part of the job's change set, and how the
-//! parts become one.
+//! Jobs: several writers of one job, each with its own part of the job's change set, and joining
+//! the parts.
 //!
-//! Ranks do not talk to each other while they write. Publishing moves references to tables, never
-//! records: the job's set shows the tables of all parts. Only names that several parts changed need
-//! a decision (`resolve.rs`); the records that win are a small run above all others.
+//! Ranks do not communicate while they write. Publishing moves references to tables, never records:
+//! the job's set shows the tables of all parts. Only names that several parts changed need a
+//! decision (`resolve.rs`); the winning records are a small run above all others.
 //! Invariant: no change of a part is left out without being reported.
 //! Source: DESIGN §5; DeltaFS thesis §4.3 (no false sharing).
 
@@ -41,15 +41,16 @@ use crate::publication::release_session;
 use crate::repository::{Repository, best_effort, complete_manifest};
 use crate::shape::Shape;
 
-/// Segments of a file are looked for in ranges of this size, so that memory does not grow with it.
+/// Segments of a file are looked up in ranges of this size, so that memory does not grow with the
+/// file.
 const WINDOW_BYTES: usize = 64 << 20;
 
-/// Identity of a job, which its ranks agree on beforehand.
+/// Identity of a job, on which its ranks agree beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId(pub u128);
 
 impl JobId {
-    /// A new identity that collides with nobody's.
+    /// Returns a new unique identity.
     #[must_use]
     pub fn random() -> Self {
         Self(Random::from_system().u128())
@@ -74,65 +75,68 @@ impl FromStr for JobId {
     }
 }
 
-/// What parts did to one name that do not fit together.
+/// How changes of several parts to one name conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConflictKind {
-    /// They made or replaced different files or directories of the name.
+    /// They made different files or directories at the name, or replaced it differently.
     SameName,
     /// They changed the same file or directory in different ways.
     SameFile,
     /// One removed what another changed.
     Removed,
-    /// One moved the directory that another changed; it is at its new place with both's entries.
+    /// One moved the directory that another changed; it is at its new place with the entries of
+    /// both.
     Moved,
     /// They moved the directory to different places; it is at one of them.
     MovedTwice,
-    /// They left one file of a base at several names; at this one it is a file of its own now.
+    /// They left one file of a base at several names; at this name it is now a separate file.
     SeveralNames,
-    /// They moved directories into each other, or into what another removed: no path leads there.
+    /// They moved directories into each other, or into one that another removed: no path leads
+    /// there.
     Unreachable,
 }
 
-/// A name about which parts disagreed, and how it was decided.
+/// A name with conflicting changes, and how the conflict was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// What happened.
     pub kind: ConflictKind,
-    /// The path, if one leads to the directory that has the name.
+    /// The path, if one leads to the directory that contains the name.
     pub path: Option<Vec<u8>>,
-    /// The directory that has the name.
+    /// The directory that contains the name.
     pub dir: DirId,
-    /// The name; the file id of a file with several names.
+    /// The name; the file id for a file with several names.
     pub name: Vec<u8>,
     /// The part whose change is shown.
     pub winner: SetId,
-    /// The parts whose changes of the name are not.
+    /// The parts whose changes of the name are not shown.
     pub losers: Vec<SetId>,
 }
 
-/// What became of the parts of a job.
+/// Result of publishing a job.
 #[derive(Clone, Debug)]
 pub struct JobReport {
     /// The job's change set.
     pub set: SetId,
-    /// How many parts it shows.
+    /// Number of parts it shows.
     pub parts: usize,
-    /// Tables of parts that it shows.
+    /// Number of tables of parts that it shows.
     pub tables: usize,
-    /// Sorted runs that they form.
+    /// Number of sorted runs that they form.
     pub runs: usize,
-    /// Names that several parts changed in ways that fit together, such as times of directories.
+    /// Number of names with compatible changes of several parts, such as times of directories.
     pub merged: u64,
-    /// Names about which they disagreed.
+    /// Names with conflicting changes.
     pub conflicts: Vec<Conflict>,
 }
 
 impl Repository {
-    /// Publishes what the complete `parts`, in the order of their ranks, wrote as one change set
-    /// called `name`. Where they disagree about a name, the change with the lowest sequence number
-    /// wins, the lower rank of equals; a directory that one part moved stays moved. Parts that wrote
-    /// to one file disagree, also if they wrote different ranges of it. Each disagreement is reported. Cost: a read of the parts' tables where their keys overlap, one
-    /// small table, a commit; with disagreements a look at all directories, for their paths.
+    /// Publishes the complete `parts`, in order of their ranks, as one change set called `name`. If
+    /// changes of a name conflict, the one with the lowest sequence number wins, and among equals
+    /// that of the lowest rank; a directory that one part moved stays moved. Parts that wrote to
+    /// one file conflict even if they wrote different ranges of it. Every conflict is reported.
+    /// Cost: a read of the parts' tables where their keys overlap, one small table, a commit; with
+    /// conflicts also a scan of all directories, for their paths.
     ///
     /// # Errors
     /// `Exists` if the name is taken; `Invalid` if a part is not complete or builds on another.
@@ -140,11 +144,8 @@ impl Repository {
         self.publish_job_as(None, parts, name)
     }
 
-    /// As [`Repository::publish_job`], by a `writer`: if its process dies before the job's set has its
-    /// name, collections give that set up.
-    ///
-    /// # Errors
-    /// As [`Repository::publish_job`].
+    /// Like [`Repository::publish_job`], on behalf of `writer`: if its process dies before the
+    /// job's set has its name, the next collection discards that set.
     pub fn publish_job_as(
         &self,
         writer: Option<&SetWriter>,
@@ -162,7 +163,7 @@ impl Repository {
             .join_parts(set, parts, writer)
             .and_then(|report| self.publish(set, name).map(|()| report));
         if published.is_err() {
-            // Best effort: what stays behind is a set that can be abandoned.
+            // Best effort: a leftover is a set that can be abandoned.
             let _ = marker::release(store, set, &Holder::Session);
         }
         let report = published?;
@@ -190,7 +191,7 @@ impl Repository {
         let below = Layers::new(self.source().clone(), bases, None);
         let found = Found::in_parts(&layers, parts)?;
         let moves_of_several = found.has_moves_of_several_parts();
-        // Only moves of several parts can leave a directory without a path.
+        // Only moves by several parts can leave a directory without a path.
         let moved = if moves_of_several { found.moved_ids() } else { Vec::new() };
         let (manifests, source) = (&manifests[..], self.source());
         let resolved = Resolved::of(
@@ -198,15 +199,15 @@ impl Repository {
             &JobLayers { parts, tables: &layers, below: &below, manifests, source },
         )?;
         manifest.tables = stack_runs(manifests);
-        // Of some parts there may be nothing but data.
+        // Some parts may consist of data only.
         dependency::keep_data_of(&mut manifest, parts);
         let runs = manifest.tables.first().map_or(0, |table| table.run);
         let shown = manifest.tables.len();
-        // It begins before anything is written to it: from here on its markers, its tables and those
-        // of the parts are needed by a manifest. If a collector swept the markers, it cannot begin.
+        // Commit before anything is written to the set: from here on a manifest needs its markers,
+        // its tables and those of the parts. If a collector swept the markers, this fails.
         manifest.claim(store, set, self.clock().now_ns())?;
         let top = self.write_top(set, runs + 1, &resolved, manifests)?;
-        // What lies over the parts may come from sets below them.
+        // Records above the parts may come from sets below them.
         let highest = top.iter().map(|table| table.seq_max).max().unwrap_or(0);
         manifest.last_seq = manifest.last_seq.max(highest);
         manifest.tables.splice(0..0, top);
@@ -229,7 +230,8 @@ impl Repository {
         Ok(report)
     }
 
-    /// The first manifest of the set that joins `parts`, with markers on what it builds on.
+    /// Returns the first manifest of the set that joins `parts`, after putting markers on its
+    /// bases.
     fn begin_joined(
         &self,
         set: SetId,
@@ -282,7 +284,7 @@ impl Repository {
         Ok(manifests)
     }
 
-    /// Writes the records and segments that decide over those of `parts`, as runs from `run` on.
+    /// Writes the records and segments that override those of `parts`, as runs numbered from `run`.
     fn write_top(
         &self,
         set: SetId,
@@ -309,7 +311,7 @@ impl Repository {
         Ok(tables)
     }
 
-    /// Writes segments that say where all of a file's content is, with holes between.
+    /// Writes segments for all of a file's content, with holes in between.
     fn write_cover(&self, cover: &Cover, parts: &[Manifest], out: &mut RunWriter) -> Result<()> {
         let part = &parts[cover.part];
         let is_nameless =
@@ -338,9 +340,9 @@ impl Repository {
     }
 }
 
-/// The tables of all parts in as few runs as their key ranges allow, in a manifest's order. A
-/// part's runs stay in their order; between parts it does not matter, as no key that two of them
-/// have is read from here.
+/// Returns the tables of all parts in as few runs as their key ranges allow, in a manifest's order.
+/// The runs of one part stay in order. The order between parts does not matter: keys that two of
+/// them have are never read from these runs.
 fn stack_runs(parts: &[Manifest]) -> Vec<TableRef> {
     let mut depths: Vec<Vec<TableRef>> = Vec::new();
     for part in parts {
@@ -363,7 +365,7 @@ fn stack_runs(parts: &[Manifest]) -> Vec<TableRef> {
             runs[start + run].push(table);
         }
     }
-    // Of segments that several parts have, those of the lower rank are shown.
+    // Where several parts have segments, those of the lower rank are shown.
     for part in parts {
         let segments: Vec<&TableRef> = part
             .tables
@@ -380,9 +382,9 @@ fn stack_runs(parts: &[Manifest]) -> Vec<TableRef> {
         .collect()
 }
 
-/// For each of `tables`, in order of first keys, the number of the run that it joins: as few runs as
-/// are possible if no two tables of one overlap. A table joins the run that ends first, if it begins
-/// behind that.
+/// Returns, for each of `tables`, in order of first keys, the run that it joins. The number of runs
+/// is minimal with no overlap within a run: a table joins the run that ends first, if it begins
+/// after that end.
 fn assign_runs(tables: &[TableRef]) -> Vec<usize> {
     let mut ends: BinaryHeap<Reverse<(Key, usize)>> = BinaryHeap::new();
     let mut assigned = Vec::with_capacity(tables.len());
@@ -399,7 +401,7 @@ fn assign_runs(tables: &[TableRef]) -> Vec<usize> {
     assigned
 }
 
-/// Gives conflicts their paths, and reports moved directories to which no path leads any more.
+/// Adds paths to conflicts, and reports moved directories to which no path leads any more.
 fn name_conflicts(
     report: &mut JobReport,
     shape: &Shape,

@@ -1,4 +1,4 @@
-//! Finding what parts of a job have in common: keys that several have, directories that moved.
+//! Finding what several parts of a job changed: keys that several have, and directories that moved.
 
 use esker_base::Result;
 use esker_table::block::DecodedBlock;
@@ -12,7 +12,7 @@ use super::same_file::Inherited;
 use crate::inode::{DirId, Entry, FileId, FileKind, INODE, Inode, column};
 use crate::layers::dir_of;
 
-/// What one part says of a key.
+/// A part's record of a key.
 #[derive(Clone, Debug)]
 pub(super) struct Version {
     /// Index of the part.
@@ -21,7 +21,7 @@ pub(super) struct Version {
     pub(super) inode: Inode,
 }
 
-/// A directory at another place than where it was made.
+/// A directory at a different place from where it was made.
 #[derive(Clone, Debug)]
 pub(super) struct Moved {
     pub(super) part: usize,
@@ -32,15 +32,15 @@ pub(super) struct Moved {
 /// What the parts have in common.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// Keys that several parts have, in order, each with its version of each of them.
+    /// Keys that several parts have, in order, each with the version of every such part.
     pub(super) shared: Vec<(KeyBuffer, Vec<Version>)>,
-    /// Directories that parts moved, or changed at a place they had been moved to before.
+    /// Directories that parts moved, or changed at a place to which they had been moved before.
     pub(super) moved: Vec<Moved>,
-    /// Names that parts gave, or changed, of files that have several: part, name and file.
+    /// Names of files with several names that parts made or changed: part, name and file.
     pub(super) links: Vec<(usize, KeyBuffer, u128)>,
-    /// Files whose last name a part removed, as far as it knew.
+    /// Files whose last name, as known to the part, the part removed.
     pub(super) dead: HashMap<u128, usize>,
-    /// Records of files that another set than the part made.
+    /// Records of files that a set other than the part made.
     pub(super) inherited: Vec<Inherited>,
 }
 
@@ -51,14 +51,14 @@ fn inode_of(row: &Row) -> Result<Inode> {
 }
 
 impl Found {
-    /// Merges the keys of all `parts`, which are the tables of `sets`; blocks that one part has alone,
-    /// of files that it made, are passed over.
+    /// Merges the keys of all `parts`, which are the tables of `sets`. Skips blocks that only one
+    /// part has and that contain only files it made.
     pub(super) fn in_parts(parts: &[Tables], sets: &[SetId]) -> Result<Self> {
         const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
         const LINK: u64 = Entry::Link.number();
         let is_plain = |block: &DecodedBlock, set: SetId| {
             let entries = block.column(column::ENTRY);
-            // The links directory is the last of all.
+            // The links directory sorts last.
             dir_of(&block.key(&INODE, block.rows() - 1)) != DirId::LINKS
                 && !entries.contains(DIRECTORY)
                 && !entries.contains(LINK)
@@ -109,7 +109,7 @@ impl Found {
         let mut versions: Vec<Version> = Vec::new();
         for &source in merge.versions() {
             let part = part_of[source];
-            // Cursors of one part follow one another, its newest run first.
+            // Cursors of one part are adjacent, its newest run first.
             if versions.last().is_none_or(|version| version.part != part) {
                 versions.push(Version { part, inode: inode_of(&merge.version(source))? });
             }
@@ -128,7 +128,7 @@ impl Found {
         Ok(())
     }
 
-    /// Adds a record that is no directory and no link, of the part `set`.
+    /// Adds a record, neither a directory nor a link, of the part `set`.
     fn add_file(&mut self, part: usize, set: SetId, row: &Row) -> Result<()> {
         let key = INODE.key(row);
         let inode = inode_of(row)?;
@@ -144,12 +144,12 @@ impl Found {
         Ok(())
     }
 
-    /// Whether several parts moved directories, so that together they may have made a loop.
+    /// True if several parts moved directories, which together may form a loop.
     pub(super) fn has_moves_of_several_parts(&self) -> bool {
         self.moved.iter().any(|moved| moved.part != self.moved[0].part)
     }
 
-    /// Every moved directory, once.
+    /// Returns every moved directory once.
     pub(super) fn moved_ids(&self) -> Vec<(DirId, KeyBuffer, usize)> {
         let mut seen = HashSet::new();
         let moved = self.moved.iter().filter(|moved| seen.insert(moved.inode.id));

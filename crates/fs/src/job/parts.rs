@@ -1,7 +1,7 @@
-//! Parts: the change sets that ranks of a job write, found again and gone on with.
+//! Parts: the change sets that ranks of a job write; finding them and reopening them.
 //!
 //! A part names its job and its rank in every manifest, and has a session's marker until the job is
-//! published. The set in which parts are joined names the job and no rank.
+//! published. The set that joins the parts names the job and no rank.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -22,22 +22,20 @@ pub struct JobPart {
     pub rank: u32,
     /// Its change set.
     pub set: SetId,
-    /// Whether its writer completed it.
+    /// True if its writer completed it.
     pub is_complete: bool,
 }
 
-/// The job whose parts the set of `manifest` joins, if it is such a set.
+/// Returns the job whose parts the set of `manifest` joins, if it is such a set.
 pub(crate) fn joined_job(manifest: &Manifest) -> Option<JobId> {
     let membership = manifest.job.filter(|membership| membership.rank.is_none())?;
     Some(JobId(membership.job))
 }
 
 impl Repository {
-    /// Begins the part of rank `rank` of job `job` on top of `bases`, without asking other ranks:
-    /// a session whose set says what it belongs to. End it with [`Session::complete`].
-    ///
-    /// # Errors
-    /// As [`Repository::begin`].
+    /// Begins the part of rank `rank` of job `job` on top of `bases`, without communicating with
+    /// other ranks: a session whose set records its job and rank. End it with
+    /// [`Session::complete`].
     pub fn begin_part(
         &self,
         job: JobId,
@@ -49,11 +47,11 @@ impl Repository {
         self.begin_as(Some(membership), bases, options)
     }
 
-    /// The parts of `job`, by rank, but for those that were given up. Cost: a look at every change set
-    /// of the store, and a listing of all markers.
+    /// Returns the parts of `job`, by rank, except those that were given up. Cost: a read of every
+    /// change set's manifest, and a listing of all markers.
     ///
     /// # Errors
-    /// `Corrupt` if a set that may be a part cannot be read; what the store reports.
+    /// `Corrupt` if a set that may be a part cannot be read; errors of the store.
     pub fn parts(&self, job: JobId) -> Result<Vec<JobPart>> {
         let store = &**self.store();
         let (mut parts, mut joined) = (Vec::new(), HashSet::new());
@@ -79,7 +77,7 @@ impl Repository {
             let is_complete = manifest.state == SetState::Published;
             parts.push(JobPart { rank, set, is_complete });
         }
-        // One that was given up stays until it is collected, and longer below a snapshot of it.
+        // A part that was given up stays until it is collected, and longer below a snapshot of it.
         let is_part: HashSet<SetId> = parts.iter().map(|part| part.set).collect();
         let mut held = HashSet::new();
         for marker in marker::all(store)? {
@@ -101,14 +99,15 @@ impl Repository {
         Ok(parts)
     }
 
-    /// Fails with `error`, for which `set` cannot be read, if the set may be a part of `job`.
+    /// Fails with `error`, because of which `set` cannot be read, if the set may be a part of
+    /// `job`.
     fn check_is_no_part(&self, set: SetId, job: JobId, error: Error) -> Result<()> {
         let store = &**self.store();
-        // Without a session it is no part, or one that was given up.
+        // Without a session's marker it is not a part, or was given up.
         if !marker::is_held(store, set, &Holder::Session)? {
             return Ok(());
         }
-        // The manifest before the newest stays, and says the same of this.
+        // The manifest before the newest is kept, and names the same job.
         let before = Manifest::newest_number(store, set)?.saturating_sub(1);
         let what = match Manifest::load_number(store, set, before) {
             Ok(manifest) => match manifest.job {
@@ -125,13 +124,14 @@ impl Repository {
         )))
     }
 
-    /// Opens the complete parts of `job` again, whose ranks ended before they had published it, and
-    /// returns all of its parts: [`Repository::resume`] goes on with them. What an unfinished
-    /// joining of them left is given up, and its writer, should it still be there, stops. Cost: a
-    /// look at every change set, and some requests for each complete part.
+    /// Reopens the complete parts of `job`, whose ranks ended before the job was published, and
+    /// returns all of its parts; continue them with [`Repository::resume`]. Discards the leftovers
+    /// of an unfinished join, and stops its writer if it is still running. Cost: a read of every
+    /// change set's manifest, and some requests for each complete part.
     ///
     /// # Errors
-    /// `Invalid` if parts were joined, have names, or others build on them; as [`Repository::parts`].
+    /// `Invalid` if parts were joined, have names, or are bases of other sets; as
+    /// [`Repository::parts`].
     pub fn reopen_parts(&self, job: JobId) -> Result<Vec<JobPart>> {
         let mut parts = self.parts(job)?;
         for part in parts.iter_mut().filter(|part| part.is_complete) {
@@ -151,20 +151,20 @@ impl Repository {
         manifest.state = SetState::Open;
         manifest.epoch += 1;
         manifest.claim(store, part, self.clock().now_ns())?;
-        // A publisher that had named it, or a collector, may take the marker away that it had: see
+        // A publisher that had named it, or a collector, may still remove its former marker: see
         // `release_session`.
         marker::hold(store, part, &Holder::Session)?;
-        // Whoever builds on it put a marker before reading that it was complete; whoever names it reads
-        // so once more behind the name.
+        // A set that builds on it put a marker before reading that it was complete; a publisher
+        // that names it reads its state again after the name.
         self.check_not_joined(job, part).inspect_err(|_| {
             manifest.state = SetState::Published;
-            // If this fails it is an open part, which can be completed.
+            // If this fails, the part stays open and can be completed.
             let _ = manifest.commit(store, part, self.clock().now_ns());
         })
     }
 
-    /// Fails if `part` has a name, or another set shows or builds on it; gives up one that began to and
-    /// did not end.
+    /// Fails if `part` has a name, or another set shows or builds on it; discards an unfinished
+    /// join.
     fn check_not_joined(&self, job: JobId, part: SetId) -> Result<()> {
         let store = &**self.store();
         for holder in marker::holders(store, part)? {

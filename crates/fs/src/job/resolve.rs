@@ -1,11 +1,11 @@
-//! Deciding what a name is that several parts of a job changed.
+//! Resolving names that several parts of a job changed.
 //!
-//! Changes that fit together are merged: times of a directory in which several made entries, names
-//! of a file to which several made links, a removal that several did. Of others the one with the
-//! lowest sequence number is shown, of equals that of the lower rank, and the rest reported. What
-//! was changed is told from what was only carried along by comparing with the record below. Content is
-//! not merged: of parts that wrote ranges of one file, one's content is shown, also where the ranges
-//! do not overlap, since nobody has seen what they make together.
+//! Compatible changes are merged: times of a directory in which several parts made entries, names
+//! of a file to which several made links, a removal by several. Of conflicting changes, the one
+//! with the lowest sequence number is shown, and among equals that of the lowest rank; the others
+//! are reported. Comparison with the record below tells changed attributes from copied ones.
+//! Content is not merged: if parts wrote ranges of one file, the content of one part is shown, even
+//! if the ranges do not overlap, since nobody has ever seen the combination.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use super::{Conflict, ConflictKind, WINDOW_BYTES};
 use crate::inode::{DirId, Entry, INODE, Inode, key};
 use crate::layers::{Layers, dir_of};
 
-/// The parts of a job, and what they build on.
+/// The parts of a job, and their bases.
 pub(super) struct JobLayers<'a> {
     /// The parts' sets.
     pub(super) parts: &'a [SetId],
@@ -38,14 +38,14 @@ pub(super) struct JobLayers<'a> {
 }
 
 impl JobLayers<'_> {
-    /// What a part finds below it at `key`.
+    /// Returns the record of `key` below the parts.
     fn record_below(&self, key: &KeyBuffer) -> Result<Option<Inode>> {
         let (key, mut row) = (key.key(), RowBuffer::default());
         let found = self.below.get(&key, false, true, &mut row)?;
         found.map(|layer| self.below.inode(layer, dir_of(&key), &row)).transpose()
     }
 
-    /// The record of `key` in one part.
+    /// Returns the record of `key` in one part.
     pub(super) fn record_of_part(&self, part: usize, key: &KeyBuffer) -> Result<Option<Inode>> {
         let (key, mut row) = (key.key(), RowBuffer::default());
         let wanted = Wanted { digest: INODE.digest(&key), key };
@@ -53,8 +53,8 @@ impl JobLayers<'_> {
         is_found.then(|| Inode::of_buffer(&row)).transpose()
     }
 
-    /// Whether a part wrote to `file`, or cut it: has segments of it. Cost: a block read for each
-    /// window of the file without any.
+    /// True if a part has segments of `file`, because it wrote to the file or truncated it. Cost: a
+    /// block read for each window of the file without any.
     fn has_content_of(&self, part: usize, file: u128) -> Result<bool> {
         let tables = SegmentTables::new(&self.manifests[part].tables, self.source);
         let (mut at, mut window_bytes) = (0, WINDOW_BYTES as u64);
@@ -71,18 +71,18 @@ impl JobLayers<'_> {
     }
 }
 
-/// How the parts fit together.
+/// Result of resolving a job.
 pub(super) struct Resolved {
-    /// Records that decide, in key order.
+    /// Records that override the parts', in key order.
     pub(super) top: Vec<(KeyBuffer, Inode)>,
-    /// Names that several parts changed in ways that fit.
+    /// Number of names with compatible changes of several parts.
     pub(super) merged: u64,
     pub(super) conflicts: Vec<Conflict>,
     /// Files whose content is that of one part.
     pub(super) covers: Vec<Cover>,
 }
 
-/// By key, what several parts decided together.
+/// Decisions about shared keys, by key.
 pub(super) type Decided = HashMap<([u64; 3], Vec<u8>), DecidedKey>;
 
 /// What is shown at a key that several parts have.
@@ -90,17 +90,17 @@ pub(super) type Decided = HashMap<([u64; 3], Vec<u8>), DecidedKey>;
 pub(super) struct DecidedKey {
     /// The identity of the directory or file with several names; 0 for others.
     id: u128,
-    /// The part that won.
+    /// The winning part.
     pub(super) winner: usize,
-    /// Whether another part's change is not shown.
+    /// True if another part's change is not shown.
     pub(super) is_contested: bool,
 }
 
-/// What a key is decided to be.
+/// Decision about a key.
 struct Decision {
     inode: Inode,
     winner: usize,
-    /// What did not fit, and whose changes are not shown.
+    /// The kind of conflict, and the parts whose changes are not shown.
     conflict: Option<(ConflictKind, Vec<usize>)>,
 }
 
@@ -112,7 +112,7 @@ impl Resolved {
             found.moved.iter().map(|moved| (moved.part, moved.inode.id)).collect();
         let mut resolved =
             Self { top: Vec::new(), merged: 0, conflicts: Vec::new(), covers: Vec::new() };
-        // Directories and files with several names that won, by key, to see what is where.
+        // The winning directories and files with several names, by key.
         let mut decided = Decided::new();
         let mut bases = Vec::with_capacity(found.shared.len());
         for (key, versions) in &found.shared {
@@ -141,8 +141,8 @@ impl Resolved {
         Ok(resolved)
     }
 
-    /// Corrects counts of names: each part counts what it did, and at a name that several parts
-    /// changed that is not what is shown. Two that moved the same name away counted it twice.
+    /// Corrects link counts. Each part counts its own changes, but a name that several parts
+    /// changed shows only one of them; two parts that moved the same name away both counted that.
     fn correct_link_counts(
         &mut self,
         found: &Found,
@@ -150,11 +150,11 @@ impl Resolved {
         layers: &JobLayers,
     ) -> Result<()> {
         let link_of = |inode: &Inode| (inode.entry == Entry::Link).then_some(inode.id);
-        // By file, the names that there are besides those counted.
+        // By file, the number of existing names that were not counted.
         let mut missing: BTreeMap<u128, i64> = BTreeMap::new();
         for (((_, versions), (_, shown)), base) in found.shared.iter().zip(&self.top).zip(bases) {
             let before = base.as_ref().and_then(link_of);
-            // Making a link of the only name, and moving that, is not counted anywhere.
+            // Turning the only name into a link, and moving it, is not counted anywhere.
             let only_name = base.as_ref().filter(|base| base.entry != Entry::Link);
             let only_name = only_name.map(|base| base.id);
             let mut add = |file: Option<u128>, count: i64| {
@@ -215,8 +215,8 @@ impl Resolved {
         });
     }
 
-    /// Gives files whose last name one part removed their inode back where another part's name of
-    /// them is left.
+    /// Restores the inode of a file whose last name one part removed, if another part's name for it
+    /// remains.
     fn settle_links(
         &mut self,
         links: &[(usize, KeyBuffer, u128)],
@@ -252,7 +252,7 @@ impl Resolved {
         Ok(())
     }
 
-    /// Leaves each directory that parts moved to different places at one of them.
+    /// Keeps each directory that parts moved to different places at one of them.
     fn settle_moves(&mut self, moved: &[Moved], decided: &Decided, parts: &[SetId]) {
         let mut places: BTreeMap<u128, Vec<&Moved>> = BTreeMap::new();
         for moved in moved {
@@ -279,7 +279,7 @@ impl Resolved {
     }
 }
 
-/// The first of `versions` that `fits`, by the rule.
+/// Returns the first of `versions`, by the rule, among those that `fits` accepts.
 fn lowest(versions: &[Version], fits: impl Fn(&Version) -> bool) -> Option<&Version> {
     let fitting = versions.iter().filter(|version| fits(version));
     fitting.min_by_key(|version| (version.inode.seq, version.part))
@@ -321,8 +321,8 @@ fn decide(
     decision
 }
 
-/// Leaves a mapped file, of which the records of all parts fit together, the content of one of those
-/// that wrote to it, by the rule: else it would have segments of all of them.
+/// If all parts' records of a mapped file fit together, selects the content of one part that wrote
+/// to it, by the rule; otherwise the file would mix segments of all of them.
 fn decide_content(decision: &mut Decision, versions: &[Version], layers: &JobLayers) -> Result<()> {
     if decision.conflict.is_some() || !decision.inode.mapped {
         return Ok(());
@@ -343,7 +343,7 @@ fn decide_content(decision: &mut Decision, versions: &[Version], layers: &JobLay
     Ok(())
 }
 
-/// Some removed what others changed or made.
+/// Some parts removed what others changed or made.
 fn decide_removed(versions: &[Version], moved: &HashSet<(usize, u128)>) -> Decision {
     let is_gone = |version: &Version| version.inode.entry == Entry::Tombstone;
     let ids: Vec<u128> = versions
@@ -365,7 +365,7 @@ fn decide_removed(versions: &[Version], moved: &HashSet<(usize, u128)>) -> Decis
     Decision { inode: first.inode.clone(), winner: first.part, conflict }
 }
 
-/// What of an inode somebody sets, as opposed to times and counts that follow.
+/// True if the attributes that users set are the same; times and counts may differ.
 fn is_same_but_times(a: &Inode, b: &Inode) -> bool {
     (a.entry, a.id, a.mode, a.uid, a.gid, a.rdev, a.size)
         == (b.entry, b.id, b.mode, b.uid, b.gid, b.rdev, b.size)
@@ -373,7 +373,7 @@ fn is_same_but_times(a: &Inode, b: &Inode) -> bool {
             == (b.mapped, b.extent, &b.content, &b.xattrs)
 }
 
-/// All have the same file or directory.
+/// All parts have the same file or directory.
 fn decide_changed(versions: &[Version], base: Option<&Inode>) -> Decision {
     let is_changed =
         |version: &Version| base.is_none_or(|base| !is_same_but_times(&version.inode, base));
@@ -391,18 +391,18 @@ fn decide_changed(versions: &[Version], base: Option<&Inode>) -> Decision {
     Decision { inode, winner: first.part, conflict }
 }
 
-/// A file with several names: each part's count of them is against what was below.
+/// A file with several names: each part's count is relative to the record below.
 fn decide_links(versions: &[Version], base: Option<&Inode>) -> Decision {
     let live: Vec<Version> =
         versions.iter().filter(|v| v.inode.entry != Entry::Tombstone).cloned().collect();
     let mut decision = decide_changed(&live, base);
-    // Before a second name was made the file had one, in a record elsewhere.
+    // Before its second name was made, the file had one, in a record elsewhere.
     let before = base.map_or(1, |base| i64::from(base.nlink));
     let names = versions.iter().fold(before, |names, version| {
         let own = if version.inode.entry == Entry::Tombstone { 0 } else { version.inode.nlink };
         names + i64::from(own) - before
     });
-    // Somebody has a name of it; which names win elsewhere is not known here.
+    // At least one part has a name for it; which names win elsewhere is not known here.
     decision.inode.nlink = u32::try_from(names).unwrap_or(1).max(1);
     decision
 }

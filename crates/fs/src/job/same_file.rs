@@ -1,11 +1,11 @@
 //! Files of a base that parts of a job left at several names, or wrote at one name and moved to
-//! another: in one set, one identity would mix their content and their removals.
+//! another. In one set, a shared identity would mix their content and their removals.
 //!
-//! A file that only one name shows is as before. Of several names one keeps the identity, and each
-//! of the others gets one of its own (`FileId::of_branch`). Content is that of the part which wrote
-//! the record: segments that say so lie over those of all parts.
-//! Files of which ranks write ranges together are not concerned: their segments are in parts that
-//! have no names, and one part has the record.
+//! A file shown at only one name stays as it was. Of several names, one keeps the identity, and
+//! each of the others gets its own (`FileId::of_branch`). A file's content is that of the part that
+//! wrote the record; segments for it override those of all parts.
+//! Files whose ranges are written by several ranks together are not affected: their segments are in
+//! parts that have no names, and one part has the record.
 
 use esker_base::Result;
 use esker_table::manifest::SetId;
@@ -26,7 +26,7 @@ pub(super) struct Inherited {
     pub(super) key: KeyBuffer,
 }
 
-/// Content that a file has in the joined set, whatever segments the parts have.
+/// Content of a file in the joined set, overriding any segments of the parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cover {
     /// The file.
@@ -35,16 +35,16 @@ pub(super) struct Cover {
     pub(super) size: u64,
     /// The part whose content it has.
     pub(super) part: usize,
-    /// Its identity there.
+    /// Its identity in that part.
     pub(super) stored: u128,
 }
 
-/// What the parts did to one file of a base.
+/// Changes of the parts to one file of a base.
 #[derive(Debug, Default)]
 struct Claims<'a> {
-    /// Parts that have a record of it, and where.
+    /// Parts that have a record of it, and its key.
     records: Vec<(usize, &'a KeyBuffer)>,
-    /// Parts that took it away from a name, or put something else there.
+    /// Parts that removed it from a name, or replaced it there.
     others: Vec<(usize, &'a KeyBuffer)>,
 }
 
@@ -64,8 +64,8 @@ struct Shown<'a> {
 }
 
 impl Resolved {
-    /// Tells apart files that parts have under one identity. The records so far are in key order,
-    /// and are afterwards.
+    /// Separates files that parts have under one identity. The records are in key order, before and
+    /// after.
     pub(super) fn separate_files(
         &mut self,
         found: &Found,
@@ -103,8 +103,8 @@ impl Resolved {
         Ok(())
     }
 
-    /// Where the joined set shows `file`: the links directory first, then by the rule that decides
-    /// about names.
+    /// Returns the names at which the joined set shows `file`: the links directory first, then by
+    /// the rule for conflicts.
     fn shown<'a>(
         &self,
         file: u128,
@@ -133,8 +133,8 @@ impl Resolved {
         Ok(shown)
     }
 
-    /// Gives each of `shown` but the first an identity, and each the content of its part; returns
-    /// their records.
+    /// Gives each of `shown` but the first a new identity, and each the content of its part;
+    /// returns their records.
     fn separate(
         &mut self,
         file: u128,
@@ -168,8 +168,8 @@ fn decided_at<'a>(decided: &'a Decided, key: &KeyBuffer) -> Option<&'a DecidedKe
     decided.get(&(key.ints, key.string.clone()))
 }
 
-/// Whether another part than the one whose record shows a file has changed the file elsewhere, or
-/// has changed it there in a way that is not shown.
+/// True if a part other than the one whose record is shown changed the file elsewhere, or changed
+/// it there in a way that is not shown.
 fn is_mixed(shown: &[Shown], claims: &Claims, decided: &Decided) -> bool {
     let [only] = shown else { return shown.len() > 1 };
     claims.records.iter().chain(&claims.others).any(|&(part, key)| {
