@@ -1,4 +1,4 @@
-//! Columns: what each column of the inode records of some tables takes, to see where bytes go.
+//! Columns: the space that each column of inode records takes.
 
 use esker_base::Result;
 use esker_table::column::{Ints, Strings};
@@ -8,11 +8,12 @@ use esker_table::wire::{Damage, Input};
 
 use crate::inode::INODE;
 
-/// Bytes of each column over all of `tables`, by name, in the order of the schema; then those of
-/// block headers, and of filters and indexes. Cost: every table is read.
+/// Returns the total bytes of each column over all of `tables`, by name, in the order of the
+/// schema, followed by the bytes of block headers and of filters and indexes. Cost: a read of every
+/// table.
 ///
 /// # Errors
-/// `Corrupt`, and what the store reports.
+/// `Corrupt`, and errors of the store.
 pub fn column_bytes(source: &TableSource, tables: &[TableRef]) -> Result<Vec<(String, u64)>> {
     let ints = INODE.ints.iter().map(|column| column.name);
     let names = ints.chain(INODE.strings.iter().copied());

@@ -1,13 +1,14 @@
-//! Conflicts: files that several bases of a composition have changed, each without the changes of the
-//! others. The stack shows the version of the base that comes first, and hides the others.
+//! Conflicts: files that several bases of a composition changed independently. The stack shows the
+//! version of the base that comes first, and hides the others.
 //!
-//! Two bases conflict at a name if each has a record of it that is in none of the sets that the other
-//! builds on, and the two say different things. A further base that builds on both has decided between
-//! them. What all bases build on is not read. The records of
-//! the others are merged in their order, and blocks whose names one set has alone are passed over.
-//! Paths are found for a batch of conflicts at a time, level by level, so memory is bounded by the
-//! batch and the number of bases, not by the number of files or directories.
-//! Not seen: a directory that one base removed as a whole while another changed only what is in it.
+//! Two bases conflict at a name if each has a record of it in a set on which the other does not
+//! build, and the records differ. A third base that builds on both has decided between them. Sets
+//! on which all bases build are not read. The records of the others are merged in order; blocks of
+//! names that only one set has are skipped. Paths are looked up for a batch of conflicts at a time,
+//! level by level, so memory is bounded by the batch and the number of bases, not by the number of
+//! files or directories.
+//! Not detected: a directory that one base removed as a whole while another changed only its
+//! entries.
 
 use esker_base::{Kind, Result};
 use esker_table::manifest::SetId;
@@ -25,39 +26,40 @@ use crate::repository::Repository;
 use crate::session::Session;
 use crate::shape::visit_names;
 
-/// Conflicts whose paths are found together.
+/// Number of conflicts whose paths are looked up together.
 const BATCH: usize = 4096;
-/// A path has no more components than this: `PATH_BYTES_MAX` leaves no room for them.
+/// Upper bound of the number of components of a path, from `PATH_BYTES_MAX`.
 const DEPTH_MAX: usize = crate::path::PATH_BYTES_MAX / 2;
 
-/// What one of the bases says of a name.
+/// One base's version of a name.
 #[derive(Clone, Debug)]
 pub struct ConflictingVersion {
     /// Index of the base.
     pub base: usize,
-    /// What it has there; none if it removed it.
+    /// Its inode; `None` if the base removed it.
     pub inode: Option<Inode>,
-    /// When its file was modified, or removed, as a timestamp.
+    /// When the file was modified or removed, as a timestamp.
     pub changed_ns: i64,
 }
 
-/// A name of which several bases say different things.
+/// A name for which several bases have different versions.
 #[derive(Clone, Debug)]
 pub struct BaseConflict {
-    /// Its path in the composed stack; none if no path leads there.
+    /// Its path in the composed stack; `None` if no path leads there.
     pub path: Option<Vec<u8>>,
-    /// The last component of its path; of a file with several names its identity if none is found.
+    /// The last component of its path; for a file with several names, its identity if no path was
+    /// found.
     pub name: Vec<u8>,
-    /// Whether it is a file with several names, of which the path is one.
+    /// True for a file with several names; the path is one of them.
     pub is_linked: bool,
-    /// The versions, that which the stack shows first.
+    /// The versions, with the one that the stack shows first.
     pub versions: Vec<ConflictingVersion>,
-    /// How the first two differ, if both have something.
+    /// How the first two differ, if both have an inode.
     pub aspects: Vec<Aspect>,
 }
 
 impl BaseConflict {
-    /// The version that was changed last; of several the one that comes first.
+    /// Returns the version that was changed last; among several, the one that comes first.
     #[must_use]
     pub fn newest(&self) -> &ConflictingVersion {
         let newest = self.versions.iter().rev().max_by_key(|version| version.changed_ns);
@@ -68,23 +70,20 @@ impl BaseConflict {
 /// Bases that are composed into one stack.
 #[derive(Debug)]
 pub struct Composition {
-    /// What each of them shows alone.
+    /// Each base alone.
     bases: Vec<Namespace>,
-    /// What they show together.
+    /// All of them together.
     composed: Namespace,
 }
 
 impl Composition {
     /// Opens `bases`, of which earlier ones win, each alone and together. Cost: as
     /// [`Repository::open`] for each of them.
-    ///
-    /// # Errors
-    /// As [`Repository::open`].
     pub fn open(repository: &Repository, bases: &[SetId]) -> Result<Self> {
         let open = |bases: &[SetId]| {
             let stack = load_stack(repository.source(), bases)?;
             let layers = Layers::new(repository.source().clone(), stack, None);
-            // Content is compared whoever may read it.
+            // Content is compared regardless of read permission.
             Namespace::new(layers, Identity::root())
         };
         let composed = open(bases)?;
@@ -92,19 +91,19 @@ impl Composition {
         Ok(Self { bases, composed })
     }
 
-    /// Passes all conflicts to `show`. Cost: a read of the tables of the sets that not all bases build
-    /// on, content only of files where nothing else tells whether they differ; for the paths of a batch
-    /// of conflicts a read of the directories' records, once for each level.
+    /// Passes all conflicts to `show`. Cost: a read of the tables of the sets on which not all
+    /// bases build, and of a file's content only if nothing else tells whether it differs; for the
+    /// paths of each batch of conflicts, a read of the directories' records per level.
     ///
     /// # Errors
-    /// `Corrupt`, what the store reports, and what `show` returns.
+    /// `Corrupt`, errors of the store, and errors of `show`.
     pub fn find_conflicts(
         &self,
         show: &mut dyn FnMut(&Self, BaseConflict) -> Result<()>,
     ) -> Result<()> {
         let memberships = self.memberships();
         let layers = self.composed.layers().bases();
-        // Sets of which each is unknown to some base that has the other.
+        // Pairs of sets each of which some base has without the other.
         let is_apart: Vec<Vec<bool>> = layers
             .iter()
             .map(|one| {
@@ -144,7 +143,7 @@ impl Composition {
         self.show_batch(batch, show)
     }
 
-    /// By set, which of the bases it belongs to.
+    /// Returns, by set, the bases to which it belongs.
     fn memberships(&self) -> HashMap<SetId, HashSet<usize>> {
         let mut memberships: HashMap<SetId, HashSet<usize>> = HashMap::new();
         for (base, namespace) in self.bases.iter().enumerate() {
@@ -155,7 +154,7 @@ impl Composition {
         memberships
     }
 
-    /// What of `key` the bases say that do not know of each other's changes, if it differs.
+    /// Returns the versions of `key` that bases made independently, if they differ.
     fn conflict_at(
         &self,
         key: &Key,
@@ -196,7 +195,7 @@ impl Composition {
         Ok((conflict.versions.len() > 1).then_some(conflict))
     }
 
-    /// How two versions differ; none if they do not.
+    /// Returns how two versions differ; `None` if they do not.
     fn compare(
         &self,
         key: &Key,
@@ -204,7 +203,7 @@ impl Composition {
         other: &ConflictingVersion,
     ) -> Result<Option<Vec<Aspect>>> {
         let (Some(old), Some(new)) = (&first.inode, &other.inode) else {
-            // Whether a file has names left, these say.
+            // The names themselves show whether a file has any left.
             let differs = first.inode.is_some() != other.inode.is_some();
             return Ok((differs && dir_of(key) != DirId::LINKS).then(Vec::new));
         };
@@ -254,8 +253,8 @@ impl Composition {
         Ok(())
     }
 
-    /// A name in the composed stack of each directory that is `wanted`, of each file with several names
-    /// that is, and of all directories above them.
+    /// Returns a name in the composed stack for each `wanted` directory and file with several
+    /// names, and for all directories above them.
     fn find_places(&self, mut wanted: HashSet<u128>) -> Result<HashMap<u128, (DirId, Vec<u8>)>> {
         let mut places: HashMap<u128, (DirId, Vec<u8>)> = HashMap::new();
         for _ in 0..DEPTH_MAX {
@@ -275,7 +274,7 @@ impl Composition {
             let mut above = HashSet::new();
             for (id, key) in candidates {
                 let key = key.key();
-                // Another layer may say otherwise.
+                // Another layer may override it.
                 let shown = record(&self.composed, &key)?.map(|(_, inode)| inode);
                 let is_shown = shown.is_some_and(|inode| {
                     inode.id == id
@@ -294,13 +293,13 @@ impl Composition {
     }
 }
 
-/// The file that the record under `key` in the links directory is about.
+/// Returns the file described by the record under `key` in the links directory.
 fn linked_file(key: &Key) -> Option<u128> {
     let id = <[u8; 16]>::try_from(key.string).ok()?;
     (dir_of(key) == DirId::LINKS).then(|| u128::from_be_bytes(id))
 }
 
-/// The record of `key` that `namespace` shows, a tombstone too, and the set that has it.
+/// Returns the record of `key` that `namespace` shows, even a tombstone, and its set.
 fn record(namespace: &Namespace, key: &Key) -> Result<Option<(SetId, Inode)>> {
     let (layers, mut row) = (namespace.layers(), RowBuffer::default());
     let Some(layer) = layers.get(key, false, true, &mut row)? else { return Ok(None) };
@@ -309,12 +308,9 @@ fn record(namespace: &Namespace, key: &Key) -> Result<Option<(SetId, Inode)>> {
 }
 
 impl Session {
-    /// Lets this session, which was begun on the bases of `composition`, show the newest version of
-    /// `conflict`: its content is copied. False if nothing changes: the stack shows that version, no
-    /// path leads to it, or one of the versions is a directory or has several names.
-    ///
-    /// # Errors
-    /// As [`Session::unlink`] and [`Session::create_with`].
+    /// Makes this session, which was begun on the bases of `composition`, show the newest version
+    /// of `conflict` by copying its content. Returns false if nothing changes: the stack already
+    /// shows that version, no path leads to it, or a version is a directory or has several names.
     pub fn show_newest(&self, composition: &Composition, conflict: &BaseConflict) -> Result<bool> {
         let newest = conflict.newest();
         let kinds = conflict.versions.iter().filter_map(|version| version.inode.as_ref());

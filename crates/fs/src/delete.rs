@@ -1,7 +1,8 @@
-//! Deleting: takes names back and gives sets up; what nothing holds any more is collected (`gc`).
+//! Deletion: removes names and gives up sets. The collector (`gc`) deletes sets that nothing holds
+//! any more.
 //!
-//! A deleted name leaves a marker on its set, of the time at which that happened: the set stays for
-//! the grace of collections, for those who read it and for who wants the name back.
+//! Deleting a name leaves a timestamped marker on its set: collections keep the set for their grace
+//! period, for its readers and for restoring the name.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +17,17 @@ use crate::names::{self, PublishedName};
 use crate::repository::Repository;
 use crate::session::SessionOptions;
 
-/// Others that commit at the same time are met at most this often in a row.
+/// Maximum number of retries after losing a race against another commit.
 const TRIES_MAX: usize = 8;
 
-/// A name that was deleted, or given to another set, a while ago.
+/// A name that was deleted, or given to another set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormerName {
     /// The name.
     pub name: String,
-    /// The change set that it stood for.
+    /// The change set for which it stood.
     pub set: SetId,
-    /// When it lost the name, in nanoseconds since the Unix epoch.
+    /// When the set lost the name, in nanoseconds since the Unix epoch.
     pub since_ns: u64,
 }
 
@@ -42,16 +43,17 @@ pub(crate) fn hold_former(
 }
 
 impl Repository {
-    /// Takes the name back: nobody opens its change set by it any more. The set stays for the grace
-    /// of collections, and can be given the name again ([`Repository::undelete`]); then it goes
-    /// unless it has other names or others build on it. Durable once it returns. Works in a store that
-    /// is full ([`Store::keep_reserve`]). Cost: a listing, a read and two writes.
+    /// Deletes a name: its change set can no longer be opened by it. Collections keep the set for
+    /// their grace period, during which [`Repository::undelete`] restores the name; then the set is
+    /// deleted unless it has other names or other sets build on it. Durable once it returns. Works
+    /// in a full store ([`Store::keep_reserve`]). Cost: a listing, a read and two writes.
     ///
     /// # Errors
-    /// `NotFound`; `Corrupt` if the name cannot be read: then it is gone, and its set goes too.
+    /// `NotFound`; `Corrupt` if the name cannot be read: the name is then gone, and its set will be
+    /// deleted.
     pub fn delete(&self, name: &str) -> Result<()> {
         let (store, clock) = (&**self.store(), &**self.clock());
-        // One marker, however often this is tried.
+        // One marker, whatever the number of retries.
         let holder = Holder::Former { since_ns: clock.now_ns(), name: name.to_owned() };
         let keep = &mut |set| marker::hold(store, set, &holder);
         for _ in 0..TRIES_MAX {
@@ -67,14 +69,14 @@ impl Repository {
         Err(Error::new(Kind::Conflict, format!("what {name} stands for keeps changing; try again")))
     }
 
-    /// Gives up a change set that somebody else began, or left: as [`Repository::abandon`], and it
-    /// cannot be resumed any more. A writer that is still there is fenced first, so that nothing that
-    /// it does brings the set back; on a full store it is fenced by the collection. Cost: a commit
-    /// more. A set whose manifest cannot be read is given up all the same.
+    /// Gives up a change set that another process began or left, like [`Repository::abandon`], and
+    /// prevents it from being resumed. A writer that is still running is fenced first, so that
+    /// nothing it does brings the set back; in a full store the collection fences it. A set whose
+    /// manifest cannot be read is given up, too. Cost: one commit more.
     ///
     /// # Errors
-    /// `Conflict` if another process writes the set, unless `options` are to take it over, or
-    /// resumed it meanwhile; `NotFound`; what the store reports.
+    /// `Conflict` if another process writes the set, unless `options` allow a takeover, or resumed
+    /// it meanwhile; `NotFound`; errors of the store.
     pub fn give_up(&self, set: SetId, options: &SessionOptions) -> Result<()> {
         let fenced = match self.fence(set, options) {
             Err(error) if [Kind::Corrupt, Kind::NoSpace].contains(&error.kind()) => None,
@@ -82,8 +84,8 @@ impl Repository {
         };
         self.abandon(set)?;
         let Some(epoch) = fenced else { return Ok(()) };
-        // Whoever resumes looks for the marker after the commit by which that begins, and this looks
-        // for the commit after the marker went: one of the two gives way.
+        // A resume checks for the marker after its first commit, and this checks for that commit
+        // after removing the marker: one of the two gives way.
         match Manifest::load(&**self.store(), set) {
             Ok(now) if now.state == SetState::Open && now.epoch > epoch => {
                 marker::hold(&**self.store(), set, &Holder::Session)?;
@@ -94,11 +96,11 @@ impl Repository {
         }
     }
 
-    /// Lets others go on with a complete set that a command had begun for itself
-    /// ([`SessionOptions::private`]): it stays if that command dies. Cost: a commit.
+    /// Makes a complete set that a command began for its own use ([`SessionOptions::private`])
+    /// independent of the command: it stays if the command dies. Cost: a commit.
     ///
     /// # Errors
-    /// `Conflict` if somebody else commits to it; what the store reports.
+    /// `Conflict` if another process commits to it; errors of the store.
     pub fn keep_complete(&self, set: SetId) -> Result<()> {
         let mut manifest = Manifest::load(&**self.store(), set)?;
         manifest.epoch += 1;
@@ -106,11 +108,11 @@ impl Repository {
         manifest.claim(&**self.store(), set, self.clock().now_ns())
     }
 
-    /// Gives a complete set a property. Cost: a commit.
+    /// Sets a property of a complete set. Cost: a commit.
     ///
     /// # Errors
-    /// `Invalid` if the set is not complete; `Conflict` if somebody else commits to it; what the store
-    /// reports.
+    /// `Invalid` if the set is not complete; `Conflict` if another process commits to it; errors of
+    /// the store.
     pub fn set_property(&self, set: SetId, property: String, value: String) -> Result<()> {
         let mut manifest = Manifest::load(&**self.store(), set)?;
         if manifest.state != SetState::Published {
@@ -122,8 +124,8 @@ impl Repository {
         manifest.claim(&**self.store(), set, self.clock().now_ns())
     }
 
-    /// Stops the writer of an open set by a commit of a higher epoch, which it returns; none if the
-    /// set is not open.
+    /// Fences the writer of an open set by committing a higher epoch, which it returns; `None` if
+    /// the set is not open.
     fn fence(&self, set: SetId, options: &SessionOptions) -> Result<Option<u64>> {
         let store = &**self.store();
         for _ in 0..TRIES_MAX {
@@ -142,11 +144,11 @@ impl Repository {
         Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
     }
 
-    /// Gives the name back to the set that lost it last. Cost: a listing of all markers, and a
+    /// Restores a name to the set that lost it last. Cost: a listing of all markers, and a
     /// publication.
     ///
     /// # Errors
-    /// `NotFound` if no set that had the name is left; `Exists` if the name stands for another.
+    /// `NotFound` if no set that had the name is left; `Exists` if the name stands for another set.
     pub fn undelete(&self, name: &str) -> Result<PublishedName> {
         names::check(name)?;
         let former = self.former_names()?;
@@ -166,11 +168,11 @@ impl Repository {
         Err(Error::new(Kind::NotFound, what))
     }
 
-    /// Names that sets have lost and can be given again, those that were lost first first. Cost: a
-    /// listing of all markers, and as [`Repository::names`].
+    /// Returns the names that sets have lost and that can be restored, in the order in which they
+    /// were lost. Cost: a listing of all markers, and as [`Repository::names`].
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn former_names(&self) -> Result<Vec<FormerName>> {
         let store = &**self.store();
         let markers = marker::all(store)?;
@@ -179,36 +181,37 @@ impl Repository {
             named.iter().any(|named| named.name == name && named.set == set)
         };
         let former = |marker: marker::Marker| match marker.holder {
-            // A deletion that did not end, or was taken back, leaves a marker too.
+            // A deletion that did not finish, or was undone, leaves a marker too.
             Holder::Former { since_ns, name } if !stands_for(&name, marker.set) => {
                 Some(FormerName { name, set: marker.set, since_ns })
             }
             _ => None,
         };
         let mut former: Vec<FormerName> = markers.into_iter().filter_map(former).collect();
-        // A set that lost a name twice is listed once, as of the last time.
+        // A set that lost a name twice is listed once, with the later time.
         former.sort_by(|a, b| (&a.name, a.set, b.since_ns).cmp(&(&b.name, b.set, a.since_ns)));
         former.dedup_by(|later, first| (&later.name, later.set) == (&first.name, first.set));
         former.sort_by(|a, b| (a.since_ns, &a.name).cmp(&(b.since_ns, &b.name)));
         Ok(former)
     }
 
-    /// Gives up a change set that was begun and will not be published, or completed and not named:
-    /// it goes with the next collection. A writer that is still there stops with `Fenced` then.
+    /// Gives up a change set that was begun and will not be published, or was completed and not
+    /// named: the next collection deletes it. A writer that is still running then stops with
+    /// `Fenced`.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn abandon(&self, set: SetId) -> Result<()> {
         marker::release(&**self.store(), set, &Holder::Session)
     }
 
-    /// Replaces the part of the name table that has `name`, which cannot be read, by what the version
-    /// before it has, and what markers say of names that are new since: each set that has a name has a
-    /// marker of it. False if it can be read by now.
+    /// Replaces the damaged part of the name table that contains `name` by the version before it,
+    /// plus newer names according to markers: each set that has a name has a marker for it. Returns
+    /// false if the part has become readable.
     fn rebuild_part_without(&self, name: &str) -> Result<bool> {
         let store = &**self.store();
         let part = part_of(name);
-        // Before the markers: whoever replaces it meanwhile knows more, and takes the next number.
+        // Before the markers: a concurrent replacement knows more, and takes the next number.
         let Some(number) = name_table::damaged_number(store, part)? else { return Ok(false) };
         let mut newest: BTreeMap<String, (u64, SetId)> = BTreeMap::new();
         for marker in marker::all(store)? {
@@ -228,7 +231,7 @@ impl Repository {
             }
         }
         for (other, (published_ns, set)) in newest {
-            // A marker stays when the name goes, so an old one says less than the version before.
+            // A marker outlives its name, so an old one is less reliable than the version before.
             if published_ns > before_ns || !entries.contains_key(&other) {
                 entries.insert(other, NameEntry { set, published_ns });
             }
@@ -241,7 +244,7 @@ impl Repository {
     }
 }
 
-/// Whether a name may stand for `set`: it is complete, or cannot be read.
+/// True if a name may stand for `set`: it is complete, or cannot be read.
 fn may_have_name(store: &dyn Store, set: SetId) -> Result<bool> {
     match Manifest::load(store, set) {
         Ok(manifest) => {

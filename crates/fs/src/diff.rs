@@ -1,7 +1,7 @@
-//! Diff: what differs between two trees, by path.
+//! Diff: differences between two trees, by path.
 //!
 //! Content is compared only where it could differ: two records that name the same bytes are equal
-//! without reading any. Times of directories are left out, since they follow from the rest; so are
+//! without reading any. Times of directories are ignored, since they follow from the rest; so are
 //! link counts and times of last access and of inode changes.
 
 use std::cmp::Ordering;
@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 4 << 20;
 /// One way in which two entries of one path differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Aspect {
-    /// What kind of file they are.
+    /// Kind of file.
     Kind,
     /// Bytes of content, or the target of a symbolic link.
     Content,
@@ -43,21 +43,21 @@ pub enum Aspect {
 pub struct Difference<'a> {
     /// The path, from where the comparison starts, beginning with a slash.
     pub path: &'a [u8],
-    /// What the first tree has there.
+    /// Inode in the first tree.
     pub before: Option<&'a Inode>,
-    /// What the second tree has there.
+    /// Inode in the second tree.
     pub after: Option<&'a Inode>,
-    /// How they differ, if both have something.
+    /// How they differ, if both exist.
     pub aspects: &'a [Aspect],
 }
 
-/// Two namespaces that are compared.
+/// Two namespaces to compare.
 pub(crate) struct Diff<'a> {
     pub(crate) before: &'a Namespace,
     pub(crate) after: &'a Namespace,
 }
 
-/// A directory that both or one of the trees have.
+/// A directory that is in both trees, or in one.
 struct Frame {
     dirs: (Option<Dir>, Option<Dir>),
     pairs: std::vec::IntoIter<(Option<DirEntry>, Option<DirEntry>)>,
@@ -65,11 +65,12 @@ struct Frame {
 }
 
 /// Passes every path at which the tree at `after` differs from the one at `before` to `show`, in
-/// order of names. Cost: a listing of each directory of both; content where only bytes can tell.
+/// order of names. Cost: a listing of each directory of both; content only where nothing else
+/// tells.
 ///
 /// # Errors
-/// As [`Namespace::find`] and [`Namespace::list`]; what `show` returns. `Loop`, after everything
-/// else was compared, if a directory is in itself.
+/// As [`Namespace::find`] and [`Namespace::list`]; errors of `show`. `Loop`, after everything else
+/// was compared, if a directory contains itself.
 pub fn diff(
     before: (&Namespace, &[u8]),
     after: (&Namespace, &[u8]),
@@ -166,7 +167,7 @@ impl Diff<'_> {
         show(&Difference { path, before: old, after: new, aspects: &aspects })
     }
 
-    /// How two entries differ.
+    /// Returns how two entries differ.
     pub(crate) fn aspects(&self, old: &Inode, new: &Inode) -> Result<Vec<Aspect>> {
         let mut aspects = Vec::new();
         let mut note = |differs: bool, aspect| {
@@ -222,7 +223,7 @@ fn entries(namespace: &Namespace, dir: Option<&Dir>) -> Result<Vec<DirEntry>> {
     Ok(entries)
 }
 
-/// Entries of two sorted lists, those of one name together.
+/// Merges two sorted lists, pairing entries of the same name.
 fn pair(old: Vec<DirEntry>, new: Vec<DirEntry>) -> Vec<(Option<DirEntry>, Option<DirEntry>)> {
     let mut pairs = Vec::with_capacity(old.len().max(new.len()));
     let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());

@@ -1,9 +1,9 @@
-//! Directory handle: what a session must know of a directory to work in it without reading it
-//! again, shared by all who use the directory.
+//! Directory handle: state of an open directory that saves a session from reading it again, shared
+//! by all its users.
 //!
-//! Times of a directory change with every create in it; they are kept here and written to its
+//! Times of a directory change with every create in it. They are kept here and written to its
 //! record when the session syncs, flushes or publishes, as Linux does with `lazytime`. Until then
-//! the session keeps the handle, whoever else lets go of it.
+//! the session keeps the handle, even if all others are dropped.
 //! Concurrency: attributes are atomics; `place` changes only under the session's structure lock.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -19,11 +19,10 @@ use crate::path::check_name;
 /// An open directory.
 pub type Dir = Arc<DirNode>;
 
-/// Directories with times that their records do not have yet.
+/// Directories whose records lack their latest times.
 pub(crate) type Touched = Mutex<Vec<Dir>>;
 
-/// What is known of an open directory. What every create in it reads comes first, in one line of
-/// the processor's cache.
+/// State of an open directory. The fields that every create reads come first, in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct DirNode {
@@ -31,16 +30,16 @@ pub struct DirNode {
     mode: AtomicU32,
     /// Owner in the high half, group in the low.
     owner: AtomicU64,
-    /// When an entry last came or went, while the directory was open.
+    /// When an entry was last added or removed while the directory was open.
     mtime_ns: AtomicI64,
-    /// Whether the record does not have `mtime_ns` yet.
+    /// True if the record lacks `mtime_ns`.
     is_touched: AtomicBool,
     is_removed: AtomicBool,
-    /// Whether it was made by this session where no layer below can have entries for it.
+    /// True if this session made it where no layer below can have entries for it.
     is_fresh: bool,
-    /// Parent and name; none for the root.
+    /// Parent and name; `None` for the root.
     place: RwLock<Option<(Dir, Vec<u8>)>>,
-    /// Where it is kept while it is touched.
+    /// The list that keeps it while it is touched.
     touched: Weak<Touched>,
 }
 
@@ -64,26 +63,26 @@ impl DirNode {
         })
     }
 
-    /// Its identity.
+    /// Identity of the directory.
     #[must_use]
     pub fn id(&self) -> DirId {
         self.id
     }
 
-    /// Its permission bits.
+    /// Permission bits.
     #[must_use]
     pub fn mode(&self) -> u32 {
         self.mode.load(Ordering::Relaxed)
     }
 
-    /// Its owner and group.
+    /// Owner and group.
     #[must_use]
     pub fn owner(&self) -> (u32, u32) {
         let owner = self.owner.load(Ordering::Relaxed);
         ((owner >> 32) as u32, owner as u32)
     }
 
-    /// Its parent and its name there; none for the root.
+    /// Parent, and name in it; `None` for the root.
     #[must_use]
     pub fn place(&self) -> Option<(Dir, Vec<u8>)> {
         self.place.read().clone()
@@ -102,7 +101,7 @@ impl DirNode {
         self.is_fresh
     }
 
-    /// Whether `ancestor` is this directory or above it.
+    /// True if `ancestor` is this directory or above it.
     pub(crate) fn is_within(&self, ancestor: DirId) -> bool {
         if self.id == ancestor {
             return true;
@@ -129,7 +128,8 @@ impl DirNode {
         self.is_removed.load(Ordering::Relaxed)
     }
 
-    /// Fails unless `name` can be in this directory. The links directory's own names are any bytes.
+    /// Fails unless `name` can be in this directory. The links directory's own names are arbitrary
+    /// bytes.
     #[inline]
     pub(crate) fn check_name(&self, name: &[u8]) -> Result<()> {
         if self.id == DirId::LINKS { Ok(()) } else { check_name(name) }
@@ -144,17 +144,18 @@ impl DirNode {
         Ok(())
     }
 
-    /// Fails unless the directory grants `wanted`; `name` is what is wanted in it.
+    /// Fails unless the directory grants `wanted`; `name` is the affected entry in it.
     #[inline]
     pub(crate) fn check(&self, identity: &Identity, wanted: u32, name: &[u8]) -> Result<()> {
         let (uid, gid) = self.owner();
         if identity.may(wanted, self.mode(), uid, gid, true) { Ok(()) } else { Err(denied(name)) }
     }
 
-    /// Notes that an entry came or went at `now_ns`.
+    /// Records that an entry was added or removed at `now_ns`.
     #[inline]
     pub(crate) fn touch(self: &Arc<Self>, now_ns: i64) {
-        // Most creates fall into the tick of the one before: reading keeps the line shared.
+        // Most creates fall into the clock tick of the one before: reading first keeps the cache
+        // line shared.
         if self.mtime_ns.load(Ordering::Relaxed) < now_ns {
             self.mtime_ns.fetch_max(now_ns, Ordering::SeqCst);
         }
@@ -172,8 +173,7 @@ impl DirNode {
         }
     }
 
-    /// Puts times that the record does not have yet into `inode`.
-    /// Returns the time of the last touch.
+    /// Puts times that the record lacks into `inode`. Returns the time of the last touch.
     pub(crate) fn overlay_times(&self, inode: &mut Inode) -> i64 {
         let mtime_ns = self.mtime_ns.load(Ordering::SeqCst);
         if self.is_touched() {
@@ -187,16 +187,16 @@ impl DirNode {
         self.is_touched.load(Ordering::SeqCst)
     }
 
-    /// The record has the times up to that of a touch at `written_ns`.
+    /// Marks times up to a touch at `written_ns` as written to the record.
     pub(crate) fn settle_touch(self: &Arc<Self>, written_ns: i64) {
         self.forget_touch();
-        // Whoever touched it meanwhile either saw that, or is seen here.
+        // A concurrent touch either sees the cleared flag, or is seen here.
         if self.mtime_ns.load(Ordering::SeqCst) != written_ns {
             self.remember_touch();
         }
     }
 
-    /// The record is given other times.
+    /// Discards unwritten times, since the record gets others.
     pub(crate) fn forget_touch(&self) {
         self.is_touched.store(false, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! Glimpse: what a change set shows that is not published, without disturbing whoever writes it.
+//! Glimpse: reads a change set that is not published, without disturbing its writer.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::repository::Repository;
 
 impl Repository {
     /// Opens `set` and everything it builds on as of its last flush, published or not. Its writer
-    /// is not fenced; what it only has in memory or in its log is not shown. A writer that goes on
-    /// may collect tables that this still reads: then reads fail with `NotFound`; open it again.
-    /// Cost: two store requests a change set.
+    /// is not fenced; changes that are only in its memory or log are not shown. A running writer
+    /// may delete tables that this still reads; reads then fail with `NotFound`, and the caller
+    /// opens the set again. Cost: two store requests per change set.
     ///
     /// # Errors
     /// `NotFound` if the set is gone or being deleted; as [`Repository::open`].
@@ -37,18 +37,15 @@ impl Repository {
         Namespace::new(Layers::new(self.source().clone(), stack, None), identity)
     }
 
-    /// Bytes in the logs of `set` that no table has yet and [`Repository::glimpse`] does not show:
-    /// of a writer that goes on, or of one that died, until somebody resumes the set. Cost: two
-    /// store requests and a listing.
-    ///
-    /// # Errors
-    /// As [`Repository::glimpse`].
+    /// Returns the bytes in the logs of `set` that are not in tables yet, and that
+    /// [`Repository::glimpse`] does not show. They belong to a running writer, or to one that died,
+    /// until the set is resumed. Cost: two store requests and a listing.
     pub fn unflushed_bytes(&self, set: SetId) -> Result<u64> {
         let manifest = Manifest::load(&**self.store(), set)?;
         self.unflushed_bytes_of(set, &manifest)
     }
 
-    /// As [`Repository::unflushed_bytes`], of a set whose manifest is known. A listing.
+    /// Like [`Repository::unflushed_bytes`], for a set whose manifest is known. Cost: a listing.
     pub(crate) fn unflushed_bytes_of(&self, set: SetId, manifest: &Manifest) -> Result<u64> {
         if manifest.state != SetState::Open {
             return Ok(0);

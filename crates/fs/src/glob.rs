@@ -1,7 +1,7 @@
-//! Glob: shell patterns over bytes, as fnmatch(3) has them without flags.
+//! Glob: shell patterns over bytes, as in fnmatch(3) without flags.
 //!
-//! `*` any bytes, slashes too; `?` one byte; `[a-z]` a set, `[!a-z]` all others; `\` takes the next
-//! byte as it is. A `[` without its `]` stands for itself.
+//! `*` matches any bytes, including slashes; `?` one byte; `[a-z]` a set, `[!a-z]` its complement;
+//! `\` escapes the next byte. A `[` without `]` stands for itself.
 
 /// A pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,18 +11,19 @@ pub struct Glob {
 }
 
 impl Glob {
-    /// The pattern `pattern`; with `ignore_case`, ASCII letters match in either case.
+    /// Creates a pattern; with `ignore_case`, ASCII letters match in either case.
     #[must_use]
     pub fn new(pattern: &[u8], ignore_case: bool) -> Self {
         Self { pattern: pattern.to_vec(), ignore_case }
     }
 
-    /// Whether all of `text` fits. Time is at most the product of both lengths.
+    /// True if the pattern matches all of `text`. Time is at most the product of both lengths.
     #[must_use]
     pub fn matches(&self, text: &[u8]) -> bool {
         let pattern = &self.pattern[..];
         let (mut at, mut from) = (0, 0);
-        // Where to go on if what follows the last `*` does not fit: it takes one byte more.
+        // Where to resume if the rest after the last `*` does not match: the `*` takes one byte
+        // more.
         let mut retry = None;
         loop {
             if pattern.get(at) == Some(&b'*') {
@@ -50,7 +51,7 @@ impl Glob {
         }
     }
 
-    /// Where the pattern goes on if its element at `at`, which is no `*`, fits `byte`.
+    /// Returns the position after the element at `at`, which is not a `*`, if that matches `byte`.
     fn fits(&self, at: usize, byte: u8) -> Option<usize> {
         let pattern = &self.pattern[..];
         let (expected, next) = match pattern[at] {
@@ -92,7 +93,7 @@ impl Glob {
     }
 }
 
-/// Where the set that starts at `at` ends; a `]` that comes first belongs to it.
+/// Returns the end of the set that starts at `at`; a leading `]` belongs to the set.
 fn set_end(pattern: &[u8], at: usize) -> Option<usize> {
     let mut from = at + 1;
     if matches!(pattern.get(from), Some(b'!' | b'^')) {

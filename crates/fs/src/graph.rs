@@ -1,4 +1,4 @@
-//! Graph: the change sets of a store or of a stack, what each builds on, and what it is called.
+//! Graph: the change sets of a store or of a stack, with their bases and names.
 
 use esker_base::store::{ObjectInfo, concurrent};
 use esker_base::{Kind, Result};
@@ -15,35 +15,35 @@ use crate::repository::Repository;
 pub struct GraphNode {
     /// The set.
     pub set: SetId,
-    /// Its newest manifest, or what is wrong with it.
+    /// Its newest manifest, or the error of reading it.
     pub manifest: Result<Manifest, String>,
     /// Published names that stand for it.
     pub names: Vec<String>,
-    /// Who keeps it.
+    /// Holders that keep it.
     pub holders: Vec<Holder>,
-    /// Every set it needs: its bases, and sets whose tables or data it shows, in order.
+    /// Every set it needs, in order: its bases, and sets whose tables or data it shows.
     pub needs: Vec<SetId>,
-    /// Records in its tables, those that newer ones shadow counted.
+    /// Records in its tables, including those shadowed by newer ones.
     pub rows: u64,
     /// Bytes of its tables.
     pub table_bytes: u64,
     /// Bytes of the data logs in its folder.
     pub data_bytes: u64,
-    /// Bytes of data logs of other sets to which it refers without needing these sets otherwise, as a
-    /// squash does.
+    /// Bytes of data logs of other sets to which it refers without otherwise needing these sets, as
+    /// a squash does.
     pub referenced_bytes: u64,
-    /// Sorted runs of its tables.
+    /// Number of sorted runs of its tables.
     pub runs: usize,
 }
 
 impl GraphNode {
-    /// Sets on which it builds, the one that wins first.
+    /// Sets on which it builds, in order of precedence.
     #[must_use]
     pub fn bases(&self) -> &[SetId] {
         self.manifest.as_ref().map_or(&[], |manifest| &manifest.bases)
     }
 
-    /// What may be done with it, if its manifest can be read.
+    /// State, if its manifest can be read.
     #[must_use]
     pub fn state(&self) -> Option<SetState> {
         self.manifest.as_ref().ok().map(|manifest| manifest.state)
@@ -51,11 +51,11 @@ impl GraphNode {
 }
 
 impl Repository {
-    /// The sets of `roots` and everything they need, each once, a set before those it builds on.
-    /// Sets that are damaged or missing are in it as such. Cost: some requests a set.
+    /// Returns the sets of `roots` and everything they need, each once and before those on which it
+    /// builds. Damaged or missing sets are included as such. Cost: some requests per set.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn graph(&self, roots: &[SetId]) -> Result<Vec<GraphNode>> {
         let mut names: HashMap<SetId, Vec<String>> = HashMap::new();
         for named in crate::names::survey(&**self.store())?.names {
@@ -74,25 +74,26 @@ impl Repository {
         Ok(in_order(roots, nodes))
     }
 
-    /// The graph of every set in the store, the newest that nothing builds on first.
+    /// Returns the graph of every set in the store, starting with the newest on which nothing
+    /// builds.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn graph_of_all(&self) -> Result<Vec<GraphNode>> {
         let mut nodes = self.graph(&self.sets()?)?;
         let created = |node: &GraphNode| node.manifest.as_ref().map_or(0, |m| m.created_ns);
         let needed: HashSet<SetId> = nodes.iter().flat_map(|node| node.needs.clone()).collect();
         nodes.sort_by_key(|node| std::cmp::Reverse(created(node)));
-        // What others need is reached from them, whatever order equal times leave it in.
+        // Needed sets are reached from those that need them, regardless of ties in creation time.
         let roots: Vec<SetId> =
             nodes.iter().map(|node| node.set).filter(|set| !needed.contains(set)).collect();
         Ok(in_order(&roots, nodes.into_iter().map(|node| (node.set, node)).collect()))
     }
 
-    /// Every change set that has anything in the store.
+    /// Returns every change set that has an object in the store.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn sets(&self) -> Result<Vec<SetId>> {
         let names = self.store().list_names("set/")?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
@@ -141,7 +142,7 @@ impl Repository {
     }
 }
 
-/// Bytes of those data logs of `set`, which are `listed`, whose numbers are `wanted`.
+/// Returns the bytes of those `listed` data logs of `set` whose numbers are `wanted`.
 fn log_bytes(set: SetId, listed: &[ObjectInfo], wanted: &dyn Fn(u64) -> bool) -> u64 {
     let is_wanted = |name: &str| match Place::of(set, name) {
         Some(Place::Data(number)) => wanted(number),
@@ -150,14 +151,14 @@ fn log_bytes(set: SetId, listed: &[ObjectInfo], wanted: &dyn Fn(u64) -> bool) ->
     listed.iter().filter(|log| is_wanted(&log.name)).map(|log| log.bytes).sum()
 }
 
-/// Whether an error says something of the manifest that was to be read, and not of the store.
+/// True if an error concerns the manifest being read, not the store.
 pub(crate) const fn is_of_manifest(kind: Kind) -> bool {
     matches!(kind, Kind::NotFound | Kind::Corrupt | Kind::TooLarge | Kind::Invalid)
 }
 
-/// `nodes` so that each comes before those it needs: depth first, in the order of `roots`.
+/// Orders `nodes` so that each comes before those it needs: depth first, in the order of `roots`.
 fn in_order(roots: &[SetId], mut nodes: HashMap<SetId, GraphNode>) -> Vec<GraphNode> {
-    // Post-order of the reversed edges' walk, reversed, is a topological order.
+    // Reversed post-order of a depth-first walk is a topological order.
     let mut done: Vec<GraphNode> = Vec::with_capacity(nodes.len());
     let mut entered = HashSet::new();
     let mut stack: Vec<(SetId, bool)> = roots.iter().map(|root| (*root, false)).collect();
@@ -173,7 +174,7 @@ fn in_order(roots: &[SetId], mut nodes: HashMap<SetId, GraphNode>) -> Vec<GraphN
         }
     }
     done.reverse();
-    // Damaged manifests may need one another in a circle, which no root leads to.
+    // Damaged manifests may need one another in a cycle, to which no root leads.
     let mut left: Vec<GraphNode> = nodes.into_values().collect();
     left.sort_by_key(|node| node.set);
     done.extend(left);

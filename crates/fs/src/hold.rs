@@ -1,8 +1,8 @@
-//! Hold: whether somebody still writes an open set, as far as that can be known.
+//! Hold: whether an open set is still being written, as far as that can be known.
 //!
-//! Takeovers are safe whoever lives: the higher epoch fences. This only decides whether one happens
-//! unasked. A process of this machine is looked for; of any other its last beat or commit counts,
-//! by the store's clock, for as long as it is young.
+//! A takeover is always safe: the higher epoch fences the old writer. This only decides whether one
+//! happens without being requested. A process of this machine is looked up; for any other, a recent
+//! beat or commit, by the store's clock, counts as a sign of life.
 //! Source: docs/design/0006-who-writes.md.
 
 use std::time::Duration;
@@ -17,35 +17,36 @@ use esker_table::tree::{BEAT_AGE_MAX, last_beat_ns};
 use crate::repository::Repository;
 use crate::session::SessionOptions;
 
-/// The writer of a set as readers see it.
+/// State of a set's writer as readers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderState {
-    /// It is there, or was just now.
+    /// It is running, or was very recently.
     Alive,
-    /// It has ended in order.
+    /// It ended in an orderly way.
     Released,
-    /// It was a process of this machine and has ended otherwise.
+    /// It was a process of this machine and ended otherwise.
     Died,
-    /// It was not seen for [`BEAT_AGE_MAX`], and nothing better is known.
+    /// It was not seen for [`BEAT_AGE_MAX`], and nothing more is known.
     Silent,
 }
 
-/// Who writes an open set, or wrote it last.
+/// The current or last writer of an open set.
 #[derive(Clone, Debug)]
 pub struct Hold {
     /// The writer.
     pub writer: SetWriter,
-    /// When it last wrote or showed that it lives, in nanoseconds since the Unix epoch.
+    /// Its last write or beat, in nanoseconds since the Unix epoch.
     pub seen_ns: u64,
-    /// Whether it is there.
+    /// State of the writer.
     pub state: HolderState,
 }
 
 impl Repository {
-    /// Who writes the set of `manifest`; nobody if no writer said who it is. Cost: a listing.
+    /// Returns the writer of the set of `manifest`; `None` if no writer identified itself. Cost: a
+    /// listing.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn hold(&self, set: SetId, manifest: &Manifest) -> Result<Option<Hold>> {
         self.hold_seen_by(set, manifest, &ProcessIdentity::current())
     }
@@ -71,11 +72,12 @@ impl Repository {
         Ok(Some(Hold { writer, seen_ns, state }))
     }
 
-    /// Fails if another process still writes the set of `manifest`, unless `options` are to take it
-    /// over. No store request if its last writer has ended in order, else a listing.
+    /// Fails if another process still writes the set of `manifest`, unless `options` allow a
+    /// takeover. Cost: no store request if its last writer ended in an orderly way, otherwise a
+    /// listing.
     ///
     /// # Errors
-    /// `Conflict`, which says who writes it; what the store reports.
+    /// `Conflict`, which names the writer; errors of the store.
     pub fn check_not_held(
         &self,
         set: SetId,
@@ -89,7 +91,7 @@ impl Repository {
             Some(heartbeat) => heartbeat.writer.process.clone(),
             None => ProcessIdentity::current(),
         };
-        // A process knows its own sessions.
+        // A process knows about its own sessions.
         if options.take_over || writer.process == observer {
             return Ok(());
         }
@@ -102,7 +104,7 @@ impl Repository {
     }
 }
 
-/// When the writer of `manifest` was last seen.
+/// Returns when the writer of `manifest` was last seen.
 fn last_seen_ns(store: &dyn Store, set: SetId, manifest: &Manifest) -> Result<u64> {
     let beat_ns = last_beat_ns(store, set, manifest.epoch)?;
     Ok(manifest.written_ns.max(beat_ns.unwrap_or(0)))
@@ -119,7 +121,7 @@ fn held(set: SetId, hold: &Hold, now_ns: u64) -> Error {
     Error::new(Kind::Conflict, context)
 }
 
-/// How long that is, for people.
+/// Formats a duration for users.
 fn age_text(age: Duration) -> String {
     let seconds = age.as_secs();
     match seconds {

@@ -1,4 +1,4 @@
-//! Identity: who acts, and what the mode bits let them do.
+//! Identity: the acting user, and what mode bits allow them to do.
 
 use esker_base::{Error, Kind, Result};
 
@@ -18,7 +18,7 @@ pub struct Identity {
     pub uid: u32,
     /// Effective group, which new files get.
     pub gid: u32,
-    /// Further groups.
+    /// Supplementary groups.
     pub groups: Vec<u32>,
 }
 
@@ -29,7 +29,7 @@ impl Identity {
         Self { uid: 0, gid: 0, groups: Vec::new() }
     }
 
-    /// Whoever runs this process.
+    /// The user running this process.
     #[must_use]
     pub fn of_process() -> Self {
         let groups = rustix::process::getgroups().unwrap_or_default();
@@ -40,24 +40,24 @@ impl Identity {
         }
     }
 
-    /// Whether this is the superuser.
+    /// True for the superuser.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
 
-    /// Whether `gid` is one of the groups.
+    /// True if `gid` is one of the groups.
     #[must_use]
     pub fn is_member(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
 
-    /// Whether mode bits grant all of `wanted` (a sum of [`READ`], [`WRITE`], [`EXECUTE`]).
+    /// True if mode bits grant all of `wanted` (a sum of [`READ`], [`WRITE`], [`EXECUTE`]).
     #[inline]
     #[must_use]
     pub fn may(&self, wanted: u32, mode: u32, uid: u32, gid: u32, is_directory: bool) -> bool {
         if self.is_root() {
-            // The superuser executes only what somebody may execute.
+            // The superuser may execute only files that have an execute bit.
             return wanted & EXECUTE == 0 || is_directory || mode & 0o111 != 0;
         }
         let granted = if self.uid == uid {
@@ -90,13 +90,13 @@ impl Identity {
     }
 }
 
-/// The error that only others may do `what`.
+/// Returns the error for an operation reserved to the owner or the superuser.
 pub(crate) fn not_permitted(what: &[u8]) -> Error {
     let what = String::from_utf8_lossy(what);
     Error::new(Kind::NotPermitted, format!("{what}: operation not permitted"))
 }
 
-/// The error that `what` is not allowed.
+/// Returns the error for a missing permission.
 pub(crate) fn denied(what: &[u8]) -> Error {
     Error::new(Kind::Denied, format!("{}: permission denied", String::from_utf8_lossy(what)))
 }

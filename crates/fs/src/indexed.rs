@@ -1,10 +1,10 @@
-//! Indexed directories as entries of a tree: where their logs are, and how these go where the entry
-//! goes. What is in the logs only `esker-imd` knows.
+//! Indexed directories as entries of a tree: where their logs are, and how these move with the
+//! entry. Only `esker-imd` knows the content of the logs.
 //!
 //! `set/<set>/imd/<number>/` has the logs and the root object of one written part; the number is
-//! chosen at random, so that copies in other sets keep it. An entry consists of the part that was
-//! appended last, to which its extent refers, and of those before it, which its content lists. Each
-//! reference has the checksum of the part's root object, which is the last that is written.
+//! random, so that copies in other sets keep it. An entry consists of the part that was appended
+//! last, to which its extent refers, and of earlier parts, which its content lists. Each reference
+//! has the checksum of the part's root object, which is written last.
 //! Layout: docs/format/inode.md, "Parts of an indexed directory". This file is its only encoder and
 //! decoder.
 //! Source: DeltaFS thesis §5.2.4.
@@ -15,16 +15,16 @@ use esker_table::manifest::SetId;
 
 use crate::inode::{Extent, Inode};
 
-/// Bytes that are copied at once.
+/// Bytes copied at once.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// A root object is not larger than this.
+/// Maximum size of a root object.
 pub(crate) const ROOT_BYTES_MAX: u64 = 1 << 30;
 
 /// The object that completes an indexed directory.
 const ROOT: &str = "root";
 
-/// An indexed directory consists of at most this many parts: their references fit the entry's record.
+/// Maximum number of parts of an indexed directory: their references fit the entry's record.
 pub const PARTS_MAX: usize = 128;
 
 /// Bytes of a reference to a part: set, number, checksum.
@@ -32,10 +32,10 @@ const PART_BYTES: usize = 28;
 
 const _: () = assert!(PART_BYTES * (PARTS_MAX - 1) < crate::path::PATH_BYTES_MAX);
 
-/// A part of an indexed directory: what one job wrote or appended.
+/// A part of an indexed directory: the output of one job that wrote or appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexedPart {
-    /// The set in whose folder its objects are.
+    /// The set whose folder has its objects.
     pub set: SetId,
     /// Its number there.
     pub number: u64,
@@ -44,26 +44,26 @@ pub struct IndexedPart {
 }
 
 impl IndexedPart {
-    /// What the names of its objects begin with.
+    /// Returns the common prefix of its objects' names.
     #[must_use]
     pub fn prefix(&self) -> String {
         prefix(self.set, self.number)
     }
 
-    /// The part that the extent of an entry refers to.
+    /// Returns the part to which the extent of an entry refers.
     pub(crate) const fn of_extent(extent: &Extent) -> Self {
         Self { set: extent.set, number: extent.log, checksum: extent.checksum }
     }
 
-    /// The extent of an entry whose last part this is.
+    /// Returns the extent of an entry whose last part this is.
     pub(crate) fn extent(&self) -> Extent {
         let Self { set, number: log, checksum } = *self;
         Extent { set, log, checksum, ..Extent::default() }
     }
 }
 
-/// The parts of the indexed directory `inode`, the oldest first; none if it is none. Its content has
-/// been read, as by [`crate::namespace::Namespace::stat`].
+/// Returns the parts of the indexed directory `inode`, oldest first; none for any other inode. Its
+/// content must have been read, as by [`crate::namespace::Namespace::stat`].
 #[must_use]
 pub fn parts_of(inode: &Inode) -> Vec<IndexedPart> {
     let is_indexed = inode.kind() == Some(crate::inode::FileKind::Indexed);
@@ -71,12 +71,12 @@ pub fn parts_of(inode: &Inode) -> Vec<IndexedPart> {
     earlier_parts(&inode.content).chain([IndexedPart::of_extent(last)]).collect()
 }
 
-/// Whether an entry's content can be a list of parts.
+/// True if an entry's content can be a list of parts.
 pub(crate) const fn is_list(content: &[u8]) -> bool {
     content.len().is_multiple_of(PART_BYTES) && content.len() / PART_BYTES < PARTS_MAX
 }
 
-/// The parts that an entry's content lists.
+/// Returns the parts that an entry's content lists.
 pub(crate) fn earlier_parts(content: &[u8]) -> impl Iterator<Item = IndexedPart> {
     content.as_chunks::<PART_BYTES>().0.iter().map(|bytes| {
         let (set, rest) = bytes.split_first_chunk::<16>().expect("28 bytes");
@@ -89,7 +89,7 @@ pub(crate) fn earlier_parts(content: &[u8]) -> impl Iterator<Item = IndexedPart>
     })
 }
 
-/// The content of an entry that lists `parts`.
+/// Returns the content of an entry that lists `parts`.
 pub(crate) fn list(parts: &[IndexedPart]) -> Vec<u8> {
     let mut content = Vec::with_capacity(parts.len() * PART_BYTES);
     for part in parts {
@@ -100,24 +100,25 @@ pub(crate) fn list(parts: &[IndexedPart]) -> Vec<u8> {
     content
 }
 
-/// What the names of all objects of directory `number` in `set` begin with; ends in `/`.
+/// Returns the common prefix of the names of all objects of directory `number` in `set`; ends in
+/// `/`.
 #[must_use]
 pub fn prefix(set: SetId, number: u64) -> String {
     format!("set/{set}/imd/{number:016x}/")
 }
 
-/// The name of the root object of directory `number` in `set`.
+/// Returns the name of the root object of directory `number` in `set`.
 pub(crate) fn root(set: SetId, number: u64) -> String {
     prefix(set, number) + ROOT
 }
 
-/// Checksum of a root object's bytes, as entries have it.
+/// Returns the checksum of a root object's bytes, as stored in entries.
 pub(crate) fn checksum(root: &[u8]) -> u32 {
     crc32c::crc32c(root)
 }
 
-/// Copies all objects of `part` into `set`, the root object last, and verifies that. Returns the copy,
-/// and the bytes copied. Objects that are there already, which several entries may share, stay.
+/// Copies all objects of `part` into `set`, the root object last, and verifies the root object.
+/// Returns the copy and the bytes copied. Existing objects, which several entries may share, stay.
 pub(crate) fn copy(
     store: &SharedStore,
     part: &IndexedPart,
@@ -150,10 +151,11 @@ pub(crate) fn copy(
     Ok((IndexedPart { set, ..*part }, copied + bytes.len() as u64))
 }
 
-/// Copies the first `bytes` of the log `from` to a new log `to`, which survives power loss then.
+/// Copies the first `bytes` of the log `from` to a new log `to`, which survives power loss once
+/// this returns.
 ///
 /// # Errors
-/// `Exists` if there is a log `to`; what the store answers.
+/// `Exists` if there is a log `to`; other errors of the store.
 pub fn copy_log(store: &SharedStore, from: &str, to: &str, bytes: u64) -> Result<()> {
     let log = store.append_log(to)?;
     let mut at = 0;

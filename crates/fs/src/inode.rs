@@ -1,8 +1,8 @@
-//! Inode: what a change set records of one name, and the schema that stores it.
+//! Inode: what a change set records for a name, and the schema that stores it.
 //!
 //! Layout: docs/format/inode.md. This file is its only encoder and decoder.
-//! A record is keyed by (directory, xxh3 of the name, name). A tombstone hides the name below; a
-//! link stands for an inode that has several names and lives in the links directory instead.
+//! A record is keyed by (directory, xxh3 of the name, name). A tombstone hides the name in layers
+//! below. A link stands for an inode that has several names and is stored in the links directory.
 //! Source: DESIGN §4; DeltaFS thesis §4.3 (what a log entry holds).
 
 use std::fmt;
@@ -18,19 +18,19 @@ use crate::file::FILE_BYTES_MAX;
 use crate::path::PATH_BYTES_MAX;
 use crate::xattr::XATTR_BYTES_MAX;
 
-/// Identity of a directory: the first 128 bits of `BLAKE3(parent ‖ generation ‖ name)` of where it
-/// was made; the root's is 0. It stays when the directory is renamed.
+/// Identity of a directory: the first 128 bits of `BLAKE3(parent ‖ generation ‖ name)` of the place
+/// where it was made; 0 for the root. It does not change when the directory is renamed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DirId(pub u128);
 
 impl DirId {
     /// The root directory.
     pub const ROOT: Self = Self(0);
-    /// Where inodes with several names live, by file id. Nobody can list it.
+    /// Directory of inodes with several names, by file id. It cannot be listed.
     pub const LINKS: Self = Self(u128::MAX);
 
-    /// The identity of the directory made in `parent` at `name`, which was taken `generation`
-    /// times before.
+    /// Returns the identity of a directory made in `parent` at `name`, which was a directory
+    /// `generation` times before.
     #[must_use]
     pub fn child(parent: Self, generation: u64, name: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new();
@@ -49,20 +49,20 @@ impl fmt::Display for DirId {
     }
 }
 
-/// Identity of a file: the set that made it (its first half) and the operation that did.
+/// Identity of a file: the set that made it (high half) and the operation that did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u128);
 
 impl FileId {
-    /// The file that operation `seq` of `set` makes.
+    /// Returns the identity of the file that operation `seq` of `set` makes.
     #[must_use]
     pub fn new(set: SetId, seq: u64) -> Self {
         Self((set.0 >> 64) << 64 | u128::from(seq))
     }
 
-    /// The identity under which a stack shows the file that the branch `set` has as `self`
-    /// (`lineage.rs`): other branches may have the same file at other names, as another. A file
-    /// that the branch itself has made keeps its identity, which no other branch shows.
+    /// Returns the identity under which a stack shows the file that the branch `set` has as `self`
+    /// (`lineage.rs`): other branches may have the same file at other names, as a different file. A
+    /// file that the branch itself made keeps its identity, which no other branch shows.
     #[must_use]
     pub fn of_branch(self, set: SetId) -> Self {
         if self.is_of(set) {
@@ -76,21 +76,21 @@ impl FileId {
         Self(u128::from_le_bytes(*first))
     }
 
-    /// Whether `set` made the file.
+    /// True if `set` made the file.
     #[must_use]
     pub fn is_of(self, set: SetId) -> bool {
         self.0 >> 64 == set.0 >> 64
     }
 
-    /// A 64-bit inode number for interfaces that have no more; collisions are possible, as for
-    /// any such number of a larger identity.
+    /// Returns a 64-bit inode number for interfaces limited to that size. Numbers may collide, as
+    /// any such digest of a larger identity may.
     #[must_use]
     pub fn number(self) -> u64 {
         esker_table::schema::mix((self.0 >> 64) as u64) ^ self.0 as u64
     }
 }
 
-/// What kind of file a name stands for.
+/// Kind of file that a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileKind {
     /// A regular file.
@@ -108,22 +108,22 @@ pub enum FileKind {
     /// A block device.
     BlockDevice,
     /// An indexed directory: records by key, in logs of their own ([`crate::indexed`]). Its extent
-    /// has no bytes; it says which set and number, and has the checksum of the root object.
+    /// has no bytes; it holds the set, the number and the checksum of the root object.
     Indexed,
 }
 
 impl FileKind {
-    /// Whether kernels, which know no indexed directories, are told that it is a directory.
+    /// True if kernels, which have no indexed directories, see a directory.
     #[must_use]
     pub const fn is_shown_as_directory(self) -> bool {
         matches!(self, Self::Directory | Self::Indexed)
     }
 }
 
-/// What a record says that its name is.
+/// What a record says about its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Nothing any more, whatever lower layers say.
+    /// Nothing, whatever lower layers say.
     Tombstone,
     /// A file of this kind.
     Is(FileKind),
@@ -147,7 +147,7 @@ impl Entry {
         }
     }
 
-    /// What a record's number for it means.
+    /// Decodes the number of an entry.
     pub(crate) const fn of_number(number: u64) -> Option<Self> {
         Some(match number {
             0 => Self::Tombstone,
@@ -168,38 +168,38 @@ impl Entry {
 /// Bytes of a file in a data log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// The set in whose folder the log is.
+    /// The set whose folder has the log.
     pub set: SetId,
     /// Number of the log.
     pub log: u64,
-    /// Where in the log the bytes start.
+    /// Offset of the bytes in the log.
     pub offset: u64,
-    /// How many there are; a file that is longer ends in zeros.
+    /// Number of bytes; the rest of a longer file is zeros.
     pub length: u64,
-    /// CRC-32C of all of them as they were written.
+    /// CRC-32C of all bytes that were written.
     pub checksum: u32,
-    /// How many were written, which is what the checksum covers; truncation lessens `length` only.
-    /// None of a log that may still be written in place, or was when its writer died: nothing is known
-    /// of its bytes but that they are there.
+    /// Number of bytes originally written, the range that `checksum` covers; truncation only
+    /// reduces `length`. Zero if the log may still be written in place, or could be when its writer
+    /// died: its bytes exist, but are unverified.
     pub written: u64,
 }
 
 impl Extent {
-    /// Whether it has a checksum.
+    /// True if it has a checksum.
     #[must_use]
     pub fn is_checked(&self) -> bool {
         self.written > 0 || self.length == 0
     }
 
-    /// Where its first byte is.
+    /// Returns the place of its first byte.
     #[must_use]
     pub fn place(&self) -> LogPlace {
         LogPlace { set: self.set, log: self.log, offset: self.offset }
     }
 }
 
-/// The content of a mapped file as of a branch of a stack (`lineage.rs`): the extents that the branch
-/// and the layers below it have, under the identity that its record gives.
+/// Content of a mapped file as of a branch of a stack (`lineage.rs`): the extents that the branch
+/// and the layers below it have, under the identity in its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BranchContent {
     /// Index of the branch among the bases.
@@ -208,14 +208,15 @@ pub struct BranchContent {
     pub(crate) file: u128,
 }
 
-/// Everything about one file but its name.
+/// All attributes of a file except its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
-    /// What it is.
+    /// Kind of entry.
     pub entry: Entry,
-    /// For a directory, how often its name was a directory before; else how often it was so far.
+    /// For a directory, how often its name was a directory before; otherwise, how often it has been
+    /// one.
     pub generation: u64,
-    /// Operation that wrote this record, within its set.
+    /// Sequence number, within its set, of the operation that wrote this record.
     pub seq: u64,
     /// Permission bits with set-id and sticky bits, as the low 12 bits of `st_mode`.
     pub mode: u32,
@@ -223,24 +224,24 @@ pub struct Inode {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// How many names it has. Directories have 1.
+    /// Number of names; 1 for directories.
     pub nlink: u32,
     /// Device number of a device file.
     pub rdev: u64,
     /// Bytes of content.
     pub size: u64,
-    /// Last change of content (`timestamp.rs`).
+    /// Time of the last content change (`timestamp.rs`).
     pub mtime_ns: i64,
-    /// Last change of the inode.
+    /// Time of the last inode change.
     pub ctime_ns: i64,
-    /// Last access, as far as it is recorded: set explicitly or at creation.
+    /// Time of the last access, as far as it is recorded: set explicitly or at creation.
     pub atime_ns: i64,
-    /// Identity; that of a directory is its [`DirId`].
+    /// Identity; for a directory, its [`DirId`].
     pub id: u128,
-    /// Whether the content of a file is what the extent table says of it.
+    /// True if the content of a file is in the extent table.
     pub mapped: bool,
-    /// Which part of the extent table that is, if not all of it. Not stored: it follows from the
-    /// layer in which the record was found.
+    /// The part of the extent table that has the content, if not all of it. Not stored: it follows
+    /// from the layer in which the record was found.
     pub branch: Option<Box<BranchContent>>,
     /// Content in a data log, if any.
     pub extent: Option<Extent>,
@@ -282,17 +283,18 @@ pub(crate) mod column {
 
 /// Permission bits with set-id and sticky bits.
 const MODE_MAX: u64 = 0o7777;
-/// The number that means "no change" where a user or a group is set: nobody has it.
+/// The number that means "no change" when setting a user or group: no user or group has it.
 pub(crate) const NO_ID: u32 = u32::MAX;
-/// No name was a directory more often: at a removal every nanosecond that takes centuries. The rest
-/// of the range keeps additions from wrapping.
+/// Bound of generations: reaching it would take centuries at one removal per nanosecond. The unused
+/// range keeps additions from wrapping.
 const GENERATION_MAX: u64 = u64::MAX >> 1;
 
-/// Regular files are no devices: in their column [`column::RDEV`] this says that their content is in
-/// the extent table.
+/// Value of column [`column::RDEV`] for a regular file, which has no device number, whose content
+/// is in the extent table.
 pub(crate) const MAPPED: u64 = 1;
 
-/// The hash by which names are ordered within their directory; its high bits name a partition.
+/// Returns the hash by which names are ordered within their directory; its high bits select a
+/// partition.
 #[must_use]
 pub fn name_hash(name: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name)
@@ -335,7 +337,7 @@ pub static INODE: Schema = Schema {
     has_filters: true,
 };
 
-/// The key of `name` in `dir`.
+/// Returns the key of `name` in `dir`.
 #[inline]
 #[must_use]
 pub fn key(dir: DirId, name: &[u8]) -> Key<'_> {
@@ -343,7 +345,7 @@ pub fn key(dir: DirId, name: &[u8]) -> Key<'_> {
 }
 
 impl Inode {
-    /// A new inode without content, owned by nobody in particular.
+    /// Returns a new inode without content, whose owner is not set yet.
     #[must_use]
     pub fn new(entry: Entry, mode: u32, now_ns: i64) -> Self {
         Self {
@@ -368,13 +370,13 @@ impl Inode {
         }
     }
 
-    /// A record that hides a name; a directory made there again is of `generation`.
+    /// Returns a record that hides a name; a directory made there again has `generation`.
     #[must_use]
     pub fn tombstone(generation: u64, now_ns: i64) -> Self {
         Self { generation, nlink: 0, ..Self::new(Entry::Tombstone, 0, now_ns) }
     }
 
-    /// The kind of file, unless it is a tombstone or a link.
+    /// Returns the kind of file; `None` for a tombstone or a link.
     #[must_use]
     pub fn kind(&self) -> Option<FileKind> {
         match self.entry {
@@ -383,25 +385,25 @@ impl Inode {
         }
     }
 
-    /// Whether it is a directory.
+    /// True for a directory.
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.entry == Entry::Is(FileKind::Directory)
     }
 
-    /// The identity as that of a directory.
+    /// Returns the identity as a directory's.
     #[must_use]
     pub fn dir_id(&self) -> DirId {
         DirId(self.id)
     }
 
-    /// The generation that a directory made at this name after this record gets.
+    /// Returns the generation of a directory made at this name after this record.
     #[must_use]
     pub fn next_generation(&self) -> u64 {
         self.generation + u64::from(self.is_directory())
     }
 
-    /// The record of this inode under `key`, in readable form.
+    /// Returns the record of this inode under `key`, in readable form.
     #[inline]
     #[must_use]
     pub fn row<'a>(&'a self, key: &Key<'a>) -> Row<'a> {
@@ -433,42 +435,36 @@ impl Inode {
                 ints[c::LOG_WRITTEN] = extent.written;
                 ints[c::LOG_CHECKSUM] = u64::from(extent.checksum);
             }
-            // As the columns follow the size, a file without extent costs nothing more.
+            // These columns follow the size, so a file without an extent costs no extra space.
             None => (ints[c::LOG_LENGTH], ints[c::LOG_WRITTEN]) = (self.size, self.size),
         }
         row.strings = [key.string, &self.content, &self.xattrs];
         row
     }
 
-    /// What a record in readable form says.
+    /// Decodes a record in readable form.
     ///
     /// # Errors
-    /// `Corrupt` if a number is out of its range, or the content cannot be what it says.
+    /// `Corrupt` if a number is out of range, or the content does not fit the entry.
     #[inline]
     pub fn of_row(row: &Row) -> Result<Self> {
         Self::of_columns(row)
     }
 
-    /// As [`Inode::of_row`] of a record that was read.
-    ///
-    /// # Errors
-    /// As [`Inode::of_row`].
+    /// Like [`Inode::of_row`], for a record in a buffer.
     #[inline]
     pub(crate) fn of_buffer(row: &RowBuffer) -> Result<Self> {
         Self::of_columns(row)
     }
 
-    /// What the record at `row` of `block` says.
-    ///
-    /// # Errors
-    /// As [`Inode::of_row`].
+    /// Decodes the record at `row` of `block`.
     pub(crate) fn of_block(block: &DecodedBlock, row: usize) -> Result<Self> {
         Self::of_columns(&Stored::<{ !0 }> { block, row })
     }
 
-    /// As [`Inode::of_block`] where the records of `block` differ in few columns, as most do; `None`
-    /// where they differ in others. Inlined, it looks at no more columns than are used, and does not
-    /// ask which of them differ.
+    /// Like [`Inode::of_block`], for a block whose records differ in few columns, as in most
+    /// blocks; `None` for other blocks. Inlined, it reads only the columns that are used, without
+    /// testing which of them vary.
     #[inline(always)]
     pub(crate) fn of_plain_block(block: &DecodedBlock, row: usize) -> Option<Result<Self>> {
         let is_plain = block.varies() & !PLAIN == 0;
@@ -505,7 +501,7 @@ impl Inode {
         if size > FILE_BYTES_MAX {
             return Err(wrong("a size over the limit"));
         }
-        // What was not asked for is empty.
+        // Strings that were not requested are empty.
         let content = columns.string(c::CONTENT);
         if !content.is_empty() && (content.len() as u64 > size || !is_content(entry, content)) {
             return Err(wrong("impossible content"));
@@ -544,7 +540,7 @@ impl Inode {
     }
 }
 
-/// Where a record says that content is in a data log; what is wrong with that otherwise.
+/// Returns the extent of a record, if it has one; on failure, what is wrong with it.
 #[inline(always)]
 fn extent_of(columns: &impl Columns, is_file: bool) -> Result<Option<Extent>, &'static str> {
     use column as c;
@@ -564,7 +560,7 @@ fn extent_of(columns: &impl Columns, is_file: bool) -> Result<Option<Extent>, &'
     }
     let written = if extent.is_checked() { extent.written } else { extent.length };
     let is_whole = extent.length <= written && extent.length <= columns.int(c::SIZE);
-    // Only an indexed directory's has no bytes.
+    // Only the extent of an indexed directory has no bytes.
     let is_empty = is_file && extent.length == 0;
     if is_empty || !is_whole || extent.offset.checked_add(written).is_none() {
         return Err("impossible extent");
@@ -572,7 +568,7 @@ fn extent_of(columns: &impl Columns, is_file: bool) -> Result<Option<Extent>, &'
     Ok(Some(extent))
 }
 
-/// Whether what `entry` says can have `content`.
+/// True if `entry` can have `content`.
 #[inline]
 fn is_content(entry: Entry, content: &[u8]) -> bool {
     match entry {
@@ -583,7 +579,7 @@ fn is_content(entry: Entry, content: &[u8]) -> bool {
     }
 }
 
-/// A copy of `bytes`, of which most are none.
+/// Copies `bytes`, which are usually empty.
 #[inline(always)]
 fn owned(bytes: &[u8]) -> Vec<u8> {
     if bytes.is_empty() { Vec::new() } else { bytes.to_vec() }
@@ -619,12 +615,12 @@ impl Columns for RowBuffer {
     }
 }
 
-/// Columns in which records usually differ, and those of the directory, which are not asked for.
+/// Columns in which records usually differ, and the directory's, which are not read.
 const PLAIN: u32 =
     0b11 | 1 << column::HASH | 1 << column::SEQ | 1 << column::SIZE | 1 << column::MTIME;
 
-/// A record in stored form, of which each column is made readable by itself. Its block's records
-/// differ in no columns but those of `VARYING`.
+/// A record in stored form, decoded column by column. The records of its block differ only in the
+/// columns of `VARYING`.
 struct Stored<'a, const VARYING: u32> {
     block: &'a DecodedBlock,
     row: usize,
@@ -644,7 +640,7 @@ impl<const VARYING: u32> Stored<'_, VARYING> {
 }
 
 impl<const VARYING: u32> Columns for Stored<'_, VARYING> {
-    /// As [`Schema::restore`] does for all columns of [`INODE`].
+    /// Decodes one column, as [`Schema::restore`] does for all columns of [`INODE`].
     #[inline(always)]
     fn int(&self, number: usize) -> u64 {
         use column as c;
@@ -652,7 +648,7 @@ impl<const VARYING: u32> Columns for Stored<'_, VARYING> {
             c::CTIME | c::ATIME => self.follow(number, self.stored(c::MTIME)),
             c::ID_LOW => self.follow(number, self.stored(c::SEQ)),
             c::LOG_LENGTH => self.follow(number, self.stored(c::SIZE)),
-            // Not by way of itself: then it would be a call.
+            // Not through a recursive call to `int`, which could not be inlined.
             c::LOG_WRITTEN => self.follow(number, self.follow(c::LOG_LENGTH, self.stored(c::SIZE))),
             _ => self.stored(number),
         }
@@ -718,7 +714,7 @@ mod tests {
             INODE.store(&mut row.ints);
             block.push(&INODE, &row);
             let inode = Inode::of_plain_block(&block, at as usize);
-            // Access times do not follow from the second row on: their column varies then.
+            // Access times do not follow from the second row on: their column then varies.
             assert_eq!(inode.is_some(), at == 0);
         }
         block.clear();

@@ -1,5 +1,5 @@
-//! Layers: the change sets that a namespace shows, one over the other; the first that has a name
-//! decides. The writer's own tree, if there is one, is on top.
+//! Layers: the stacked change sets of a namespace; the first one with a record of a name decides.
+//! The writer's own tree, if there is one, is on top.
 //!
 //! Source: DeltaFS thesis §4.3 (search from the root of the stack; a record or tombstone ends it).
 
@@ -23,13 +23,13 @@ use crate::condemn;
 use crate::inode::{BranchContent, DirId, Entry, FileId, FileKind, INODE, Inode};
 use crate::lineage::Lineage;
 
-/// A stack has at most this many change sets; squash deeper ones.
+/// Maximum number of change sets in a stack; squash deeper ones.
 pub const LAYERS_MAX: usize = 4096;
 
 /// A complete change set as a layer.
 #[derive(Debug)]
 pub struct BaseSet {
-    /// Its identity.
+    /// Identity of the set.
     pub set: SetId,
     /// Its newest manifest when it was opened.
     pub manifest: Manifest,
@@ -39,12 +39,12 @@ pub struct BaseSet {
     pub segments: SegmentTables,
 }
 
-/// What layers below a writer say of a name.
+/// What the layers below a writer have for a name.
 #[derive(Debug, Default)]
 pub(crate) struct Below {
-    /// The record that decides, if any.
+    /// The topmost record, if any.
     pub(crate) inode: Option<Inode>,
-    /// The generation that a directory made at the name gets.
+    /// The generation of a directory made at the name.
     pub(crate) next_generation: u64,
 }
 
@@ -56,12 +56,12 @@ impl LayerIndex {
     /// The writer's own tree.
     pub(crate) const WRITER: Self = Self(u32::MAX);
 
-    /// The base of this index.
+    /// Returns the base with this index.
     pub(crate) fn base(index: usize) -> Self {
         Self(u32::try_from(index).expect("a stack has few layers"))
     }
 
-    /// The content that the file has as `file` in this base.
+    /// Returns the content that the file has as `file` in this base.
     pub(crate) fn content(self, file: u128) -> BranchContent {
         BranchContent { layer: self.0, file }
     }
@@ -69,9 +69,9 @@ impl LayerIndex {
 
 /// Cursors over the records of a directory.
 pub(crate) struct DirCursors {
-    /// Those of the layer that decides first.
+    /// The cursors, those of the layer that decides first.
     pub(crate) cursors: Vec<Cursor>,
-    /// The hash from which on the writer's are not complete.
+    /// The hash at which the writer's cursors end and are incomplete.
     pub(crate) end: Option<u64>,
     /// The layer of each; empty in a chain, where it does not matter.
     pub(crate) layers: Vec<LayerIndex>,
@@ -86,15 +86,15 @@ pub struct Layers {
     lineage: Lineage,
 }
 
-/// `roots` and everything they build on, each set once: before all that it builds on, and otherwise
-/// in the order of priorities, depth first. So what a set changed of another shows, also where the
-/// other is met first by way of a third. Shorter than that if sets build on each other in a circle.
-/// `bases_of` is asked once for each set.
+/// Returns `roots` and everything they build on, each set once: before all sets on which it builds,
+/// and otherwise in order of priority, depth first. A set therefore always shadows its bases, even
+/// if a base is reachable earlier by another path. Sets on a cycle, and those only reachable
+/// through it, are left out. Calls `bases_of` once for each set.
 pub(crate) fn order<E>(
     roots: &[SetId],
     mut bases_of: impl FnMut(SetId) -> Result<Vec<SetId>, E>,
 ) -> Result<Vec<SetId>, E> {
-    // Sets in the order in which they are met, with their bases.
+    // Sets in the order of the search, with their bases.
     let mut met: Vec<(SetId, Vec<SetId>)> = Vec::new();
     let mut places = HashMap::new();
     // How many sets of the stack build on each.
@@ -128,8 +128,8 @@ pub(crate) fn order<E>(
     Ok(order)
 }
 
-/// Loads `roots` and everything they build on, in [`order`]. Two store requests a set; on a far store
-/// those of sets at the same height of the stack side by side.
+/// Loads `roots` and everything they build on, in [`order`]. Cost: two store requests per set; on a
+/// far store, concurrently for sets at the same height of the stack.
 ///
 /// # Errors
 /// `NotFound` or `Invalid` if a set is gone or not complete; `TooLarge` over [`LAYERS_MAX`].
@@ -137,10 +137,7 @@ pub(crate) fn load_stack(source: &TableSource, roots: &[SetId]) -> Result<Vec<Ar
     load_stack_expecting(source, roots, &HashMap::new())
 }
 
-/// As [`load_stack`], of sets whose newest manifests had the numbers `expected` a moment ago.
-///
-/// # Errors
-/// As [`load_stack`].
+/// Like [`load_stack`], for sets whose newest manifests recently had the numbers `expected`.
 pub(crate) fn load_stack_expecting(
     source: &TableSource,
     roots: &[SetId],
@@ -182,7 +179,7 @@ fn load_base(source: &TableSource, set: SetId, expected: Option<u64>) -> Result<
 }
 
 impl Layers {
-    /// `bases` under `writer`.
+    /// Stacks `writer` on `bases`.
     pub(crate) fn new(source: TableSource, bases: Vec<Arc<BaseSet>>, writer: Option<Tree>) -> Self {
         let layers: Vec<(SetId, &[SetId])> =
             bases.iter().map(|base| (base.set, &base.manifest.bases[..])).collect();
@@ -190,25 +187,25 @@ impl Layers {
         Self { writer, bases, source, lineage }
     }
 
-    /// Whether some bases do not build on each other, so that one file may be found under several
-    /// names, and be another under each.
+    /// True if some bases do not build on each other, so that one file may be found under several
+    /// names, and be a different file under each.
     #[must_use]
     pub fn is_branched(&self) -> bool {
         self.lineage.is_branched()
     }
 
-    /// Which bases build on which.
+    /// Returns which bases build on which.
     pub(crate) fn lineage(&self) -> &Lineage {
         &self.lineage
     }
 
-    /// Whether files found in `layer` are shown as of that layer.
+    /// True if files found in `layer` are shown as of that layer.
     #[inline]
     pub(crate) fn is_branch(&self, layer: LayerIndex) -> bool {
         layer != LayerIndex::WRITER && self.lineage.is_branch(layer.0 as usize)
     }
 
-    /// The inode that a record of `dir`, found in `layer`, says.
+    /// Decodes the inode of a record of `dir` that was found in `layer`.
     #[inline]
     pub(crate) fn inode(&self, layer: LayerIndex, dir: DirId, row: &RowBuffer) -> Result<Inode> {
         let mut inode = Inode::of_buffer(row)?;
@@ -218,16 +215,17 @@ impl Layers {
         Ok(inode)
     }
 
-    /// Makes `inode`, the record of a name in `dir`, what the stack shows of the branch `layer`.
+    /// Converts `inode`, the record of a name in `dir`, to what the stack shows of the branch
+    /// `layer`.
     #[cold]
     pub(crate) fn show_branch(&self, layer: LayerIndex, dir: DirId, inode: &mut Inode) {
         inode.branch = inode.mapped.then(|| Box::new(layer.content(inode.id)));
         inode.id = self.shown_id(layer, dir, inode.entry, inode.id);
     }
 
-    /// The identity under which the stack shows the file that the branch `layer` has as `id` in
-    /// `dir`. A file with several names keeps its own: the links directory has one record of it,
-    /// and names of all branches lead there. So does a directory, whose entries are merged.
+    /// Returns the identity under which the stack shows the file that the branch `layer` has as
+    /// `id` in `dir`. A file with several names keeps its own: the links directory has one record
+    /// for it, to which names in all branches refer. So does a directory, whose entries are merged.
     pub(crate) fn shown_id(&self, layer: LayerIndex, dir: DirId, entry: Entry, id: u128) -> u128 {
         let is_kept = match entry {
             Entry::Tombstone | Entry::Link | Entry::Is(FileKind::Directory) => true,
@@ -239,31 +237,32 @@ impl Layers {
         }
     }
 
-    /// The set of `layer`; none of the writer's.
+    /// Returns the set of `layer`; `None` for the writer's.
     pub(crate) fn set_of(&self, layer: LayerIndex) -> Option<SetId> {
         self.bases.get(layer.0 as usize).map(|base| base.set)
     }
 
-    /// The tree that takes writes, if there is one.
+    /// Returns the tree that takes writes, if there is one.
     #[must_use]
     pub fn writer(&self) -> Option<&Tree> {
         self.writer.as_ref()
     }
 
-    /// The layers below it.
+    /// Returns the layers below the writer.
     #[must_use]
     pub fn bases(&self) -> &[Arc<BaseSet>] {
         &self.bases
     }
 
-    /// Where tables are read from.
+    /// Returns the source of tables.
     #[must_use]
     pub fn source(&self) -> &TableSource {
         &self.source
     }
 
-    /// Reads the record that decides `key`, its strings only if `with_strings`, and says in which
-    /// layer it is, if there is one. With `only_writer` the layers below cannot have any.
+    /// Reads the record that decides `key` and returns its layer; `None` if there is none. Reads
+    /// strings only if `with_strings`. With `only_writer`, skips the layers below, which cannot
+    /// have the key.
     #[inline]
     pub(crate) fn get(
         &self,
@@ -289,14 +288,14 @@ impl Layers {
         Ok(None)
     }
 
-    /// Looks the root directory's record up, so that the tables that have it are in memory.
+    /// Looks up the root directory's record, to bring its tables into memory.
     pub(crate) fn warm_root(&self) -> Result<()> {
         let key = crate::inode::key(DirId::ROOT, b"");
         self.get(&key, false, true, &mut RowBuffer::default()).map(drop)
     }
 
-    /// What the layers below the writer say of `key`. All of them are asked, because the next
-    /// generation of a directory must be over every one that any layer has seen.
+    /// Returns what the layers below the writer have for `key`. Reads all of them, because the next
+    /// generation of a directory must exceed the generations in all layers.
     pub(crate) fn below(&self, key: &Key, only_writer: bool) -> Result<Below> {
         let mut below = Below::default();
         if only_writer || self.bases.is_empty() {
@@ -314,9 +313,9 @@ impl Layers {
         Ok(below)
     }
 
-    /// What the extent table says of `range` of the file `inode`; the pieces are of the identity
-    /// that the file has there. Cost: about a block read for each run of segments, of all layers
-    /// that the content is spread over until the range is covered.
+    /// Returns the segments of `range` of the file `inode`, under the identity that the file has in
+    /// the extent table. Cost: about a block read for each run of segments, in all layers over
+    /// which the content is spread, until the range is covered.
     pub(crate) fn segments(&self, inode: &Inode, range: Range<u64>) -> Result<Overlay> {
         if let Some(content) = &inode.branch {
             return self.branch_segments(content, range);
@@ -331,7 +330,7 @@ impl Layers {
         Ok(overlay)
     }
 
-    /// As [`Layers::segments`], of content as of a branch.
+    /// Like [`Layers::segments`], for content as of a branch.
     pub(crate) fn branch_segments(
         &self,
         content: &BranchContent,
@@ -347,7 +346,7 @@ impl Layers {
         Ok(overlay)
     }
 
-    /// Cursors over the records of the directory of `from` from that key on.
+    /// Returns cursors over the records of a directory, starting at the key `from`.
     pub(crate) fn cursors(&self, from: &Key, limit: usize) -> DirCursors {
         let (mut cursors, end) = match &self.writer {
             Some(tree) => {
@@ -371,7 +370,7 @@ impl Layers {
     }
 }
 
-/// The directory of `key`.
+/// Returns the directory of `key`.
 pub(crate) fn dir_of(key: &Key) -> DirId {
     DirId(u128::from(key.ints[0]) << 64 | u128::from(key.ints[1]))
 }

@@ -1,8 +1,8 @@
 //! Lineage: which layers of a stack build on which, and which of them are branches.
 //!
-//! A set was written over the layers that it builds on, its closure, and over no others. Two layers
-//! of which neither is in the other's closure are branches: each may have changed, moved or linked
-//! a file of a common base without knowledge of the other. In a chain no layer is a branch.
+//! A set was written on top of the layers on which it builds, its closure, and of no others. Two
+//! layers neither of which is in the other's closure are branches: each may have changed, moved or
+//! linked a file of a common base independently of the other. A chain has no branches.
 //! Why content and identities depend on it: docs/design/0005-one-file-at-two-names.md.
 
 use esker_table::manifest::SetId;
@@ -46,8 +46,8 @@ impl LayerSet {
 }
 
 impl Lineage {
-    /// The lineage of `layers`, each a set and the sets it builds on, in the order of a stack: every
-    /// set before all that it builds on. Bases that are not among them count for nothing.
+    /// Returns the lineage of `layers`, each a set and its bases, in the order of a stack: every
+    /// set before all those on which it builds. Ignores bases that are not among them.
     pub(crate) fn of(layers: &[(SetId, &[SetId])]) -> Self {
         if layers.len() < 2 {
             return Self::default();
@@ -63,7 +63,7 @@ impl Lineage {
             }
             closures[index] = closure;
         }
-        // What every layer so far builds on.
+        // The layers on which every layer so far builds.
         let mut common: Option<LayerSet> = None;
         let mut branches = Vec::with_capacity(layers.len());
         for (index, closure) in closures.into_iter().enumerate() {
@@ -81,19 +81,19 @@ impl Lineage {
         Self { branches }
     }
 
-    /// Whether the stack has branches.
+    /// True if the stack has branches.
     #[inline]
     pub(crate) fn is_branched(&self) -> bool {
         !self.branches.is_empty()
     }
 
-    /// Whether `layer` is a branch.
+    /// True if `layer` is a branch.
     #[inline]
     pub(crate) fn is_branch(&self, layer: usize) -> bool {
         self.branches.get(layer).is_some_and(Option::is_some)
     }
 
-    /// The layers that the branch `layer` was written over and itself, in the stack's order.
+    /// Returns the branch `layer` and the layers on which it builds, in the stack's order.
     pub(crate) fn closure(&self, layer: usize) -> impl Iterator<Item = usize> {
         let closure = self.branches.get(layer).and_then(Option::as_ref);
         (layer..self.branches.len()).filter(move |at| closure.is_some_and(|own| own.contains(*at)))
@@ -131,7 +131,7 @@ mod tests {
     fn layers_that_do_not_know_each_other_are_branches() {
         let found = branches(&[(4, &[2, 3]), (2, &[1]), (3, &[1]), (1, &[])]);
         assert_eq!(found, [(1, vec![1, 3]), (2, vec![2, 3])]);
-        // A layer that is below one branch only is a branch itself.
+        // A layer below only one branch is a branch itself.
         let found = branches(&[(2, &[1]), (1, &[]), (3, &[])]);
         assert_eq!(found, [(0, vec![0, 1]), (1, vec![1]), (2, vec![2])]);
     }

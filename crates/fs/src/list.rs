@@ -1,8 +1,8 @@
-//! Listing: the entries of a directory in order of the hash of their names, from a cursor on.
+//! Listing: the entries of a directory after a cursor, in order of the hash of their names.
 //!
-//! The cursor is the last entry seen, so it stays good while entries come and go, and over
-//! restarts. Entries put or removed while a listing goes on may or may not be seen; all others
-//! are, once.
+//! The cursor is the last entry seen, so it stays valid while entries come and go, and across
+//! restarts. Entries added or removed during a listing may or may not be seen; all others are seen
+//! exactly once.
 
 use std::ops::ControlFlow;
 
@@ -18,33 +18,33 @@ use crate::layers::{DirCursors, LayerIndex, dir_of};
 use crate::namespace::Namespace;
 use crate::path::check_name;
 
-/// Rows of the active memtable that are looked at together.
+/// Number of rows of the active memtable read at once.
 const PAGE_ROWS: usize = 8192;
 
-/// Where a listing goes on: after the entry of this name, or at this hash of names.
+/// Position at which a listing continues: after the entry of this name, or at this hash of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DirCursor {
-    /// The last entry's name; empty if it goes on at a hash.
+    /// The last entry's name; empty to continue at a hash.
     name: Vec<u8>,
     /// 0 at the start.
     hash: u64,
 }
 
 impl DirCursor {
-    /// After the entry `name`, which need not exist any more.
+    /// Returns the position after the entry `name`, which need not exist any more.
     #[must_use]
     pub fn after(name: &[u8]) -> Self {
         Self { name: name.to_vec(), hash: 0 }
     }
 
-    /// At the first entry whose name has the hash `hash` or a higher one.
+    /// Returns the position of the first entry whose name has a hash of at least `hash`.
     #[must_use]
     pub fn at_hash(hash: u64) -> Self {
         Self { name: Vec::new(), hash }
     }
 }
 
-/// One entry of a directory, while it is being visited.
+/// An entry of a directory, while it is visited.
 #[derive(Debug)]
 pub struct EntryView<'a> {
     namespace: &'a Namespace,
@@ -52,7 +52,7 @@ pub struct EntryView<'a> {
     row: usize,
     /// The layer of the record.
     layer: LayerIndex,
-    /// What was said before the block was read.
+    /// Flush counter, read before the block.
     flushes: u64,
 }
 
@@ -65,7 +65,7 @@ pub struct DirEntry {
     pub inode: Inode,
 }
 
-/// Fails for a name of a record that no session has written.
+/// Fails for a stored name that no session could have written.
 #[inline]
 fn check_stored_name(dir: &DirNode, name: &[u8]) -> Result<()> {
     check_name(name).map_err(|error| {
@@ -83,27 +83,27 @@ impl<'a> EntryView<'a> {
         self.block.string(column::NAME, self.row)
     }
 
-    /// The hash of its name, by which entries are ordered.
+    /// Hash of its name, by which entries are ordered.
     #[inline]
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.block.int(column::HASH, self.row)
     }
 
-    /// The size that its record gives; of a file with several names, 0.
+    /// Size in its record; 0 for a file with several names.
     #[inline]
     #[must_use]
     pub fn record_size(&self) -> u64 {
         self.block.int(column::SIZE, self.row)
     }
 
-    /// Whether it is shown as a directory, which never has several names.
+    /// True if it is shown as a directory, which never has several names.
     fn is_shown_as_directory(&self) -> bool {
         let entry = Entry::of_number(self.block.int(column::ENTRY, self.row));
         matches!(entry, Some(Entry::Is(kind)) if kind.is_shown_as_directory())
     }
 
-    /// Its kind. One look-up if the file has several names.
+    /// Its kind. Cost: a look-up if the file has several names.
     pub fn kind(&self) -> Result<FileKind> {
         match Entry::of_number(self.block.int(column::ENTRY, self.row)) {
             Some(Entry::Is(kind)) => Ok(kind),
@@ -111,7 +111,8 @@ impl<'a> EntryView<'a> {
         }
     }
 
-    /// Its inode, with content and extended attributes. One look-up if the file has several names.
+    /// Its inode, with content and extended attributes. Cost: a look-up if the file has several
+    /// names.
     #[inline]
     pub fn inode(&self) -> Result<Inode> {
         let is_link = self.block.int(column::ENTRY, self.row) == Entry::Link.number();
@@ -127,8 +128,8 @@ impl<'a> EntryView<'a> {
         self.any_inode().map(|inode| *inode)
     }
 
-    /// As [`EntryView::inode`] where the record may not say all, or differs from others in unusual
-    /// columns. Boxed so that what is usual stays in registers.
+    /// Like [`EntryView::inode`], for a record that may be incomplete or differs from others in
+    /// unusual columns. Boxed so that the common case stays in registers.
     #[inline(never)]
     fn any_inode(&self) -> Result<Box<Inode>> {
         let (block, row, namespace) = (self.block, self.row, self.namespace);
@@ -150,7 +151,7 @@ impl<'a> EntryView<'a> {
             flushes = namespace.files().flushes();
             match namespace.record(&key, false, true)? {
                 Some(current) => *inode = current,
-                // It was removed since.
+                // It was removed in the meantime.
                 None => return Ok(inode),
             }
         }
@@ -158,12 +159,12 @@ impl<'a> EntryView<'a> {
 }
 
 impl Namespace {
-    /// Visits the entries of `dir` behind `cursor` until `visit` breaks or they end. `.` and `..`
-    /// are not among them. Cost: the blocks of the directory, read ahead.
+    /// Visits the entries of `dir` after `cursor` until `visit` breaks or there are no more. `.`
+    /// and `..` are not among them. Cost: the blocks of the directory, read ahead.
     ///
     /// # Errors
-    /// `Denied` without permission to read `dir`; `Corrupt` at a name that no file can have; what
-    /// `visit` returns.
+    /// `Denied` without permission to read `dir`; `Corrupt` at a name that no file can have; errors
+    /// of `visit`.
     pub fn list(
         &self,
         dir: &Dir,
@@ -201,11 +202,11 @@ impl Namespace {
                     break;
                 }
                 let name = block.string(column::NAME, row);
-                // The root keeps its own inode under the empty name.
+                // The root stores its own inode under the empty name.
                 if block.int(column::ENTRY, row) == 0 || name.is_empty() || name == cursor.name {
                     continue;
                 }
-                // Those who list make paths of names, and a store may hold any bytes.
+                // Callers build paths from names, and a store may contain any bytes.
                 check_stored_name(dir, name)?;
                 let layer = match layers.is_empty() {
                     true => LayerIndex::WRITER,
@@ -224,10 +225,7 @@ impl Namespace {
         }
     }
 
-    /// Up to `limit` entries of `dir` behind `cursor`; fewer only at the end.
-    ///
-    /// # Errors
-    /// As [`Namespace::list`].
+    /// Returns up to `limit` entries of `dir` after `cursor`; fewer only at the end.
     pub fn read_dir(&self, dir: &Dir, cursor: &DirCursor, limit: usize) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         if limit == 0 {
@@ -245,12 +243,12 @@ impl Namespace {
         Ok(entries)
     }
 
-    /// How many directories are in `dir`; none if it has more than `entries_max` entries, which
-    /// are then not all looked at. Permission to read `dir` is not asked for, since its count of
-    /// links says as much. Cost: as [`Namespace::list`].
+    /// Returns the number of directories in `dir`; `None` if it has more than `entries_max`
+    /// entries, which are then not all read. Does not require permission to read `dir`, since its
+    /// link count reveals the same. Cost: as [`Namespace::list`].
     ///
     /// # Errors
-    /// `NotFound` once it was removed; what the store reports.
+    /// `NotFound` once it was removed; errors of the store.
     pub fn count_directories(&self, dir: &Dir, entries_max: u32) -> Result<Option<u32>> {
         dir.check_alive()?;
         let (mut entries, mut directories) = (0, 0);
@@ -263,7 +261,7 @@ impl Namespace {
         Ok((entries <= entries_max).then_some(directories))
     }
 
-    /// Whether `dir` has no entries.
+    /// True if `dir` has no entries.
     pub(crate) fn is_empty(&self, dir: &DirNode) -> Result<bool> {
         let mut empty = true;
         self.list_unchecked(dir, &DirCursor::default(), &mut |_| {

@@ -1,10 +1,10 @@
 //! Reference markers: `ref/<set>/<holder>`, one object for each reason to keep a change set.
 //!
-//! A set is garbage when no marker is left, and all of it but data logs when only markers of sets that
-//! refer to such logs are. Markers instead of counters: nobody contends, and an
-//! update that is cut short can only keep garbage, never lose data. Whoever wants to hold a set
-//! first puts its marker and then looks whether the set is still good; the collector first
-//! condemns a set and then looks for markers once more (`condemn.rs`). One of the two sees the other.
+//! A set without markers is garbage; if only markers of sets that refer to its data logs are left,
+//! everything but those logs is. Markers, unlike counters, are free of contention, and an
+//! interrupted update can only keep garbage, never lose data. To hold a set, put its marker first
+//! and then check that the set is still live. The collector first condemns a set and then checks
+//! for markers once more (`condemn.rs`). One of the two sees the other.
 //! Source: DESIGN §3; DeltaFS thesis §4.3 (reference counting of change sets).
 
 use std::fmt;
@@ -16,27 +16,27 @@ use esker_table::manifest::SetId;
 /// Why a change set is kept.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holder {
-    /// It has this published name.
+    /// The set has this published name.
     Name(String),
-    /// This change set builds on it or shows its tables or data.
+    /// This change set builds on it, or shows its tables or data.
     Set(SetId),
     /// This change set refers to some of its data logs, and needs nothing else of it.
     Data(SetId),
     /// A session writes it.
     Session,
-    /// It had this published name until then, in nanoseconds since the Unix epoch: the name was
-    /// deleted or given to another set, and can be given back.
+    /// The set had this published name, which was deleted or given to another set, and can be
+    /// restored.
     Former {
-        /// When it lost the name.
+        /// When it lost the name, in nanoseconds since the Unix epoch.
         since_ns: u64,
         /// The name.
         name: String,
     },
-    /// Somebody reads it, and renews the marker while they do: puts one of the next count.
+    /// A reader, which renews the marker by putting one with the next count.
     Reader {
-        /// Chosen at random.
+        /// Random identity of the reader.
         id: u64,
-        /// How many markers this reader has put before.
+        /// Number of markers this reader put before.
         count: u32,
     },
 }
@@ -55,13 +55,13 @@ impl fmt::Display for Holder {
 }
 
 impl Holder {
-    /// Whether it keeps what the set shows, and not only data logs.
+    /// True if it keeps everything that the set shows, not only data logs.
     #[must_use]
     pub fn keeps_tables(&self) -> bool {
         !matches!(self, Self::Data(_))
     }
 
-    /// The holder that a marker's last component names.
+    /// Parses the last component of a marker's name.
     fn parse(text: &str) -> Option<Self> {
         if text == "session" {
             return Some(Self::Session);
@@ -90,7 +90,7 @@ fn folder(set: SetId) -> String {
     format!("ref/{set}/")
 }
 
-/// Puts the marker by which `holder` keeps `set`. Putting it again succeeds. One write.
+/// Puts the marker by which `holder` keeps `set`. Putting it again succeeds. Cost: one write.
 pub fn hold(store: &dyn Store, set: SetId, holder: &Holder) -> Result<()> {
     match store.put_if_absent(&format!("{}{holder}", folder(set)), b"") {
         Err(error) if error.kind() == Kind::Exists => Ok(()),
@@ -98,19 +98,19 @@ pub fn hold(store: &dyn Store, set: SetId, holder: &Holder) -> Result<()> {
     }
 }
 
-/// Removes a marker, if it is there. One request.
+/// Removes a marker if it exists. Cost: one request.
 pub fn release(store: &dyn Store, set: SetId, holder: &Holder) -> Result<()> {
     store.delete(&format!("{}{holder}", folder(set)))
 }
 
-/// Everybody who keeps `set`. One listing.
+/// Returns all holders of `set`. Cost: one listing.
 pub fn holders(store: &dyn Store, set: SetId) -> Result<Vec<Holder>> {
     let names = store.list_names(&folder(set))?;
-    // A marker of an unknown kind is somebody's reason all the same.
+    // A marker of an unknown kind still holds the set.
     Ok(names.iter().map(|name| Holder::parse(name).unwrap_or(Holder::Name(name.clone()))).collect())
 }
 
-/// Whether `holder` keeps `set`. One request.
+/// True if `holder` keeps `set`. Cost: one request.
 pub fn is_held(store: &dyn Store, set: SetId, holder: &Holder) -> Result<bool> {
     match store.size(&format!("{}{holder}", folder(set))) {
         Ok(_) => Ok(true),
@@ -119,18 +119,18 @@ pub fn is_held(store: &dyn Store, set: SetId, holder: &Holder) -> Result<bool> {
     }
 }
 
-/// A marker as a listing shows it.
+/// A marker in a listing.
 #[derive(Clone, Debug)]
 pub struct Marker {
     /// The set that is held.
     pub set: SetId,
-    /// By whom.
+    /// The holder.
     pub holder: Holder,
     /// When it was put, in nanoseconds since the Unix epoch, by the store's clock.
     pub put_ns: u64,
 }
 
-/// Every marker of the store. One listing.
+/// Returns every marker of the store. Cost: one listing.
 pub fn all(store: &dyn Store) -> Result<Vec<Marker>> {
     let parse = |object: &esker_base::store::ObjectInfo| {
         let (set, holder) = object.name.strip_prefix("ref/")?.split_once('/')?;
@@ -140,7 +140,7 @@ pub fn all(store: &dyn Store) -> Result<Vec<Marker>> {
     Ok(store.list("ref/")?.iter().filter_map(parse).collect())
 }
 
-/// Sets that have markers. One listing.
+/// Returns the sets that have markers. Cost: one listing.
 pub fn held_sets(store: &dyn Store) -> Result<Vec<SetId>> {
     Ok(store.list_names("ref/")?.iter().filter_map(|name| name.parse().ok()).collect())
 }

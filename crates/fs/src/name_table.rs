@@ -1,13 +1,13 @@
-//! Name table: what every published name stands for, in [`PARTS`] parts by the name's checksum.
+//! Name table: the set of every published name, in [`PARTS`] parts by the name's checksum.
 //!
 //! ```text
 //! name/<part>/<number>    all names of a part; the highest number rules
 //! ```
 //! Layout: docs/format/store.md, "Names". This file is its only encoder and decoder.
 //! A change puts the next number, so `put_if_absent` decides between racing changes, and a name is
-//! replaced or removed only while it stands for what the caller has seen. The highest number is never
-//! deleted: numbers never begin again, and a change that was under way for long cannot come back.
-//! Concurrency: any number of processes; whoever loses a race reads again and repeats its change.
+//! replaced or removed only while it stands for what the caller has seen. The highest number is
+//! never deleted: numbers never start over, and a change delayed for long cannot resurface.
+//! Concurrency: any number of processes; the loser of a race reads again and repeats its change.
 
 use std::collections::BTreeMap;
 
@@ -18,24 +18,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::names;
 
-/// Parts of the table: racing changes of different names seldom meet, and a listing of all names
-/// needs at most this many reads.
+/// Number of parts of the table: racing changes of different names rarely collide, and a listing of
+/// all names needs at most this many reads.
 pub(crate) const PARTS: u32 = 256;
-/// A part has at most this many bytes: some hundred thousand names.
+/// Maximum bytes of a part: some hundred thousand names.
 const PART_BYTES_MAX: usize = 64 << 20;
-/// Changes of others are met at most this often in a row.
+/// Maximum number of lost races in a row.
 const TRIES_MAX: usize = 64;
-/// A change that takes longer from reading a part to putting its next version succeeds only if that
-/// is the newest then.
+/// A change that takes longer than this from reading a part to putting its next version succeeds
+/// only if that version is then the newest.
 const CHANGE_NS_MAX: u64 = 300 * 1_000_000_000;
-/// A version stays for this long after another replaced it, so that nobody who read it as the newest
-/// finds the next number free again.
+/// A replaced version is kept for at least this long, so that a process that read it as the newest
+/// does not find the next number free again.
 const REPLACED_NS_MIN: u64 = 900 * 1_000_000_000;
 const _: () = assert!(CHANGE_NS_MAX < REPLACED_NS_MIN);
-/// Checksum and line feeds behind the names.
+/// Checksum and line feeds after the names.
 const TRAILER_BYTES: usize = 10;
 
-/// What a name stands for.
+/// Target of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NameEntry {
     /// The change set.
@@ -44,23 +44,23 @@ pub(crate) struct NameEntry {
     pub(crate) published_ns: u64,
 }
 
-/// The names of a part and what they stand for.
+/// The names of a part with their targets.
 pub(crate) type NameEntries = BTreeMap<String, NameEntry>;
 
-/// A part as one of its versions has it.
+/// One version of a part.
 #[derive(Debug, Default)]
 pub(crate) struct NamePart {
     number: u64,
     pub(crate) entries: NameEntries,
 }
 
-/// A part as somebody has just read it, for a change that follows.
+/// A part that was just read, for a subsequent change.
 #[derive(Debug)]
 pub(crate) struct SeenPart {
     names: NamePart,
-    /// All versions of it that were there.
+    /// All its versions at that time.
     versions: Vec<ObjectInfo>,
-    /// When reading began, by the clock and by the monotonic one.
+    /// Start of the read, by the wall clock and by the monotonic clock.
     start_ns: (u64, u64),
 }
 
@@ -77,7 +77,7 @@ struct EncodedEntry {
     published_ns: u64,
 }
 
-/// The part that has `name`.
+/// Returns the part that contains `name`.
 pub(crate) fn part_of(name: &str) -> u32 {
     crc32c::crc32c(name.as_bytes()) % PARTS
 }
@@ -90,13 +90,13 @@ fn object(part: u32, number: u64) -> String {
     format!("{}{number:016x}", folder(part))
 }
 
-/// The number that an object is named by, if a change has given it that name.
+/// Parses the number in an object's name, if it is one that a change could have put.
 fn number_of(name: &str) -> Option<u64> {
     let number = u64::from_str_radix(name, 16).ok()?;
     (number <= NUMBER_MAX && name == format!("{number:016x}")).then_some(number)
 }
 
-/// The part and the number of an object of the table.
+/// Parses the part and the number of an object of the table.
 fn parse_object(object: &str) -> Option<(u32, u64)> {
     let (part, number) = object.strip_prefix("name/")?.split_once('/')?;
     let number_of_part = u32::from_str_radix(part, 16).ok()?;
@@ -159,10 +159,11 @@ fn newest_number(store: &dyn Store, part: u32) -> Result<u64> {
     Ok(names.iter().filter_map(|name| number_of(name)).max().unwrap_or(0))
 }
 
-/// The newest version of `part`, empty if there is none. A listing, and a request if there is one.
+/// Returns the newest version of `part`, empty if there is none. Cost: a listing, and a request if
+/// there is one.
 ///
 /// # Errors
-/// `Corrupt`; what the store reports.
+/// `Corrupt`; errors of the store.
 pub(crate) fn load(store: &dyn Store, part: u32) -> Result<NamePart> {
     // A newer version may replace the listed one before it is read.
     for _ in 0..TRIES_MAX {
@@ -182,10 +183,11 @@ fn keeps_changing(part: u32) -> Error {
     Error::new(Kind::Conflict, what)
 }
 
-/// The part that has `name`, for a change that follows soon. A listing, and a request if there is one.
+/// Returns the part that contains `name`, for a change that follows soon. Cost: a listing, and a
+/// request if the part exists.
 ///
 /// # Errors
-/// `Corrupt`; what the store reports.
+/// `Corrupt`; errors of the store.
 pub(crate) fn see(store: &dyn Store, clock: &dyn Clock, name: &str) -> Result<SeenPart> {
     see_part(store, clock, part_of(name))
 }
@@ -206,7 +208,7 @@ fn see_part(store: &dyn Store, clock: &dyn Clock, part: u32) -> Result<SeenPart>
     Err(keeps_changing(part))
 }
 
-/// Changes the names of the part that has `name`, as [`change_part`].
+/// Changes the names of the part that contains `name`, like [`change_part`].
 ///
 /// # Errors
 /// As [`change_part`].
@@ -219,7 +221,7 @@ pub(crate) fn change(
     change_part(store, clock, (part_of(name), None), edit)
 }
 
-/// As [`change`], of a part that was `seen`: a put if nobody has changed it since.
+/// Like [`change`], for a part that was `seen`. Cost: one put, if nobody has changed it since.
 ///
 /// # Errors
 /// As [`change_part`].
@@ -233,13 +235,14 @@ pub(crate) fn change_seen(
 }
 
 /// Applies `edit` to the names of `part` and makes the result its next version, durable once this
-/// returns. `edit` is called again with newer names as long as others win, and once more where it is
-/// not known whether its change took effect; it returns false where nothing is left to change. Cost:
-/// a listing, a read and a put; a deletion for each version that was replaced long ago, at most two.
+/// returns. After a lost race, calls `edit` again with newer names; if it is unknown whether the
+/// change took effect, calls it once more to check. `edit` returns false if nothing is left to
+/// change. Cost: a listing, a read and a put; a deletion for each long-replaced version, at most
+/// two.
 ///
 /// # Errors
-/// Those of `edit`; `TooLarge`; what the store reports: the change may be there all the same, at
-/// once or later.
+/// Errors of `edit`; `TooLarge`; errors of the store, after which the change may still take effect,
+/// now or later.
 fn change_part(
     store: &dyn Store,
     clock: &dyn Clock,
@@ -272,7 +275,7 @@ fn change_part(
     Err(keeps_changing(part))
 }
 
-/// Fails with `error` unless the change that `edit` makes is there.
+/// Fails with `error` unless the change that `edit` makes has taken effect.
 fn look_for_change(
     store: &dyn Store,
     part: u32,
@@ -287,8 +290,8 @@ fn version_number(version: &ObjectInfo) -> Option<u64> {
     parse_object(&version.name).map(|(_, number)| number)
 }
 
-/// Deletes the oldest two of `versions` that others replaced long before the newest was put, all by
-/// the store's clock: whoever wants to put the number of such a one has been at it for too long.
+/// Deletes the two oldest of `versions` that were replaced long before the newest was put, by the
+/// store's clock: a process that still wants to put the number of one of them has taken too long.
 fn delete_replaced(store: &dyn Store, versions: &[ObjectInfo]) {
     let newest_ns = versions.last().map_or(0, |newest| newest.modified_ns);
     let is_long_ago = |version: &&[ObjectInfo]| {
@@ -296,34 +299,35 @@ fn delete_replaced(store: &dyn Store, versions: &[ObjectInfo]) {
     };
     let old: Vec<&ObjectInfo> =
         versions.windows(2).take_while(is_long_ago).take(2).map(|version| &version[0]).collect();
-    // What cannot be deleted does no harm.
+    // A leftover version is harmless.
     drop(concurrent::try_map(store, &old, |version| {
         drop(store.delete(&version.name));
         Ok(())
     }));
 }
 
-/// The number of the newest version of `part` if that cannot be read. A listing and a request.
+/// Returns the number of the newest version of `part` if that is damaged. Cost: a listing and a
+/// request.
 ///
 /// # Errors
-/// What the store reports, damage apart.
+/// Errors of the store, except damage.
 pub(crate) fn damaged_number(store: &dyn Store, part: u32) -> Result<Option<u64>> {
     match newest_number(store, part)? {
         0 => Ok(None),
         number => match load_number(store, part, number) {
             Err(error) if error.kind() == Kind::Corrupt => Ok(Some(number)),
-            // Somebody has replaced it.
+            // It was replaced in the meantime.
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
             loaded => loaded.map(|_| None),
         },
     }
 }
 
-/// The names of the newest version of `part` before `number` that can be read, and when it was put, by
-/// the store's clock.
+/// Returns the names of the newest readable version of `part` before `number`, and when it was put,
+/// by the store's clock.
 ///
 /// # Errors
-/// What the store reports, damage apart.
+/// Errors of the store, except damage.
 pub(crate) fn load_before(
     store: &dyn Store,
     part: u32,
@@ -339,10 +343,10 @@ pub(crate) fn load_before(
     Ok(None)
 }
 
-/// Replaces version `number` of `part`, which cannot be read, by `entries`.
+/// Replaces the damaged version `number` of `part` with `entries`.
 ///
 /// # Errors
-/// `Conflict` if somebody else did so; what the store reports.
+/// `Conflict` if another process replaced it; errors of the store.
 pub(crate) fn replace_damaged(
     store: &dyn Store,
     part: u32,
@@ -352,29 +356,30 @@ pub(crate) fn replace_damaged(
     let put = store.put_if_absent(&object(part, number + 1), &encode(part, entries)?);
     let replaced = put.and_then(|()| store.size(&object(part, number)).map(drop));
     replaced.map_err(|error| match error.kind() {
-        // Somebody did so long ago, if the damaged version went meanwhile: the number was free again.
+        // If the damaged version is gone, another process replaced it long ago, and the number was
+        // free again.
         Kind::Exists | Kind::NotFound => keeps_changing(part),
         _ => error,
     })
 }
 
-/// A version of a part that a listing shows.
+/// A listed version of a part.
 #[derive(Debug)]
 pub(crate) struct ListedPart {
     pub(crate) part: u32,
     /// The object's name.
     pub(crate) object: String,
-    /// Whether there is no newer one.
+    /// True if there is no newer one.
     pub(crate) is_newest: bool,
-    /// Its names, or what is wrong with it.
+    /// Its names, or its damage.
     pub(crate) entries: Result<NameEntries>,
 }
 
-/// The newest versions of all parts, and the older ones too if `with_old`. A listing, and a request
-/// each.
+/// Returns the newest versions of all parts, and the older ones too if `with_old`. Cost: a listing,
+/// and a request for each.
 ///
 /// # Errors
-/// What the store reports, damage apart.
+/// Errors of the store, except damage.
 pub(crate) fn survey(store: &dyn Store, with_old: bool) -> Result<Vec<ListedPart>> {
     let mut numbers: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for object in store.list("name/")? {
@@ -387,7 +392,7 @@ pub(crate) fn survey(store: &dyn Store, with_old: bool) -> Result<Vec<ListedPart
     Ok(concurrent::try_map(store, &parts, load)?.into_iter().flatten().collect())
 }
 
-/// The versions `numbers` of `part`, or only the newest.
+/// Loads the versions `numbers` of `part`, or only the newest.
 fn load_versions(
     store: &dyn Store,
     part: u32,
@@ -418,7 +423,7 @@ fn load_versions(
     Ok(listed)
 }
 
-/// The entries or the damage; other errors are the caller's.
+/// Returns the entries or the damage; fails with any other error.
 fn or_damage(loaded: Result<NamePart>) -> Result<Result<NameEntries>> {
     match loaded {
         Err(error) if error.kind() == Kind::Corrupt => Ok(Err(error)),
@@ -465,7 +470,7 @@ mod tests {
         assert!(documented.contains(&format!("<!-- golden: names -->\n```\n{text}```")), "{text}");
     }
 
-    /// Lets the name `a` stand for `set`.
+    /// Makes the name `a` stand for `set`.
     fn put(store: &MemoryStore, clock: &ManualClock, set: u128) {
         change(store, clock, "a", &mut |names| {
             names.extend(entries(&[("a", set)]));
@@ -475,7 +480,7 @@ mod tests {
     }
 
     /// A writer that slept between reading a part and putting its next version may find that number
-    /// free again: its change must not be taken for done.
+    /// free again: its change must not count as done.
     #[test]
     fn a_change_that_fills_a_hole_fails() {
         let (store, clock) = (MemoryStore::new(), ManualClock::new(1));
@@ -497,7 +502,7 @@ mod tests {
         assert_eq!(load(&store, part).expect("load").entries, entries(&[("a", 5)]));
     }
 
-    /// Objects of names that no change gives are no versions, also where they look like numbers.
+    /// Objects with names that no change puts are not versions, even if they look like numbers.
     #[test]
     fn numbers_that_no_change_puts_are_passed_over() {
         let (store, clock) = (MemoryStore::new(), ManualClock::new(1));

@@ -1,7 +1,7 @@
-//! Published names: which change set a name stands for.
+//! Published names: the change set for which a name stands.
 //!
-//! Names are in the name table (`name_table.rs`); each change of a name is one step, before which
-//! readers see the old snapshot and after which they see the new one.
+//! Names are in the name table (`name_table.rs`). Each change of a name is atomic: readers see
+//! either the old snapshot or the new one.
 
 use esker_base::store::Store;
 use esker_base::{Clock, Error, Kind, Result};
@@ -9,7 +9,7 @@ use esker_table::manifest::SetId;
 
 use crate::name_table::{self, NameEntries, NameEntry, SeenPart, part_of};
 
-/// A name takes at most this many bytes.
+/// Maximum bytes of a name.
 pub const PUBLISHED_NAME_BYTES_MAX: usize = 200;
 
 /// A published name.
@@ -17,7 +17,7 @@ pub const PUBLISHED_NAME_BYTES_MAX: usize = 200;
 pub struct PublishedName {
     /// The name.
     pub name: String,
-    /// The change set it stands for, with all that one builds on.
+    /// The change set for which it stands, with all that it builds on.
     pub set: SetId,
     /// When it was published, in nanoseconds since the Unix epoch.
     pub published_ns: u64,
@@ -30,7 +30,7 @@ impl PublishedName {
 }
 
 /// Fails unless `name` can be published: letters, digits, `.`, `_`, `-`, `+`, `@`, `=` and `,`, not
-/// starting with a dot, a minus or an `@`, which names open sessions.
+/// starting with a dot, a minus or an `@`, which denotes open sessions.
 ///
 /// # Errors
 /// `Invalid`, `TooLarge`.
@@ -58,26 +58,27 @@ pub fn check(name: &str) -> Result<()> {
     Err(Error::new(Kind::Invalid, context))
 }
 
-/// What a publication does with a name that stands for another set.
+/// How a publication treats a name that stands for another set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfTaken {
-    /// It fails.
+    /// The publication fails.
     Refuse,
-    /// The name stands for the new set from then on, unless the name has moved since the new set began:
-    /// both sets build on a set in common, and the new one does not build on the other. Then it fails.
+    /// The name is given to the new set, unless it has moved since the new set began: both sets
+    /// build on a common set, and the new one does not build on the other. The publication then
+    /// fails.
     ReplaceUnlessMoved,
-    /// The name stands for the new set from then on.
+    /// The name is given to the new set.
     Replace,
 }
 
-/// Lets `name` stand for `set`; returns what it stood for. Durable once it returns. A change that
-/// took effect though the store did not say so is recognized. `before_replacing` is called with a
-/// set that loses the name, before it does. Cost: a listing, a read and a put; only the put if the part
-/// of the table was `seen` just now.
+/// Makes `name` stand for `set`; returns its previous target. Durable once it returns. Recognizes a
+/// change that took effect although the store did not confirm it. Calls `before_replacing` with a
+/// set before it loses the name. Cost: a listing, a read and a put; only the put if the part of the
+/// table was `seen` just before.
 ///
 /// # Errors
-/// `Exists` if the name stands for another set and must not be replaced. With any other error the
-/// name may be there all the same, at once or later.
+/// `Exists` if the name stands for another set and must not be replaced. After any other error the
+/// name may still appear, now or later.
 pub(crate) fn publish(
     store: &dyn Store,
     clock: &dyn Clock,
@@ -113,10 +114,10 @@ pub(crate) fn publish(
     })
 }
 
-/// Takes `name` back from `set`, if it stands for that: it stands for `previous` then, or for nothing.
+/// Takes `name` from `set`, if it stands for that set, and gives it to `previous`, or removes it.
 ///
 /// # Errors
-/// What the store reports.
+/// Errors of the store.
 pub(crate) fn take_back(
     store: &dyn Store,
     clock: &dyn Clock,
@@ -136,11 +137,11 @@ pub(crate) fn take_back(
     })
 }
 
-/// Removes `name` and returns what it stood for. `before` is called with a set that loses the name,
-/// before it does. Durable once it returns.
+/// Removes `name` and returns its set. Calls `before` with a set before it loses the name. Durable
+/// once it returns.
 ///
 /// # Errors
-/// `NotFound`; `Corrupt`; what the store reports.
+/// `NotFound`; `Corrupt`; errors of the store.
 pub(crate) fn remove(
     store: &dyn Store,
     clock: &dyn Clock,
@@ -154,17 +155,18 @@ pub(crate) fn remove(
             removed = Some(entry.set);
             before(entry.set).map(|()| true)
         }
-        // By this change, or by somebody else meanwhile.
+        // By this change, or by another process meanwhile.
         None if removed.is_some() => Ok(false),
         None => Err(not_found(name)),
     })?;
     Ok(removed.expect("a name that was there is removed"))
 }
 
-/// Fails if `name` stands for another set than `set`. One request if its part has no names, else two.
+/// Fails if `name` stands for a set other than `set`. Cost: one request if its part has no names,
+/// otherwise two.
 ///
 /// # Errors
-/// `Exists`; `Corrupt` if the part of the table that would have the name cannot be read.
+/// `Exists`; `Corrupt` if the part of the table for the name cannot be read.
 pub fn check_free_for(store: &dyn Store, name: &str, set: SetId) -> Result<()> {
     check(name)?;
     match find(store, name)? {
@@ -173,7 +175,7 @@ pub fn check_free_for(store: &dyn Store, name: &str, set: SetId) -> Result<()> {
     }
 }
 
-/// As [`check_free_for`]; returns the part of the table, for the publication that follows.
+/// Like [`check_free_for`], but returns the part of the table for a subsequent publication.
 ///
 /// # Errors
 /// As [`check_free_for`].
@@ -191,7 +193,7 @@ pub(crate) fn see_free_for(
     }
 }
 
-/// The error that a name is taken.
+/// Returns the error for a name that is taken.
 pub fn taken(name: &str) -> Error {
     let context = format!(
         "the name {name:?} is taken; choose another, or take it back first by `esker delete {name}`"
@@ -207,7 +209,7 @@ fn find(store: &dyn Store, name: &str) -> Result<Option<NameEntry>> {
     Ok(name_table::load(store, part_of(name))?.entries.get(name).copied())
 }
 
-/// Whether `name` is taken. One or two requests.
+/// True if `name` is taken. Cost: one or two requests.
 ///
 /// # Errors
 /// As [`check_free_for`].
@@ -215,12 +217,12 @@ pub fn is_taken(store: &dyn Store, name: &str) -> Result<bool> {
     find(store, name).map(|entry| entry.is_some())
 }
 
-/// Whether `name` stands for `set`. One or two requests.
+/// True if `name` stands for `set`. Cost: one or two requests.
 pub(crate) fn stands_for(store: &dyn Store, name: &str, set: SetId) -> Result<bool> {
     find(store, name).map(|entry| entry.is_some_and(|entry| entry.set == set))
 }
 
-/// What `name` stands for. Two requests.
+/// Returns what `name` stands for. Cost: two requests.
 ///
 /// # Errors
 /// `NotFound`, `Corrupt`.
@@ -230,7 +232,7 @@ pub fn resolve(store: &dyn Store, name: &str) -> Result<PublishedName> {
     Ok(PublishedName::new(name.to_owned(), entry))
 }
 
-/// All published names, sorted. A listing, and a request for each part of the table.
+/// Returns all published names, sorted. Cost: a listing, and a request for each part of the table.
 ///
 /// # Errors
 /// `Corrupt` if a part of the table cannot be read.
@@ -247,33 +249,34 @@ pub fn all(store: &dyn Store) -> Result<Vec<PublishedName>> {
 pub(crate) struct NameSurvey {
     /// The names, sorted.
     pub(crate) names: Vec<PublishedName>,
-    /// Parts of the table that cannot be read, and what is wrong with them.
+    /// Parts of the table that cannot be read, with the errors.
     pub(crate) damaged: Vec<(u32, Error)>,
 }
 
 impl NameSurvey {
-    /// Whether `name` would be in a part that cannot be read: then it may stand for anything.
+    /// True if `name` would be in an unreadable part, so that it may stand for any set.
     pub(crate) fn may_have(&self, name: &str) -> bool {
         let part = part_of(name);
         self.damaged.iter().any(|(damaged, _)| *damaged == part)
     }
 }
 
-/// All published names that can be read, sorted, and what is wrong with parts of the table that cannot.
-/// Cost: as [`all`].
+/// Returns all published names that can be read, sorted, and the errors of parts of the table that
+/// cannot. Cost: as [`all`].
 ///
 /// # Errors
-/// What the store reports, damage apart.
+/// Errors of the store, except damage.
 pub fn readable(store: &dyn Store) -> Result<(Vec<PublishedName>, Vec<Error>)> {
     let surveyed = survey(store)?;
     let damaged = surveyed.damaged.into_iter().map(|(_, error)| error).collect();
     Ok((surveyed.names, damaged))
 }
 
-/// All published names, and what is wrong with the table. A listing, and a request for each part.
+/// Returns all published names, and the damage of the table. Cost: a listing, and a request for
+/// each part.
 ///
 /// # Errors
-/// What the store reports, damage apart.
+/// Errors of the store, except damage.
 pub(crate) fn survey(store: &dyn Store) -> Result<NameSurvey> {
     let mut surveyed = NameSurvey::default();
     for part in name_table::survey(store, false)? {

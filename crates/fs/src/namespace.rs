@@ -1,6 +1,6 @@
 //! Namespace: a read-only stack of change sets as a file system: paths, attributes, content.
 //!
-//! Concurrency: share freely. What it shows does not change, except as the session above it does.
+//! Concurrency: share freely. Its contents do not change, except through the session above it.
 
 use std::sync::{Arc, Weak};
 
@@ -18,17 +18,17 @@ use crate::layers::{LayerIndex, Layers, dir_of};
 use crate::path::{SYMLINKS_MAX, check_name, components, show, split_last};
 use crate::xattr::{self, Xattrs};
 
-/// Mode of the root directory of a stack without a record of it, which nobody but the superuser can
+/// Mode of the root directory of a stack without a record of it, which only the superuser can
 /// change: a session writes that record before anything else.
 const ROOT_MODE: u32 = 0o755;
 
-/// A stack of change sets, seen by somebody.
+/// A stack of change sets, accessed with an identity.
 #[derive(Debug)]
 pub struct Namespace {
     layers: Layers,
     identity: Identity,
     root: Dir,
-    /// Open directories by identity, so that a change reaches all who have one open.
+    /// Open directories by identity, so that a change reaches all their users.
     nodes: Mutex<HashMap<DirId, Weak<DirNode>>>,
     touched: Arc<Touched>,
     files: OpenFiles,
@@ -36,23 +36,23 @@ pub struct Namespace {
     read_ahead: ReadAhead,
 }
 
-/// Whether a path's last component is followed if it is a symbolic link.
+/// Whether to follow a symbolic link in a path's last component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// It is, as by `stat`.
+    /// Follow it, like `stat`.
     Yes,
-    /// It is not, as by `lstat`.
+    /// Do not follow it, like `lstat`.
     No,
 }
 
-/// What a path leads to.
+/// Result of looking up a path.
 #[derive(Debug)]
 pub struct Found {
-    /// The directory it is in; of the root, the root.
+    /// The directory that contains it; for the root, the root.
     pub dir: Dir,
     /// Its name there; empty for the root.
     pub name: Vec<u8>,
-    /// What it is.
+    /// Its inode.
     pub inode: Inode,
 }
 
@@ -84,7 +84,7 @@ impl Namespace {
         &self.layers
     }
 
-    /// Who looks at it.
+    /// The identity whose permissions apply.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
@@ -96,15 +96,15 @@ impl Namespace {
         &self.root
     }
 
-    /// The directory of inodes with several names, where the name of each is its identity, 16 bytes
-    /// big endian: operations that take a directory and a name reach a file there whatever
-    /// becomes of its names. The superuser's only, and nobody can list it.
+    /// The directory of inodes with several names. The name of each is its identity, 16 bytes in
+    /// big-endian order. Operations that take a directory and a name reach a file there whatever
+    /// happens to its names. Only the superuser may use it, and it cannot be listed.
     #[must_use]
     pub fn links(&self) -> &Dir {
         &self.links
     }
 
-    /// The record of `name` in `dir` as it is, a link not followed to its inode; `None` for a
+    /// Returns the record of `name` in `dir`, without following a link to its inode; `None` for a
     /// tombstone. Content and extended attributes only if `with_strings`.
     #[inline]
     pub(crate) fn entry(
@@ -116,7 +116,7 @@ impl Namespace {
         self.record(&key(dir.id(), name), dir.is_fresh(), with_strings)
     }
 
-    /// The record of `key`, unless there is none or a tombstone.
+    /// Returns the record of `key`; `None` if there is none or a tombstone.
     #[inline]
     pub(crate) fn record(
         &self,
@@ -132,10 +132,10 @@ impl Namespace {
         Ok((inode.entry != Entry::Tombstone).then_some(inode))
     }
 
-    /// The inode of a file with several names.
+    /// Returns the inode of a file with several names.
     pub(crate) fn linked(&self, id: u128, with_strings: bool) -> Result<Inode> {
         let found = self.record(&key(DirId::LINKS, &id.to_be_bytes()), false, with_strings)?;
-        // A directory with several names would make trees without end.
+        // A directory with several names would make infinite trees.
         let is_file = |inode: &Inode| inode.kind().is_some_and(|kind| kind != FileKind::Directory);
         found.filter(is_file).ok_or_else(|| {
             let context =
@@ -144,8 +144,8 @@ impl Namespace {
         })
     }
 
-    /// Looks up `name` in `dir`: its attributes, without content and extended attributes unless
-    /// `with_strings`. At most one block read a layer.
+    /// Looks up `name` in `dir` and returns its inode; content and extended attributes only if
+    /// `with_strings`. Cost: at most one block read per layer.
     ///
     /// # Errors
     /// `NotFound`; `Denied` without permission to search `dir`.
@@ -155,7 +155,7 @@ impl Namespace {
         let (key, mut row) = (key(dir.id(), name), RowBuffer::default());
         loop {
             let flushes = self.files.flushes();
-            // Under the empty name the root keeps its own inode.
+            // The root stores its own inode under the empty name.
             let found = match name.is_empty() {
                 true => None,
                 false => self.layers.get(&key, dir.is_fresh(), with_strings, &mut row)?,
@@ -175,9 +175,9 @@ impl Namespace {
         }
     }
 
-    /// What `row`, the record of `name` if there is one, stands for, where that is not all; `None`
-    /// if it was read when `flushes` was said and is to be read again. Boxed so that what is usual
-    /// stays in registers.
+    /// Completes `row`, the record of `name` if there is one, for cases that the record alone does
+    /// not decide. Returns `None` if the record, read when the counter was `flushes`, must be read
+    /// again. Boxed so that the common case stays in registers.
     #[inline(never)]
     fn current(
         &self,
@@ -207,12 +207,12 @@ impl Namespace {
         }
     }
 
-    /// Files that are open for writing.
+    /// Open files.
     pub(crate) fn files(&self) -> &OpenFiles {
         &self.files
     }
 
-    /// The handle of a directory, if it is open.
+    /// Returns the handle of a directory, if it is open.
     pub(crate) fn open_node(&self, id: DirId) -> Option<Dir> {
         if id == DirId::ROOT {
             return Some(self.root.clone());
@@ -220,22 +220,22 @@ impl Namespace {
         self.nodes.lock().get(&id).and_then(Weak::upgrade)
     }
 
-    /// Takes the directories with times that their records do not have yet.
+    /// Takes the list of directories whose records lack their latest times.
     pub(crate) fn take_touched(&self) -> Vec<Dir> {
         std::mem::take(&mut *self.touched.lock())
     }
 
-    /// Puts back what [`Namespace::take_touched`] took, of which the times were not written.
+    /// Puts back directories from [`Namespace::take_touched`] whose times were not written.
     pub(crate) fn touched_still(&self, nodes: Vec<Dir>) {
         self.touched.lock().extend(nodes);
     }
 
-    /// How many directories have times that their records do not have yet.
+    /// Number of directories whose records lack their latest times.
     pub(crate) fn touched_count(&self) -> usize {
         self.touched.lock().len()
     }
 
-    /// Attributes of an open directory itself.
+    /// Returns the attributes of an open directory.
     pub fn stat_dir(&self, dir: &Dir) -> Result<Inode> {
         dir.check_alive()?;
         let mut inode = match dir.place() {
@@ -248,7 +248,7 @@ impl Namespace {
         Ok(inode)
     }
 
-    /// The root's inode; the record has the empty name in the root itself.
+    /// Returns the root's inode, whose record has the empty name in the root itself.
     fn root_inode(&self) -> Result<Inode> {
         match self.entry(&self.root, b"", true)? {
             Some(inode) => Ok(inode),
@@ -256,7 +256,7 @@ impl Namespace {
         }
     }
 
-    /// Opens the directory that `inode`, found as `name` in `parent`, is.
+    /// Opens the directory `inode`, which was found as `name` in `parent`.
     ///
     /// # Errors
     /// `NotADirectory`.
@@ -267,14 +267,15 @@ impl Namespace {
                 format!("{}: not a directory", show(name)),
             ));
         }
-        // In a directory of which no layer below has entries, none has any of a first generation: see
-        // `Session::mkdir`. A directory that came by a rename has the identity of its first name.
+        // If no layer below has entries of the parent, none has entries of a child of generation 0:
+        // see `Session::mkdir`. A directory that arrived by a rename has the identity of its first
+        // name.
         let is_fresh = || parent.is_fresh() && inode.dir_id() == DirId::child(parent.id(), 0, name);
         Ok(self.node(parent, name, inode, is_fresh))
     }
 
-    /// The one handle of a directory; `is_fresh` says of one that is not open whether no layer below
-    /// has entries of it.
+    /// Returns the unique handle of a directory. If it is not open yet, `is_fresh` tells whether no
+    /// layer below has entries of it.
     pub(crate) fn node(
         &self,
         parent: &Dir,
@@ -295,12 +296,12 @@ impl Namespace {
         node
     }
 
-    /// Every open directory but the root.
+    /// Returns every open directory except the root.
     pub(crate) fn open_nodes(&self) -> Vec<Dir> {
         self.nodes.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Opens the directory at `path`, which is followed through symbolic links.
+    /// Opens the directory at `path`, following symbolic links.
     ///
     /// # Errors
     /// `NotFound`, `NotADirectory`, `Denied`, `TooLarge`; `Loop` for a loop of links.
@@ -309,7 +310,7 @@ impl Namespace {
         self.dir_of(&found, path.as_ref())
     }
 
-    /// The directory that was found.
+    /// Opens the directory that was found.
     fn dir_of(&self, found: &Found, path: &[u8]) -> Result<Dir> {
         if found.name.is_empty() {
             return Ok(found.dir.clone());
@@ -318,7 +319,7 @@ impl Namespace {
             .map_err(|error| error.within(show(path)))
     }
 
-    /// Finds what `path` leads to, with content and extended attributes.
+    /// Looks up `path`, with content and extended attributes.
     ///
     /// # Errors
     /// As [`Namespace::dir`].
@@ -328,15 +329,16 @@ impl Namespace {
         self.walk(&self.root.clone(), path, follow, &mut 0).map_err(in_path)
     }
 
-    /// Attributes of what `path` leads to.
+    /// Returns the attributes of the file at `path`.
     pub fn stat(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Inode> {
         self.find(path, follow).map(|found| found.inode)
     }
 
-    /// The open directory and the name there of a path whose last component need not exist.
+    /// Splits a path whose last component need not exist into the open directory and the name in
+    /// it.
     ///
     /// # Errors
-    /// As [`Namespace::dir`] for the directory; `Invalid` if no file can have the last component.
+    /// As [`Namespace::dir`] for the directory; `Invalid` if the last component cannot be a name.
     pub fn locate<'a>(&self, path: &'a (impl AsRef<[u8]> + ?Sized)) -> Result<(Dir, &'a [u8])> {
         let (parent, name) = split_last(path.as_ref())?;
         Ok((self.dir(parent)?, name))
@@ -376,7 +378,7 @@ impl Namespace {
             }
             dir = self.open_dir(&dir, name, &inode)?;
         }
-        // The path ended in a directory that is open now; its `.` is one of its names.
+        // The path ended in a directory, which is now open; its `.` is one of its names.
         if ends_in_dot {
             dir.check(&self.identity, EXECUTE, b".")?;
         }
@@ -387,10 +389,10 @@ impl Namespace {
         })
     }
 
-    /// The target of the symbolic link at `path`.
+    /// Returns the target of the symbolic link at `path`.
     ///
     /// # Errors
-    /// `Invalid` if it is something else.
+    /// `Invalid` if it is not a symbolic link.
     pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let path = path.as_ref();
         let inode = self.stat(path, Follow::No)?;
@@ -400,16 +402,16 @@ impl Namespace {
         Ok(inode.content)
     }
 
-    /// Extended attributes of `inode`, which was read with its strings.
+    /// Returns the extended attributes of `inode`, which was read with its strings.
     pub fn xattrs(&self, inode: &Inode) -> Result<Xattrs> {
         xattr::decode(&inode.xattrs)
     }
 
-    /// Up to `bytes_max` bytes of the file `inode`, read with its strings, from `offset` on; fewer
-    /// only at its end. One store request unless the content is in the inode.
+    /// Returns up to `bytes_max` bytes of the file `inode`, which was read with its strings, from
+    /// `offset`; fewer only at its end. Cost: one store request unless the content is in the inode.
     ///
     /// # Errors
-    /// `Denied`; `IsADirectory` or `Invalid` for what is no regular file; `Corrupt`.
+    /// `Denied`; `IsADirectory` or `Invalid` for anything but a regular file; `Corrupt`.
     pub fn read(&self, inode: &Inode, offset: u64, bytes_max: usize) -> Result<Bytes> {
         self.identity.check(READ, inode, b"read")?;
         match inode.kind() {
@@ -422,10 +424,10 @@ impl Namespace {
         self.read_open(inode, offset, bytes_max)
     }
 
-    /// Passes all bytes of the file `inode` to `take`, in pieces, and checks their checksum.
+    /// Passes all bytes of the file `inode` to `take`, in pieces, and verifies their checksum.
     ///
     /// # Errors
-    /// As [`Namespace::read`]; `Corrupt` if the bytes are not those written; what `take` returns.
+    /// As [`Namespace::read`]; `Corrupt` if the bytes are not those written; errors of `take`.
     pub fn read_all(&self, inode: &Inode, take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         self.read(inode, 0, 0)?;
         if inode.mapped || self.files.get(inode.id).is_some() {
@@ -434,7 +436,7 @@ impl Namespace {
         self.read_recorded(inode, take)
     }
 
-    /// Identity of the file `inode`; hard links of one file share it.
+    /// Returns the identity of the file `inode`; hard links of one file share it.
     #[must_use]
     pub fn file_id(inode: &Inode) -> FileId {
         FileId(inode.id)

@@ -1,4 +1,4 @@
-//! Open sessions: change sets that sessions write, or left, and that have no name yet.
+//! Open sessions: change sets without a name that sessions write, or left behind.
 
 use std::time::Duration;
 
@@ -13,53 +13,53 @@ use crate::names;
 use crate::repository::Repository;
 use crate::session::SessionOptions;
 
-/// A session that has no name yet.
+/// A session whose set has no name yet.
 #[derive(Clone, Debug)]
 pub struct OpenSession {
     /// Its change set, which is complete if only the name is missing.
     pub node: GraphNode,
-    /// Who writes it, or wrote it last, if that is known.
+    /// Its current or last writer, if known.
     pub hold: Option<Hold>,
     /// Bytes of its logs that are not in tables yet.
     pub log_bytes: u64,
 }
 
-/// Sessions that nobody writes.
+/// Sessions without a live writer.
 #[derive(Debug)]
 pub struct LeftSessions {
-    /// Those that were given up, or would have been.
+    /// Sessions that were given up, or would have been.
     pub given_up: Vec<OpenSession>,
-    /// Those that stay.
+    /// Sessions that stay.
     pub kept: Vec<OpenSession>,
 }
 
 impl OpenSession {
-    /// Whether nobody writes it any more, as far as that can be known.
+    /// True if no writer is alive any more, as far as that can be known.
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.hold.as_ref().is_none_or(|hold| hold.state != HolderState::Alive)
     }
 
-    /// Why its manifest cannot be read, if so: the changes of the session are lost then.
+    /// The error if its manifest cannot be read; the changes of the session are then lost.
     #[must_use]
     pub fn damage(&self) -> Option<&str> {
         self.node.manifest.as_ref().err().map(String::as_str)
     }
 
-    /// Whether a command began it for itself and died, so that nobody goes on with it.
+    /// True if a command began it for its own use and died, so that nobody will continue it.
     fn is_useless(&self) -> bool {
         self.hold
             .as_ref()
             .is_some_and(|hold| hold.writer.is_private && hold.state == HolderState::Died)
     }
 
-    /// Whether it takes no more changes, and only its name is missing.
+    /// True if it takes no more changes, and only its name is missing.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.node.state() == Some(SetState::Published)
     }
 
-    /// When somebody last wrote it, or showed that they do, in nanoseconds since the Unix epoch.
+    /// Time of the last write or beat, in nanoseconds since the Unix epoch.
     #[must_use]
     pub fn seen_ns(&self) -> u64 {
         let written_ns = self.node.manifest.as_ref().map_or(0, |manifest| manifest.written_ns);
@@ -68,12 +68,12 @@ impl OpenSession {
 }
 
 impl Repository {
-    /// All sessions that have no name yet, the latest begun first, those whose manifest cannot be read
-    /// at the end. Cost: a listing, and some requests for each session; on a far store side by side, in
-    /// three round trips.
+    /// Returns all sessions without a name, newest first, with those whose manifest cannot be read
+    /// at the end. Cost: a listing, and some requests for each session; on a far store
+    /// concurrently, in three round trips.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn open_sessions(&self) -> Result<Vec<OpenSession>> {
         let store = &**self.store();
         let markers = marker::all(store)?.into_iter();
@@ -100,7 +100,7 @@ impl Repository {
                 return Ok(is_there.then_some(OpenSession { node, hold: None, log_bytes: 0 }));
             }
         };
-        // Whoever published it may have died before it took the session's marker away.
+        // Its publisher may have died before it removed the session's marker.
         let is_named = |holder: &Holder| match holder {
             Holder::Name(name) => names::stands_for(&**self.store(), name, set),
             _ => Ok(false),
@@ -122,12 +122,13 @@ impl Repository {
         Ok(Some(OpenSession { node, hold, log_bytes }))
     }
 
-    /// Gives up the sessions that nobody needs: those that a command of this machine had begun for itself
-    /// when it died, and with an `age` all that nobody has written for so long. With `dry_run` none is
-    /// given up. Cost: as [`Repository::open_sessions`], and some requests for each that is given up.
+    /// Gives up useless sessions: those that a command of this machine had begun for its own use
+    /// when it died and, with an `age`, all that were last written at least that long ago. With
+    /// `dry_run`, gives up none. Cost: as [`Repository::open_sessions`], and some requests for each
+    /// that is given up.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn give_up_left(
         &self,
         age: Option<Duration>,
@@ -137,7 +138,7 @@ impl Repository {
         let now_ns = self.clock().now_ns();
         let is_old = |session: &OpenSession| {
             let age_ns = u128::from(now_ns.saturating_sub(session.seen_ns()));
-            // Of one that cannot be read nobody knows how old it is.
+            // The age of an unreadable one is unknown.
             session.damage().is_none()
                 && session.is_left()
                 && age.is_some_and(|age| age_ns >= age.as_nanos())
@@ -150,11 +151,11 @@ impl Repository {
         Ok(LeftSessions { given_up, kept })
     }
 
-    /// Gives up the sessions that this process, as `options` name it, has begun for itself; returns them.
-    /// Cost: as [`Repository::give_up_left`].
+    /// Gives up the sessions that this process, as identified by `options`, has begun for its own
+    /// use; returns them. Cost: as [`Repository::give_up_left`].
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn give_up_own(&self, options: &SessionOptions) -> Result<Vec<OpenSession>> {
         let own = options.heartbeat.as_ref().map(|heartbeat| &heartbeat.writer.process);
         let mut sessions = self.open_sessions()?;
@@ -173,7 +174,7 @@ impl Repository {
         let mut given_up = Vec::with_capacity(sessions.len());
         for session in sessions {
             match self.give_up(session.node.set, options) {
-                // Somebody goes on with it by now, or has published or given it up.
+                // Another process has resumed, published or given it up meanwhile.
                 Err(error) if matches!(error.kind(), Kind::Conflict | Kind::NotFound) => {}
                 done => {
                     done?;

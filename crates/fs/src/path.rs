@@ -1,15 +1,15 @@
-//! Names and paths: bytes between slashes, as POSIX has them.
+//! Names and paths: bytes between slashes, as in POSIX.
 
 use esker_base::{Error, Kind, Result};
 
-/// A name takes at most this many bytes.
+/// Maximum bytes of a name.
 pub const NAME_BYTES_MAX: usize = 255;
-/// A path takes less than this many bytes.
+/// Upper bound, exclusive, of the bytes of a path.
 pub const PATH_BYTES_MAX: usize = 4096;
-/// A path leads through at most this many symbolic links.
+/// Maximum number of symbolic links that a path may traverse.
 pub const SYMLINKS_MAX: usize = 40;
 
-/// Shows a name or path in an error.
+/// Formats a name or path for an error.
 pub(crate) fn show(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -17,8 +17,8 @@ pub(crate) fn show(bytes: &[u8]) -> String {
 /// Fails unless `name` can name a file in a directory.
 ///
 /// # Errors
-/// `TooLarge` over [`NAME_BYTES_MAX`]; `Invalid` if it is empty, `.` or `..`, or holds a slash or
-/// a zero byte.
+/// `TooLarge` over [`NAME_BYTES_MAX`]; `Invalid` if it is empty, `.` or `..`, or contains a slash
+/// or a zero byte.
 #[inline]
 pub fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
@@ -36,8 +36,8 @@ pub fn check_name(name: &[u8]) -> Result<()> {
     Err(Error::new(Kind::Invalid, format!("{:?} cannot be a file's name", show(name))))
 }
 
-/// Whether `name` holds a slash or a zero byte. Listings ask this of every entry, so it reads eight
-/// bytes at a time, the last eight again.
+/// True if `name` contains a slash or a zero byte. Listings check every entry, so this reads eight
+/// bytes at a time; the last eight may overlap.
 #[inline]
 fn has_slash_or_zero(name: &[u8]) -> bool {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
@@ -53,10 +53,11 @@ fn has_slash_or_zero(name: &[u8]) -> bool {
     }
 }
 
-/// The components of `path` without empty ones and `.`, after checking its length.
+/// Returns the components of `path` without empty ones and `.`, after checking its length.
 ///
 /// # Errors
-/// `TooLarge` from [`PATH_BYTES_MAX`] on or for a component that is; `Invalid` for a zero byte.
+/// `TooLarge` for a path of [`PATH_BYTES_MAX`] bytes or more, or an overlong component; `Invalid`
+/// for a zero byte.
 pub fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
     if path.len() >= PATH_BYTES_MAX {
         let context = format!(
@@ -72,7 +73,7 @@ pub fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
         .collect()
 }
 
-/// The directory part and the last component of `path`.
+/// Splits `path` into the directory part and the last component.
 ///
 /// # Errors
 /// As [`components`]; `Invalid` if the path has no last component that names a file.

@@ -1,4 +1,4 @@
-//! Predicate: what a search asks of an entry.
+//! Predicate: a search condition.
 
 use std::ops::RangeInclusive;
 
@@ -9,24 +9,24 @@ use crate::walk::Visit;
 /// A condition on one entry.
 #[derive(Clone, Debug)]
 pub enum Predicate {
-    /// The last component of its path fits.
+    /// The last component of its path matches.
     Name(Glob),
-    /// Its path from the root on fits.
+    /// Its path from the root matches.
     Path(Glob),
-    /// It is of one of these kinds.
+    /// It has one of these kinds.
     Kind(Vec<FileKind>),
     /// Its size in bytes is in the range.
     Size(RangeInclusive<u64>),
-    /// It was last modified in the range of timestamps.
+    /// Its modification time is in the range of timestamps.
     Modified(RangeInclusive<i64>),
-    /// Its owner.
+    /// It has this owner.
     Owner(u32),
-    /// Its group.
+    /// It has this group.
     Group(u32),
 }
 
 impl Predicate {
-    /// Whether the entry of `visit` meets the condition. No store request.
+    /// True if the entry of `visit` meets the condition. Cost: no store request.
     #[must_use]
     pub fn holds(&self, visit: &Visit) -> bool {
         let inode = visit.inode;

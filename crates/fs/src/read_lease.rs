@@ -1,11 +1,12 @@
-//! Read leases: markers by which somebody who reads change sets for long keeps them, and all that
-//! they are built on, from being collected.
+//! Read leases: markers by which a long-running reader protects change sets, and everything they
+//! build on, from collection.
 //!
 //! A reader puts `reader-<id>-<count>` on each set and puts the next count every [`RENEWAL`]. A
-//! collection leaves alone what such markers reach while one of them is younger than [`LEASE`],
-//! whatever its grace; of a reader that died they are swept after that. The marker before the newest
-//! stays until the next renewal, so that a listing beside a renewal sees one of the two.
-//! Readers that end within [`LEASE_DELAY`] put none: the grace of collections is for them.
+//! collection keeps everything reachable from such markers while one of them is younger than
+//! [`LEASE`], whatever its grace period; after that it sweeps the markers of a dead reader. The
+//! marker before the newest stays until the next renewal, so that a concurrent listing sees one of
+//! the two. Readers that end within [`LEASE_DELAY`] put no markers: the collections' grace period
+//! protects them.
 //! Source: docs/design/0007-names.md.
 
 use std::sync::Arc;
@@ -23,13 +24,13 @@ use crate::marker::{self, Holder};
 use crate::namespace::Namespace;
 use crate::repository::Repository;
 
-/// A reader's marker keeps its set for this long.
+/// How long a reader's marker keeps its set.
 pub const LEASE: Duration = Duration::from_secs(900);
-/// How often a reader puts another marker.
+/// Interval at which a reader puts another marker.
 pub const RENEWAL: Duration = Duration::from_secs(240);
-/// A command holds what it reads if it takes longer than this.
+/// A command that takes longer than this puts markers on what it reads.
 pub const LEASE_DELAY: Duration = Duration::from_secs(30);
-// One renewal may fail, or come late.
+// One renewal may fail or be late.
 const _: () = assert!(RENEWAL.as_secs() * 3 < LEASE.as_secs());
 
 /// The markers of one reader.
@@ -38,34 +39,34 @@ pub struct ReaderMarkers {
     store: SharedStore,
     sets: Vec<SetId>,
     id: u64,
-    /// How many markers each set has been given.
+    /// Number of markers put on each set so far.
     count: u32,
 }
 
 impl ReaderMarkers {
-    /// Puts markers on `sets`, from which on these and all that they are built on stay. Cost: a
+    /// Puts markers on `sets`; from then on these and everything they build on are kept. Cost: a
     /// write for each set.
     ///
     /// # Errors
-    /// `ReadOnly` and `Denied` where the reader may not write to the store; what else it reports.
+    /// `ReadOnly` and `Denied` if the reader may not write to the store; other errors of the store.
     pub fn put(repository: &Repository, sets: &[SetId]) -> Result<Self> {
         let store = repository.store().clone();
-        // The half of an identity that nobody else draws.
+        // Half of a newly drawn identity, which no other reader has.
         let id = repository.draw_set_id().0 as u64;
         let mut markers = Self { store, sets: sets.to_vec(), id, count: 0 };
         markers.renew()?;
         Ok(markers)
     }
 
-    /// Puts the next markers, on all sets also where one fails. Cost: a write for each set, and a
+    /// Puts the next markers, on all sets even if one fails. Cost: a write for each set, and a
     /// deletion of an older marker.
     ///
     /// # Errors
-    /// What the store reports of the first set that fails: its older markers count for as long as they
-    /// would have.
+    /// The store's error for the first set that fails: its older markers remain valid until they
+    /// expire.
     pub fn renew(&mut self) -> Result<()> {
         let (next, old) = (self.holder(self.count), self.count.checked_sub(2));
-        // Also after a failure: a marker that is put again is not renewed.
+        // Even after a failure: putting the same marker again does not renew it.
         self.count = self.count.saturating_add(1);
         let mut renewed = Ok(());
         for set in &self.sets {
@@ -86,17 +87,17 @@ impl ReaderMarkers {
         Holder::Reader { id: self.id, count }
     }
 
-    /// Removes the marker of `count` on `set`. Best effort: it expires.
+    /// Removes the marker of `count` on `set`. Best effort, since markers expire.
     fn release(&self, set: SetId, count: Option<u32>) {
         if let Some(count) = count {
             drop(marker::release(&*self.store, set, &self.holder(count)));
         }
     }
 
-    /// Whether all sets are there and not being deleted.
+    /// Checks that all sets exist and are not being deleted.
     ///
     /// # Errors
-    /// `NotFound` if one is not; what the store reports.
+    /// `NotFound` if one does not; errors of the store.
     fn check_live(&self) -> Result<()> {
         self.sets.iter().try_for_each(|set| condemn::load_live(&*self.store, *set).map(drop))
     }
@@ -112,10 +113,10 @@ impl Drop for ReaderMarkers {
     }
 }
 
-/// Keeps what is read until it is dropped, by a thread that renews markers.
+/// Keeps a reader's sets until it is dropped, with a thread that renews markers.
 #[derive(Debug)]
 pub struct ReadLease {
-    /// Dropped to end the thread.
+    /// Dropped to stop the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -124,7 +125,7 @@ impl ReadLease {
     /// Renews `markers` from now on. Failures go to `report`.
     ///
     /// # Errors
-    /// What the system reports where it has no thread left.
+    /// The system's error if no thread can be started.
     pub fn keep(
         mut markers: ReaderMarkers,
         report: impl Fn(Error) + Send + 'static,
@@ -138,9 +139,9 @@ impl ReadLease {
         })
     }
 
-    /// As [`ReadLease::keep`] for what is read already, from [`LEASE_DELAY`] on: a reader that ends
-    /// before that makes no store request. One that may not write to the store has the grace of
-    /// collections only.
+    /// Like [`ReadLease::keep`] for sets that are already being read, starting after
+    /// [`LEASE_DELAY`]: a reader that ends earlier makes no store request. A reader that may not
+    /// write to the store relies on the collections' grace period.
     ///
     /// # Errors
     /// As [`ReadLease::keep`].
@@ -172,7 +173,7 @@ impl ReadLease {
         })
     }
 
-    /// Runs `work`, whose argument waits and says whether the lease goes on.
+    /// Runs `work` on a thread; its argument waits and returns whether the lease continues.
     fn start(work: impl FnOnce(&dyn Fn(Duration) -> bool) + Send + 'static) -> Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let wait = move |time| stopped.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
@@ -188,7 +189,7 @@ impl Drop for ReadLease {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of that thread has been reported by its own message.
+            // A panic of that thread has printed its own message.
             drop(thread.join());
         }
     }
@@ -199,9 +200,9 @@ fn is_refused(error: &Error) -> bool {
 }
 
 impl Repository {
-    /// As [`Repository::open`], with markers on `bases` from before they are opened: nothing that the
-    /// namespace reads is collected while they are renewed. No markers if the caller may not write to
-    /// the store. Cost: also two writes for each base in all.
+    /// Like [`Repository::open`], with markers on `bases` from before they are opened: nothing that
+    /// the namespace reads is collected while they are renewed. No markers if the caller may not
+    /// write to the store. Cost: also two writes in all for each base.
     ///
     /// # Errors
     /// As [`Repository::open`].
@@ -214,10 +215,10 @@ impl Repository {
         Ok((Arc::new(self.open(bases, identity)?), markers))
     }
 
-    /// Puts a reader's markers on `sets`; none if the caller may not write to the store.
+    /// Puts a reader's markers on `sets`; `None` if the caller may not write to the store.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn hold_for_reading(&self, sets: &[SetId]) -> Result<Option<ReaderMarkers>> {
         match ReaderMarkers::put(self, sets) {
             Err(error) if is_refused(&error) => Ok(None),

@@ -1,5 +1,5 @@
-//! Repository: the change sets and names of one store; where namespaces are opened, sessions begun
-//! and results published.
+//! Repository: the change sets and names of one store. Opens namespaces, begins sessions and
+//! publishes results.
 
 use std::sync::Arc;
 
@@ -32,23 +32,23 @@ use crate::publication::{Publication, publish_held};
 use crate::session::{Session, SessionOptions};
 use crate::set_ids::SetIds;
 
-/// A session that others commit to meanwhile is looked at this often before it is given up to them.
+/// How often resuming a session is retried after another process commits to it.
 const RESUMES_MAX: usize = 4;
-/// Memory for parsed blocks where nobody says how much there is.
+/// Memory for parsed blocks if the available memory is unknown.
 pub const CACHE_BYTES: u64 = 256 << 20;
-/// Unless told otherwise a cache takes this part of the memory that is left, within these bounds.
+/// The default cache takes this fraction of the available memory, within these bounds.
 const CACHE_SHARE: u64 = 16;
 const CACHE_BYTES_MIN: u64 = 64 << 20;
 const CACHE_BYTES_MAX: u64 = 2 << 30;
 
-/// Memory for parsed blocks unless told otherwise: a sixteenth of what this process may still take,
-/// from 64 MiB to 2 GiB. It is taken as blocks are read.
+/// Returns the default memory for parsed blocks: a sixteenth of the memory available to this
+/// process, from 64 MiB to 2 GiB. It is allocated as blocks are read.
 fn default_cache_bytes() -> u64 {
     let share = available_bytes().map(|bytes| bytes / CACHE_SHARE);
     share.map_or(CACHE_BYTES, |bytes| bytes.clamp(CACHE_BYTES_MIN, CACHE_BYTES_MAX))
 }
 
-/// The change sets and names of one store. Share freely; cloning shares the block cache.
+/// The change sets and names of one store. Share freely; clones share the block cache.
 #[derive(Clone, Debug)]
 pub struct Repository {
     source: TableSource,
@@ -57,21 +57,21 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// The repository in `store`, with a block cache that takes up to a sixteenth of the memory that
-    /// is left to this process, at least 64 MiB and at most 2 GiB.
+    /// Opens the repository in `store`, with a block cache of up to a sixteenth of the memory
+    /// available to this process, at least 64 MiB and at most 2 GiB.
     #[must_use]
     pub fn new(store: SharedStore) -> Self {
         Self::with(store, default_cache_bytes(), Arc::new(SystemClock))
     }
 
-    /// The repository in `store` with a block cache of `cache_bytes` (0: none) and a clock.
+    /// Opens the repository in `store` with a block cache of `cache_bytes` (0: none) and a clock.
     #[must_use]
     pub fn with(store: SharedStore, cache_bytes: u64, clock: Arc<dyn Clock>) -> Self {
         Self { source: TableSource::new(store, cache_bytes), clock, set_ids: Arc::default() }
     }
 
-    /// The same repository, whose new change sets get identities that follow from `seed`: a
-    /// simulation replays its runs so. Identities of two repositories with one seed collide.
+    /// Makes new change sets get identities derived from `seed`, so that a simulation can replay
+    /// its runs. Identities of two repositories with the same seed collide.
     #[must_use]
     pub fn with_set_ids(self, seed: u64) -> Self {
         Self { set_ids: Arc::new(SetIds::from_seed(seed)), ..self }
@@ -83,7 +83,7 @@ impl Repository {
         &self.source.store
     }
 
-    /// Where tables are read from.
+    /// The source of tables.
     #[must_use]
     pub fn source(&self) -> &TableSource {
         &self.source
@@ -93,14 +93,14 @@ impl Repository {
         &self.clock
     }
 
-    /// The identity of a new change set.
+    /// Returns the identity of a new change set.
     pub(crate) fn draw_set_id(&self) -> SetId {
         self.set_ids.draw()
     }
 
-    /// Runs `act`, which frees room in the end; where the store is full, again with a part of the room
-    /// that it keeps for that, until there is none left. A part at a time, because a live writer may
-    /// take what is given back.
+    /// Runs `act`, which eventually frees room. If the store is full, retries with a part of the
+    /// room reserved for that, until none is left. Releases one part at a time, because a live
+    /// writer may take what is released.
     pub(crate) fn with_reserve<T>(&self, mut act: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
             match act() {
@@ -110,7 +110,7 @@ impl Repository {
         }
     }
 
-    /// What `name` stands for.
+    /// Returns what `name` stands for.
     ///
     /// # Errors
     /// `NotFound`.
@@ -118,13 +118,13 @@ impl Repository {
         names::resolve(&**self.store(), name)
     }
 
-    /// All published names, sorted.
+    /// Returns all published names, sorted.
     pub fn names(&self) -> Result<Vec<PublishedName>> {
         names::all(&**self.store())
     }
 
     /// Opens the stack of `bases`, of which earlier ones win, and everything they build on. Cost:
-    /// two store requests a change set, whatever their sizes.
+    /// two store requests per change set, whatever its size.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` if a set is not published.
@@ -133,9 +133,10 @@ impl Repository {
         Namespace::new(Layers::new(self.source.clone(), stack, None), identity)
     }
 
-    /// Begins a session on top of `bases`, of which earlier ones win. Where none of them has a root
-    /// directory, it becomes that of the session's user ([`SessionOptions::new_root`]). Cost: as
-    /// [`Repository::open`], and a marker for each base and one for itself, a manifest.
+    /// Begins a session on top of `bases`, of which earlier ones win. If none of them has a root
+    /// directory, the session creates one that its user owns ([`SessionOptions::new_root`]). Cost:
+    /// as [`Repository::open`], plus a marker for each base, one for the session itself, and a
+    /// manifest.
     ///
     /// # Errors
     /// As [`Repository::open`].
@@ -143,7 +144,7 @@ impl Repository {
         self.begin_as(None, bases, options)
     }
 
-    /// As [`Repository::begin`], of a set that belongs to a job.
+    /// Like [`Repository::begin`], for a set that belongs to a job.
     pub(crate) fn begin_as(
         &self,
         job: Option<JobMembership>,
@@ -152,7 +153,7 @@ impl Repository {
     ) -> Result<Session> {
         let set = self.draw_set_id();
         self.begin_set((set, job), bases, options).inspect_err(|_| {
-            // Nothing was begun; what stays behind is an open set that nobody holds.
+            // Nothing was begun; a leftover is an open set without holders.
             let store = &**self.store();
             let _ = marker::release(store, set, &Holder::Session);
             for base in bases {
@@ -170,7 +171,7 @@ impl Repository {
         let store = &**self.store();
         // Before the session can fill the store.
         store.keep_reserve();
-        // Markers first, then a look at what they hold: see `marker.rs`. If a collector swept them
+        // Put markers first, then check what they hold: see `marker.rs`. If a collector swept them
         // meanwhile, the set cannot begin: see `condemn.rs`.
         let expected = self.hold_bases(set, bases)?;
         let stack = load_stack_expecting(&self.source, bases, &expected)?;
@@ -183,8 +184,9 @@ impl Repository {
         self.session(stack, tree, data, &options)
     }
 
-    /// Puts the markers of a session of `set` on itself and on `bases`. On a far store lists the
-    /// numbers of the bases' manifests beside that, which spares a round trip when they are read.
+    /// Puts the markers of a session of `set` on itself and on `bases`. On a far store, also lists
+    /// the numbers of the bases' manifests concurrently, which saves a round trip when they are
+    /// read.
     fn hold_bases(&self, set: SetId, bases: &[SetId]) -> Result<HashMap<SetId, u64>> {
         let store = &**self.store();
         let own = (set, Holder::Session);
@@ -198,14 +200,14 @@ impl Repository {
         if store.requests_at_once() <= 1 {
             return hold().map(|_| HashMap::new());
         }
-        // Reading one shows its damage.
+        // Damage shows when the manifest is read.
         let number = |base: &SetId| Ok((*base, Manifest::newest_number(store, *base).ok()));
         let numbers = || concurrent::try_map(store, bases, number);
         let (_, numbers) = concurrent::try_join(store, hold, numbers)?;
         Ok(numbers.into_iter().filter_map(|(base, number)| Some((base, number?))).collect())
     }
 
-    /// Reads what the session's beginning looks up in `stack`, from a far store.
+    /// On a far store, reads the records of `stack` that the session looks up first.
     fn warm_root(&self, stack: &[Arc<BaseSet>]) -> Result<()> {
         if self.store().requests_at_once() <= 1 {
             return Ok(());
@@ -213,17 +215,17 @@ impl Repository {
         Layers::new(self.source.clone(), stack.to_vec(), None).warm_root()
     }
 
-    /// Goes on with the session of `set`, which its writer left: fences that writer, and recovers
-    /// what its log holds, up to the first operation whose file data did not survive. Copies the
-    /// bytes of files that the old writer may still write in place.
+    /// Resumes the session of `set`, which its writer left: fences that writer, and recovers its
+    /// log up to the first operation whose file data did not survive. Copies the bytes of files
+    /// that the old writer may still write in place.
     ///
     /// # Errors
     /// `Conflict` if another process still writes it, unless it is to be taken over
-    /// ([`SessionOptions::take_over`]); `NotFound`, also if it was given up; `Invalid` if the set is
-    /// published; `Corrupt`.
+    /// ([`SessionOptions::take_over`]); `NotFound`, also if it was given up; `Invalid` if the set
+    /// is published; `Corrupt`.
     pub fn resume(&self, set: SetId, options: SessionOptions) -> Result<Session> {
         let store = &**self.store();
-        // It has had its marker since before it began, until somebody gave it up.
+        // It has had its marker since before it began, unless it was given up.
         let is_held = || marker::is_held(store, set, &Holder::Session);
         let (is_session, first) =
             concurrent::try_join(store, is_held, || condemn::load_live(store, set))?;
@@ -233,10 +235,11 @@ impl Repository {
             check_is_session(set, &manifest, is_session)?;
             self.check_not_held(set, &manifest, &options)?;
             match self.resume_from(set, manifest, &options) {
-                // Somebody else committed since it was read: perhaps a writer that begins now.
+                // Another process has committed since the manifest was read, perhaps a writer that
+                // is starting.
                 Err(error) if error.kind() == Kind::Conflict && attempt < RESUMES_MAX => {}
                 Err(error) => return Err(error),
-                // Somebody may have given it up who saw nobody write it: see `give_up`.
+                // A process that saw no writer may have given it up: see `give_up`.
                 Ok(_) if !marker::is_held(store, set, &Holder::Session)? => {
                     return Err(given_up(set));
                 }
@@ -293,7 +296,7 @@ impl Repository {
         }
     }
 
-    /// Whether the bytes of an operation's segments survived, as far as they have checksums.
+    /// True if the bytes of an operation's segments survived, as far as they have checksums.
     fn has_bytes(&self, set: SetId, runs: &[SegmentRun], data: &DataLogs) -> Result<bool> {
         for segment in runs.iter().map(|run| &run.first) {
             if let Some(place) = segment.place.filter(|place| place.set == set) {
@@ -313,10 +316,10 @@ impl Repository {
         Ok(true)
     }
 
-    /// Whether the bytes that a logged record of `set` refers to survived.
+    /// True if the bytes to which a logged record of `set` refers survived.
     fn has_data(&self, set: SetId, row: &Row, data: &DataLogs) -> Result<bool> {
         let inode = Inode::of_row(row)?;
-        // What has no checksum was synced before a record said of it.
+        // Bytes without a checksum were synced before a record referred to them.
         if inode.extent.is_none_or(|extent| extent.set != set || !extent.is_checked()) {
             return Ok(true);
         }
@@ -331,7 +334,7 @@ impl Repository {
     }
 }
 
-/// Changes the manifest of a set to what its writer's last commit says.
+/// Changes a set's manifest to the state of its writer's last commit.
 pub(crate) fn complete_manifest(manifest: &mut Manifest) {
     manifest.state = SetState::Published;
     if let Some(writer) = &mut manifest.writer {
@@ -339,9 +342,8 @@ pub(crate) fn complete_manifest(manifest: &mut Manifest) {
     }
 }
 
-/// Passes over the failure of a step behind the one that decides: what the caller asked for is done,
-/// and a collection does the rest. A store that was closed does nothing any more, which the caller
-/// must know.
+/// Ignores the failure of a step after the decisive one: the caller's request is done, and a
+/// collection does the rest. A closed store is reported, since it does nothing any more.
 pub(crate) fn best_effort(done: Result<()>) -> Result<()> {
     match done {
         Err(error) if error.kind() == Kind::Closed => Err(error),
@@ -353,8 +355,8 @@ fn given_up(set: SetId) -> Error {
     Error::new(Kind::NotFound, format!("@{set} was given up, and goes with the next `esker gc`"))
 }
 
-/// Fails if `set`, of `manifest`, was given up, or is what an unfinished joining of a job's parts left:
-/// it shows their tables, and nobody decided yet what wins.
+/// Fails if `set`, of `manifest`, was given up, or is left over from an unfinished join of a job's
+/// parts: it shows their tables, but conflicts have not been decided.
 fn check_is_session(set: SetId, manifest: &Manifest, is_session: bool) -> Result<()> {
     if manifest.state == SetState::Open && !is_session {
         return Err(given_up(set));
@@ -372,15 +374,15 @@ fn check_is_session(set: SetId, manifest: &Manifest, is_session: bool) -> Result
 }
 
 impl Session {
-    /// Completes the change set and publishes it as `name`: everything written so far is one
-    /// snapshot that others can build on, and survives power loss once this returns. Changes wait
-    /// meanwhile, and fail with `Closed` afterwards. Cost: a flush, two markers, a commit and the
+    /// Completes the change set and publishes it as `name`: everything written so far becomes one
+    /// snapshot on which others can build, and survives power loss once this returns. Concurrent
+    /// changes wait, and then fail with `Closed`. Cost: a flush, two markers, a commit and the
     /// name, whatever the size of the namespace.
     ///
     /// # Errors
     /// `Exists` if the name is taken: publish it under another name. If the name was taken only
-    /// while this was under way, the session is complete and takes no more changes. `Fenced`; what
-    /// the store reports: then this may be tried again.
+    /// during the call, the session is complete and takes no more changes. `Fenced`; errors of the
+    /// store: the call may then be repeated.
     pub fn publish(&self, name: &str) -> Result<SetId> {
         let store = self.layers().source().store.clone();
         let set = self.set();
@@ -411,20 +413,20 @@ impl Session {
     }
 
     /// Completes the change set: everything written so far survives power loss once this returns,
-    /// and the set is kept until it is given up ([`Repository::abandon`]), or its name or the job of
-    /// which it is a part. Changes wait meanwhile, and fail with `Closed` afterwards. Nothing happens
-    /// if it is complete.
+    /// and the set is kept until it, its name, or the job of which it is a part is given up
+    /// ([`Repository::abandon`]). Concurrent changes wait, and then fail with `Closed`. Does
+    /// nothing if the set is already complete.
     ///
     /// # Errors
-    /// `Fenced`; `Closed` after a failed write; what the store reports.
+    /// `Fenced`; `Closed` after a failed write; errors of the store.
     pub fn complete(&self) -> Result<SetId> {
         self.complete_if(|| Ok(()))?;
         best_effort(self.tree().delete_logs())?;
         Ok(self.set())
     }
 
-    /// As [`Session::complete`] if `check` succeeds, also if the set is complete; else the session
-    /// stays as it is, flushed. Its logs stay.
+    /// Like [`Session::complete`] if `check` succeeds, and also calls `check` if the set is already
+    /// complete; otherwise the session stays as it is, flushed. Its logs stay.
     fn complete_if(&self, check: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
         let set = self.set();
         let is_complete = || self.tree().manifest().state == SetState::Published;
@@ -434,10 +436,10 @@ impl Session {
         let _shown = self.files().show();
         self.settle()?;
         // A change made between the flush and the commit would be in no table, and in no log that
-        // anybody reads, though it was acknowledged.
+        // is ever read, although it was acknowledged.
         self.alone(|| {
             if is_complete() {
-                // By another thread, for which this one has waited.
+                // Completed by another thread, for which this one waited.
                 return check();
             }
             let committed = self.tree().complete(complete_manifest, check);
@@ -447,9 +449,9 @@ impl Session {
                     "change set {set} is complete and takes no more changes; begin a session on \
                      top of it"
                 )),
-                // It is not there, and may be tried again once there is room.
+                // The commit did not happen, and may be retried once there is room.
                 Err(error) if error.kind() == Kind::NoSpace && !is_complete() => {}
-                // It may be there: then nobody reads a log that goes on.
+                // The commit may have happened; a log that continued would then never be read.
                 Err(_) => self.tree().close(format!(
                     "whether change set {set} is complete is not known; publish @{set} anew"
                 )),
@@ -458,12 +460,12 @@ impl Session {
         })
     }
 
-    /// Publishes what the session shows now as `name` and goes on: the snapshot is a change set of
-    /// its own that shows this one's tables.
+    /// Publishes the session's current state as `name` and continues: the snapshot is a separate
+    /// change set that shows this one's tables.
     ///
     /// # Errors
-    /// `Exists` if the name is taken; `Fenced`, also if a collection with a shorter grace than this
-    /// took ran beside it: take it again; what the store reports.
+    /// `Exists` if the name is taken; `Fenced`, also if a concurrent collection had a grace period
+    /// shorter than this took (take the snapshot again); errors of the store.
     pub fn snapshot(&self, name: &str) -> Result<SetId> {
         let store = self.layers().source().store.clone();
         names::check(name)?;
@@ -473,8 +475,8 @@ impl Session {
         let shown = self.files().show();
         self.settle()?;
         let snapshot = self.draw_set_id();
-        // Held before its tables are listed: a collector that sees one of them obsolete sees this,
-        // and leaves them until the snapshot has a manifest, or cannot get one any more.
+        // Held before its tables are listed: a collector that finds one of them obsolete sees this
+        // marker, and keeps them until the snapshot has a manifest, or cannot get one any more.
         let needed = dependency::of(snapshot, &self.tree().manifest());
         let hold = |needed: &Dependency| marker::hold(&*store, needed.set, &needed.holder);
         concurrent::try_map(&*store, &needed, hold)?;
@@ -504,8 +506,8 @@ impl Session {
         Ok(snapshot)
     }
 
-    /// Marks the session's set as shown by `snapshot`: its data logs stay from now on, and its tables
-    /// show none that are gone. Waits for whoever reclaims data logs.
+    /// Marks the session's set as shown by `snapshot`: its data logs stay from now on, and its
+    /// tables refer only to existing ones. Waits for a thread that reclaims data logs.
     fn hold_own_set(&self, snapshot: SetId) -> Result<()> {
         let _content = self.content();
         marker::hold(&*self.layers().source().store, self.set(), &Holder::Set(snapshot))

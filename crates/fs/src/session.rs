@@ -1,9 +1,9 @@
 //! Session: a namespace plus one new change set on top, which takes every change.
 //!
 //! Path of a change: an operation (`ops/`) checks permissions and shape, then updates one or a few
-//! inode records of the session's tree as one step; file data goes to data logs before.
-//! Concurrency: share freely. `structure` is taken shared by every operation and exclusively by
-//! those that move or remove directories, before any lock of the tree.
+//! inode records of the session's tree in one step; file data goes to data logs first.
+//! Concurrency: share freely. Every operation takes `structure` shared, and operations that move or
+//! remove directories take it exclusively, before any lock of the tree.
 //! What survives a crash: docs/guide/durability.md. Times of directories are lazy (`dir.rs`).
 
 use std::ops::Deref;
@@ -32,26 +32,26 @@ use crate::timestamp;
 /// Settings of a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Who acts.
+    /// The acting user.
     pub identity: Identity,
     /// Durability, compaction and memory of the change set.
     pub tree: TreeOptions,
-    /// Words about the change set, for people: a program, a job, a purpose.
+    /// Descriptive properties of the change set, for users: a program, a job, a purpose.
     pub properties: std::collections::BTreeMap<String, String>,
-    /// The root directory, unless a base has one.
+    /// Attributes of the root directory, unless a base has one.
     pub new_root: NewRoot,
-    /// Who writes, and how that shows while it lives. Without it others take the session over
-    /// unasked.
+    /// Identity of the writer, and its signs of life. Without it, other processes take the session
+    /// over without being asked to.
     pub heartbeat: Option<Heartbeat>,
-    /// Take a session over from a writer that still lives. Without it, that is refused.
+    /// Takes a session over from a writer that is still alive, which is otherwise refused.
     pub take_over: bool,
 }
 
-/// The root directory of a file system that a session begins.
+/// Attributes of the root directory of a new file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewRoot {
-    /// Owner and group, if they are not those of the session's identity: those of the user whose
-    /// mount the session is, which acts for others as the superuser.
+    /// Owner and group, unless they are those of the session's identity: those of a mount's user,
+    /// for whom the session acts as the superuser.
     pub owner: Option<(u32, u32)>,
     /// Permission bits.
     pub mode: u32,
@@ -79,8 +79,9 @@ impl Default for SessionOptions {
 }
 
 impl SessionOptions {
-    /// These, of a session that this process begins for itself alone: if it dies before the result has
-    /// a name, nobody goes on with it, and a collection gives it up.
+    /// Returns these options for a session that this process begins for its own use: if the process
+    /// dies before the result has a name, nobody continues the session, and a collection gives it
+    /// up.
     #[must_use]
     pub fn private(mut self) -> Self {
         if let Some(heartbeat) = &mut self.heartbeat {
@@ -90,7 +91,8 @@ impl SessionOptions {
     }
 }
 
-/// A namespace that takes changes. Dropping it leaves the change set open: resume or delete it.
+/// A namespace that takes changes. Dropping it leaves the change set open, to be resumed or
+/// deleted.
 #[derive(Debug)]
 pub struct Session {
     namespace: Namespace,
@@ -98,13 +100,13 @@ pub struct Session {
     clock: Arc<dyn Clock>,
     set_ids: Arc<SetIds>,
     structure: ShardedLock<()>,
-    /// Held shared from before bytes go to a data log until a record refers to them, and while
-    /// something is done that data logs must not be given up beside; exclusively while they are, and
-    /// while the set is completed.
+    /// Held shared from before bytes go to a data log until a record refers to them, and during
+    /// other work that must not run while data logs are reclaimed; exclusively during the critical
+    /// parts of a reclaim, and while the set is completed.
     content: ShardedLock<()>,
-    /// Held while data logs are reclaimed, by one thread at a time: what snapshots show of them.
+    /// Held by the one thread that reclaims data logs; guards which of them snapshots show.
     reclaiming: Mutex<SharedLogs>,
-    /// Files of branches whose content is the session's own by now (`file/copy_up.rs`).
+    /// Files of branches whose content has become the session's own (`file/copy_up.rs`).
     copied_up: Mutex<HashSet<u128>>,
 }
 
@@ -145,7 +147,7 @@ impl Session {
         &self.data
     }
 
-    /// Now, by the clock that gives files their times: a timestamp.
+    /// Returns the current timestamp, by the clock that sets file times.
     #[must_use]
     pub fn now_ns(&self) -> i64 {
         timestamp::of_clock(self.clock.now_ns())
@@ -155,7 +157,7 @@ impl Session {
         &self.clock
     }
 
-    /// The identity of a new change set.
+    /// Returns the identity of a new change set.
     pub(crate) fn draw_set_id(&self) -> SetId {
         self.set_ids.draw()
     }
@@ -166,24 +168,24 @@ impl Session {
         self.tree().set()
     }
 
-    /// What the change set has written and holds.
+    /// Statistics of the change set.
     #[must_use]
     pub fn statistics(&self) -> TreeStatistics {
         self.tree().statistics()
     }
 
-    /// Held while an operation relies on directories staying where they are.
+    /// Takes the lock held while an operation relies on directories staying where they are.
     pub(crate) fn shape(&self) -> ShardedLockReadGuard<'_, ()> {
-        // A panic elsewhere cannot leave the lock's nothing in a bad state.
+        // The lock guards no data that a panic could leave inconsistent.
         self.structure.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Held while bytes are stored to which no record refers yet, or while data logs must stay.
+    /// Takes the lock held while stored bytes have no record yet, or while data logs must stay.
     pub(crate) fn content(&self) -> ShardedLockReadGuard<'_, ()> {
         self.content.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Held while nobody stores bytes.
+    /// Takes the lock that excludes storing bytes.
     pub(crate) fn content_alone(&self) -> ShardedLockWriteGuard<'_, ()> {
         self.content.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -196,14 +198,14 @@ impl Session {
         &self.copied_up
     }
 
-    /// Runs `act` while nobody changes anything. It may wait for the store: it is the last act of the
-    /// writer, and those who wait fail after it.
+    /// Runs `act` while all changes are excluded. It may wait for the store: it is the last act of
+    /// the writer, and changes that wait fail afterwards.
     pub(crate) fn alone<T>(&self, act: impl FnOnce() -> Result<T>) -> Result<T> {
         let _content = self.content_alone();
         self.reshape(act)
     }
 
-    /// Runs `change`, which moves or removes directories, alone.
+    /// Runs `change`, which moves or removes directories, exclusively.
     pub(crate) fn reshape<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
         let guard = self.structure.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         let done = change();
@@ -219,15 +221,15 @@ impl Session {
         checked.or_else(|denied| self.refuse(dir, name, denied))
     }
 
-    /// Says that `name` is taken rather than that it may not be put, if it is, as kernels do:
-    /// programs that make what is missing of a path rely on it.
+    /// Returns `Exists` instead of `denied` if `name` is taken, as kernels do: programs that create
+    /// the missing directories of a path rely on it.
     #[cold]
     fn refuse(&self, dir: &DirNode, name: &[u8], denied: Error) -> Result<()> {
         dir.check(self.identity(), EXECUTE, name)?;
         if self.entry(dir, name, false)?.is_some() { Err(exists(name)) } else { Err(denied) }
     }
 
-    /// Fails unless there is nothing at `name` in `dir` and it may be put there.
+    /// Fails unless `name` in `dir` is vacant and may be put there.
     pub(crate) fn check_vacant(&self, dir: &DirNode, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.check_change(dir, name)?;
@@ -240,13 +242,13 @@ impl Session {
         dir.check(self.identity(), EXECUTE, name)
     }
 
-    /// Fails unless `inode`, which is `name` in `dir`, may be taken away.
+    /// Fails unless `inode`, which is `name` in `dir`, may be removed.
     pub(crate) fn check_removal(&self, dir: &DirNode, inode: &Inode, name: &[u8]) -> Result<()> {
         dir.check(self.identity(), WRITE | EXECUTE, name)?;
         self.check_sticky(dir, inode, name)
     }
 
-    /// Fails if the sticky bit of `dir` keeps this identity from taking away `inode`.
+    /// Fails if the sticky bit of `dir` forbids this identity to remove `inode`.
     fn check_sticky(&self, dir: &DirNode, inode: &Inode, name: &[u8]) -> Result<()> {
         let sticky = dir.mode() & 0o1000 != 0;
         let uid = self.identity().uid;
@@ -256,19 +258,19 @@ impl Session {
         Ok(())
     }
 
-    /// What the layers below this session's say of `name` in `dir`.
+    /// Returns what the layers below this session have for `key`, a name in `dir`.
     #[inline]
     pub(crate) fn below(&self, dir: &DirNode, key: &Key) -> Result<Below> {
         self.namespace.layers().below(key, dir.is_fresh())
     }
 
-    /// Puts `inode` at `name` in `dir` if there is nothing; gives it its identity and owner.
+    /// Puts `inode` at `name` in `dir` if it is vacant; sets its identity and owner.
     #[inline]
     pub(crate) fn insert(&self, dir: &Dir, name: &[u8], inode: &mut Inode) -> Result<()> {
         self.insert_as(dir, name, inode, None)
     }
 
-    /// As [`Session::insert`] for the user and group `owner`, if not for the session's own.
+    /// Like [`Session::insert`], for the user and group `owner` if given.
     #[inline]
     pub(crate) fn insert_as(
         &self,
@@ -287,8 +289,8 @@ impl Session {
         self.insert_vacant(dir, name, inode, &below)
     }
 
-    /// Puts `inode` at `name` in `dir`, of which the layers below say `below`, if there is nothing;
-    /// gives it its identity. The one way in which names come to be.
+    /// Puts `inode` at `name` in `dir` if it is vacant, given what the layers `below` have; sets
+    /// its identity. All new names are made here.
     #[inline]
     pub(crate) fn insert_vacant(
         &self,
@@ -322,7 +324,7 @@ impl Session {
         Ok(())
     }
 
-    /// As [`Session::insert_vacant`] where a record may exist, if only a tombstone.
+    /// Like [`Session::insert_vacant`], where a record may exist, if only a tombstone.
     #[cold]
     fn insert_over(&self, dir: &Dir, name: &[u8], inode: &mut Inode, below: &Below) -> Result<()> {
         let key = key(dir.id(), name);
@@ -344,7 +346,7 @@ impl Session {
         })
     }
 
-    /// Gives a new inode in `dir` its owner, and what a set-group-id directory passes on.
+    /// Sets the owner of a new inode in `dir`, and what a set-group-id directory passes on.
     fn own(&self, dir: &DirNode, inode: &mut Inode, owner: Option<(u32, u32)>) {
         let identity = self.identity();
         (inode.uid, inode.gid) = owner.unwrap_or((identity.uid, identity.gid));
@@ -361,7 +363,7 @@ impl Session {
         }
     }
 
-    /// Updates the record of `name` in `dir`, wherever its inode lives: `change` gets the inode.
+    /// Updates the record of `name` in `dir`, wherever its inode is stored, with `change`.
     pub(crate) fn amend(
         &self,
         dir: &DirNode,
@@ -371,8 +373,8 @@ impl Session {
         self.amend_if_there(dir, name, change)?.ok_or_else(|| not_found(name))
     }
 
-    /// As [`Session::amend`]; none if there is no such record. A store that lacks a table fails with
-    /// `NotFound`, too, which must not be taken for that.
+    /// Like [`Session::amend`], but returns `None` if there is no such record. A store that lacks a
+    /// table also fails with `NotFound`, which must not be mistaken for that.
     pub(crate) fn amend_if_there(
         &self,
         dir: &DirNode,
@@ -407,7 +409,7 @@ impl Session {
         })
     }
 
-    /// Writes what records lack of open files and of directories.
+    /// Writes back cached metadata: changes of open files, and times of directories.
     pub(crate) fn settle(&self) -> Result<()> {
         self.flush_files()?;
         self.write_dir_times()
@@ -418,7 +420,7 @@ impl Session {
         let mut touched = self.namespace.take_touched();
         while let Some(node) = touched.last() {
             if let Err(error) = self.write_times_of(node) {
-                // Where there was no room they are written the next time.
+                // They are kept for the next attempt, for example if there was no room.
                 self.namespace.touched_still(touched);
                 return Err(error);
             }
@@ -438,7 +440,7 @@ impl Session {
             Ok(())
         };
         match node.place() {
-            // Under a tree that was removed as a whole there is no record any more.
+            // A directory in a tree that was removed as a whole has no record any more.
             Some((parent, name)) => drop(self.amend_if_there(&parent, &name, touch)?),
             None => self.amend_root(touch)?,
         }
@@ -446,8 +448,8 @@ impl Session {
         Ok(())
     }
 
-    /// Writes the root's own record unless a layer has one: the first session of a file system
-    /// does, and one that goes on with a set whose log did not survive.
+    /// Writes the root's own record unless a layer has one. That applies to the first session of a
+    /// file system, and to one that resumes a set whose log did not survive.
     pub(crate) fn make_root(&self, new_root: &NewRoot) -> Result<()> {
         if self.namespace.entry(self.namespace.root(), b"", false)?.is_some() {
             return Ok(());
@@ -462,7 +464,7 @@ impl Session {
         })
     }
 
-    /// Updates the root's own record, making it if no layer has one.
+    /// Updates the root's own record, creating it if no layer has one.
     pub(crate) fn amend_root(
         &self,
         mut change: impl FnMut(&mut Inode) -> Result<()>,
@@ -482,53 +484,52 @@ impl Session {
     }
 
     /// Returns once every change made so far survives power loss. Cost: a write and a sync of the
-    /// log and of data logs with new bytes, and a look whether another writer has taken over.
+    /// log and of data logs with new bytes, and a check for a takeover by another writer.
     ///
     /// # Errors
-    /// `Fenced` if one has; `Closed` after a failed write; what the store reports.
+    /// `Fenced` after a takeover; `Closed` after a failed write; errors of the store.
     pub fn sync(&self) -> Result<()> {
         self.settle()?;
         self.data.sync()?;
         self.tree().sync()
     }
 
-    /// True at durability `Always`: a call that changes something returns once the change survives
-    /// power loss.
+    /// True at durability `Always`: every change returns only once it survives power loss.
     #[must_use]
     pub fn syncs_each_change(&self) -> bool {
         self.tree().durability() == Durability::Always
     }
 
-    /// Writes every change made so far into tables and commits them: as [`Session::sync`], and the
-    /// log is empty afterwards.
+    /// Writes every change made so far into tables and commits them: like [`Session::sync`], and
+    /// leaves the log empty.
     pub fn flush(&self) -> Result<()> {
         self.settle()?;
         self.tree().flush()
     }
 
-    /// Ends the session for now: flushes it, and says that nobody writes it any more, so that another
-    /// process may go on with it at once. Every later change fails with `Closed`. Cost: as
-    /// [`Session::flush`]; a commit if nothing was to be flushed.
+    /// Ends the session for now: flushes it, and records that it has no writer any more, so that
+    /// another process can resume it at once. Every later change fails with `Closed`. Cost: as
+    /// [`Session::flush`]; a commit if there was nothing to flush.
     ///
     /// # Errors
-    /// As [`Session::flush`]; then it may be tried again.
+    /// As [`Session::flush`]; the call may then be repeated.
     pub fn end(&self) -> Result<()> {
         self.settle()?;
         let set = self.set();
         self.alone(|| self.tree().release(format!("session @{set} has ended; resume it")))
     }
 
-    /// Fails if the session takes no more changes: another writer has taken it over, it was completed
-    /// or ended, or a write failed before.
+    /// Fails if the session takes no more changes: another writer has taken it over, it was
+    /// completed or ended, or a write failed before.
     ///
     /// # Errors
-    /// `Fenced`; `Closed`; what failed before.
+    /// `Fenced`; `Closed`; the earlier failure.
     #[inline]
     pub(crate) fn check_open(&self) -> Result<()> {
         self.tree().check_open()
     }
 
-    /// Merges the change set's tables into one run, and gives up data logs that are mostly
+    /// Merges the change set's tables into one run, and reclaims data logs that are mostly
     /// overwritten ([`Session::reclaim_data`]).
     pub fn compact(&self) -> Result<()> {
         self.settle()?;
@@ -537,16 +538,16 @@ impl Session {
     }
 }
 
-/// What a name stands for, over all layers.
+/// State of a name, over all layers.
 pub(crate) struct State {
-    /// Its record, unless there is none or a tombstone.
+    /// Its record; `None` if there is none or a tombstone.
     pub(crate) inode: Option<Inode>,
-    /// The generation that a directory made at the name gets.
+    /// The generation of a directory made at the name.
     pub(crate) next_generation: u64,
 }
 
 impl State {
-    /// The state that the session's own record makes together with what is below.
+    /// Combines the session's own record with what is below.
     #[inline]
     pub(crate) fn of(own: Slot, below: &Below) -> Result<Self> {
         let Some(row) = own else {
@@ -565,12 +566,12 @@ pub(crate) fn put(draft: &mut Draft, key: &Key, inode: &Inode) {
     draft.put(&mut [inode.row(key)]);
 }
 
-/// The error that `name` is taken.
+/// Returns the error for a `name` that is taken.
 pub(crate) fn exists(name: &[u8]) -> Error {
     Error::new(Kind::Exists, format!("{}: file exists", show(name)))
 }
 
-/// The error that `name` is not there.
+/// Returns the error for a `name` that does not exist.
 pub(crate) fn not_found(name: &[u8]) -> Error {
     Error::new(Kind::NotFound, format!("{}: no such file", show(name)))
 }

@@ -1,8 +1,8 @@
-//! Set ids: where the identities of new change sets come from.
+//! Set ids: source of the identities of new change sets.
 //!
-//! Writers everywhere draw identities without asking each other, so each is 128 bits from the
-//! kernel, drawn when it is needed: a process that forks shares no generator with its child. A
-//! simulation replays a run from a seed, and gives a seed here too.
+//! Writers draw identities without coordination, so each is 128 random bits from the kernel, drawn
+//! when needed: a forked process shares no generator with its parent. A simulation replays a run
+//! from a seed, which it also passes here.
 
 use esker_base::Random;
 use esker_table::manifest::SetId;
@@ -11,17 +11,17 @@ use parking_lot::Mutex;
 /// Draws the identities of new change sets.
 #[derive(Debug, Default)]
 pub(crate) struct SetIds {
-    /// The generator of a simulation; the kernel draws otherwise.
+    /// The generator of a simulation; `None` to draw from the kernel.
     seeded: Option<Mutex<Random>>,
 }
 
 impl SetIds {
-    /// Identities that follow from `seed`.
+    /// Derives identities from `seed`.
     pub(crate) fn from_seed(seed: u64) -> Self {
         Self { seeded: Some(Mutex::new(Random::from_seed(seed))) }
     }
 
-    /// A new identity.
+    /// Returns a new identity.
     pub(crate) fn draw(&self) -> SetId {
         let bits = match &self.seeded {
             Some(random) => random.lock().u128(),

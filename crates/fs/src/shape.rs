@@ -1,8 +1,8 @@
-//! Shape: the directories of a stack of change sets and the names of files that have several.
+//! Shape: the directories of a stack of change sets, and the names of files that have several.
 //!
-//! Found without reading most records: blocks whose records are all files are passed over, and the
-//! layers are asked only for names that are a directory or link in some layer.
-//! Cost: a read of all tables, one look-up a layer for each such name.
+//! Most records are not read: blocks that contain only files are skipped, and the layers are
+//! searched only for names that are a directory or link in some layer.
+//! Cost: a read of all tables, and one look-up per layer for each such name.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,41 +16,41 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::inode::{DirId, Entry, FileKind, INODE, column};
 
-/// Names that one worker looks up before it asks for more.
+/// Names that one worker looks up before it takes more.
 const PORTION: usize = 1024;
 
 /// A name that stands for a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The directory that has the name.
+    /// The directory that contains the name.
     pub(crate) parent: DirId,
     /// The name.
     pub(crate) name: Vec<u8>,
-    /// What it stands for.
+    /// The directory for which it stands.
     pub(crate) id: DirId,
 }
 
 /// Directories and links of a stack.
 #[derive(Debug, Default)]
 pub(crate) struct Shape {
-    /// Directories that a path leads to, the root and the links directory among them.
+    /// Directories to which a path leads, including the root and the links directory.
     live: HashSet<DirId>,
-    /// Names in live directories of each file that has several.
+    /// Number of names in live directories of each file that has several.
     links: HashMap<u128, u32>,
     /// The first place at which each live directory was found.
     places: HashMap<DirId, Place>,
-    /// Further names of directories that have been found already.
+    /// Further names of directories that were already found.
     pub(crate) doubles: Vec<Place>,
 }
 
-/// What the layers say of a name.
+/// Meaning of a name over all layers.
 enum Named {
     Directory(Place),
     Link(DirId, u128),
 }
 
 impl Shape {
-    /// The shape of `layers`, the one that wins first, found by `threads` threads.
+    /// Computes the shape of `layers`, in order of precedence, with `threads` threads.
     pub(crate) fn of(layers: &[&Tables], threads: usize) -> Result<Self> {
         let tables: Vec<&Arc<TableHandle>> =
             layers.iter().flat_map(|tables| &tables.runs).flat_map(|run| &run.tables).collect();
@@ -96,32 +96,32 @@ impl Shape {
         shape
     }
 
-    /// Whether a path leads to the directory.
+    /// True if a path leads to the directory.
     pub(crate) fn is_live(&self, dir: DirId) -> bool {
         self.live.contains(&dir)
     }
 
-    /// How many names in live directories stand for a file by a link.
+    /// Returns how many names in live directories stand for a file by a link.
     pub(crate) fn names_of(&self, file: u128) -> u32 {
         self.links.get(&file).copied().unwrap_or(0)
     }
 
-    /// Files with several names.
+    /// Returns the files with several names, and their numbers of names.
     pub(crate) fn linked_files(&self) -> impl Iterator<Item = (u128, u32)> {
         self.links.iter().map(|(file, names)| (*file, *names))
     }
 
-    /// How many directories a path leads to, besides the root.
+    /// Number of directories to which a path leads, except the root.
     pub(crate) fn directories(&self) -> usize {
         self.places.len()
     }
 
-    /// Where a directory is, unless it is the root or no path leads to it.
+    /// Returns the place of a directory; `None` for the root, and if no path leads to it.
     pub(crate) fn place(&self, dir: DirId) -> Option<&Place> {
         self.places.get(&dir)
     }
 
-    /// Whether `dir` is `ancestor` or below it.
+    /// True if `dir` is `ancestor` or below it.
     pub(crate) fn is_within(&self, dir: DirId, ancestor: DirId) -> bool {
         let mut at = dir;
         while at != ancestor {
@@ -131,7 +131,7 @@ impl Shape {
         true
     }
 
-    /// The path of `name` in `dir`, if one leads there.
+    /// Returns the path of `name` in `dir`, if one leads there.
     pub(crate) fn path(&self, dir: DirId, name: &[u8]) -> Option<Vec<u8>> {
         let mut parts = vec![name];
         let mut at = dir;
@@ -154,7 +154,8 @@ fn collect_names(handle: &TableHandle, out: &mut Vec<KeyBuffer>) -> Result<()> {
     visit_names(handle, &mut |key, _| out.push((*key).into()))
 }
 
-/// Visits the keys of a table's directories and links, each with the identity of the directory or file.
+/// Visits the keys of a table's directories and links, each with the identity of the directory or
+/// file.
 pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128)) -> Result<()> {
     const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
     const LINK: u64 = Entry::Link.number();
@@ -187,7 +188,7 @@ pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128
     Ok(())
 }
 
-/// What `layers` show under `key`, if it is a directory or a link.
+/// Returns what `layers` show under `key`, if it is a directory or a link.
 fn resolve(layers: &[&Tables], key: &KeyBuffer) -> Result<Option<Named>> {
     let key = key.key();
     let wanted = Wanted { digest: INODE.digest(&key), key };
@@ -210,11 +211,11 @@ fn resolve(layers: &[&Tables], key: &KeyBuffer) -> Result<Option<Named>> {
     Ok(None)
 }
 
-/// Runs `work` on every index below `count` by `threads` threads, `portion` indices at a time, and
-/// returns what all put out, in no set order.
+/// Runs `work` on every index below `count` with `threads` threads, `portion` indices at a time,
+/// and returns their combined output, in arbitrary order.
 ///
 /// # Errors
-/// The first that `work` returns; then the rest is left undone.
+/// The first error of `work`; the rest is then not done.
 pub(crate) fn in_parallel<T: Send>(
     threads: usize,
     count: usize,

@@ -1,4 +1,4 @@
-//! Tally: how far a long operation has come, for whoever shows it, and what it could not do.
+//! Tally: progress of a long operation, for display, and its problems.
 //!
 //! Concurrency: counters are atomics that threads add to while another reads them.
 
@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use esker_base::Error;
 use parking_lot::Mutex;
 
-/// Problems are kept up to this number, so that a hopeless tree cannot fill memory; all are counted.
+/// Maximum number of problems kept, so that a hopeless tree cannot fill memory; all are counted.
 pub const PROBLEMS_MAX: usize = 1000;
 
 /// Something that was left out or done only in part, and why.
 #[derive(Debug)]
 pub struct Problem {
-    /// The path, as the user wrote its beginning.
+    /// The path, starting as the user wrote it.
     pub path: Vec<u8>,
     /// What went wrong.
     pub error: Error,
@@ -38,7 +38,7 @@ pub struct Tally {
 /// Numbers of a [`Tally`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Regular files, each once however many names it has.
+    /// Regular files, each once regardless of its number of names.
     pub files: u64,
     /// Directories.
     pub directories: u64,
@@ -50,16 +50,16 @@ pub struct Counts {
     pub specials: u64,
     /// Bytes of regular files.
     pub bytes: u64,
-    /// Exported files whose owner only the superuser can give them; without set-id bits.
+    /// Exported files whose owner only the superuser could set; exported without set-id bits.
     pub owners_dropped: u64,
-    /// Extended attributes of exported files that only the superuser can give them.
+    /// Extended attributes of exported files that only the superuser could set.
     pub attributes_dropped: u64,
     /// Problems.
     pub problems: u64,
 }
 
 impl Counts {
-    /// All names together.
+    /// Total number of names.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.files + self.directories + self.symlinks + self.links + self.specials
@@ -67,7 +67,7 @@ impl Counts {
 }
 
 impl Tally {
-    /// The numbers now.
+    /// Returns the current numbers.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl Tally {
         }
     }
 
-    /// The first [`PROBLEMS_MAX`] problems, which the tally gives away.
+    /// Takes the first [`PROBLEMS_MAX`] problems out of the tally.
     #[must_use]
     pub fn take_problems(&self) -> Vec<Problem> {
         std::mem::take(&mut self.problems.lock())

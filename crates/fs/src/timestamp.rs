@@ -1,31 +1,32 @@
 //! Timestamps: nanoseconds since the Unix epoch, negative before it, in 64 bits.
 //!
-//! They reach from 1677 to 2262; the functions here take what lies outside as the nearest of these.
+//! They range from 1677 to 2262; the functions here clamp to that range.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const NS_PER_SECOND: i64 = 1_000_000_000;
 
-/// The timestamp of so many seconds since the epoch, negative before it, and nanoseconds after those.
+/// Returns the timestamp of a number of seconds since the epoch, negative before it, plus
+/// nanoseconds.
 #[must_use]
 pub fn of_parts(seconds: i64, nanoseconds: i64) -> i64 {
     let ns = i128::from(seconds) * i128::from(NS_PER_SECOND) + i128::from(nanoseconds);
     i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// The seconds of a timestamp, rounded down, and the nanoseconds after those.
+/// Splits a timestamp into seconds, rounded down, and the remaining nanoseconds.
 #[must_use]
 pub fn parts(ns: i64) -> (i64, i64) {
     (ns.div_euclid(NS_PER_SECOND), ns.rem_euclid(NS_PER_SECOND))
 }
 
-/// The timestamp of a clock's reading, which counts from the epoch.
+/// Returns the timestamp of a clock's reading, which counts from the epoch.
 #[must_use]
 pub fn of_clock(now_ns: u64) -> i64 {
     i64::try_from(now_ns).unwrap_or(i64::MAX)
 }
 
-/// The timestamp as the standard library's type.
+/// Returns the timestamp as the standard library's type.
 #[must_use]
 pub fn system_time(ns: i64) -> SystemTime {
     let distance = Duration::from_nanos(ns.unsigned_abs());

@@ -1,4 +1,4 @@
-//! Usage: bytes and entries below a path, in each directory, every file counted once.
+//! Usage: bytes and entries below a path, per directory, every file counted once.
 
 use esker_base::{Error, Result};
 use hashbrown::HashSet;
@@ -7,12 +7,12 @@ use crate::inode::FileKind;
 use crate::namespace::{Follow, Namespace};
 use crate::walk::{Next, Order, Step, Visit};
 
-/// What a file or directory takes with all that is in it.
+/// Size of a file, or of a directory with everything in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes of content.
     pub bytes: u64,
-    /// Names, its own among them.
+    /// Number of names, including its own.
     pub entries: u64,
 }
 
@@ -24,9 +24,9 @@ impl Usage {
 }
 
 impl Namespace {
-    /// Passes the usage of every entry at and below `start` to `show`, a directory's after those
-    /// of what is in it; a file with several names counts where it is met first. Directories that
-    /// cannot be read go to `unreadable`.
+    /// Passes the usage of every entry at and below `start` to `show`, directories after their
+    /// entries. A file with several names counts where it is found first. Directories that cannot
+    /// be read go to `unreadable`.
     ///
     /// # Errors
     /// As [`Namespace::traverse`].
@@ -37,7 +37,7 @@ impl Namespace {
         unreadable: &mut dyn FnMut(&Visit, Error),
     ) -> Result<()> {
         let mut counted = HashSet::new();
-        // One sum for each directory that the walk is in.
+        // One sum for each directory on the current path.
         let mut sums: Vec<Usage> = Vec::new();
         self.traverse(start, Follow::Yes, Order::Name, &mut |step| {
             match step {

@@ -1,9 +1,9 @@
-//! Walk: every entry at and below a path, directories before what is in them.
+//! Walk: every entry at and below a path, directories before their entries.
 //!
-//! Directories are read in pages, so that memory depends on depth, not on how many entries there
-//! are, unless they are asked for in order of their names.
-//! Sets that moved directories without knowledge of each other may together have put one into
-//! itself. A walk knows the directories that it is in, and does not enter one of them again.
+//! Directories are read in pages, so that memory depends on depth, not on the number of entries,
+//! unless entries are requested in order of their names.
+//! Sets that moved directories independently may together have put one into itself. A walk tracks
+//! the directories on its current path, and does not enter one of them again.
 
 use esker_base::{Error, Kind, Result};
 
@@ -13,25 +13,25 @@ use crate::inode::Inode;
 use crate::list::{DirCursor, DirEntry};
 use crate::namespace::{Follow, Namespace};
 
-/// Entries that are read at once.
+/// Number of entries read at once.
 const PAGE_ENTRIES: usize = 1024;
 
-/// In which order the entries of a directory come.
+/// Order of the entries of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// As they are stored: by hash. Memory stays small.
     #[default]
     Stored,
-    /// By name. A directory is read as a whole.
+    /// By name. Each directory is read as a whole.
     Name,
 }
 
-/// An entry that a walk has come to.
+/// An entry that a walk has reached.
 #[derive(Debug)]
 pub struct Visit<'a> {
-    /// Its path from the root on, starting with a slash.
+    /// Its path from the root, starting with a slash.
     pub path: &'a [u8],
-    /// How far below the start it is.
+    /// Its depth below the start.
     pub depth: usize,
     /// Its inode, with content and extended attributes.
     pub inode: &'a Inode,
@@ -46,35 +46,35 @@ impl<'a> Visit<'a> {
     }
 }
 
-/// What a walk has come to.
+/// An event of a walk.
 #[derive(Debug)]
 pub enum Step<'a> {
     /// An entry, for the first time.
     Entry(&'a Visit<'a>),
-    /// A directory, after all that is in it.
+    /// A directory, after all its entries.
     Left(&'a Visit<'a>),
-    /// A directory that cannot be read, or no further; what was not shown of it is left out.
+    /// A directory that cannot be read, or not to its end; the rest of its entries is skipped.
     Unreadable(&'a Visit<'a>, Error),
 }
 
-/// How a walk goes on.
+/// How a walk continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Into the directory, if it is one.
+    /// Enter the directory, if it is one.
     Into,
-    /// Past what is in it.
+    /// Skip its entries.
     Past,
-    /// Not at all.
+    /// Stop.
     Stop,
 }
 
-/// A directory that a walk is in.
+/// A directory on the current path of a walk.
 struct Frame {
     dir: Dir,
     inode: Inode,
     path_bytes: usize,
     page: std::vec::IntoIter<DirEntry>,
-    /// Where the next page starts; none after the last.
+    /// Start of the next page; `None` after the last.
     cursor: Option<DirCursor>,
 }
 
@@ -106,7 +106,7 @@ impl Frame {
     }
 }
 
-/// `path` from the root on, without what does not count; `..` goes up.
+/// Returns `path` as an absolute path without empty components, `.` and `..`.
 #[must_use]
 pub fn normalized(path: &[u8]) -> Vec<u8> {
     let mut parts: Vec<&[u8]> = Vec::new();
@@ -123,13 +123,13 @@ pub fn normalized(path: &[u8]) -> Vec<u8> {
 }
 
 impl Namespace {
-    /// Visits what is at `start` and everything below it, but no directory within itself: that is a
-    /// step of [`Kind::Loop`](esker_base::Kind::Loop). A symbolic link at `start` is followed
-    /// if `follow` says so, others never. Cost: a listing of each directory.
+    /// Visits the file at `start` and everything below it, except that a directory within itself is
+    /// not entered: it is a step of [`Kind::Loop`](esker_base::Kind::Loop). Follows a symbolic link
+    /// at `start` if `follow` says so, others never. Cost: a listing of each directory.
     ///
     /// # Errors
-    /// As [`Namespace::find`] for `start`; what `visit` returns. Directories that cannot be read
-    /// are steps, not errors.
+    /// As [`Namespace::find`] for `start`; errors of `visit`. Directories that cannot be read are
+    /// steps, not errors.
     pub fn traverse(
         &self,
         start: &[u8],
@@ -202,7 +202,7 @@ impl Namespace {
     }
 }
 
-/// The error that a directory is in itself.
+/// Returns the error for a directory that contains itself.
 pub(crate) fn loop_error() -> Error {
     let context = "this directory is one of those that it is in, since change sets of the stack moved \
                    directories into each other; move or remove it to end the loop";

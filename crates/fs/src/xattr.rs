@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use esker_base::{Error, Kind, Result};
 use esker_table::wire::{Damage, Input, put_bytes};
 
-/// An inode's attributes take at most this many bytes together.
+/// Maximum bytes of all attributes of an inode.
 pub const XATTR_BYTES_MAX: usize = 128 << 10;
-/// A name takes at most this many bytes, as in Linux.
+/// Maximum bytes of a name, as in Linux.
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
-/// A value takes at most this many bytes, as in Linux.
+/// Maximum bytes of a value, as in Linux.
 pub const XATTR_VALUE_BYTES_MAX: usize = 64 << 10;
 
 /// Attributes by name.
