@@ -1,17 +1,17 @@
-//! Campaign: which seeds a random test runs, for how long, and how a failure is replayed.
+//! Campaign: seeds and duration of random tests, and replaying failures.
 //!
-//! `ESKER_SEED=n` runs that seed alone. A campaign of `make soak` draws seeds until
-//! `ESKER_SOAK_SECONDS` are over.
+//! `ESKER_SEED=n` runs only that seed. A campaign of `make soak` draws seeds for
+//! `ESKER_SOAK_SECONDS`.
 
 use std::ops::Range;
 
 use esker_base::clock::{Clock, SystemClock};
 use esker_base::random::Random;
 
-/// How long a campaign lasts unless told otherwise.
+/// Default duration of a campaign.
 const SOAK_SECONDS: u64 = 60;
 
-/// Prints the seed if the test fails while it is alive.
+/// Prints the seed if the test fails while this is alive.
 struct Named(u64);
 
 impl Drop for Named {
@@ -22,7 +22,7 @@ impl Drop for Named {
     }
 }
 
-/// Runs `test` with every seed of `seeds`, or with the one that the environment names.
+/// Runs `test` with every seed of `seeds`, or with the one from the environment.
 pub fn quick(seeds: Range<u64>, mut test: impl FnMut(u64)) {
     let seeds = match std::env::var("ESKER_SEED") {
         Ok(seed) => {

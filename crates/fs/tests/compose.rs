@@ -1,5 +1,5 @@
-//! Compositions: stacks of sets that changed one file of a common base without knowledge of each
-//! other, what a session above them does, and what squash makes of them.
+//! Compositions: stacks of sets that changed one file of a common base independently, sessions
+//! above them, and squashes of them.
 
 use std::sync::Arc;
 
@@ -31,14 +31,14 @@ fn begin(repository: &Repository, bases: &[SetId]) -> Session {
     repository.begin(bases, options()).expect("begin")
 }
 
-/// A published set that `change` makes over `bases`.
+/// Returns a set that `change` makes over `bases`, published.
 fn set(repository: &Repository, bases: &[SetId], change: impl FnOnce(&Session)) -> SetId {
     let session = begin(repository, bases);
     change(&session);
     session.publish(&session.set().to_string()).expect("publish")
 }
 
-/// A set with the file `/f` of sevens.
+/// Returns a set with the file `/f` of sevens.
 fn base(repository: &Repository) -> SetId {
     set(repository, &[], |session| {
         let file = session.create_file(session.root(), b"f", 0o644).expect("create");
@@ -101,9 +101,11 @@ fn squash(repository: &Repository, sets: &[SetId]) -> SetId {
     squashed
 }
 
-/// Symptom: removing one of two names under which a stack shows one file of a common base made the
-/// other read as zeros. Cause: both names had one identity, and the last name of an identity that is
-/// no link takes the content along. Fix: a branch's file has an identity of its own (`lineage.rs`).
+/// Symptom: removing one of two names under which a stack showed one file of a common base made the
+/// other read as zeros.
+/// Cause: both names had one identity, and the last name of an identity that is not a link takes
+/// the content along.
+/// Fix: a branch's file has an identity of its own (`lineage.rs`).
 #[test]
 fn a_name_that_a_branch_gave_survives_the_removal_of_the_other() {
     let repository = repository();
@@ -134,10 +136,10 @@ fn a_name_that_a_branch_gave_survives_the_removal_of_the_other() {
     assert_sound(&repository);
 }
 
-/// Symptom: where one set had cut a file off and another had renamed it, a stack of both showed the
-/// renamed file with zeros behind the cut; squash cut it as well where the sizes differed.
-/// Cause: segments of all layers were laid over each other by the file's identity alone. Fix: a
-/// file is shown as of the branch that has its record.
+/// Symptom: where one set had truncated a file and another had renamed it, a stack of both showed
+/// the renamed file with zeros beyond the cut; squash truncated it as well if the sizes differed.
+/// Cause: segments of all layers were overlaid by the file's identity alone.
+/// Fix: a file is shown as of the branch that has its record.
 #[test]
 fn a_branch_does_not_cut_what_another_branch_shows() {
     for other in [&b"h"[..], b"i", b"j", b"k"] {
@@ -165,7 +167,7 @@ fn a_branch_does_not_cut_what_another_branch_shows() {
     }
 }
 
-/// What a session writes to a file of a branch is in that file alone, and survives with it.
+/// Writes of a session to a file of a branch affect only that file, and survive with it.
 #[test]
 fn a_file_of_a_branch_is_copied_up_once() {
     let repository = repository();
@@ -213,11 +215,11 @@ fn a_file_of_a_branch_is_copied_up_once() {
     assert_sound(&repository);
 }
 
-/// Symptom: what was written into a file that had been cut off at 0 was lost, and the file had its old
-/// content again, if that came from a branch; `esker cp` over such a file did so.
-/// Cause: new content of all of a file needs no copy of the branch's, and none was noted; so the first
-/// record, which comes after the content, copied the branch's up over it.
-/// Fix: a file whose content is put anew counts as copied up.
+/// Symptom: writes to a file from a branch were lost, and its old content was back, if it had been
+/// truncated to 0 before; `esker cp` over such a file did that.
+/// Cause: replacing all content needs no copy of the branch's, and none was recorded; so the first
+/// record, which comes after the content, copied the branch's content up over it.
+/// Fix: a file whose content is replaced counts as copied up.
 #[test]
 fn nothing_is_copied_up_over_content_that_is_all_new() {
     let repository = repository();
@@ -255,10 +257,12 @@ fn nothing_is_copied_up_over_content_that_is_all_new() {
     assert_sound(&repository);
 }
 
-/// Symptom: a file to which two sets had given a name each had three names and two links in a stack
-/// of both; when two of the names were removed the third read as zeros, and squash carried the count
-/// on. Cause: each set counts the names that it knows. Fix: an inherited count of a stack with
-/// branches never says that the last name is gone, and squash counts the names.
+/// Symptom: a file to which two sets had each given a name had three names and two links in a stack
+/// of both; when two of the names were removed the third read as zeros, and squash kept the wrong
+/// count.
+/// Cause: each set counts only the names that it knows.
+/// Fix: in a stack with branches an inherited count never falls to zero, and squash counts the
+/// names.
 #[test]
 fn names_of_two_branches_do_not_end_with_the_count_of_one() {
     for is_squashed in [false, true] {
@@ -285,8 +289,9 @@ fn names_of_two_branches_do_not_end_with_the_count_of_one() {
 }
 
 /// Symptom: a file of which one set removed all names, and to which another gave one more, read as
-/// zeros in a stack of both. Cause: the first gave up the content with the last name that it knew.
-/// Fix: a session gives up the content of files only that it made itself.
+/// zeros in a stack of both.
+/// Cause: the first set gave up the content with the last name that it knew.
+/// Fix: a session gives up the content only of files that it made itself.
 #[test]
 fn a_name_given_by_one_branch_has_its_content_after_another_removed_all() {
     let repository = repository();
@@ -303,11 +308,11 @@ fn a_name_given_by_one_branch_has_its_content_after_another_removed_all() {
     assert_sound(&repository);
 }
 
-/// Symptom: a directory that was made above a squashed set had the identity, and showed the entries,
-/// of one that had been moved away from the same name long before. Cause: squash dropped the
-/// tombstones of directories to which no path led, and with them the generations of their names;
-/// another set of the stack had such a directory at another name. Fix: a generation stays while a
-/// directory lives that the name could make again.
+/// Symptom: a directory made above a squashed set had the identity, and showed the entries, of one
+/// that had been moved away from the same name long before.
+/// Cause: squash dropped the tombstones of directories to which no path led, and with them the
+/// generations of their names; another set of the stack had such a directory at another name.
+/// Fix: a generation stays while a directory exists that the name could make again.
 #[test]
 fn a_new_directory_above_a_squashed_set_is_empty() {
     let repository = repository();
@@ -333,9 +338,10 @@ fn a_new_directory_above_a_squashed_set_is_empty() {
     }
 }
 
-/// Symptom: `find`, `du`, `diff` and `export` of a stack in which two sets had moved directories into
-/// each other did not end, or only at the longest path that the file system takes. Cause: walks did
-/// not know where they were. Fix: they do not enter a directory that they are in, and say so.
+/// Symptom: `find`, `du`, `diff` and `export` of a stack in which two sets had moved directories
+/// into each other never ended, or only at the longest path that the file system takes.
+/// Cause: walks did not track where they were.
+/// Fix: they do not enter a directory again that they are in, and report it.
 #[test]
 fn walks_of_a_loop_of_directories_end() {
     let repository = repository();

@@ -1,6 +1,6 @@
-//! Concurrency: threads that create, list, rename and remove in one session while it flushes,
-//! compacts and snapshots. No create is lost, races have one winner, a listing shows what existed
-//! throughout once, and a snapshot is a prefix of what each thread did.
+//! Concurrency: threads create, list, rename and remove in one session while it flushes, compacts
+//! and snapshots. No create is lost, races have one winner, a listing shows everything that existed
+//! throughout exactly once, and a snapshot is a prefix of each thread's operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn repository() -> Repository {
     )
 }
 
-/// Flushes, compacts and snapshots until told to stop; returns the snapshots' names.
+/// Flushes, compacts and snapshots until `stop` is set; returns the snapshots' names.
 fn disturb(session: &Session, stop: &AtomicBool) -> Vec<String> {
     let mut names = Vec::new();
     let mut random = Random::from_seed(1);
@@ -66,7 +66,7 @@ fn disturb(session: &Session, stop: &AtomicBool) -> Vec<String> {
     names
 }
 
-/// Lists `dir` until told to stop, in pages of many sizes: each of `stable` is there, once.
+/// Lists `dir` until `stop` is set, in pages of various sizes: each of `stable` appears once.
 fn watch(namespace: &Namespace, dir: &Dir, stable: &BTreeSet<Vec<u8>>, stop: &AtomicBool) -> usize {
     let mut listings = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -82,7 +82,7 @@ fn watch(namespace: &Namespace, dir: &Dir, stable: &BTreeSet<Vec<u8>>, stop: &At
     listings
 }
 
-/// Waits for the end of other threads even if the test fails.
+/// Stops the other threads even if the test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -136,7 +136,7 @@ fn creates(background: bool, count: usize) {
     check_sound(&repository);
 }
 
-/// The files of each thread in a snapshot are the first ones that it made, in both directories.
+/// In a snapshot, the files of each thread are the first ones that it made, in both directories.
 fn check_prefix(repository: &Repository, name: &str, count: usize) {
     let set = repository.resolve(name).expect("a snapshot").set;
     let namespace = repository.open(&[set], Identity::root()).expect("open");
@@ -159,9 +159,9 @@ fn check_prefix(repository: &Repository, name: &str, count: usize) {
     }
 }
 
-/// A further name of a file that is written to, and a rename, at once. Making the name waited for
-/// the file with the structure held, writing for the structure with the file held; with a rename
-/// waiting in between, which holds up whoever comes after it, none of the three went on.
+/// Symptom: a link, a write to the same file and a rename, all at once, deadlocked.
+/// Cause: the link waited for the file while holding the structure lock, and the write waited for
+/// the structure lock while holding the file. A waiting rename in between blocks all later lockers.
 #[test]
 fn links_writes_and_renames_do_not_wait_for_each_other() {
     type Work = Box<dyn Fn(&Session, &Dir) + Send>;
@@ -169,7 +169,7 @@ fn links_writes_and_renames_do_not_wait_for_each_other() {
     let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));
     let repository = Repository::new(store.clone());
     let session = Arc::new(begin(&repository, false));
-    // A file is locked for as long as its bytes are on their way.
+    // A file is locked for as long as its bytes are in flight.
     store.delay(Duration::from_micros(200));
     let root = session.root().clone();
     let file = session.create_file(&root, b"file", 0o644).expect("create");
@@ -179,7 +179,7 @@ fn links_writes_and_renames_do_not_wait_for_each_other() {
     let run = |work: Work| {
         let (session, root, told) = (session.clone(), root.clone(), told.clone());
         let has_written = has_written.clone();
-        // Not joined: should they wait for each other they never end.
+        // Not joined: after a deadlock they would never end.
         drop(thread::spawn(move || {
             while !has_written.load(Ordering::Relaxed) {
                 work(&session, &root);
@@ -198,7 +198,7 @@ fn links_writes_and_renames_do_not_wait_for_each_other() {
         }
         all_written.store(true, Ordering::Relaxed);
     }));
-    // Who waits to be alone keeps out those first who came first.
+    // A waiter for exclusive access keeps out later lockers, so let the first round start.
     has_begun.recv().expect("the first round ends");
     run(Box::new(|session, root| {
         session.link(root, b"file", root, b"name").expect("link");
@@ -230,7 +230,7 @@ fn soak_creates_during_listings_flushes_and_snapshots_are_kept() {
     campaign::soak(|seed| creates(seed.is_multiple_of(2), 20_000));
 }
 
-/// Runs `one` and `other` at the same time, `rounds` times, with what `prepare` makes for each.
+/// Runs `one` and `other` concurrently, `rounds` times, each on a result of `prepare`.
 fn race<T: Sync, A: Send, B: Send>(
     rounds: usize,
     prepare: impl Fn(usize) -> T,
@@ -331,8 +331,8 @@ fn directories_that_move_into_each_other_form_no_cycle() {
     );
 }
 
-/// Files that threads rename at random between directories, over nothing, are all there at the end;
-/// a file with a second name always has one of two links.
+/// Files that threads rename at random between directories, over vacant names, are all there at the
+/// end; a file with a second name always has link count 2.
 #[test]
 fn files_that_threads_throw_about_are_not_lost() {
     let repository = repository();
@@ -412,7 +412,7 @@ fn links_made_and_removed_at_once_are_counted() {
     check_sound(&repository);
 }
 
-/// A cursor outlives the entry that it stands behind, a flush, and the session.
+/// A cursor remains valid after its entry is gone, after a flush, and in another session.
 #[test]
 fn a_cursor_outlives_its_entry_and_its_session() {
     let repository = repository();

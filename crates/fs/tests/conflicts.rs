@@ -1,7 +1,7 @@
 //! Conflicts of composed bases: which files several have changed, and which version is shown.
 //!
-//! Symptom: of two bases that had both changed a file the first hid the work of the second, and nothing
-//! said so.
+//! Symptom: if two bases had both changed a file, the first hid the work of the second without
+//! notice.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use esker_table::manifest::SetId;
 
 use crate::gc::{options, repository, write};
 
-/// A set on `bases`, made by `change`.
+/// Returns a set on `bases`, made by `change`.
 fn set(repository: &Repository, bases: &[SetId], change: impl FnOnce(&Session)) -> SetId {
     let session = repository.begin(bases, options()).expect("begin");
     change(&session);
@@ -47,7 +47,7 @@ fn conflicts(repository: &Repository, bases: &[SetId]) -> Vec<BaseConflict> {
     found
 }
 
-/// Path, bases in the order in which they win, and whether each has the file.
+/// Returns the paths, each with its bases in order of precedence, and whether each has the file.
 fn summary(conflicts: &[BaseConflict]) -> Vec<(String, Vec<(usize, bool)>)> {
     conflicts
         .iter()
@@ -60,7 +60,7 @@ fn summary(conflicts: &[BaseConflict]) -> Vec<(String, Vec<(usize, bool)>)> {
         .collect()
 }
 
-/// A common base with files in directories, and two sets above it.
+/// Returns a common base with files in directories, and two sets above it.
 fn branches(repository: &Repository) -> [SetId; 3] {
     let common = set(repository, &[], |session| {
         let root = session.root().clone();
@@ -107,10 +107,10 @@ fn what_two_bases_changed_without_each_other_is_found() {
     assert_eq!(found[0].aspects, [Aspect::Content, Aspect::Time]);
     let newest: Vec<usize> = found.iter().map(|conflict| conflict.newest().base).collect();
     assert_eq!(newest, [1, 0, 1]);
-    // The other way round the other is shown.
+    // In the opposite order the other version is shown.
     let found = conflicts(&repository, &[b, a]);
     assert!(summary(&found).contains(&("/removed".to_owned(), vec![(0, true), (1, false)])));
-    // A set that builds on another knows what it changes of it.
+    // A set that builds on another has decided about its changes.
     for chain in [[a, common], [common, a]] {
         assert_eq!(summary(&conflicts(&repository, &chain)), []);
     }
@@ -121,7 +121,7 @@ fn what_two_bases_changed_without_each_other_is_found() {
     assert_eq!(summary(&conflicts(&repository, &[resolved, a])), []);
 }
 
-/// Sets without a common base changed everything; what is the same in both is no conflict.
+/// Sets without a common base conflict wherever they differ; equal content is no conflict.
 #[test]
 fn without_a_common_base_all_files_that_differ_conflict() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -169,7 +169,7 @@ fn the_newest_version_is_shown_if_that_is_wanted() {
     crate::verify::assert_sound(&repository);
 }
 
-/// What all bases build on costs nothing, however large it is.
+/// A base below all others costs nothing, however large it is.
 #[test]
 fn a_common_base_is_not_read() {
     let cost = |files: usize| {

@@ -1,9 +1,10 @@
-//! Crashes: the world stops at every store operation of a workload; what is recovered then is the
-//! state after some of its operations in order, holds all that was acknowledged as durable, is
-//! sound, and can be published. Single failures too: nothing that they lost is acknowledged after.
+//! Crashes: the world stops at every store operation of a workload. The recovered state is the
+//! state after a prefix of its operations, includes everything acknowledged as durable, is sound,
+//! and can be published. Single failures are tested too: nothing that they lost is acknowledged
+//! later.
 //!
-//! The reference says what the state after each operation is. Times of directories are lazy
-//! (`dir.rs`), so a crash may set them back and they are not compared.
+//! The reference defines the state after each operation. Times of directories are lazy (`dir.rs`),
+//! so a crash may set them back, and they are not compared.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use crate::subject;
 
 const START_NS: u64 = 3_000_000_000_000_000_000;
 
-/// What is done between operations.
+/// Action between operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pause {
     Sync,
@@ -36,18 +37,18 @@ enum Pause {
     Snapshot,
 }
 
-/// Operations, the states that they lead to, and a store with what they start from.
+/// Operations, the states to which they lead, and a store with the initial state.
 struct Script {
     operations: Vec<Operation>,
     pauses: Vec<Option<Pause>>,
     /// The state before the first operation, and after each.
     states: Vec<Tree>,
-    /// A published set that the session is above, in a store that nobody changes.
+    /// The published base of the session, in a store that does not change.
     base: SetId,
     store: SharedStore,
 }
 
-/// Operations of `reference` that succeed and change something, with the states they lead to.
+/// Returns operations on `reference` that succeed and change something, with the resulting states.
 fn changes(
     random: &mut Random,
     count: usize,
@@ -102,7 +103,7 @@ fn options(tree: TreeOptions) -> SessionOptions {
     SessionOptions {
         identity: Identity::root(),
         tree,
-        // No beat comes between the requests that a test counts.
+        // Prevents beats between the requests that a test counts.
         heartbeat: None,
         ..SessionOptions::default()
     }
@@ -118,23 +119,23 @@ fn tree_options(durability: Durability, compaction: Compaction) -> TreeOptions {
     }
 }
 
-/// How far a workload came.
+/// Progress of a workload.
 #[derive(Debug, Default)]
 struct Progress {
     set: Option<SetId>,
-    /// Operations that were begun.
+    /// Number of operations begun.
     begun: usize,
-    /// Operations that returned.
+    /// Number of operations that returned.
     done: usize,
-    /// Operations that survive power loss, as was said.
+    /// Number of operations acknowledged as surviving power loss.
     durable: usize,
-    /// Snapshots that were made, and after how many operations.
+    /// Snapshots, and the number of operations before each.
     snapshots: Vec<(String, usize)>,
     publishing: bool,
     published: bool,
 }
 
-/// Does what `script` says until something fails; the session is returned as it is then.
+/// Runs `script` until something fails; returns the session as it is then.
 fn work(
     script: &Script,
     tree: &TreeOptions,
@@ -187,7 +188,7 @@ fn work_in(
     Ok(())
 }
 
-/// After how many operations, of `least..=most`, the state is what `namespace` shows.
+/// Returns the number of operations, in `least..=most`, after which the state equals `namespace`.
 fn position(namespace: &Namespace, script: &Script, least: usize, most: usize) -> usize {
     let found = without_directory_times(&subject::tree(namespace).expect("a tree"));
     let states = &script.states[least..=most];
@@ -205,7 +206,7 @@ fn position(namespace: &Namespace, script: &Script, least: usize, most: usize) -
     }
 }
 
-/// Recovers what `store` holds after a crash and checks it.
+/// Recovers `store` after a crash and checks it.
 fn recover(script: &Script, tree: &TreeOptions, store: &SharedStore, progress: &Progress) {
     let clock = Arc::new(ManualClock::new(START_NS + 1_000_000));
     let repository = Repository::with(store.clone(), 1 << 20, clock);
@@ -246,7 +247,7 @@ fn recover(script: &Script, tree: &TreeOptions, store: &SharedStore, progress: &
     check_sound(&repository);
 }
 
-/// The store that a script starts from, with faults.
+/// Returns a copy of the initial store of a script, with faults.
 fn faulty(script: &Script, seed: u64) -> Arc<FaultStore> {
     let copy = FaultStore::new(script.store.clone(), 0).after_process_death().expect("a copy");
     Arc::new(FaultStore::new(copy, seed))
@@ -257,7 +258,7 @@ fn crash_at(script: &Script, tree: &TreeOptions, stop: u64, effect: Effect, seed
     fault.stop_at(stop, effect);
     let mut progress = Progress::default();
     let (session, _) = work(script, tree, fault.clone(), &mut progress);
-    // Its threads end; what they still try fails, as the world has stopped.
+    // Its threads end; their further requests fail, since the world has stopped.
     drop(session);
     for image in [fault.after_power_loss(), fault.after_process_death()] {
         recover(script, tree, &image.expect("an image"), &progress);
@@ -304,7 +305,7 @@ fn a_crash_at_every_operation_leaves_all_that_returned_if_always_durable() {
     every_operation(Durability::Always, 25);
 }
 
-/// A crash at a random point of a longer workload, with random settings.
+/// Crashes at a random point of a longer workload, with random settings.
 fn random_crash(seed: u64, count: usize) {
     let mut random = Random::from_seed(seed);
     let script = script(random.next_u64(), count / 3, count);
@@ -335,15 +336,15 @@ fn soak_a_crash_at_a_random_point_leaves_a_prefix() {
     campaign::soak(|seed| random_crash(seed, 600));
 }
 
-/// One operation of the store fails and the world goes on: the session says so, and what it
-/// acknowledges after that is there.
+/// Fails one operation of the store and continues: the session reports it, and everything
+/// acknowledged afterwards is there.
 fn fail_at(script: &Script, tree: &TreeOptions, n: u64, effect: Effect) {
     let fault = faulty(script, n);
     fault.fail_at_with(n, Kind::Unavailable, effect);
     let mut progress = Progress::default();
     let (session, outcome) = work(script, tree, fault.clone(), &mut progress);
     let Err(error) = outcome else {
-        // A request that nobody depends on, such as the deletion of a log.
+        // A request whose failure does not matter, such as the deletion of a log.
         recover(script, tree, &fault.after_power_loss().expect("an image"), &progress);
         return;
     };

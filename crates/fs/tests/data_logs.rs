@@ -1,4 +1,4 @@
-//! Data logs: when their bytes are durable, and for whom.
+//! Data logs: when their bytes are durable, and after whose sync.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use crate::gc::{options, write};
 use crate::hooked::{HookedStore, Request, When};
 
-/// How long a request is held up for a thread that is expected to wait for it.
+/// How long a request is delayed for a thread that should wait for it.
 const HELD_UP: Duration = Duration::from_millis(200);
-/// Images of the store after power loss that are looked at: each draws another outcome.
+/// Number of images of the store after power loss that are checked; each draws another outcome.
 const IMAGES: usize = 64;
-/// The limit of open files of a process that is to do with few.
+/// Limit of open files for tests with few descriptors.
 const OPEN_FILES_MAX: u64 = 64;
 
-/// What one of two threads does with a session.
+/// Action of one of two threads on a session.
 type Step = fn(&Session) -> Result<()>;
 
-/// A session on a store that loses what was not synced.
+/// A session on a store that loses unsynced data.
 struct Subject {
     fault: Arc<FaultStore>,
     hooked: HookedStore,
@@ -44,9 +44,9 @@ impl Subject {
         Self { fault, hooked, session }
     }
 
-    /// While the first thread of `first` syncs a data log, another does `second`, and the sync of
-    /// the first ends as `synced`. Returns what the second one returned, and whether all bytes of
-    /// data logs were durable then.
+    /// While `first` syncs a data log, runs `second` on another thread, and makes that sync end
+    /// with `synced`. Returns the results of both, and whether all bytes of data logs were durable
+    /// when `second` returned.
     fn second_beside_first(
         &self,
         first: Step,
@@ -75,7 +75,7 @@ impl Subject {
     }
 }
 
-/// Whether the data logs of `session` have all their bytes after any power loss.
+/// True if the data logs of `session` have all their bytes after any power loss.
 fn is_data_durable(fault: &FaultStore, session: &Session) -> bool {
     let folder = format!("set/{}/data/", session.set());
     let logs = fault.list(&folder).expect("list");
@@ -88,10 +88,10 @@ fn is_data_durable(fault: &FaultStore, session: &Session) -> bool {
     })
 }
 
-/// Symptom: a sync or a flush returned, and after power loss the bytes of files that it covered were
-/// not there; also tables were committed whose records referred to such bytes.
-/// Cause: a sync took the list of logs to sync and synced them without a lock, so that the next one
-/// found nothing to do and returned while the first was still waiting for the device.
+/// Symptom: after power loss, bytes of files were missing although a sync or a flush that covered
+/// them had returned; tables were also committed whose records referred to such bytes.
+/// Cause: a sync took the list of logs and synced them without a lock, so that the next sync found
+/// nothing to do and returned while the first was still waiting for the device.
 /// Fix: data logs are synced by one thread at a time (`DataLogs::sync`).
 #[test]
 fn a_sync_waits_for_one_that_began_before() {
@@ -110,7 +110,7 @@ fn a_sync_waits_for_one_that_began_before() {
     }
 }
 
-/// Symptom: as above, where the sync that was waited for failed.
+/// Symptom: as above, if the sync being waited for failed.
 #[test]
 fn a_sync_fails_with_one_that_it_waited_for() {
     let subject = Subject::new();
@@ -123,10 +123,10 @@ fn a_sync_fails_with_one_that_it_waited_for() {
     assert!(error.to_string().contains("a sync that fails"), "{error}");
 }
 
-/// Symptom: a large file that was written while something else was synced was corrupt after power
-/// loss, also in a set that was published.
-/// Cause: its log was listed for the next sync once, when it was begun; after that sync nobody knew
-/// that it had more bytes.
+/// Symptom: a large file that was written during a sync of other data was corrupt after power loss,
+/// even in a published set.
+/// Cause: its log was listed for the next sync only once, when it was created; bytes appended after
+/// that sync were never synced.
 /// Fix: it is listed when all of its bytes are there (`DataLogs::write_large`).
 #[test]
 fn a_large_file_is_synced_to_its_end() {
@@ -150,8 +150,8 @@ fn a_large_file_is_synced_to_its_end() {
     assert!(is_data_durable(&subject.fault, session));
 }
 
-/// Whether this process is to do what `test` is about with at most [`OPEN_FILES_MAX`] open files. If
-/// not, another one has done it.
+/// Returns true if this process runs `test` with at most [`OPEN_FILES_MAX`] open files. Otherwise
+/// runs it in another process that does, and returns false.
 fn is_limited(test: &str) -> bool {
     const LIMITED: &str = "ESKER_TEST_OPEN_FILES";
     if std::env::var_os(LIMITED).is_some() {
@@ -166,12 +166,12 @@ fn is_limited(test: &str) -> bool {
     false
 }
 
-/// Symptom: with `ulimit -n 1024` the 501st file over 1 MiB could not be written, with "Connection
-/// timed out", and from then on no file be read; a file that was tried again already existed.
-/// Cause: each log of a large file kept two descriptors until the next sync, however many there were;
-/// that there were too many was no error of its own, and left a file behind.
-/// Fix: the number of open logs is a share of the limit, the oldest are synced and closed first, and
-/// a log has one descriptor.
+/// Symptom: with `ulimit -n 1024` the 501st file over 1 MiB could not be written ("Connection timed
+/// out"), and from then on no file could be read; a retried file already existed.
+/// Cause: each log of a large file kept two descriptors until the next sync, without a bound;
+/// running out of them had no error kind of its own, and left a file behind.
+/// Fix: the number of open logs is a share of the limit, the oldest are synced and closed first,
+/// and a log has one descriptor.
 #[test]
 fn few_descriptors_are_enough_for_many_large_files() {
     const FILES: usize = OPEN_FILES_MAX as usize * 3 / 2;
@@ -208,10 +208,11 @@ fn few_descriptors_are_enough_for_many_large_files() {
     session.publish("published").expect("publish");
 }
 
-/// Symptom: each time that a file over 1 MiB was opened, appended to and closed, the store had one
-/// more object.
-/// Cause: a file that was large got a log of its own for whatever was appended to it.
-/// Fix: few bytes go to the packed log, and the last logs of closed files are appended to again.
+/// Symptom: every time a file over 1 MiB was opened, appended to and closed, the store got another
+/// object.
+/// Cause: a large file got a log of its own for every append.
+/// Fix: small appends go to the packed log, and the last logs of closed files are appended to
+/// again.
 #[test]
 fn appends_go_on_in_one_log() {
     let session = Subject::new().session;
@@ -249,9 +250,9 @@ fn appends_go_on_in_one_log() {
 }
 
 /// Symptom: a published file had lost bytes after power loss.
-/// Cause: its writer had died before it synced them; who took the session over found them in the
-/// memory of the machine, and made the records that refer to them durable, but not the bytes.
-/// Fix: a takeover syncs the logs that replayed records refer to.
+/// Cause: its writer had died before it synced them. The next writer found them in the page cache
+/// and made the records that refer to them durable, but not the bytes.
+/// Fix: a takeover syncs the logs to which replayed records refer.
 #[test]
 fn bytes_that_a_dead_writer_never_synced_are_durable_after_a_takeover() {
     let subject = Subject::new();
@@ -268,8 +269,8 @@ fn bytes_that_a_dead_writer_never_synced_are_durable_after_a_takeover() {
         let logs = fault.list("").expect("list");
         logs.iter().filter(|log| log.name.contains("/wal/")).map(|log| log.bytes).sum::<u64>()
     };
-    // The log is written through, and neither it nor the data is synced: what is written to it from
-    // here on has all operations so far.
+    // The log is written through, but neither it nor the data is synced: its next write contains
+    // all operations so far.
     let before = logged();
     for number in 0.. {
         write(&session, &format!("/later{number}"), b"").expect("write");
@@ -293,15 +294,15 @@ fn bytes_that_a_dead_writer_never_synced_are_durable_after_a_takeover() {
     }
 }
 
-/// Symptom: after a write of file data had failed, other changes went on, and survived a crash that
+/// Symptom: after a failed write of file data, other changes continued, and survived a crash that
 /// the failed one did not.
-/// Cause: the failure was known to the data logs alone.
+/// Cause: only the data logs knew about the failure.
 /// Fix: it stops the writer.
 #[test]
 fn a_failed_write_of_data_stops_the_writer() {
     let Subject { fault, session, .. } = Subject::new();
     write(&session, "/before", b"text").expect("write");
-    // The log of data is made, and then appended to.
+    // The data log is created, and then appended to.
     fault.fail_at(fault.operations() + 2, Kind::Unavailable);
     write(&session, "/file", &[b'x'; 100_000]).expect_err("no answer");
     let refused = write(&session, "/after", b"text").expect_err("it has stopped");

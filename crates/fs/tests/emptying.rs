@@ -1,9 +1,10 @@
-//! A full store can be emptied: sessions are dropped, names deleted and garbage collected where no
-//! other write succeeds.
+//! A full store can be emptied: sessions can be dropped, names deleted and garbage collected even
+//! if no other write succeeds.
 //!
-//! Symptom: on a full store `delete` and `gc` failed with `NoSpace`, as did the import before them, so
-//! nothing could be freed. Cause: a deletion writes markers, names and manifests before it frees
-//! anything. Fix: stores keep a reserve, which deletions give back.
+//! Symptom: on a full store `delete` and `gc` failed with `NoSpace`, like the import before them,
+//! so nothing could be freed.
+//! Cause: a deletion writes markers, names and manifests before it frees anything.
+//! Fix: stores keep a reserve, which deletions release.
 
 use std::fmt;
 use std::fs::File;
@@ -27,15 +28,15 @@ use crate::verify::assert_sound;
 
 /// `EDQUOT`.
 const QUOTA_EXCEEDED: i32 = 122;
-/// Objects that fit into the reserve.
+/// Number of objects that fit into the reserve.
 const RESERVED: u64 = 8;
 
-/// A store whose user has used up a quota of inodes, but for a reserve.
+/// A store whose user has exhausted a quota of inodes, except for a reserve.
 struct QuotaStore {
     inner: MemoryStore,
     is_full: AtomicBool,
     left: AtomicU64,
-    /// Objects for which there is room set aside.
+    /// Number of objects for which room is reserved.
     reserved: AtomicU64,
 }
 
@@ -68,7 +69,7 @@ impl Store for QuotaStore {
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.take()?;
         let put = self.inner.put_if_absent(name, bytes);
-        // What is there already takes no room.
+        // An existing object takes no room.
         self.left.fetch_add(u64::from(put.is_err()), Ordering::SeqCst);
         put
     }
@@ -148,10 +149,10 @@ fn a_store_whose_quota_is_used_up_is_emptied() {
     assert_sound(&plain);
 }
 
-/// Symptom: on a full store a live writer took what `delete` had given back of the reserve, and `gc`
-/// found no room to free anything.
-/// Cause: a deletion gave back the whole reserve.
-/// Fix: a part at a time, as much as it needs.
+/// Symptom: on a full store a live writer took the part of the reserve that `delete` had released,
+/// and `gc` found no room to free anything.
+/// Cause: a deletion released the whole reserve.
+/// Fix: it releases one part at a time, as much as it needs.
 #[test]
 fn a_writer_between_a_deletion_and_a_collection_leaves_the_collection_room() {
     let quota = QuotaStore::new();
@@ -161,16 +162,16 @@ fn a_writer_between_a_deletion_and_a_collection_leaves_the_collection_room() {
     quota.left.store(0, Ordering::SeqCst);
     quota.is_full.store(true, Ordering::SeqCst);
     plain.delete("a").expect("delete");
-    // The writer.
+    // The writer takes everything that is left.
     quota.left.store(0, Ordering::SeqCst);
     assert_eq!(plain.gc(&eager()).expect("gc").sets.len(), 1);
     assert_sound(&plain);
 }
 
-/// Symptom: on a full store without a reserve `gc` ended at the first marker that it could not write,
-/// and freed nothing.
+/// Symptom: on a full store without a reserve `gc` ended at the first marker that it could not
+/// write, and freed nothing.
 /// Cause: it swept and restored markers first, and any failure ended it.
-/// Fix: what has to write is put off until others have freed room.
+/// Fix: steps that write are deferred until other steps have freed room.
 #[test]
 fn a_collection_without_a_reserve_frees_what_it_can() {
     let quota = QuotaStore::new();
@@ -184,7 +185,7 @@ fn a_collection_without_a_reserve_frees_what_it_can() {
     }
     session.publish("two").expect("publish");
     plain.compact("two").expect("compact");
-    // To sweep the one marker, and to put back the other, takes a write each.
+    // Sweeping the one marker and restoring the other take a write each.
     marker::hold(&*store, kept, &Holder::Set(SetId(77))).expect("hold");
     marker::release(&*store, kept, &Holder::Name("kept".into())).expect("release");
     quota.reserved.store(0, Ordering::SeqCst);
@@ -194,7 +195,7 @@ fn a_collection_without_a_reserve_frees_what_it_can() {
     assert_eq!((report.stale_markers, report.restored_markers), (1, 1), "{report:?}");
     assert!(report.objects >= 2, "the tables: {report:?}");
     assert_sound(&plain);
-    // Where nothing can be freed it says why.
+    // If nothing can be freed, it reports why.
     quota.reserved.store(0, Ordering::SeqCst);
     quota.left.store(0, Ordering::SeqCst);
     marker::release(&*store, kept, &Holder::Name("kept".into())).expect("release");
@@ -203,7 +204,7 @@ fn a_collection_without_a_reserve_frees_what_it_can() {
     assert!(plain.open(&[kept], Identity::root()).is_ok(), "it stays without its marker, too");
 }
 
-/// Each round fills what the one before has freed, and is emptied from a reserve that was made anew.
+/// Each round fills what the one before has freed, and is emptied with a newly made reserve.
 #[test]
 fn a_full_file_system_is_emptied() {
     let Some(mounted) = Mounted::new("size=24m") else { return };
@@ -219,7 +220,7 @@ fn a_full_file_system_is_emptied() {
         session.flush().expect("flush");
         let full = write(&session, "/larger", &vec![1; 32 << 20]).and_then(|()| session.flush());
         assert_eq!(full.expect_err("full").kind(), Kind::NoSpace, "round {round}");
-        // Nothing is left at all.
+        // Now the file system is completely full.
         let mut rest = File::create(mounted.path().join("rest")).expect("create");
         while rest.write_all(&[1; 4096]).is_ok() {}
         let dropped = session.set();

@@ -1,5 +1,5 @@
-//! Far stores: how many round trips work takes where requests that do not depend on each other are under
-//! way together, and that what was promised holds there too.
+//! Far stores: number of round trips where independent requests run concurrently, with the same
+//! guarantees as on near stores.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::verify::assert_sound;
 /// More than fits into a record.
 const CONTENT: &[u8] = &[7; 5_000];
 
-/// A store that takes what S3 takes.
+/// Returns a store that allows as many concurrent requests as S3.
 fn far(inner: SharedStore) -> Arc<CountedStore> {
     Arc::new(CountedStore::new(inner).far(64))
 }
@@ -46,10 +46,10 @@ fn publish_files(repository: &Repository, name: &str, files: usize) -> SetId {
     session.publish(name).expect("publish")
 }
 
-/// Symptom: a collection that found nothing took two round trips for each set and name, and more.
-/// Cause: one request followed the other, and the same manifests were read again and again.
-/// Fix: what does not depend on each other is asked for together, and folders are swept only where the
-/// survey found something.
+/// Symptom: a collection that found nothing took two or more round trips for each set and name.
+/// Cause: requests were made one after the other, and the same manifests were read repeatedly.
+/// Fix: independent requests run concurrently, and folders are swept only where the survey found
+/// something.
 #[test]
 fn a_collection_of_nothing_takes_few_round_trips() {
     let store = far(Arc::new(MemoryStore::new()));
@@ -73,10 +73,10 @@ fn a_collection_of_nothing_takes_few_round_trips() {
 }
 
 /// Symptom: a session of one file took 39 round trips from its beginning to its name.
-/// Cause: independent requests followed each other; a flush, a completion and a check committed or
-/// listed one by one; logs that nobody needs were begun and deleted in between.
-/// Fix: one commit says that everything is in tables and the set complete; what does not depend on each
-/// other is under way together.
+/// Cause: independent requests were made one after the other; a flush, a completion and a check
+/// each committed or listed; logs that were never needed were created and deleted in between.
+/// Fix: one commit says that everything is in tables and the set is complete; independent requests
+/// run concurrently.
 #[test]
 fn a_session_with_one_file_takes_few_round_trips() {
     let store = far(Arc::new(MemoryStore::new()));
@@ -126,7 +126,8 @@ fn synced() -> SessionOptions {
     options
 }
 
-/// A session whose name is taken goes on: what it acknowledges then survives its death.
+/// A session continues after its name was found taken: what it acknowledges then survives its
+/// death.
 #[test]
 fn a_session_whose_name_is_taken_goes_on() {
     let near: SharedStore = Arc::new(MemoryStore::new());
@@ -150,8 +151,8 @@ fn a_session_whose_name_is_taken_goes_on() {
     }
 }
 
-/// Each request of a session on a far store fails once, or its answer is lost: what was acknowledged is
-/// in what is published, then or when it is done again.
+/// Each request of a session on a far store fails once, or its response is lost: acknowledged
+/// changes are in the published set, now or after a retry.
 #[test]
 fn each_request_of_a_session_may_fail() {
     for effect in [Effect::None, Effect::Full] {
@@ -183,7 +184,7 @@ fn each_request_of_a_session_may_fail() {
     }
 }
 
-/// Begins a session, writes a file and publishes; the set, once it was begun.
+/// Begins a session, writes a file and publishes; returns the set if it was begun.
 fn run(repository: &Repository, base: SetId) -> (Option<SetId>, Result<()>) {
     let session = match repository.begin(&[base], synced()) {
         Ok(session) => session,
@@ -196,7 +197,7 @@ fn run(repository: &Repository, base: SetId) -> (Option<SetId>, Result<()>) {
     (is_written.then_some(set), done)
 }
 
-/// Publishes what `run` left, if it has not.
+/// Publishes the set of `run`, if it is not published yet.
 fn finish(repository: &Repository, set: SetId) -> Result<()> {
     match Manifest::load(&**repository.store(), set)?.state {
         SetState::Open => repository.resume(set, synced())?.publish("new").map(drop),

@@ -1,6 +1,6 @@
 //! Open files, compared with byte vectors: random writes, also in place, truncation, holes, copies,
-//! renames and removals while they are open; flushes, compactions, crashes, snapshots and stacks
-//! between.
+//! renames and removals while they are open, with flushes, compactions, crashes, snapshots and
+//! stacks in between.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -40,7 +40,7 @@ fn options(durability: Durability) -> SessionOptions {
     SessionOptions {
         identity: Identity::root(),
         tree,
-        // No beat comes between the requests that a test counts.
+        // Prevents beats between the requests that a test counts.
         heartbeat: None,
         ..SessionOptions::default()
     }
@@ -68,14 +68,14 @@ fn check(namespace: &Namespace, model: &Model, context: &str) {
     assert!(names.iter().eq(model.keys()), "{context}: names");
 }
 
-/// A session under test, the files it has open, and what they should hold.
+/// A session under test, its open files, and their expected content.
 struct Subject {
     session: Session,
     open: BTreeMap<Vec<u8>, Arc<OpenFile>>,
     /// The store's files of those that are written in place.
     in_place: BTreeMap<Vec<u8>, File>,
     model: Model,
-    /// What was published, and what it should show for ever.
+    /// Published sets, and what they must show forever.
     snapshots: Vec<(SetId, Model)>,
 }
 
@@ -120,7 +120,7 @@ impl Subject {
         }
     }
 
-    /// By the session or, if there is one, maybe by the store's file.
+    /// Writes through the session or, if `is_direct`, through the store's file if there is one.
     fn write(&mut self, name: &[u8], offset: usize, bytes: &[u8], is_direct: bool) {
         let file = self.file(name);
         match self.in_place.get(name).filter(|_| is_direct) {
@@ -236,7 +236,7 @@ impl Subject {
         }
     }
 
-    /// By name, whether the file is open or not.
+    /// Sets the size by name, whether or not the file is open.
     fn set_size(&mut self, name: &[u8], size: usize) {
         if let Some(model) = self.model.get_mut(name) {
             let changes = Changes { size: Some(size as u64), ..Changes::default() };
@@ -269,7 +269,7 @@ impl Subject {
         }
         self.session.unlink(self.session.root(), name).expect("unlink");
         if let Some(file) = self.open.get(name) {
-            // It goes on working without a name.
+            // It keeps working without a name.
             self.session.write_file(file, 3, b"orphan").expect("write");
             assert_eq!(&self.session.read_file(file, 3, 6).expect("read")[..], b"orphan");
             assert_eq!(self.session.stat_file(file).expect("stat").nlink, 0);
@@ -277,7 +277,7 @@ impl Subject {
         self.close(name);
     }
 
-    /// Holes are told by seeking only where bytes are zeros; data begins before any other byte.
+    /// Seeking reports holes only where bytes are zeros; data begins before any other byte.
     fn check_seeks(&self, file: &OpenFile, name: &[u8], offset: u64) {
         let model = &self.model[name];
         let Ok(data) = self.session.seek_data(file, offset) else {
@@ -326,7 +326,7 @@ fn run(seed: u64, steps: usize, store: SharedStore) {
     }
 }
 
-/// The session goes on after its writer has died, with all that was synced.
+/// Resumes the session after its writer has died, with everything that was synced.
 fn resumed(repository: &Repository, subject: Subject, durability: Durability) -> Subject {
     let Subject { session, model, .. } = subject;
     session.sync().expect("sync");
@@ -336,7 +336,7 @@ fn resumed(repository: &Repository, subject: Subject, durability: Durability) ->
     Subject::new(session, model)
 }
 
-/// What the session published. Who still writes in place changes nothing of it.
+/// Publishes the session. Later writes in place do not affect the published set.
 fn published(subject: Subject, step: usize) -> (SetId, Model) {
     let set = subject.session.publish(&format!("step{step}")).expect("publish");
     for direct in subject.in_place.values() {
@@ -345,7 +345,7 @@ fn published(subject: Subject, step: usize) -> (SetId, Model) {
     (set, subject.model)
 }
 
-/// A session on top of what the last published.
+/// Returns a session on top of what the last one published.
 fn above(
     repository: &Repository,
     subject: Subject,
@@ -357,7 +357,7 @@ fn above(
     Subject::new(session, model)
 }
 
-/// As [`above`], of a squashed stack.
+/// Like [`above`], on a squashed stack.
 fn squashed(
     repository: &Repository,
     subject: Subject,
@@ -381,13 +381,13 @@ fn files_that_are_written_in_place_hold_what_was_written() {
     campaign::quick(0..6, |seed| run_on_files(seed, 600));
 }
 
-/// As [`run`], on a store of files, which allows writing in place.
+/// Like [`run`], on a store of files, which allows writing in place.
 fn run_on_files(seed: u64, steps: usize) {
     let directory = tempfile::tempdir().expect("a directory");
     run(seed, steps, Arc::new(PosixStore::new(directory.path()).expect("a store")));
 }
 
-/// Bytes of all data logs of a session.
+/// Returns the total bytes of all data logs of a session.
 fn data_bytes(repository: &Repository, session: &Session) -> u64 {
     let objects = repository.store().list(&format!("set/{}/data/", session.set())).expect("list");
     objects.iter().map(|object| object.bytes).sum()
@@ -417,13 +417,13 @@ fn compaction_gives_up_logs_that_are_overwritten() {
     }
     let before = data_bytes(&repository, &session);
     assert!(before >= 64 * MIB as u64, "{before}");
-    // The logs that are open stay: that of the large file, until it is closed.
+    // Open logs stay: that of the large file, until it is closed.
     session.compact().expect("compact");
     assert_eq!(&session.read_file(&large, 0, 8 * MIB).expect("read")[..], &expected[..]);
     session.close_file(large).expect("close");
     let set = session.set();
     drop(session);
-    // Whoever goes on writes to other logs, so that all of the earlier may go.
+    // A resumed session writes to other logs, so that all earlier ones may go.
     let session = repository.resume(set, options(Durability::Async)).expect("resume");
     session.compact().expect("compact");
     let after = data_bytes(&repository, &session);
@@ -441,8 +441,9 @@ fn compaction_gives_up_logs_that_are_overwritten() {
     assert!(sound.is_sound(), "{:?}", sound.findings);
 }
 
-/// A file whose close failed for lack of room is closed by the next flush. It stayed open for ever
-/// after it, so that when it was removed nobody ever gave up its bytes.
+/// Symptom: a file whose close failed for lack of room stayed open forever, so that its bytes were
+/// not freed after its removal.
+/// Fix: the next flush closes it.
 #[test]
 fn a_file_whose_close_found_no_room_is_given_back_by_the_next_flush() {
     let name = b"file";
@@ -467,7 +468,7 @@ fn a_file_whose_close_found_no_room_is_given_back_by_the_next_flush() {
     assert_eq!(data_bytes(&repository, &session), 0, "nothing shows what the file had");
 }
 
-/// What was synced before power was lost is there, also where the store tore what came after.
+/// Data synced before power loss is there, even if the store tore later writes.
 #[test]
 fn synced_writes_survive_power_loss_at_every_request() {
     let name = b"file";
@@ -532,7 +533,7 @@ fn synced_writes_survive_power_loss_at_every_request() {
     assert!(stop > 15, "the workload has store requests to stop at");
 }
 
-/// What was written is seen by who looks afterwards, also while the file is being closed.
+/// Written data is visible to every later look-up, even while the file is being closed.
 #[test]
 fn who_looks_at_a_file_that_is_closed_sees_all_of_it() {
     let repository = Repository::new(Arc::new(MemoryStore::new()));
@@ -555,7 +556,7 @@ fn who_looks_at_a_file_that_is_closed_sees_all_of_it() {
         };
         let readers = [scope.spawn(look), scope.spawn(look)];
         for round in 0..20_000 {
-            // On a busy machine all could be written before anybody reads.
+            // On a busy machine everything could be written before anybody reads.
             while looks.load(Ordering::SeqCst) < round / 100
                 && !readers.iter().any(|reader| reader.is_finished())
             {
@@ -570,10 +571,10 @@ fn who_looks_at_a_file_that_is_closed_sees_all_of_it() {
     assert!(looks.into_inner() > 100, "nobody looked");
 }
 
-/// Symptom: whoever wrote to a file waited for all who were reading it from a store that was slow.
+/// Symptom: writers of a file waited for all readers of it on a slow store.
 /// Cause: reads held the file's lock until the store had answered.
-/// Fix: the lock is held only to see where the bytes are. A read of content that is cut off
-/// meanwhile begins anew, so that it shows the old content or the new and not the zeros between.
+/// Fix: the lock is held only to find where the bytes are. If the content is truncated meanwhile,
+/// the read starts over, so that it shows the old content or the new, and not zeros.
 #[test]
 fn writers_do_not_wait_for_readers() {
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -600,11 +601,11 @@ fn writers_do_not_wait_for_readers() {
     assert_eq!(&read[..], b"new");
 }
 
-/// Symptom: a snapshot that was made while a file was cut off, and a set that was resumed after a
-/// crash, showed the file with its old size and zeros where it had been cut.
-/// Cause: its segments were cut at once, and the record that says how long it is came only when the
+/// Symptom: a snapshot made during a truncation, or a set resumed after a crash, showed the file
+/// with its old size and zeros beyond the cut.
+/// Cause: its segments were cut at once, but the record with the new size was written only when the
 /// file was flushed.
-/// Fix: the record comes first. What is behind its end nobody sees.
+/// Fix: the record comes first. Bytes beyond its end are not visible.
 #[test]
 fn a_file_that_is_cut_off_has_its_old_content_or_the_new() {
     let hooked = HookedStore::new(Arc::new(MemoryStore::new()));

@@ -1,5 +1,5 @@
-//! Garbage of a live session: what is overwritten is given up while it is written, beside readers,
-//! writers, snapshots, crashes and takeovers.
+//! Garbage of a live session: overwritten data is reclaimed during writes, concurrently with
+//! readers, writers, snapshots, crashes and takeovers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use crate::verify::assert_sound;
 
 const PIECE_BYTES: usize = 32 << 10;
 const PIECES: usize = 8;
-/// Data logs take at most this more than twice what is shown.
+/// Data logs take at most this much more than twice the shown bytes.
 const STORE_BYTES_OVER: u64 = 256 << 20;
 
 fn begin(store: &SharedStore) -> (Repository, Session) {
@@ -42,7 +42,7 @@ fn write_round(session: &Session, file: &Arc<OpenFile>, round: u8) -> Result<()>
     })
 }
 
-/// The rounds that the pieces of `/file` are of.
+/// Returns the round of each piece of `/file`.
 fn rounds(namespace: &Namespace) -> Result<Vec<u8>> {
     let inode = namespace.find("/file", Follow::No)?.inode;
     let mut bytes = Vec::new();
@@ -59,12 +59,12 @@ fn rounds(namespace: &Namespace) -> Result<Vec<u8>> {
         .collect())
 }
 
-/// Symptom: a file of 16 MiB that was overwritten 100 times took 1.6 GiB of the store, as long as its
-/// session lived.
-/// Cause: overwritten bytes were given up only by a compaction, and never those of a log whose file
+/// Symptom: a file of 16 MiB that was overwritten 100 times took 1.6 GiB of the store for the
+/// lifetime of its session.
+/// Cause: overwritten bytes were reclaimed only by a compaction, and never from a log whose file
 /// was open.
-/// Fix: writers estimate their garbage, and give it up before it exceeds a bound
-/// (`Session::bound_garbage`); a log that is open is ended, and its file goes on in another.
+/// Fix: writers estimate their garbage, and reclaim it before it exceeds a bound
+/// (`Session::bound_garbage`); an open log is ended, and its file continues in another.
 #[test]
 fn overwriting_keeps_the_store_bounded() {
     const FILE_BYTES: usize = 16 << 20;
@@ -86,9 +86,9 @@ fn overwriting_keeps_the_store_bounded() {
     assert!(read.iter().all(|byte| *byte == 27));
 }
 
-/// Symptom: a large file that was overwritten at random places took three times what it shows for a
-/// while: 3.3 GiB of 1 GiB.
-/// Cause: all of it was in one log, all that is shown of which moves before it is given up.
+/// Symptom: a large file overwritten at random places temporarily took three times its size: 3.3
+/// GiB for 1 GiB.
+/// Cause: all of it was in one log, whose shown bytes all move before it is deleted.
 /// Fix: a log to which bytes are appended ends at `LOG_BYTES`.
 #[test]
 fn overwriting_a_large_file_at_random_keeps_the_store_bounded() {
@@ -101,7 +101,7 @@ fn overwriting_a_large_file_at_random_keeps_the_store_bounded() {
     for offset in (0..FILE_BYTES).step_by(BLOCK_BYTES) {
         session.write_file(&file, offset, &block).expect("write");
     }
-    // What it takes during a pass is what it takes when nothing has been deleted yet.
+    // The peak during a pass is reached just before anything is deleted.
     let most = std::sync::atomic::AtomicU64::new(0);
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -122,8 +122,8 @@ fn overwriting_a_large_file_at_random_keeps_the_store_bounded() {
     assert!(most <= 2 * FILE_BYTES + STORE_BYTES_OVER, "{most}");
 }
 
-/// As above, of files that are replaced as a whole and of files that are removed: then records, not
-/// segments, say what is garbage.
+/// As above, for files that are replaced as a whole or removed: then records, not segments,
+/// determine what is garbage.
 #[test]
 fn replacing_and_removing_keep_the_store_bounded() {
     const FILE_BYTES: usize = 16 << 20;
@@ -140,7 +140,7 @@ fn replacing_and_removing_keep_the_store_bounded() {
     assert!(stored <= 65 << 20, "{stored}");
 }
 
-/// A snapshot keeps what it shows, and what is written after it is bounded all the same.
+/// A snapshot keeps what it shows, and garbage written after it is bounded nevertheless.
 #[test]
 fn overwriting_beside_a_snapshot_keeps_the_store_bounded() {
     const FILE_BYTES: usize = 16 << 20;
@@ -165,7 +165,7 @@ fn overwriting_beside_a_snapshot_keeps_the_store_bounded() {
     assert_sound(&repository);
 }
 
-/// Others write, copy and read ranges of a file while its logs are reclaimed, all the time.
+/// Other threads write, copy and read ranges of a file while its logs are continually reclaimed.
 #[test]
 fn what_is_written_meanwhile_is_kept() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -216,7 +216,7 @@ fn what_is_written_meanwhile_is_kept() {
     assert!(session.read_file(&file, 0, expected.len()).expect("read") == expected);
 }
 
-/// How far [`overwrite_and_reclaim`] came: rounds that were begun, and that survive power loss.
+/// Progress of [`overwrite_and_reclaim`]: rounds begun, and rounds that survive power loss.
 #[derive(Default)]
 struct Progress {
     set: Option<SetId>,
@@ -224,7 +224,8 @@ struct Progress {
     durable: u8,
 }
 
-/// Overwrites a file, small and as a whole at first, then in pieces, and reclaims its logs in between.
+/// Overwrites a file, first while it is small and as a whole, then in pieces, and reclaims its logs
+/// in between.
 fn overwrite_and_reclaim(store: SharedStore, progress: &mut Progress) -> Result<()> {
     let session = Repository::new(store).begin(&[], options())?;
     progress.set = Some(session.set());
@@ -246,7 +247,7 @@ fn overwrite_and_reclaim(store: SharedStore, progress: &mut Progress) -> Result<
     Ok(())
 }
 
-/// The world stops at every request while logs are reclaimed: what was synced is there.
+/// The world stops at every request of a reclaim: synced data is there.
 #[test]
 fn a_crash_at_every_request_loses_nothing() {
     let total = {
@@ -291,8 +292,8 @@ fn check_crashed(store: &SharedStore, progress: &Progress) {
     check_sound(&repository);
 }
 
-/// Another writer takes the session over at every request while its logs are reclaimed, and finds
-/// what was synced; what it writes is not deleted.
+/// Another writer takes the session over at every request of a reclaim, and finds synced data; its
+/// own writes are not deleted.
 #[test]
 fn a_takeover_at_every_request_loses_nothing() {
     for at in 0.. {
@@ -336,7 +337,7 @@ fn a_takeover_at_every_request_loses_nothing() {
     }
 }
 
-/// A reader that runs at every request of a reclaiming finds the whole file.
+/// A reader that runs at every request of a reclaim finds the whole file.
 #[test]
 fn a_reader_at_every_request_finds_all_bytes() {
     for at in 0.. {

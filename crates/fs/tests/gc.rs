@@ -1,4 +1,4 @@
-//! Collecting garbage: what is deleted, what never is, races, and crashes at every operation.
+//! Garbage collection: what is deleted, what never is, races, and crashes at every operation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub fn options() -> SessionOptions {
     SessionOptions {
         identity: Identity::root(),
         tree,
-        // No beat comes between the requests that a test counts.
+        // Prevents beats between the requests that a test counts.
         heartbeat: None,
         ..SessionOptions::default()
     }
@@ -32,7 +32,7 @@ pub fn repository(store: &SharedStore) -> Repository {
     Repository::with(store.clone(), 1 << 20, Arc::new(SystemClock))
 }
 
-/// The repository as it is two days later.
+/// Returns the repository two days later.
 pub fn later(store: &SharedStore) -> Repository {
     let now_ns = SystemClock.now_ns() + 2 * 86_400 * 1_000_000_000;
     Repository::with(store.clone(), 1 << 20, Arc::new(ManualClock::new(now_ns)))
@@ -56,7 +56,7 @@ pub fn write(session: &Session, path: &str, bytes: &[u8]) -> Result<()> {
         .map(drop)
 }
 
-/// A set on `bases` with a file `/<name>` of 1000 bytes, published as `name`.
+/// Returns a set on `bases` with a file `/<name>` of 1000 bytes, published as `name`.
 pub fn publish(repository: &Repository, bases: &[SetId], name: &str) -> Result<SetId> {
     let session = repository.begin(bases, options())?;
     write(&session, &format!("/{name}"), &[b'x'; 1000])?;
@@ -73,7 +73,7 @@ fn has_file(repository: &Repository, set: SetId, path: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// All objects but the name table, whose numbers never begin again.
+/// Returns all objects except the name table, whose numbers never start over.
 pub fn objects(store: &SharedStore) -> Vec<String> {
     let names = store.list("").expect("list").into_iter().map(|object| object.name);
     names.filter(|name| !name.starts_with("name/")).collect()
@@ -210,7 +210,7 @@ fn replaced_tables_wait_for_the_grace_and_for_snapshots_that_show_them() {
     assert_eq!(store.list(&format!("set/{set}/wal/")).expect("list").len(), 0);
 }
 
-/// Makes the newest manifest of `set` one that nobody can read.
+/// Makes the newest manifest of `set` unreadable.
 pub fn damage(store: &SharedStore, set: SetId) {
     let folder = Manifest::folder(set);
     let newest = store.list(&folder).expect("list").pop().expect("a manifest");
@@ -220,8 +220,8 @@ pub fn damage(store: &SharedStore, set: SetId) {
     store.put_if_absent(&newest.name, &bytes).expect("put");
 }
 
-/// Symptom: a set whose manifest cannot be read could be neither given up nor collected, and kept
-/// all that it had been built on.
+/// Symptom: a set whose manifest could not be read could be neither given up nor collected, and
+/// kept everything on which it had been built.
 #[test]
 fn a_set_that_cannot_be_read_is_collected_once_nothing_holds_it() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -258,7 +258,7 @@ fn a_set_that_cannot_be_read_is_collected_once_nothing_holds_it() {
     assert_eq!(objects(&store), Vec::<String>::new());
 }
 
-/// The writer of a set whose newest manifest decays goes on, unless the set was given up.
+/// The writer of a set whose newest manifest gets damaged continues, unless the set was given up.
 #[test]
 fn a_writer_of_a_set_that_cannot_be_read_is_not_disturbed_until_the_set_is_given_up() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -367,7 +367,7 @@ fn a_crash_anywhere_in_publish_leaves_a_session_to_resume_or_a_name() {
                 let path = format!("/{}", if name.name == "top" { "f" } else { "base" });
                 assert!(has_file(&plain, name.set, &path).expect("live"), "operation {stop}");
             }
-            // What was left open is given up, and then nothing of it remains.
+            // Sets left open are given up, and then nothing of them remains.
             for set in plain.sets().expect("sets") {
                 plain.abandon(set).expect("abandon");
             }
@@ -384,9 +384,9 @@ fn a_crash_anywhere_in_publish_leaves_a_session_to_resume_or_a_name() {
     }
 }
 
-/// Symptom: a collection reported "no change set" as a problem, and left unneeded data logs alone.
-/// Cause: sweeping a set's data looked into every set that holds it; one of them may have been
-/// deleted a moment before, or be about to be written.
+/// Symptom: a collection reported "no change set" as a problem, and kept unneeded data logs.
+/// Cause: sweeping a set's data read every set that holds it; one of them may just have been
+/// deleted, or may not be written yet.
 /// Fix: the data waits for the next collection, as tables do.
 #[test]
 fn a_holder_that_is_gone_is_no_problem() {
@@ -425,10 +425,10 @@ fn a_set_that_another_collection_deletes_is_no_problem() {
     assert!(hooked.has_acted(), "no table was read");
 }
 
-/// Symptom: no collection of a store ended in which one set had the highest epoch, or an object
+/// Symptom: no collection of a store succeeded if one set had the highest epoch, or an object
 /// whose name had digits that no manifest's name has.
 /// Cause: a set that takes no further manifest, or none of that name, failed the whole collection.
-/// Fix: it is a problem of that set; names of manifests are read as they are written.
+/// Fix: it is a problem of that set only; names of manifests are parsed strictly.
 #[test]
 fn a_hostile_set_does_not_keep_others_from_being_collected() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -439,7 +439,8 @@ fn a_hostile_set_does_not_keep_others_from_being_collected() {
         let object = format!("{}{name}", Manifest::folder(set));
         store.put_if_absent(&object, &manifest.encode_unchecked()).expect("put");
     };
-    // One without markers, one with a table of its epoch that nothing lists, one of another's name.
+    // One set without markers, one with an unlisted table of its epoch, and one with a malformed
+    // manifest name.
     put(SetId(1), "0000000000000001", SetState::Published, 1);
     put(SetId(2), "0000000000000001", SetState::Published, 1);
     marker::hold(&*store, SetId(2), &Holder::Name("n".into())).expect("mark");

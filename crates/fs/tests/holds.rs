@@ -1,10 +1,11 @@
-//! Two writers: who opens the session of a live writer is refused, unless it takes the session over.
+//! Two writers: opening the session of a live writer is refused, unless it is taken over
+//! explicitly.
 //!
-//! Symptom: `esker compact @SESSION` of a mounted session fenced the mount without a word; a command
-//! in the session of another did the same; and a session that was given up while a command wrote it
-//! came back with that command's end.
-//! Cause: a resume fenced whoever wrote the set, and nothing said that anybody did.
-//! Fix: manifests name the writer; a resume looks whether it lives.
+//! Symptom: `esker compact @SESSION` of a mounted session silently fenced the mount; a command in
+//! another user's session did the same; and a session that was given up while a command wrote it
+//! came back when that command ended.
+//! Cause: a resume fenced any writer of the set, and nothing recorded that there was one.
+//! Fix: manifests name the writer; a resume checks whether it is alive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::gc::{eager, write};
 use crate::hooked::{HookedStore, Request, When};
 use crate::interleave::Interrupted;
 
-/// A store whose clock is the repository's.
+/// Returns a store with the repository's clock.
 fn clocked() -> (Arc<ManualClock>, SharedStore, Repository) {
     let clock = Arc::new(ManualClock::new(1 << 60));
     let store: SharedStore = Arc::new(MemoryStore::with_clock(clock.clone()));
@@ -33,7 +34,7 @@ fn clocked() -> (Arc<ManualClock>, SharedStore, Repository) {
     (clock, store, repository)
 }
 
-/// Options of a session that `process` writes; it shows by its commits alone that it lives.
+/// Returns options of a session that `process` writes, with commits as its only signs of life.
 fn options(process: &ProcessIdentity) -> SessionOptions {
     let (user, command) = ("ada".to_owned(), "esker mount".to_owned());
     let writer = SetWriter { process: process.clone(), user, command, ..SetWriter::default() };
@@ -54,7 +55,7 @@ fn elsewhere() -> ProcessIdentity {
     ProcessIdentity { host: "node7".into(), boot: "another".into(), pid: 12, ..here() }
 }
 
-/// A process of this machine that is gone: its number belongs to this one by now.
+/// A dead process of this machine, whose number now belongs to this one.
 fn gone() -> ProcessIdentity {
     ProcessIdentity { started_ticks: here().started_ticks + 1, ..here() }
 }
@@ -92,7 +93,7 @@ fn a_writer_that_was_not_seen_for_long_counts_as_gone() {
     drop(repository.resume(first.set(), options(&here())).expect("nobody holds it"));
 }
 
-/// Also if the same numbers belong to another container, which cannot tell that it is gone.
+/// A container with the same process numbers cannot tell that the writer is gone.
 #[test]
 fn a_young_writer_of_another_container_counts_as_alive() {
     let (clock, _, repository) = clocked();
@@ -109,7 +110,7 @@ fn beats_make_a_writer_young() {
     let first = repository.begin(&[], options(&elsewhere())).expect("begin");
     let set = first.set();
     clock.advance(BEAT_AGE_MAX);
-    // Of an epoch before, and one of its own.
+    // One beat of an earlier epoch, and one of its own.
     store.put_if_absent(&format!("set/{set}/beat/00000000-00000001"), b"").expect("put");
     let manifest = Manifest::load(&*store, set).expect("load");
     let state = || repository.hold(set, &manifest).expect("list").expect("a writer").state;
@@ -166,8 +167,8 @@ fn a_process_takes_its_own_sessions_over_unasked() {
     second.sync().expect("sync");
 }
 
-/// Two commands at once: the one that comes second must see the first, also if it read the manifest
-/// before the first had put its own.
+/// Two concurrent commands: the second must see the first, even if it read the manifest before the
+/// first had committed its own.
 #[test]
 fn of_two_that_resume_at_once_one_is_refused() {
     let memory: SharedStore = Arc::new(MemoryStore::new());
@@ -189,9 +190,9 @@ fn of_two_that_resume_at_once_one_is_refused() {
     winner.sync().expect("nobody fenced it");
 }
 
-/// Symptom: a mount that had been fenced went on taking writes to open files, which nobody kept.
-/// Cause: what fits into a file's buffer looks at nothing.
-/// Fix: changes of open files ask first whether the session still takes any.
+/// Symptom: a fenced mount continued to accept writes to open files, which were lost.
+/// Cause: a write that fits into a file's buffer checked nothing.
+/// Fix: changes of open files first check that the session still takes any.
 #[test]
 fn a_fenced_session_refuses_every_write_at_once() {
     let (_, _, repository) = clocked();
@@ -222,7 +223,7 @@ fn a_session_is_given_up_only_if_nobody_writes_it_or_on_demand() {
     assert_eq!(error.kind(), Kind::Conflict, "{error}");
     write(&first, "/a", b"1").expect("write");
     repository.give_up(set, &taking_over(&here())).expect("on demand");
-    // What it does from now on brings nothing back.
+    // Nothing that it does from now on brings the set back.
     assert_eq!(first.flush().expect_err("fenced").kind(), Kind::Fenced);
     assert_eq!(first.publish("name").expect_err("fenced").kind(), Kind::Fenced);
     let again = repository.resume(set, taking_over(&here())).expect_err("it was given up");
@@ -232,10 +233,11 @@ fn a_session_is_given_up_only_if_nobody_writes_it_or_on_demand() {
     assert!(Manifest::load(&*store, SetId(set.0)).is_ok(), "its last manifest stays for a day");
 }
 
-/// Symptom: who resumed a session while somebody else gave it up lost all that they wrote next.
-/// Cause: giving up fences, and then takes the marker away; a takeover between the two went on
+/// Symptom: a process that resumed a session while another gave it up lost everything it wrote
+/// next.
+/// Cause: giving up fences, and then removes the marker; a takeover between the two continued
 /// without a marker, until a collection deleted the set.
-/// Fix: each of the two looks once more for what the other does.
+/// Fix: each of the two checks once more for the other.
 #[test]
 fn of_a_session_that_is_resumed_while_it_is_given_up_one_gives_way() {
     let resume = |repository: &Repository, set: SetId| {

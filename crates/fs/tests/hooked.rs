@@ -1,5 +1,5 @@
-//! A store that runs an action of the test in the middle of a request: another thread, or another
-//! process, acts at exactly that point.
+//! A store that runs an action of the test in the middle of a request, so that another thread or
+//! process acts at exactly that point.
 
 use std::fmt;
 use std::fs::File;
@@ -35,7 +35,7 @@ struct Hook {
     action: Action,
 }
 
-/// Runs one action at the first request that matches, and passes on everything else.
+/// Runs one action at the first matching request, and forwards all requests.
 #[derive(Clone)]
 pub struct HookedStore {
     inner: SharedStore,
@@ -47,8 +47,8 @@ impl HookedStore {
         Self { inner, hook: Arc::default() }
     }
 
-    /// Runs `action` once, at the next `request` of an object whose name contains `part_of_name`. The
-    /// request fails with the action's error.
+    /// Runs `action` once, at the next `request` for an object whose name contains `part_of_name`.
+    /// If the action fails, so does the request.
     pub fn at(
         &self,
         when: When,
@@ -60,7 +60,7 @@ impl HookedStore {
         *self.hook.lock() = Some(Hook { request, part_of_name, when, action });
     }
 
-    /// Whether the action has run.
+    /// True if the action has run.
     pub fn has_acted(&self) -> bool {
         self.hook.lock().is_none()
     }

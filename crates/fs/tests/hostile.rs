@@ -1,6 +1,6 @@
-//! Hostile stores and hostile neighbours: records that no session writes, under right checksums, and
-//! users who plant files in a directory while it is exported to or imported from. Nothing outside
-//! the target is written, nothing outside the source is read, and nothing panics.
+//! Hostile stores and hostile neighbours: records that no session writes, with valid checksums, and
+//! users who plant files in a directory during an export or import. Nothing outside the target is
+//! written, nothing outside the source is read, and nothing panics.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -27,20 +27,20 @@ use crate::stores::{self, publish, put_table, record};
 use crate::subject::source;
 
 const SET: SetId = SetId(1);
-/// `entry` of records.
+/// Values of a record's `entry`.
 const FILE: u64 = 1;
 const DIRECTORY: u64 = 2;
 const SYMLINK: u64 = 3;
 const LINK: u64 = 8;
 
-/// Columns of a record, by their names.
+/// Columns of a record, by name.
 type Columns<'a> = &'a [(&'a str, u64)];
 
 fn options() -> SessionOptions {
     SessionOptions { identity: Identity::of_process(), ..SessionOptions::default() }
 }
 
-/// A namespace of one set that has these records.
+/// Returns a namespace of one set with these records.
 fn forged(rows: Vec<RowBuffer>) -> Namespace {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let table = put_table(&store, (SET, 0), &esker_fs::inode::INODE, rows);
@@ -76,10 +76,10 @@ fn names_in(path: &Path) -> Vec<String> {
     names
 }
 
-/// Symptom: an export wrote `../escaped` beside its target, and through symbolic links that it had
-/// just made itself.
+/// Symptom: an export wrote `../escaped` beside its target, and wrote through symbolic links that
+/// it had just made itself.
 /// Cause: names of records became parts of paths unchecked.
-/// Fix: a listing refuses a name that no file can have.
+/// Fix: a listing rejects names that no file can have.
 #[test]
 fn names_that_are_paths_are_not_exported() {
     for name in [&b"../escaped"[..], b"link/through", b"..", b".", b"a\0b", &[b'n'; 256]] {
@@ -96,11 +96,11 @@ fn names_that_are_paths_are_not_exported() {
     }
 }
 
-/// Symptom: a file whose record gave the owner 2^32-1 and a set-user-id bit was exported by the
-/// superuser as a program of the superuser's. A generation of 2^64-1 wrapped, and sizes over 2^63
-/// reached system calls.
-/// Cause: numbers of records were taken as they came.
-/// Fix: the decoder refuses them.
+/// Symptom: a file whose record had the owner 2^32-1 and a set-user-id bit was exported by the
+/// superuser as a set-user-id program of the superuser. A generation of 2^64-1 wrapped, and sizes
+/// over 2^63 reached system calls.
+/// Cause: numbers of records were not validated.
+/// Fix: the decoder rejects them.
 #[test]
 fn numbers_that_no_session_writes_are_refused() {
     let long = [b'x'; 4_096];
@@ -125,10 +125,10 @@ fn numbers_that_no_session_writes_are_refused() {
     }
 }
 
-/// Symptom: a record that stands for a file with several names led to a directory, also to one that
-/// it was in itself.
-/// Cause: whatever was found in the links directory was taken for a file.
-/// Fix: a directory there is refused.
+/// Symptom: a record of a file with several names led to a directory, possibly one that contains
+/// the record.
+/// Cause: anything found in the links directory was assumed to be a file.
+/// Fix: a directory there is rejected.
 #[test]
 fn a_directory_has_one_name() {
     let link = record(0, b"loop", &[("entry", LINK), ("id_low", 7)], b"");
@@ -138,8 +138,8 @@ fn a_directory_has_one_name() {
     assert_eq!(error.kind(), Kind::Corrupt);
 }
 
-/// A session with directories `a` and `b`, each with a directory `below` and files of which each
-/// takes a read of the store.
+/// Returns a session with directories `a` and `b`, each with a directory `below` and files that
+/// take a read of the store each.
 fn with_files(store: &SharedStore) -> Session {
     let session = Repository::new(store.clone()).begin(&[], options()).expect("begin");
     let root = session.root().clone();
@@ -155,7 +155,7 @@ fn with_files(store: &SharedStore) -> Session {
     session
 }
 
-/// Puts a symbolic link to `outside` in the place of each directory in `path`.
+/// Replaces each directory in `path` with a symbolic link to `outside`.
 fn plant(path: &Path, outside: &Path) {
     for name in names_in(path) {
         let (dir, aside) = (path.join(&name), path.join(format!("{name}-aside")));
@@ -166,20 +166,20 @@ fn plant(path: &Path, outside: &Path) {
     }
 }
 
-/// Symptom: a user who could write to the directory that the superuser exported to had files
-/// written, and owners and modes given, wherever symbolic links led that they put in the place of
-/// directories just made.
-/// Cause: every call named a whole path.
-/// Fix: calls name a handle of a directory and one name in it, and never follow links.
+/// Symptom: a user who could write to the target directory of the superuser's export could replace
+/// newly made directories with symbolic links, and thereby have files written, and owners and modes
+/// set, wherever the links led.
+/// Cause: every call used a whole path.
+/// Fix: calls use a directory handle and one name in it, and never follow links.
 #[test]
 fn an_export_does_not_follow_what_others_plant() {
-    // What an export makes itself has the rights of one of these.
+    // The modes of directories that an export makes itself.
     for rights in [0o751, 0o700] {
         check_export_beside_planting(rights);
     }
 }
 
-/// Exports while somebody plants links to a directory with `rights`, between any two requests.
+/// Exports while links to a directory with `rights` are planted, between any two requests.
 fn check_export_beside_planting(rights: u32) {
     let inner: SharedStore = Arc::new(MemoryStore::new());
     let set = with_files(&inner).publish("base").expect("publish");
@@ -217,8 +217,8 @@ fn check_export_beside_planting(rights: u32) {
     assert!(requests > 6, "an export of {requests} requests");
 }
 
-/// Symptom: a user who could write to a directory that the superuser imported had any other
-/// directory imported, by a symbolic link in the place of one that was listed before.
+/// Symptom: a user who could write to a directory that the superuser imported could have any other
+/// directory imported, by replacing an already listed one with a symbolic link.
 /// Cause: directories were opened by their paths.
 /// Fix: they are opened by name in the handle of their parent, and never through a link.
 #[test]
@@ -256,8 +256,8 @@ fn an_import_does_not_follow_what_others_plant() {
     assert!(requests > 3, "an import of {requests} requests");
 }
 
-/// Symptom: none seen; an export by somebody who cannot give files away must not lend them set-id
-/// bits.
+/// Symptom: none observed; an export by a user who cannot set owners must not set set-id bits
+/// either.
 #[test]
 fn set_id_bits_go_with_their_owner() {
     let session = Repository::new(Arc::new(MemoryStore::new()))
@@ -300,7 +300,7 @@ fn a_file_that_is_one_hole_is_exported_at_once() {
     }
 }
 
-/// Which records a store has follows from the number of its seed.
+/// The records of a store are derived from its seed.
 #[test]
 fn hostile_stores_are_withstood() {
     const SEEDS: u64 = 600;

@@ -1,4 +1,4 @@
-//! Files that somebody writes in place, by the store's own file.
+//! Files that are written in place, through the store's own file.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -43,14 +43,14 @@ impl Subject {
         Self { directory, repository, session }
     }
 
-    /// A new file, and the store's file that has its bytes.
+    /// Creates a file; returns it with the store's file that holds its bytes.
     fn begin(&self, name: &[u8]) -> (Arc<OpenFile>, File) {
         let file = self.session.create_file(self.session.root(), name, 0o755).expect("create");
         let direct = self.session.begin_in_place(&file).expect("begin");
         (file, direct.expect("a store of files"))
     }
 
-    /// Its data logs and their sizes.
+    /// Returns its data logs and their sizes.
     fn logs(&self) -> Vec<(String, u64)> {
         let folder = format!("set/{}/data/", self.session.set());
         let listed = self.repository.store().list(&folder).expect("list");
@@ -96,7 +96,7 @@ fn what_was_synced_survives_its_writer() {
     let sizes = [subject.session.stat_file(&file).expect("stat").size, 3 << 20];
     assert_eq!(sizes[0], sizes[1], "it is seen before it is recorded");
     subject.session.sync_file(&file).expect("sync");
-    // Written over and shorter than what a record said, then longer; none of it is synced.
+    // Overwritten and truncated below the recorded size, then extended, all without a sync.
     direct.write_all_at(b"over", 7).expect("write");
     expected[7..11].copy_from_slice(b"over");
     subject.session.truncate_file(&file, 2 << 20).expect("truncate");
@@ -119,7 +119,7 @@ fn a_large_file_ends_as_a_log_of_its_own_with_checksums() {
     let subject = Subject::new();
     let (file, direct) = subject.begin(b"large");
     let expected = noise(9 * MIB + 77);
-    // Backwards, and then a piece once more.
+    // Backwards, and then one range again.
     for at in (0..expected.len()).step_by(MIB).rev() {
         let end = expected.len().min(at + MIB);
         direct.write_all_at(&expected[at..end], at as u64).expect("write");
@@ -190,7 +190,7 @@ fn snapshots_show_what_was_there() {
     subject.session.sync_file(&file).expect("sync");
     let shown = subject.repository.open(&[set], Identity::root()).expect("open");
     assert!(content(&shown, "/file") == noise(2 * MIB));
-    // Nobody says that it ends.
+    // Without a call of `end_in_place`.
     let set = subject.session.publish("after").expect("publish");
     direct.write_all_at(&noise(MIB), 0).expect("write");
     direct.set_len(5).expect("cut");
@@ -280,7 +280,7 @@ fn not_every_file_can_be_written_in_place() {
     }
 }
 
-/// A session of which the test acts in the middle of requests.
+/// Returns a session on a store where tests can act in the middle of requests.
 fn hooked() -> (TempDir, HookedStore, Repository, Arc<Session>) {
     let directory = tempfile::tempdir().expect("a directory");
     let hooked = HookedStore::new(Arc::new(PosixStore::new(directory.path()).expect("a store")));
@@ -289,7 +289,7 @@ fn hooked() -> (TempDir, HookedStore, Repository, Arc<Session>) {
     (directory, hooked, repository, Arc::new(session))
 }
 
-/// The first bytes of `/file`, as the next writer finds it after the process of `session` died.
+/// Returns the content of `/file` as the next writer finds it after the process of `session` died.
 fn after_death(repository: &Repository, session: &Session) -> Vec<u8> {
     // The session is not dropped, which would flush the file.
     let resumed = repository.resume(session.set(), options(Durability::Async)).expect("resume");
@@ -298,8 +298,9 @@ fn after_death(repository: &Repository, session: &Session) -> Vec<u8> {
 
 /// Symptom: a file that was written in place and synced while a snapshot was made was empty after a
 /// crash.
-/// Cause: while a snapshot is made records refer to copies, so the sync did not note how much of the
-/// file itself is durable; the next record, after the snapshot, refers to the file itself again.
+/// Cause: while a snapshot is made records refer to copies, so the sync did not note how much of
+/// the file itself was durable; the next record, after the snapshot, refers to the file itself
+/// again.
 /// Fix: a sync always syncs the file and notes that.
 #[test]
 fn a_sync_beside_a_snapshot_lasts() {
@@ -312,17 +313,17 @@ fn a_sync_beside_a_snapshot_lasts() {
     hooked.at(When::After, Request::Put, "ref/", move || syncing.sync_file(&synced));
     session.snapshot("snapshot").expect("snapshot");
     assert!(hooked.has_acted());
-    // The record is written once more, as when a descriptor is closed, and then durable.
+    // The record is written again, as when a descriptor is closed, and then becomes durable.
     session.flush_file(&file).expect("flush");
     let other = session.create_file(session.root(), b"other", 0o644).expect("create");
     session.sync_file(&other).expect("sync");
     assert!(after_death(&repository, &session) == expected);
 }
 
-/// Symptom: what was synced of a file that is written in place was gone after a crash if the file
-/// was made shorter during the sync, also what is before the new end.
+/// Symptom: synced data of a file written in place was gone after a crash, even before the new end,
+/// if the file was truncated during the sync.
 /// Cause: such a sync noted nothing.
-/// Fix: it is done once more.
+/// Fix: it is repeated.
 #[test]
 fn a_sync_beside_a_truncation_lasts() {
     let (_directory, hooked, repository, session) = hooked();
@@ -338,18 +339,18 @@ fn a_sync_beside_a_truncation_lasts() {
     assert!(after_death(&repository, &session) == expected[..3 * MIB]);
 }
 
-/// Symptom: whoever ended a file that had got set-id bits waited for ever, and with it all that
-/// changed files, if data logs were reclaimed or the session was published at the same time.
-/// Cause: the lock of the session's content was taken while it was held, shared both times; between
-/// the two somebody had begun to wait for it alone, whom the second waits for.
-/// Fix: it is given back before the bits are set.
+/// Symptom: sealing a file with deferred set-id bits deadlocked, and blocked all changes of files,
+/// if data logs were reclaimed or the session was published at the same time.
+/// Cause: the session's content lock was taken shared while already held shared; in between another
+/// thread had begun to wait for it exclusively, which blocks the second acquisition.
+/// Fix: it is released before the bits are set.
 #[test]
 fn a_file_gets_set_id_bits_while_others_wait_for_the_content_alone() {
     let Subject { directory: _directory, repository: _repository, session } = Subject::new();
     let session = Arc::new(session);
     let file = session.create_file(session.root(), b"file", 0o755).expect("create");
     let direct = session.begin_in_place(&file).expect("begin").expect("a store of files");
-    // Long enough to be read that others come while it is.
+    // Large enough that the other thread runs while it is read.
     direct.write_all_at(&noise(64 * MIB), 0).expect("write");
     let changes = Changes { mode: Some(0o4755), ..Changes::default() };
     session.setattr_file(&file, &changes).expect("setattr");
@@ -371,11 +372,11 @@ fn a_file_gets_set_id_bits_while_others_wait_for_the_content_alone() {
     assert_eq!(session.stat_file(&file).expect("stat").mode, 0o4755);
 }
 
-/// Symptom: after a crash a small file that had been synced was zeros.
-/// Cause: a snapshot had given it a copy in the extent table, and when it ended being written in place
-/// the copy was released at once, but a record that said where the bytes were came only when the file
-/// was flushed. A larger file could lose its copy so between two operations.
-/// Fix: segments are released after the record that does without them.
+/// Symptom: after a crash a small file that had been synced read as zeros.
+/// Cause: a snapshot had given it a copy in the extent table. Sealing released the copy at once,
+/// but the record with the new place was written only when the file was flushed. A larger file
+/// could lose its copy in the same way between two operations.
+/// Fix: segments are released after the record that no longer needs them.
 #[test]
 fn a_copy_that_a_snapshot_made_stays_until_a_record_does_without_it() {
     let Subject { directory: _directory, repository, session } = Subject::new();
@@ -391,9 +392,9 @@ fn a_copy_that_a_snapshot_made_stays_until_a_record_does_without_it() {
     assert!(after_death(&repository, &session) == expected);
 }
 
-/// Symptom: who had a file open read zeros, once it had lost its name and its writer had ended.
-/// Cause: the bytes of a file without a name were given up when nobody wrote them in place any more.
-/// Fix: they stay while somebody else has the file open.
+/// Symptom: readers of an open file read zeros after it had lost its name and was sealed.
+/// Cause: sealing freed the bytes of a file without a name.
+/// Fix: they stay while the file is open elsewhere.
 #[test]
 fn a_file_without_a_name_is_read_after_its_writer_ended() {
     let subject = Subject::new();
@@ -414,10 +415,10 @@ fn a_file_without_a_name_is_read_after_its_writer_ended() {
     }
 }
 
-/// Symptom: what was written and synced last was gone after a crash, if another sync of the same
-/// file, which began before, ended after.
-/// Cause: the later end noted the smaller size.
-/// Fix: how much is durable only grows, unless the file is made shorter.
+/// Symptom: the last data written and synced was gone after a crash, if another sync of the same
+/// file had begun earlier and ended later.
+/// Cause: the sync that ended later noted the smaller size.
+/// Fix: the durable size only grows, unless the file is truncated.
 #[test]
 fn syncs_that_overlap_last() {
     let (_directory, hooked, repository, session) = hooked();
@@ -435,8 +436,8 @@ fn syncs_that_overlap_last() {
     assert!(after_death(&repository, &session) == expected);
 }
 
-/// A file is written, cut off and read through its session while it is sealed; nothing is lost, and
-/// all that is stored has the checksum that it should.
+/// A file is written, truncated and read through its session while it is being sealed; nothing is
+/// lost, and everything stored has the right checksum.
 #[test]
 fn a_file_is_used_while_it_is_sealed() {
     let subject = Subject::new();
@@ -451,7 +452,7 @@ fn a_file_is_used_while_it_is_sealed() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut at = usize::from(round);
-                // At least once, and a few times after.
+                // At least once, and a few times afterwards.
                 for last in [false, true] {
                     while !last && !is_sealed.load(Ordering::SeqCst) || last && at % 5 != 0 {
                         at = (at + MIB + 13) % (7 * MIB);
@@ -479,10 +480,10 @@ fn a_file_is_used_while_it_is_sealed() {
     assert_eq!(subject.findings(), 0);
 }
 
-/// Symptom: published bytes changed. A mount whose session somebody else had taken over and published
-/// went on writing, through the kernel, a file that it wrote in place.
+/// Symptom: published bytes changed. A mount whose session another process had taken over and
+/// published continued to write, through the kernel, a file in place.
 /// Cause: records of the published set referred to the log that the kernel still had open, and a
-/// writer that knew that it was fenced went on writing the store's file.
+/// writer that knew it was fenced continued to write the store's file.
 /// Fix: a writer that takes over copies such bytes to logs of its own; a fenced one refuses.
 #[test]
 fn a_writer_that_was_taken_over_changes_nothing_that_is_published() {
@@ -495,7 +496,7 @@ fn a_writer_that_was_taken_over_changes_nothing_that_is_published() {
         session.sync_file(&file).expect("sync");
         (file, direct)
     };
-    // The record of one is in a table, that of the other in the log; the third has two names.
+    // The record of one file is in a table, that of another in the log; the third has two names.
     let mut kept = vec![begin(b"in-table"), begin(b"linked")];
     session.link(session.root(), b"linked", session.root(), b"other-name").expect("link");
     session.flush().expect("flush");
@@ -526,7 +527,7 @@ fn a_writer_that_was_taken_over_changes_nothing_that_is_published() {
     assert_eq!(subject.findings(), 0);
 }
 
-/// A writer that dies while it copies leaves that to the next one.
+/// A writer that dies while it copies leaves the work to the next one.
 #[test]
 fn a_takeover_that_ends_early_is_done_by_the_next() {
     let (_directory, hooked, repository, session) = hooked();
@@ -543,7 +544,7 @@ fn a_takeover_that_ends_early_is_done_by_the_next() {
     let next = repository.resume(set, options(Durability::Async)).expect("resume");
     direct.write_all_at(&[0; 5_000], 7).expect("the kernel asks nobody");
     assert!(content(&next, "/file") == expected);
-    // Once copied it is not copied again.
+    // Copied files are not copied again.
     let logs = || repository.store().list_names(&format!("set/{set}/data/")).expect("list");
     let before = logs();
     drop(next);

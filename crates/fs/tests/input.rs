@@ -1,6 +1,6 @@
-//! Bad input: names and paths at and over their limits, loops of links, stores that are full, read
-//! only, denied, of a newer format, or damaged at any byte. Each gives a precise error, and nothing
-//! is lost.
+//! Bad input: names and paths at and over their limits, loops of links, and stores that are full,
+//! read-only, denied, of a newer format, or damaged at any byte. Each gives a precise error, and
+//! nothing is lost.
 
 use std::path::Path;
 use std::process::Command;
@@ -158,11 +158,11 @@ fn attributes_have_limits() {
     assert_eq!(names, [b"user.other".to_vec(), b"user.whole".to_vec()]);
 }
 
-/// A tmpfs of the test's own, unmounted at its end.
+/// A tmpfs for a test, unmounted at its end.
 pub struct Mounted(tempfile::TempDir);
 
 impl Mounted {
-    /// None, with a message, where nobody may mount.
+    /// Returns `None`, with a message, if the user may not mount.
     pub fn new(options: &str) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory");
         let mount = Command::new("mount")
@@ -225,7 +225,7 @@ fn a_full_store_says_so_and_loses_nothing() {
         };
         assert_eq!(error.kind(), Kind::NoSpace, "{error}");
         assert!(kept > 20, "{kept} files fit");
-        // What the last file had no room for may do for the records of the others.
+        // Room too small for the last file may suffice for the records of the others.
         let mut rest = std::fs::File::create(mounted.path().join("rest")).expect("create");
         while std::io::Write::write_all(&mut rest, &[1; 4096]).is_ok() {}
         let later = session.publish("full").expect_err("no room");
@@ -274,7 +274,7 @@ fn a_read_only_store_is_read() {
     read_and_fail_to_write(mounted.path(), &expected, Kind::ReadOnly);
 }
 
-/// Does `work` as somebody whom the mode bits of files bind.
+/// Runs `work` as a user to whom permissions apply.
 fn as_ordinary_user(work: impl FnOnce() + Send) {
     let mut identity = Identity::of_process();
     if identity.is_root() {
@@ -326,7 +326,7 @@ fn a_store_that_may_not_be_read_is_denied() {
     set_modes_of_top(directory.path());
 }
 
-/// Lets the temporary directory be removed.
+/// Makes the temporary directory removable.
 fn set_modes_of_top(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("ours");
@@ -349,7 +349,7 @@ fn a_store_of_a_newer_format_is_refused_before_anything_is_touched() {
     assert!(url::open(url_of(directory.path())).is_ok());
 }
 
-/// A store with a small published set above another, and what it shows.
+/// Returns a store with a small published set above another, and its expected tree.
 fn small() -> (SharedStore, Tree) {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let repository = Repository::new(store.clone());
@@ -376,7 +376,7 @@ fn small() -> (SharedStore, Tree) {
     (store, tree.expect("a tree"))
 }
 
-/// A copy of `store` in which the object `name` holds `bytes`.
+/// Returns a copy of `store` in which the object `name` has the content `bytes`.
 fn with_object(store: &SharedStore, name: &str, bytes: &[u8]) -> SharedStore {
     let copy = MemoryStore::new();
     for info in store.list("").expect("list") {
@@ -387,7 +387,7 @@ fn with_object(store: &SharedStore, name: &str, bytes: &[u8]) -> SharedStore {
     Arc::new(copy)
 }
 
-/// What `top` shows in `store`.
+/// Returns the tree of `top` in `store`.
 fn read(store: SharedStore) -> Result<Tree> {
     let repository = Repository::with(store, 0, Arc::new(esker_base::clock::SystemClock));
     let set = repository.resolve("top")?.set;
@@ -410,8 +410,8 @@ fn check_damaged(store: &SharedStore, expected: &Tree, name: &str, bytes: &[u8],
     }
 }
 
-/// Damages every object of a small set: one of `step` bytes is flipped, and one of `step` lengths
-/// cut to.
+/// Damages every object of a small set: flips one of every `step` bytes, and truncates to one of
+/// every `step` lengths.
 fn damage(step: u64, random: &mut Random) {
     let (store, expected) = small();
     for info in store.list("").expect("list") {
@@ -439,9 +439,9 @@ fn soak_damage_of_every_byte_is_an_error_or_harmless() {
     crate::campaign::soak(|seed| damage(1, &mut Random::from_seed(seed)));
 }
 
-/// Symptom: damaged bytes of a file that had been cut off were read without an error. Cause: the
-/// checksum covers what was written, and was not checked where less is left. Fix: what was cut off
-/// is read too, to check all of it.
+/// Symptom: damaged bytes of a truncated file were read without an error.
+/// Cause: the checksum covers all bytes originally written, and was not verified if fewer are left.
+/// Fix: truncated bytes are read too, to verify all of them.
 #[test]
 fn what_is_left_of_a_file_is_checked() {
     let (store, _) = small();
@@ -453,7 +453,7 @@ fn what_is_left_of_a_file_is_checked() {
     assert_eq!(error.kind(), Kind::Corrupt);
 }
 
-/// A directory that somebody uses for something else is no store.
+/// A directory used for something else is not a store.
 #[test]
 fn what_is_no_store_says_how_to_make_one() {
     let directory = tempfile::tempdir().expect("a directory");

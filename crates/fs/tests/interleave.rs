@@ -1,10 +1,10 @@
 //! Interleavings: another process acts between two store requests of the first, at each of them.
 //!
-//! A collection, with or without a compaction of all that can be compacted before it, runs while
-//! somebody begins, publishes, takes a snapshot, squashes or joins a job, and the other way round.
-//! Whatever succeeds must be whole afterwards; nothing else may be left. Collections have no grace
-//! here, so that they also sweep the markers of what is not there yet, as one does whose clock is
-//! ahead by the grace: that work then fails, and can be done again.
+//! A collection, optionally preceded by a compaction of everything that can be compacted, runs
+//! during a begin, publication, snapshot, squash or join of a job, and vice versa. Whatever
+//! succeeds must be whole afterwards, and nothing else may be left. Collections have no grace
+//! period here, so that they also sweep markers of sets that do not exist yet, like one whose clock
+//! is ahead by the grace period: that work then fails, and can be repeated.
 
 use std::fmt;
 use std::ops::Range;
@@ -28,10 +28,10 @@ use crate::gc::{eager, later, options, publish, repository, write};
 use crate::verify::assert_sound;
 
 pub type Action = Box<dyn FnOnce() + Send>;
-/// Whether a request for this object, or below this prefix, is counted.
+/// Returns whether to count a request for this object or prefix.
 type Counts = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// A store whose `at`-th request, of those that are counted, lets something else happen first.
+/// A store whose `at`-th counted request runs an action first.
 pub struct Interrupted {
     inner: SharedStore,
     requests: AtomicU64,
@@ -53,13 +53,13 @@ impl Interrupted {
         interrupted
     }
 
-    /// As [`Interrupted::new`], but nothing is counted yet.
+    /// Like [`Interrupted::new`], but counts nothing yet.
     pub fn idle(inner: SharedStore, at: u64) -> Arc<Self> {
         let (requests, action) = (AtomicU64::new(0), Mutex::new(None));
         Arc::new(Self { inner, requests, at, counts: Mutex::new(Box::new(|_| false)), action })
     }
 
-    /// Counts from now on.
+    /// Starts counting.
     pub fn begin(&self, counts: Counts, action: Action) {
         *self.counts.lock() = counts;
         *self.action.lock() = Some(action);
@@ -117,7 +117,7 @@ impl Store for Interrupted {
     }
 }
 
-/// Something that ends with a name that reaches the file `/a` of the set it is given.
+/// Work that results in a name that reaches the file `/a` of the given set.
 type Work = fn(&Repository, SetId) -> Result<()>;
 
 fn begin_and_publish(repository: &Repository, a: SetId) -> Result<()> {
@@ -168,7 +168,7 @@ const WORKS: [(&str, Work); 6] = [
     ("compact", compact),
 ];
 
-/// A store with the set of `/a`, in two tables, held by nobody or by the name `a`.
+/// Returns a store with the set of `/a`, in two tables, without holders or held by the name `a`.
 fn prepared(is_named: bool) -> (SharedStore, SetId) {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let plain = repository(&store);
@@ -190,10 +190,10 @@ fn reaches_a(repository: &Repository, name: &str) {
     namespace.read_all(&inode, &mut |_| Ok(())).expect("read");
 }
 
-/// What must hold once all is over.
+/// Checks what must hold in the end.
 fn check(store: &SharedStore, is_named: bool, done: &Result<()>, case: &str) {
     let plain = repository(store);
-    // Told with a failure only.
+    // Shown only for failures.
     println!("{case}: {done:?}");
     let look = || {
         if is_named {
@@ -234,21 +234,21 @@ fn collect(repository: &Repository) {
     repository.gc(&eager()).expect("gc");
 }
 
-/// Compacts every set that is complete, and deletes the tables that this replaced.
+/// Compacts every complete set, and deletes the replaced tables.
 fn compact_and_collect(repository: &Repository) {
     for set in repository.sets().expect("sets") {
         match repository.compact_set(set, 1) {
-            // Open, damaged by nobody, or being deleted.
+            // Open, or being deleted.
             Err(error) if matches!(error.kind(), Kind::Invalid | Kind::NotFound) => {}
             compacted => drop(compacted.expect("compact")),
         }
     }
-    // The first may doom what left markers, the second then frees what those held.
+    // The first may doom sets that left markers; the second then frees what those held.
     collect(repository);
     collect(repository);
 }
 
-/// What happens between two requests of work.
+/// Action between two requests of the work.
 type Interruption = fn(&Repository);
 
 const INTERRUPTIONS: [(&str, Interruption); 2] =
@@ -276,10 +276,11 @@ fn a_collection_or_compaction_between_any_two_requests_of_work() {
     }
 }
 
-/// Symptom: a published snapshot whose tables are gone. Cause: the session was compacted after its
-/// tables were listed for the snapshot, and a collection that took the snapshot's markers for
-/// leftovers deleted the tables that this replaced; the snapshot then put its markers again and did
-/// not look. Fix: a set whose markers were swept cannot begin (`condemn.rs`).
+/// Symptom: the tables of a published snapshot were gone.
+/// Cause: the session was compacted after its tables were listed for the snapshot, and a collection
+/// that considered the snapshot's markers stale deleted the replaced tables; the snapshot then put
+/// its markers again without checking.
+/// Fix: a set whose markers were swept cannot begin (`condemn.rs`).
 ///
 /// Requests for objects and markers of the session's own set are not counted: some are made with
 /// locks held for which the compaction would wait.
@@ -323,13 +324,13 @@ fn the_sessions_own_compaction_and_a_collection_between_any_two_requests_of_a_sn
     }
 }
 
-/// A snapshot lists the tables of its session only once it holds the session's set: those that a
-/// compaction replaces before that are gone.
+/// A snapshot lists the tables of its session only after it holds the session's set: tables that a
+/// compaction replaces earlier are gone.
 #[test]
 fn a_snapshot_shows_no_tables_that_went_before_it_held_its_session() {
     let (store, _) = prepared(true);
     let interrupted = Interrupted::idle(store.clone(), 0);
-    // Without bases: markers for those come first, and the collection would take them for stale.
+    // Without bases: their markers would come first, and the collection would consider them stale.
     let session = repository(&(interrupted.clone() as SharedStore)).begin(&[], options());
     let session = Arc::new(session.expect("begin"));
     for path in ["/f", "/g"] {
@@ -356,7 +357,7 @@ fn a_snapshot_shows_no_tables_that_went_before_it_held_its_session() {
     }
 }
 
-/// A publisher that crashed left a marker, which a collector takes for stale: unless the name is put
+/// A publisher that crashed left a marker, which a collector considers stale unless the name is put
 /// before the set is doomed.
 #[test]
 fn a_name_whose_marker_was_left_is_published_between_any_two_requests_of_a_collection() {
@@ -391,7 +392,7 @@ fn a_name_whose_marker_was_left_is_published_between_any_two_requests_of_a_colle
     }
 }
 
-/// As above: parts of a job, each of several runs, are compacted while they are joined.
+/// As above: parts of a job, each of several runs, are compacted during the join.
 #[test]
 fn a_compaction_of_parts_and_a_collection_between_any_two_requests_of_a_joining() {
     for at in 0.. {
@@ -426,8 +427,8 @@ fn a_compaction_of_parts_and_a_collection_between_any_two_requests_of_a_joining(
     }
 }
 
-/// Symptom: `verify` beside `gc` reports objects of sets that are being deleted as lost. Fix: it
-/// looks again at what has changed since.
+/// Symptom: `verify` concurrent with `gc` reported objects of sets being deleted as lost.
+/// Fix: it verifies again what has changed in the meantime.
 #[test]
 fn a_deletion_and_a_collection_between_any_two_requests_of_a_verification() {
     for at in 0.. {
@@ -545,7 +546,8 @@ fn publishers_and_collectors_in_threads() {
         }
         for _ in 0..2 {
             let own = repository(&store);
-            // Without a grace, a publisher that the machine leaves waiting would be fenced.
+            // Without a grace period, a publisher that is not scheduled for a while would be
+            // fenced.
             let options = GcOptions { grace: Duration::from_secs(20), ..eager() };
             scope.spawn(move || {
                 for _ in 0..40 {

@@ -1,4 +1,4 @@
-//! Jobs: parts written without coordination become one set, and disagreements are reported.
+//! Jobs: parts written without coordination become one set, and conflicts are reported.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn memory() -> (SharedStore, Repository) {
     (store, repository)
 }
 
-/// Runs one rank after the other, publishes the job and checks that it is sound.
+/// Runs the ranks one after the other, publishes the job and checks that it is sound.
 fn job(repository: &Repository, bases: &[SetId], ranks: &[fn(&Session)]) -> (Namespace, JobReport) {
     let mut parts = Vec::new();
     for (rank, run) in ranks.iter().enumerate() {
@@ -77,7 +77,7 @@ fn parts_that_share_directories_become_one_tree_without_conflicts() {
     for rank in 0..4 {
         let session = repository.begin_part(JobId(9), rank, &[base], options()).expect("begin");
         let root = session.root().clone();
-        // Every rank makes the output directory on its own.
+        // Every rank makes the output directory independently.
         let out = session.mkdir(&root, b"out", 0o755).expect("mkdir");
         for number in 0..300 {
             let name = format!("rank{rank}.{number}");
@@ -170,7 +170,7 @@ fn a_directory_and_a_file_of_one_name_are_a_conflict() {
     );
     assert_eq!(report.conflicts[0].kind, ConflictKind::SameName);
     assert_eq!(read(&namespace, "/n"), b"file");
-    // A directory made there later does not show what the loser wrote.
+    // A directory made there later does not show the loser's entries.
     let session = repository.begin(&[report.set], options()).expect("begin");
     let root = session.root().clone();
     session.unlink(&root, b"n").expect("unlink");
@@ -428,7 +428,7 @@ fn a_part_that_cannot_be_read_is_named_and_can_be_given_up() {
     repository.publish_job(&left, "job").expect("publish");
 }
 
-/// A job of three ranks, of which the last died before it completed its part.
+/// Returns a job of three ranks, the last of which died before it completed its part.
 fn unfinished_job() -> (SharedStore, Repository, Vec<SetId>) {
     let (store, repository) = memory();
     let mut parts = Vec::new();
@@ -444,7 +444,7 @@ fn unfinished_job() -> (SharedStore, Repository, Vec<SetId>) {
     (store, repository, parts)
 }
 
-/// Goes on with the job, publishes it, and checks that nothing is missing.
+/// Resumes the job, publishes it, and checks that nothing is missing.
 fn go_on_and_publish(repository: &Repository) {
     let parts = repository.reopen_parts(JobId(1)).expect("reopen");
     assert!(parts.len() == 3 && parts.iter().all(|part| !part.is_complete));
@@ -468,15 +468,16 @@ fn go_on_and_publish(repository: &Repository) {
 }
 
 /// Symptom: after a crash between the completion of the first part and that of the last, the job
-/// could neither go on nor be published. Fix: complete parts are opened again.
+/// could be neither resumed nor published.
+/// Fix: complete parts are reopened.
 #[test]
 fn complete_parts_of_an_unfinished_job_are_opened_again() {
     let (_, repository, _) = unfinished_job();
     go_on_and_publish(&repository);
 }
 
-/// As above: a joining that stops anywhere leaves something to publish, or to give up, and what it
-/// leaves cannot be taken for a session.
+/// As above: a join that stops at any point leaves something to publish, or to give up, and its
+/// leftovers cannot be mistaken for a session.
 #[test]
 fn a_job_goes_on_after_a_joining_that_stopped_anywhere() {
     for stop in 1.. {
@@ -508,7 +509,7 @@ fn a_job_goes_on_after_a_joining_that_stopped_anywhere() {
     }
 }
 
-/// Whatever ranks do to the same tree, what they publish together is a sound one.
+/// Whatever ranks do to the same tree, the published result is sound.
 #[test]
 fn random_parts_make_a_sound_tree() {
     for seed in 0..60 {
@@ -532,7 +533,7 @@ fn random_parts_make_a_sound_tree() {
     }
 }
 
-/// A base with the file `/big` of sevens, which is in the extent table.
+/// Returns a base with the file `/big` of sevens, which is in the extent table.
 fn big_base(repository: &Repository) -> SetId {
     let session = repository.begin(&[], options()).expect("begin");
     let file = session.create_file(session.root(), b"big", 0o644).expect("create");
@@ -551,9 +552,11 @@ fn change_big(session: &Session, size: Option<u64>) {
     session.setattr(session.root(), b"big", &changes).expect("change");
 }
 
-/// Symptom: after one part had changed a file of the base and another had renamed it, the job showed
-/// it at both names; removing one of them made the other read as zeros, and cutting one cut both.
-/// Cause: both names had one identity in one set. Fix: one of them gets its own (`same_file.rs`).
+/// Symptom: after one part had changed a file of the base and another had renamed it, the job
+/// showed it at both names; removing one of them made the other read as zeros, and truncating one
+/// truncated both.
+/// Cause: both names had one identity in one set.
+/// Fix: one of them gets its own (`same_file.rs`).
 #[test]
 fn a_file_that_parts_left_at_two_names_is_two_files() {
     let ranks: [fn(&Session); 2] = [|session| change_big(session, None), move_big];
@@ -582,7 +585,8 @@ fn a_file_that_parts_left_at_two_names_is_two_files() {
     }
 }
 
-/// As [`a_file_that_parts_left_at_two_names_is_two_files`] where one part removed what it had cut.
+/// As [`a_file_that_parts_left_at_two_names_is_two_files`], where one part removed the file that it
+/// had truncated.
 #[test]
 fn a_file_that_one_part_cut_and_removed_is_whole_where_another_moved_it() {
     let (_, repository) = memory();
@@ -596,7 +600,7 @@ fn a_file_that_one_part_cut_and_removed_is_whole_where_another_moved_it() {
     assert_eq!(read(&namespace, "/moved"), vec![7; 2 << 20]);
 }
 
-/// The change that is not shown does not show in the content either.
+/// A change that is not shown does not affect the content either.
 #[test]
 fn a_file_that_two_parts_cut_differently_is_as_one_of_them_left_it() {
     let (_, repository) = memory();
@@ -613,9 +617,10 @@ fn a_file_that_two_parts_cut_differently_is_as_one_of_them_left_it() {
     assert_eq!(read(&namespace, "/big"), vec![7; 1_500_000]);
 }
 
-/// Symptom: a file with two names, of which one part removed one and another moved the same, had one
-/// link fewer than names afterwards; with the next name it lost its content. Cause: both parts had
-/// counted the name. Fix: counts are corrected where parts changed the same name.
+/// Symptom: a file with two names, one of which one part removed and another moved, had one link
+/// fewer than names afterwards; it lost its content with the next removal.
+/// Cause: both parts had counted the name.
+/// Fix: counts are corrected where parts changed the same name.
 #[test]
 fn a_name_that_one_part_removed_and_another_moved_is_counted_once() {
     let (_, repository) = memory();

@@ -1,10 +1,11 @@
-//! What a name has lost is kept for a while, and what is being read for as long as it is.
+//! Sets are kept for a while after they lost a name, and for as long as they are being read.
 //!
-//! Symptom: a collection freed at once what a mount read, if the last name of it had been deleted a
-//! second ago; a deleted name could not be given back; a name moved to another set was missing for a
-//! moment. Cause: a deletion had no time, and readers left no trace. Fix: a name that is deleted or
-//! replaced leaves a marker of that time, readers renew markers of their own, and a name changes by
-//! one put of the name table's next version.
+//! Symptom: a collection immediately freed sets that a mount was reading, if their last name had
+//! been deleted a second before; a deleted name could not be restored; a name moved to another set
+//! was briefly missing.
+//! Cause: a deletion recorded no time, and readers left no trace.
+//! Fix: a deleted or replaced name leaves a marker with the time, readers renew markers of their
+//! own, and a name changes by one put of the name table's next version.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::hooked::{HookedStore, Request, When};
 use crate::interleave::Interrupted;
 use crate::verify::assert_sound;
 
-/// A store with a set of two tables called `a`, and one above it called `b`.
+/// Returns a store with a set of two tables called `a`, and one above it called `b`.
 fn prepared() -> (SharedStore, SetId, SetId) {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let plain = repository(&store);
@@ -50,7 +51,7 @@ fn can_read(repository: &Repository, set: SetId) -> Result<()> {
     read_a(&repository.open(&[set], Identity::root())?)
 }
 
-/// The repository as it is after `time`.
+/// Returns the repository as it is after `time`.
 fn after(store: &SharedStore, time: Duration) -> Repository {
     let clock = ManualClock::new(SystemClock.now_ns());
     clock.advance(time);
@@ -81,7 +82,7 @@ fn a_deleted_name_keeps_its_set_for_the_grace_and_can_be_given_back() {
     assert_sound(&plain);
 }
 
-/// The last one that had the name gets it back.
+/// The last set that had the name gets it back.
 #[test]
 fn a_name_that_was_replaced_can_be_rolled_back() {
     let (store, a, b) = prepared();
@@ -116,7 +117,7 @@ fn a_name_is_moved() {
     can_read(&plain, b).expect("read");
 }
 
-/// A change of names and sets that a request of another may meet.
+/// A change of names and sets that may interleave with another one's requests.
 type Work = fn(&Repository, SetId, SetId) -> Result<()>;
 
 const WORKS: [(&str, Work); 8] = [
@@ -139,11 +140,11 @@ const WORKS: [(&str, Work); 8] = [
 ];
 
 fn is_expected(error: &Error) -> bool {
-    // What another did first, or a collection without a grace.
+    // Caused by another change that came first, or by a collection without a grace period.
     matches!(error.kind(), Kind::NotFound | Kind::Exists | Kind::Conflict | Kind::Fenced)
 }
 
-/// Whatever names stand for is whole, and nothing is left once they are gone.
+/// Every named set is whole, and nothing is left once the names are gone.
 fn check(store: &SharedStore, case: &str) {
     let plain = repository(store);
     for round in 0..2 {
@@ -163,7 +164,8 @@ fn check(store: &SharedStore, case: &str) {
     assert_eq!(objects(store), [""; 0], "{case}: garbage is left");
 }
 
-/// Each work, and a collection after it, between any two requests of each other, and of collections.
+/// Runs each work, followed by a collection, between any two requests of every other one, and of
+/// collections.
 #[test]
 fn changes_of_names_and_collections_between_any_two_requests_of_each_other() {
     let collections = [("an hour", GcOptions::default()), ("no grace", eager())];
@@ -191,7 +193,7 @@ fn changes_of_names_and_collections_between_any_two_requests_of_each_other() {
     }
 }
 
-/// Two works, of which the second and a collection come between two requests of the first.
+/// Two works; the second and a collection come between two requests of the first.
 struct Pair {
     first: Work,
     second: Work,
@@ -200,7 +202,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Runs the second at request `at` of the first; false if there are not as many.
+    /// Runs the second at request `at` of the first; returns false if there are fewer requests.
     fn run(&self, at: u64, is_kept: bool, case: &str) -> bool {
         let (store, a, b) = prepared();
         let plain = repository(&store);
@@ -232,8 +234,8 @@ impl Pair {
     }
 }
 
-/// A reader with markers reads on whatever is deleted, compacted and collected, from whichever of
-/// its requests on.
+/// A reader with markers can continue whatever is deleted, compacted and collected, starting at any
+/// of its requests.
 #[test]
 fn what_a_reader_holds_is_read_to_the_end() {
     let mut outcomes = [0, 0];
@@ -290,8 +292,8 @@ fn readers_that_renew_hold_and_readers_that_died_do_not() {
     assert_eq!(report.sets.len(), 2, "{report:?}");
 }
 
-/// A reader that resolves a name at any moment while it is replaced finds the old or the new set, and
-/// one that looks for the old name and then for the new one while it is moved finds one of them.
+/// A reader that resolves a name during its replacement finds the old or the new set, and one that
+/// resolves the old name and then the new one during a move finds one of them.
 #[test]
 fn names_are_never_missing_while_they_move() {
     let replace: Work =
@@ -315,8 +317,8 @@ fn names_are_never_missing_while_they_move() {
     }
 }
 
-/// Names of a part of the name table that cannot be read hold what markers say, and come back once
-/// one of them is deleted.
+/// Names of a damaged part of the name table hold their sets by markers, and come back once one of
+/// them is deleted.
 #[test]
 fn a_part_of_the_name_table_that_cannot_be_read_is_rebuilt() {
     let (store, a, b) = prepared();
@@ -353,7 +355,7 @@ fn a_part_of_the_name_table_that_cannot_be_read_is_rebuilt() {
     assert_sound(&plain);
 }
 
-/// A part of the name table, and two of its names, which stand for `set`.
+/// Returns a part of the name table, and two of its names, which stand for `set`.
 fn pair_of_one_part(store: &SharedStore, set: SetId) -> (String, [String; 2]) {
     let plain = repository(store);
     let versions = || -> Vec<String> {
@@ -379,11 +381,11 @@ fn damage(store: &SharedStore, part: &str) {
     store.put_if_absent(&newest, b"{}").expect("put");
 }
 
-/// Symptom: once a damaged part was rebuilt, a name stood again for a set that it had stood for in
-/// between, and names were missing whose sets the store had failed to read.
-/// Cause: markers alone said what names stood for, and do not say when a name was given back; any
-/// failure to read a set counted as its absence.
-/// Fix: the version before the damaged one says what it can, and failures are reported.
+/// Symptom: after a damaged part was rebuilt, a name stood for an earlier one of its sets, and
+/// names were missing whose sets the store had failed to read.
+/// Cause: the rebuild used only markers, which do not say when a name was given back; any failure
+/// to read a set counted as its absence.
+/// Fix: the version before the damaged one is used as far as possible, and failures are reported.
 #[test]
 fn a_part_is_rebuilt_from_the_version_before() {
     let (memory, a, b) = prepared();
@@ -407,9 +409,8 @@ fn a_part_is_rebuilt_from_the_version_before() {
     can_read(&plain, a).expect("read");
 }
 
-/// Symptom: of two names of a damaged part that two users deleted at once one came back.
-/// Cause: who rebuilt the part replaced whatever version was the newest by then, also one that
-/// could be read.
+/// Symptom: when two users deleted two names of a damaged part at once, one name came back.
+/// Cause: a rebuild replaced the newest version even if that had become readable.
 /// Fix: a rebuilt part takes the number after the damaged one.
 #[test]
 fn a_damaged_part_is_rebuilt_once() {
@@ -439,10 +440,10 @@ fn a_damaged_part_is_rebuilt_once() {
     }
 }
 
-/// Symptom: a mount of two bases lost the protection of the second when its marker on the first could
-/// not be renewed, for as long as that failed.
-/// Cause: a renewal ended at the first set that failed, and the next one put the same markers again,
-/// which does not renew them.
+/// Symptom: a mount of two bases lost the protection of the second while its marker on the first
+/// could not be renewed.
+/// Cause: a renewal ended at the first set that failed, and the next one put the same markers
+/// again, which does not renew them.
 /// Fix: every renewal puts new markers on all sets, and then reports the first failure.
 #[test]
 fn a_marker_that_cannot_be_renewed_keeps_no_other_from_it() {

@@ -1,11 +1,11 @@
-//! Lineages: sets that change the same files without knowledge of each other, in random graphs,
-//! compared with records that carry their content along.
+//! Lineages: sets that change the same files independently, in random graphs, compared with records
+//! that include their content.
 //!
-//! The reference keeps for each set what it says of each name: gone, a file with this content, or a
-//! link; and of each file with several names its content. The first set of a stack that says
-//! anything of a name decides, and so does the first that says anything of a file with several. So
-//! content is always that of the set which wrote the record, whatever other sets did to the file.
-//! Directories are left out: `stack.rs` has them.
+//! The reference keeps each set's record of each name: removed, a file with this content, or a
+//! link; and the content of each file with several names. The first set of a stack with a record of
+//! a name decides, and likewise for a file with several names. So content is always that of the set
+//! that wrote the record, whatever other sets did to the file. Directories are left out: `stack.rs`
+//! tests them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use crate::model::{check_sound, tree_options};
 use crate::random_operation::pick;
 
 const NAMES: &[&str] = &["a", "b", "c", "d", "e", "f"];
-/// Longer than what records hold.
+/// Longer than the inline limit of records.
 const CONTENT_BYTES: u64 = 3_000;
 
-/// What a set says of a name.
+/// A set's record of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Record {
     Tombstone,
@@ -39,7 +39,7 @@ enum Record {
     Link(u128),
 }
 
-/// What a set says.
+/// Records of a set.
 #[derive(Clone, Debug, Default)]
 struct Layer {
     names: BTreeMap<&'static str, Record>,
@@ -54,7 +54,7 @@ struct Set {
     layer: Layer,
 }
 
-/// Layers, the one that wins first.
+/// Layers in order of precedence.
 struct View<'a>(Vec<&'a Layer>);
 
 impl View<'_> {
@@ -79,7 +79,7 @@ impl View<'_> {
         shown.map(|(name, record)| (name, self.content(record))).collect()
     }
 
-    /// All of it as one layer.
+    /// Merges all of it into one layer.
     fn flat(&self) -> Layer {
         let mut flat = Layer::default();
         for name in NAMES {
@@ -98,7 +98,7 @@ fn stat(namespace: &Namespace, name: &str) -> Inode {
     namespace.stat(format!("/{name}"), Follow::No).expect("stat")
 }
 
-/// What `namespace` shows.
+/// Returns the names and contents in `namespace`.
 fn found(namespace: &Namespace) -> BTreeMap<&'static str, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in namespace.read_dir(namespace.root(), &Default::default(), 100).expect("list") {
@@ -148,7 +148,7 @@ impl Run {
     fn choose(&mut self, most: u64) -> Vec<usize> {
         let mut chosen = Vec::new();
         for _ in 0..self.random.below(most) + 1 {
-            // Late sets more often, so that graphs get deep.
+            // Prefers recent sets, so that graphs get deep.
             let count = self.sets.len() as u64;
             let low = if self.random.one_in(2) { count.saturating_sub(3) } else { 0 };
             if count > 0 {
@@ -168,7 +168,8 @@ impl Run {
     fn options(&mut self, has_bases: bool) -> SessionOptions {
         let mut tree = tree_options(&mut self.random);
         if !has_bases {
-            // Without bases merges drop tombstones that would hide names of sets put below later.
+            // Without bases, merges drop tombstones that would hide names of sets stacked below
+            // later.
             tree.compaction = Compaction::Deferred;
         }
         SessionOptions { identity: Identity::root(), tree, ..SessionOptions::default() }
@@ -192,7 +193,7 @@ impl Run {
         }
     }
 
-    /// One random change of `session`, of which `layer` is what it says so far.
+    /// Makes one random change of `session`, whose records so far are `layer`.
     fn change(&mut self, session: &Session, layer: &mut Layer, bases: &[usize]) {
         let (name, other) = (pick(&mut self.random, NAMES), pick(&mut self.random, NAMES));
         let action = self.random.below(12);
@@ -264,7 +265,7 @@ impl Run {
         *layer = layer_after;
     }
 
-    /// Random changes of `session`; what it says.
+    /// Makes random changes of `session`; returns its records.
     fn changes(&mut self, mut session: Session, bases: &[usize], steps: u64) -> (Session, Layer) {
         let mut layer = Layer::default();
         for _ in 0..steps {
@@ -303,7 +304,7 @@ impl Run {
         self.same(&namespace, &self.view(None, &[last]), &format!("set {last}"));
     }
 
-    /// Squashes `roots` into a set like any other.
+    /// Squashes `roots` into a set that is then used like any other.
     fn add_squash(&mut self, roots: &[usize]) {
         let options = SquashOptions { threads: 1, ..SquashOptions::default() };
         let (id, _) = self.repository.squash(&self.ids(roots), &options).expect("squash");
@@ -323,8 +324,8 @@ impl Run {
         self.sets.push(Set { id, bases: Vec::new(), layer });
     }
 
-    /// Two parts of a job above `bases`: every name shows what one of them or the bases have there,
-    /// and removing one leaves the others.
+    /// Joins two parts of a job above `bases`: every name shows the version of one of them or of
+    /// the bases, and removing one leaves the others.
     fn join(&mut self, bases: &[usize]) {
         let mut views = vec![self.view(None, bases).contents()];
         let (mut parts, mut said) = (Vec::new(), Vec::new());
@@ -390,7 +391,7 @@ fn soak_random_lineages_match_records_with_content() {
     campaign::soak(|seed| run(seed, 20));
 }
 
-/// Puts `content` where `record`, which is shown at `name`, has it.
+/// Replaces the content of `record`, which is shown at `name`.
 fn put(layer: &mut Layer, name: &'static str, record: &Record, content: Vec<u8>) {
     match record {
         Record::Link(file) => drop(layer.links.insert(*file, content)),
@@ -404,7 +405,7 @@ fn create(session: &Session, name: &str, content: &[u8]) {
     session.close_file(file).expect("close");
 }
 
-/// Writes `bytes` at `at` of a file with `content`, or cuts it off there if there are none.
+/// Writes `bytes` at `at` of a file with `content`, or truncates it there if `bytes` is empty.
 fn write(session: &Session, name: &str, at: u64, bytes: &[u8], content: &mut Vec<u8>) {
     let (start, end) = (at as usize, at as usize + bytes.len());
     let file = session.open_file(session.root(), name.as_bytes()).expect("open");

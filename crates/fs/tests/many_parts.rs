@@ -1,4 +1,4 @@
-//! Jobs of as many parts as large machines have ranks.
+//! Jobs with as many parts as large machines have ranks.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::gc::repository;
 
 const JOB_ID: JobId = JobId(9);
 
-/// Writes a complete part as a session would that makes the directory `out` and a file in it; without
-/// a table, as one that has nothing but data.
+/// Writes a complete part as a session would that makes the directory `out` and a file in it;
+/// without a table, as one that has only data.
 fn write_part(store: &SharedStore, rank: u32, has_table: bool) -> SetId {
     let set = SetId(u128::from(rank + 1) << 64 | 7);
     let mut manifest = Manifest::new(Vec::new(), 1);
@@ -46,7 +46,7 @@ fn write_part(store: &SharedStore, rank: u32, has_table: bool) -> SetId {
     set
 }
 
-/// Publishes a job of `parts` parts, of which one in `chances` has nothing but data.
+/// Publishes a job of `parts` parts, of which one in `chances` has only data.
 fn publish(parts: u32, chances: u32) {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let repository = repository(&store);
@@ -66,10 +66,10 @@ fn publish(parts: u32, chances: u32) {
     }
 }
 
-/// Symptom: the set of a job of 3,973 parts or more could not be read, by anybody, once it had been
-/// published, if half of them had only data.
-/// Cause: its manifest listed those as a property of 33 bytes each, and readers take 64 KiB.
-/// Fix: they are a list of the manifest's own, and writers check every bound of readers.
+/// Symptom: the set of a job of 3,973 or more parts could not be read once it was published, if
+/// half of them had only data.
+/// Cause: its manifest listed those as a property of 33 bytes each, and readers accept 64 KiB.
+/// Fix: they are a separate list in the manifest, and writers check every bound of readers.
 #[test]
 fn a_job_of_many_parts_is_published_and_read() {
     publish(8_192, 2);

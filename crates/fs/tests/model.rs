@@ -1,7 +1,7 @@
 //! Random operations on sessions, compared with the reference file system: same answers, same
-//! errors, same tree; with flushes, compactions, snapshots, resumptions and publications between.
+//! errors, same tree, with flushes, compactions, snapshots, resumes and publications in between.
 //!
-//! Times are compared too: a clock that stands still between operations rules both sides.
+//! Times are compared too: both sides share a clock that stands still between operations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +24,10 @@ use crate::random_operation::{Mix, pick};
 use crate::reference::Reference;
 use crate::subject;
 
-/// When the simulated clock starts: later than any time that operations set.
+/// Start of the simulated clock: later than any time that operations set.
 const START_NS: u64 = 3_000_000_000_000_000_000;
 
-/// Settings of a writer, at random.
+/// Returns random settings of a writer.
 pub fn tree_options(random: &mut Random) -> TreeOptions {
     let durabilities = [Durability::None, Durability::Async, Durability::Always];
     let compactions = [Compaction::Deferred, Compaction::Tiered, Compaction::Full];
@@ -40,7 +40,7 @@ pub fn tree_options(random: &mut Random) -> TreeOptions {
     }
 }
 
-/// The superuser, or an ordinary user with groups.
+/// Returns the superuser, or an ordinary user with groups.
 pub fn identity(random: &mut Random) -> Identity {
     match random.below(6) {
         0 => Identity { uid: 1_001, gid: 2_001, groups: vec![] },
@@ -50,7 +50,7 @@ pub fn identity(random: &mut Random) -> Identity {
     }
 }
 
-/// Fails unless nothing is lost or wrong in `repository`.
+/// Fails if anything is lost or wrong in `repository`.
 pub fn check_sound(repository: &Repository) {
     let report = repository.verify(&VerifyOptions::default()).expect("verify");
     let findings = report.findings.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -109,7 +109,7 @@ impl Run {
         }
     }
 
-    /// Publishes, and goes on above what was published.
+    /// Publishes, and continues on top of the published set.
     fn turn(&mut self, session: Session) -> Session {
         self.published += 1;
         let set = session.publish(&format!("n{}", self.published)).expect("publish");
@@ -121,7 +121,7 @@ impl Run {
         self.begin()
     }
 
-    /// What was published, or at times what squash or compaction made of it.
+    /// Returns the published set, or sometimes its squash or compaction.
     fn merged(&mut self, set: SetId) -> SetId {
         let threads = 1 + self.random.below(3) as usize;
         match self.random.below(4) {
@@ -144,7 +144,7 @@ impl Run {
 
     /// Drops the session after making sure that nothing is pending, and resumes it.
     fn resume(&mut self, session: Session) -> Session {
-        // Even where every operation is durable, times of directories wait for a sync.
+        // Even if every operation is durable, times of directories wait for a sync.
         session.sync().expect("sync");
         let set = session.set();
         drop(session);

@@ -1,5 +1,5 @@
-//! Operation: one thing to do to a file system, as data, so that several can be asked to do it; and
-//! what they answer.
+//! Operation: one file system operation as data, so that several implementations can run it, and
+//! its result.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of the last component of `path`.
+    /// Returns the place of the last component of `path`.
     pub fn of(path: &[u8]) -> Self {
         let slash = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
         Self { dir: path[..slash].to_vec(), name: path[slash..].to_vec() }
@@ -45,7 +45,7 @@ impl Content {
     }
 }
 
-/// One thing to do.
+/// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     Create { at: Place, mode: u32 },
@@ -68,7 +68,7 @@ pub enum Operation {
     Read(Vec<u8>),
 }
 
-/// What `stat` says.
+/// Result of `stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {
     pub kind: FileKind,
@@ -83,17 +83,17 @@ pub struct Attributes {
     pub atime_ns: i64,
 }
 
-/// What a successful operation answers.
+/// Result of a successful operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Done,
     Attributes(Attributes),
-    /// Sorted; whoever lists finds each once.
+    /// Sorted; a listing finds each name once.
     Names(Vec<Vec<u8>>),
     Bytes(Vec<u8>),
 }
 
-/// What an operation answers.
+/// Result of an operation.
 pub type Outcome = Result<Answer, Kind>;
 
 /// Everything about one file that can be compared.
@@ -107,13 +107,13 @@ pub struct Leaf {
     pub first_name: Vec<u8>,
 }
 
-/// Everything in a file system by path; the root has the empty one.
+/// Everything in a file system, by path; the root's is empty.
 pub type Tree = BTreeMap<Vec<u8>, Leaf>;
 
-/// A time that a file system may choose: compared with nothing.
+/// A time that the file system may choose: not compared.
 pub const ANY_TIME: i64 = i64::MAX;
 
-/// Whether `found` is what `expected` says.
+/// True if `found` is as `expected`.
 pub fn agree(found: &Attributes, expected: &Attributes) -> bool {
     let choose = |found: i64, expected: i64| if expected == ANY_TIME { ANY_TIME } else { found };
     let found = Attributes {
@@ -125,7 +125,7 @@ pub fn agree(found: &Attributes, expected: &Attributes) -> bool {
     found == *expected
 }
 
-/// Whether an operation was answered as expected.
+/// True if an operation had the expected result.
 pub fn same_outcome(found: &Outcome, expected: &Outcome) -> bool {
     match (found, expected) {
         (Ok(Answer::Attributes(found)), Ok(Answer::Attributes(expected))) => agree(found, expected),
@@ -133,7 +133,7 @@ pub fn same_outcome(found: &Outcome, expected: &Outcome) -> bool {
     }
 }
 
-/// The first difference of two trees, in words.
+/// Describes the first difference of two trees.
 pub fn difference(found: &Tree, expected: &Tree) -> Option<String> {
     for (path, leaf) in expected {
         let path_text = path.escape_ascii();
@@ -159,7 +159,7 @@ pub fn difference(found: &Tree, expected: &Tree) -> Option<String> {
     more.map(|path| format!("/{} is there, expected nothing", path.escape_ascii()))
 }
 
-/// `tree` without the times of directories, which a crash may set back.
+/// Returns `tree` without the times of directories, which a crash may set back.
 pub fn without_directory_times(tree: &Tree) -> Tree {
     let mut tree = tree.clone();
     for leaf in tree.values_mut() {

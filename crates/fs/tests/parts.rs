@@ -1,4 +1,4 @@
-//! Parts of jobs that have names or snapshots of their own.
+//! Parts of jobs with names or snapshots of their own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ fn read(namespace: &Namespace, path: &str) -> Vec<u8> {
     namespace.read(&inode, 0, 1_000).expect("read").to_vec()
 }
 
-/// Symptom: a snapshot of a part counted as one more part of its rank; publishing the job joined it,
-/// and opening the parts of the job again would have opened the published snapshot.
-/// Cause: it had all properties of the part, also those that say whose part it is.
+/// Symptom: a snapshot of a part counted as another part of its rank; publishing the job joined it,
+/// and reopening the parts of the job would have reopened the published snapshot.
+/// Cause: it had all properties of the part, including those that identify it as a part.
 /// Fix: it has all others.
 #[test]
 fn a_snapshot_of_a_part_is_no_part() {
@@ -45,8 +45,8 @@ fn a_snapshot_of_a_part_is_no_part() {
 }
 
 /// Symptom: a part that had been published under a name of its own could not be opened by that name
-/// any more after the parts of its job had been opened again.
-/// Cause: opening a part looked for sets that build on it and not for names.
+/// after the parts of its job had been reopened.
+/// Cause: reopening a part checked for sets that build on it, but not for names.
 /// Fix: a part with a name stays as it is.
 #[test]
 fn a_part_with_a_name_is_not_opened_again() {
@@ -63,9 +63,9 @@ fn a_part_with_a_name_is_not_opened_again() {
     assert_eq!(repository.reopen_parts(id).expect("it was given up"), []);
 }
 
-/// Symptom: a part that had been given up was listed, joined and opened again until it was collected.
-/// Cause: parts were all sets that name the job.
-/// Fix: only those that somebody holds for their own sake, or for the job's.
+/// Symptom: a part that had been given up was listed, joined and reopened until it was collected.
+/// Cause: all sets that name the job counted as parts.
+/// Fix: only those that are held for their own sake, or for the job's, do.
 #[test]
 fn a_part_that_was_given_up_is_none() {
     let repository = repository();
@@ -85,9 +85,11 @@ fn a_part_that_was_given_up_is_none() {
     assert_eq!(repository.reopen_parts(id).expect_err("it is joined").kind(), Kind::Invalid);
 }
 
-/// Symptom: a session whose user gave it certain properties was deleted, or taken for a part of a job.
-/// Cause: what collections and jobs note of a set was kept among the words that users give it.
-/// Fix: these are fields of the manifest.
+/// Symptom: a session to which its user gave certain properties was deleted, or mistaken for a part
+/// of a job.
+/// Cause: the internal state that collections and jobs record about a set was stored among user
+/// properties.
+/// Fix: it is stored in fields of the manifest.
 #[test]
 fn what_a_user_says_of_a_set_decides_nothing() {
     let repository = repository();
@@ -111,12 +113,12 @@ fn what_a_user_says_of_a_set_decides_nothing() {
     assert_eq!(read(&shown, "/f"), [1; 900]);
 }
 
-/// Symptom: a part of a job that was opened again counted as given up, and was collected.
-/// Cause: somebody published the part under a name; somebody else deleted that name and opened the part
-/// again; then the publisher released the session's marker, as it does once a set has a name. A
+/// Symptom: a reopened part of a job counted as given up, and was collected.
+/// Cause: one user published the part under a name; another deleted that name and reopened the
+/// part; then the publisher released the session's marker, as it does once a set has a name. A
 /// collection that sweeps such a marker did the same.
-/// Fix: whoever releases the marker of a part looks afterwards whether the part is open, and puts it
-/// back; whoever opens a part puts it behind the commit by which the part is open.
+/// Fix: after releasing the marker of a part, a process checks whether the part is open, and puts
+/// it back; a reopen puts the marker after the commit that reopens the part.
 #[test]
 fn a_part_that_loses_its_name_and_is_opened_again_keeps_its_session() {
     let publish: fn(&Repository, SetId) = |repository, part| {

@@ -1,11 +1,11 @@
 //! Random operations, compared with a real directory of the machine: same errors, same tree. The
-//! reference file system is held to the same measure, as other tests believe it.
+//! reference file system is checked in the same way, since other tests rely on it.
 //!
-//! Lawful differences, which are not compared: a directory has one link and size 0; EPERM is
-//! `Denied` as EACCES is, ELOOP is `Invalid`, ENODATA is `NotFound`, and a hard link to a directory
-//! is `IsADirectory`; `remove_tree` is nobody's system call; times other than those set are of two
-//! clocks; access times change as a mount says. As the superuser the test acts as several users;
-//! else it acts as its own, without what takes privileges.
+//! Allowed differences, which are not compared: a directory has one link and size 0; a hard link to
+//! a directory fails with `IsADirectory` instead of `NotPermitted`; `remove_tree` has no system
+//! call; times that were not set come from two clocks; access times depend on mount options. As the
+//! superuser the test acts as several users; otherwise only as its own, without privileged
+//! operations.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use crate::subject;
 /// Operations set times before this one; clocks are after it.
 const SET_NS_MAX: i64 = 1_500_000_000_000_000_000;
 
-/// Operations that one identity does in a row.
+/// Number of consecutive operations of one identity.
 const TURN: usize = 60;
 
 fn comparable(attributes: &mut Attributes) {
@@ -59,8 +59,8 @@ fn same_tree(found: Tree, expected: Tree, who: &str) {
     }
 }
 
-/// Takes out of a mode what a user without privileges could not clean up behind, and what a policy
-/// of the machine would answer differently.
+/// Removes mode bits that would keep a user without privileges from cleaning up, or whose effect
+/// depends on a policy of the machine.
 fn tamed(mut operation: Operation) -> Operation {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let policy = read("/proc/sys/fs/protected_symlinks").trim() == "1";
@@ -100,7 +100,7 @@ impl Compared {
         self.bases = vec![session.publish(name).expect("publish")];
     }
 
-    /// Does random operations as `identity`, in a thread that may have become it.
+    /// Runs random operations as `identity`, in a thread that may have become it.
     fn turn(&mut self, identity: &Identity, name: &str, mix: &mut Mix) {
         let session = self.begin(identity.clone());
         self.reference.identity = identity.clone();
@@ -174,7 +174,7 @@ fn run(seed: u64, turns: usize) {
     }
 }
 
-/// Runs `work` in a thread, whose identity is its own, and fails as it does.
+/// Runs `work` in a thread, which has its own identity, and propagates its panic.
 fn in_thread(work: impl FnOnce() + Send) {
     let outcome = std::thread::scope(|scope| scope.spawn(work).join());
     if let Err(panic) = outcome {

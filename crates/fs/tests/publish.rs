@@ -1,5 +1,5 @@
-//! Publishing: names that are lost to others, answers that are lost on the way, crashes; what was
-//! acknowledged before is in what is published, or the session takes no more.
+//! Publishing: names lost to others, lost responses, crashes. Acknowledged changes are in the
+//! published set, or the session takes no more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -43,7 +43,7 @@ fn shows(repository: &Repository, name: &str, path: &str) -> bool {
     }
 }
 
-/// Publishes what was left of a session, as `esker publish @SET NAME` does.
+/// Publishes a session left behind, as `esker publish @SET NAME` does.
 fn publish_left(repository: &Repository, set: SetId, name: &str) -> Result<()> {
     match Manifest::load(&**repository.store(), set)?.state {
         SetState::Open => repository.resume(set, synced())?.publish(name).map(drop),
@@ -51,9 +51,9 @@ fn publish_left(repository: &Repository, set: SetId, name: &str) -> Result<()> {
     }
 }
 
-/// Symptom: a session lost the race for its name, went on, and what it synced then was gone. Cause:
-/// its set stayed complete, so that nobody read its log again. Fix: it takes no more changes, and
-/// can be published under another name.
+/// Symptom: a session that lost the race for its name continued, and its later syncs were lost.
+/// Cause: its set stayed complete, so that its log was never read again.
+/// Fix: it takes no more changes, and can be published under another name.
 #[test]
 fn a_session_that_loses_its_name_takes_no_more_changes_and_keeps_all_others() {
     for at in 0.. {
@@ -107,7 +107,7 @@ fn a_published_session_takes_no_more_changes() {
     assert!(session.stat("/a", Follow::No).is_ok(), "it can be read");
 }
 
-/// Changes that others make while a session is published are in it, or are refused.
+/// Concurrent changes during a publication are in it, or are refused.
 #[test]
 fn what_is_acknowledged_beside_a_publication_is_published() {
     for round in 0..20 {
@@ -145,9 +145,10 @@ fn what_is_acknowledged_beside_a_publication_is_published() {
     }
 }
 
-/// Symptom: `put --as` failed though its name was published, and the next attempt found the name
-/// taken; a session of its own was "changed by somebody else" after an answer was lost. Fix: a
-/// writer recognizes its own manifest and its own name, and steps behind the name do not fail it.
+/// Symptom: `put --as` failed although its name was published, and a retry found the name taken; a
+/// session was "changed by somebody else" after a lost response.
+/// Fix: a writer recognizes its own manifest and its own name, and steps after the name do not fail
+/// the publication.
 #[test]
 fn whatever_answers_are_lost_a_session_is_published_once() {
     let run = |store: &SharedStore, set: &mut Option<SetId>| -> Result<()> {
@@ -171,7 +172,7 @@ fn whatever_answers_are_lost_a_session_is_published_once() {
             let done = run(&(fault.clone() as SharedStore), &mut set);
             let plain = repository(&inner);
             if let Err(error) = &done {
-                // A writer whose commit is in doubt stops, and says so.
+                // A writer whose commit is in doubt stops, and reports it.
                 let is_told = matches!(error.kind(), Kind::Unavailable | Kind::Closed);
                 assert!(is_told, "{case}: {error:?}");
                 if count == 1 {
@@ -185,7 +186,7 @@ fn whatever_answers_are_lost_a_session_is_published_once() {
                 assert!(shows(&plain, "top", "/f"), "{case}");
             }
             assert_sound(&plain);
-            // What is left of its markers does not keep it.
+            // Leftover markers do not keep the set.
             plain.delete("top").expect("delete");
             plain.gc(&eager()).expect("gc");
             later(&inner).gc(&eager()).expect("gc");
@@ -194,10 +195,10 @@ fn whatever_answers_are_lost_a_session_is_published_once() {
     }
 }
 
-/// Symptom: a snapshot that failed at its name was never collected, nor what it shows.
+/// Symptom: a snapshot that failed at its name was never collected, nor was what it shows.
 #[test]
 fn nothing_is_left_of_a_snapshot_that_fails_or_crashes() {
-    // Without the thread that writes the log, operations have the same numbers each time.
+    // Without the thread that writes the log, operations have the same numbers every time.
     let mut options = options();
     options.tree.durability = Durability::None;
     let begin = |store: &SharedStore| {
@@ -253,7 +254,7 @@ fn nothing_is_left_of_a_snapshot_that_loses_its_name() {
     let session: Session =
         repository(&(interrupted.clone() as SharedStore)).begin(&[], options()).expect("begin");
     write(&session, "/a", &[1; 900]).expect("write");
-    // The first request for a name asks whether it is free.
+    // The first request for a name checks whether it is free.
     let asked = AtomicBool::new(false);
     interrupted.begin(
         Box::new(move |name| name.starts_with("name/") && asked.swap(true, Ordering::SeqCst)),
@@ -269,7 +270,7 @@ fn nothing_is_left_of_a_snapshot_that_loses_its_name() {
     assert_eq!(objects(&store), [""; 0]);
 }
 
-/// Symptom: the marker that a crash left of a session kept its published set for ever.
+/// Symptom: a session's marker left by a crash kept its published set forever.
 #[test]
 fn a_sessions_marker_does_not_keep_a_set_that_has_a_name() {
     let store = memory();
@@ -281,9 +282,9 @@ fn a_sessions_marker_does_not_keep_a_set_that_has_a_name() {
     assert_eq!(plain.gc(&eager()).expect("gc").sets, [set]);
 }
 
-/// Symptom: a command said that its session stays, and nothing of what it had done was in it.
-/// Cause: a publication under a name that was taken ended before anything was written, and so did
-/// the process.
+/// Symptom: a command reported that its session stays, but none of its changes were in it.
+/// Cause: a publication under a taken name ended before anything was written, and then the process
+/// ended.
 /// Fix: it writes everything first.
 #[test]
 fn a_session_whose_name_is_taken_keeps_everything() {
@@ -294,14 +295,15 @@ fn a_session_whose_name_is_taken_keeps_everything() {
     let set = session.set();
     write(&session, "/a", &[1; 900]).expect("write");
     assert_eq!(session.publish("n").expect_err("taken").kind(), Kind::Exists);
-    // The process ends without a word.
+    // The process ends without cleaning up.
     std::mem::forget(session);
     publish_left(&plain, set, "m").expect("another name");
     assert!(shows(&plain, "m", "/a"));
 }
 
-/// Symptom: of two threads that published a session under two names one failed with `Closed`. Cause:
-/// it looked whether the set was complete before it waited for the other. Fix: it looks once more.
+/// Symptom: when two threads published a session under two names, one failed with `Closed`.
+/// Cause: it checked whether the set was complete before it waited for the other.
+/// Fix: it checks again.
 #[test]
 fn two_threads_publish_a_session_under_two_names() {
     let hooked = HookedStore::new(memory());
@@ -323,10 +325,10 @@ fn two_threads_publish_a_session_under_two_names() {
     assert!(shows(&repository, "a", "/f") && shows(&repository, "b", "/f"));
 }
 
-/// Symptom: a name that somebody had just published was gone.
-/// Cause: a publisher that found its set collected, or opened again, behind its name removed that name,
-/// which another user had deleted and published for another set by then.
-/// Fix: it looks first whether the name still stands for its own set.
+/// Symptom: a name that had just been published was gone.
+/// Cause: a publisher that found its set collected, or reopened, after it had put its name removed
+/// that name, which another user had by then deleted and published for another set.
+/// Fix: it first checks whether the name still stands for its own set.
 #[test]
 fn a_publisher_that_fails_takes_nobody_elses_name() {
     let complete = |repository: &Repository, job: JobId| {

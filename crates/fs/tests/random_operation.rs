@@ -8,24 +8,24 @@ use esker_fs::ops::{Changes, RenameFlags, XattrSet};
 use crate::operation::{Content, Operation, Place};
 use crate::reference::Reference;
 
-/// Users and groups that own files in random trees.
+/// Users that own files in random trees.
 pub const USERS: &[u32] = &[0, 1_001, 1_002, 1_003];
-/// Groups; the ordinary users are in one or two each.
+/// Groups; each ordinary user is in one or two.
 pub const GROUPS: &[u32] = &[0, 2_001, 2_002, 2_003];
 
 const NAMES: &[&[u8]] = &[b"a", b"b", b"c", b"d", b"e", b"f.txt", b"...", b"\xff\xfe", b"a b\n"];
 const XATTRS: &[&[u8]] = &[b"user.one", b"user.two", b"trusted.three"];
 
-/// What random operations are made of.
+/// Distribution of random operations.
 #[derive(Clone, Debug)]
 pub struct Mix {
     paths: Vec<(Vec<u8>, FileKind)>,
     age: usize,
-    /// Files of over 8 MiB, one in so many; 0 for none.
+    /// One file in this many has over 8 MiB; 0 for none.
     pub large_one_in: u64,
 }
 
-/// One of `choices`.
+/// Picks one of `choices`.
 pub fn pick<T: Copy>(random: &mut Random, choices: &[T]) -> T {
     choices[random.below(choices.len() as u64) as usize]
 }
@@ -35,7 +35,7 @@ impl Mix {
         Self { paths: Vec::new(), age: 0, large_one_in }
     }
 
-    /// The next operation on something like what `reference` holds.
+    /// Returns the next operation, on paths like those of `reference`.
     pub fn next(&mut self, random: &mut Random, reference: &Reference) -> Operation {
         if self.age == 0 {
             self.paths = reference.paths();
@@ -47,7 +47,7 @@ impl Mix {
             0..9 => O::Create { at: self.vacant(random), mode: mode(random) },
             9..16 => {
                 let content = self.content(random);
-                // Set-id bits of what is created with content would be a question of steps.
+                // Set-id bits of a file created with content would depend on the order of steps.
                 O::Write { at: self.vacant(random), mode: mode(random) & 0o1777, content }
             }
             16..20 => O::Rewrite { at: self.place(random), content: self.content(random) },
@@ -87,13 +87,13 @@ impl Mix {
         &self.paths[random.below(self.paths.len() as u64) as usize]
     }
 
-    /// A path that is there, as a rule.
+    /// Returns a path that usually exists.
     fn known(&self, random: &mut Random) -> Vec<u8> {
         let path = self.one(random).0.clone();
         if path.is_empty() { b"/".to_vec() } else { path }
     }
 
-    /// A directory that is there, as a rule, said in some way.
+    /// Returns a directory that usually exists, spelled in some way.
     fn dir(&self, random: &mut Random) -> Vec<u8> {
         for _ in 0..10 {
             let (path, kind) = self.one(random);
@@ -106,7 +106,7 @@ impl Mix {
         self.embellished(random, path)
     }
 
-    /// The same path said otherwise, or another near it.
+    /// Returns the same path spelled differently, or another near it.
     fn embellished(&self, random: &mut Random, mut path: Vec<u8>) -> Vec<u8> {
         match random.below(40) {
             0 => path.extend_from_slice(b"/."),
@@ -123,13 +123,13 @@ impl Mix {
         if path.is_empty() { b"/".to_vec() } else { path }
     }
 
-    /// A path to look at.
+    /// Returns a path to read.
     fn path(&self, random: &mut Random) -> Vec<u8> {
         let path = self.known(random);
         self.embellished(random, path)
     }
 
-    /// A place where there is nothing, as a rule.
+    /// Returns a place that is usually vacant.
     fn vacant(&self, random: &mut Random) -> Place {
         Place { dir: self.dir(random), name: self.name(random) }
     }
@@ -141,7 +141,7 @@ impl Mix {
         }
     }
 
-    /// A place where there is something, as a rule.
+    /// Returns a place that usually exists.
     fn place(&self, random: &mut Random) -> Place {
         let path = self.one(random).0.clone();
         if path.is_empty() || random.one_in(12) {
@@ -156,7 +156,7 @@ impl Mix {
         if random.one_in(2) { self.place(random) } else { self.vacant(random) }
     }
 
-    /// What a symbolic link points to.
+    /// Returns the target of a symbolic link.
     fn target(&self, random: &mut Random) -> Vec<u8> {
         match random.below(10) {
             0 => b"..".to_vec(),
@@ -212,7 +212,7 @@ fn mknod(at: Place, random: &mut Random) -> Operation {
     Operation::Mknod { at, kind, mode: mode(random), rdev }
 }
 
-/// Permission bits: usual ones as a rule, strange ones at times.
+/// Returns permission bits: mostly common ones, sometimes strange ones.
 fn mode(random: &mut Random) -> u32 {
     let usual = [0o755, 0o644, 0o777, 0o666, 0o700, 0o600, 0o775, 0o2775, 0o1777, 0o4755, 0o2755];
     if random.one_in(6) { random.below(0o10000) as u32 } else { pick(random, &usual) }

@@ -1,8 +1,9 @@
-//! Real directory: does operations by system calls, so that the kernel says what is right.
+//! Real directory: runs operations as system calls, so that the kernel defines the expected
+//! results.
 //!
 //! Paths are resolved with the directory as their root (`openat2`, `RESOLVE_IN_ROOT`); the last
-//! name is then used with the directory's descriptor. Whoever acts is a thread with the identity's
-//! user and groups (`as_identity`); without privileges that is the user of the test.
+//! name is then used with the directory's descriptor. Operations run in a thread with the
+//! identity's user and groups (`as_identity`); without privileges that is the user of the test.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -24,11 +25,11 @@ type Result<T> = std::result::Result<T, Errno>;
 /// A directory of the machine.
 pub struct RealDirectory {
     root: OwnedFd,
-    /// Whether device files can be made.
+    /// True if device files can be made.
     has_devices: bool,
 }
 
-/// The user and groups that `identity` says, for the rest of this thread's life; without umask.
+/// Gives this thread the user and groups of `identity` for the rest of its life, without a umask.
 pub fn become_identity(identity: &Identity) {
     use rustix::process::{Gid, Uid};
     // SAFETY: the thread shares no working directory afterwards; descriptors stay shared.
@@ -46,14 +47,14 @@ pub fn become_identity(identity: &Identity) {
     rustix::thread::set_thread_res_uid(uid, uid, uid).expect("the superuser sets the user");
 }
 
-/// Whether the kernel does what the tests rely on: paths resolved below a root.
+/// True if the kernel can resolve paths below a root, on which the tests rely.
 pub fn is_supported(path: &Path) -> bool {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     call::openat2(call::CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS).is_ok()
 }
 
 impl RealDirectory {
-    /// The directory at `path`, as if it had been made at `now_ns`.
+    /// Opens the directory at `path`, with times as if it had been made at `now_ns`.
     pub fn new(path: &Path, now_ns: i64) -> Self {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let root = call::open(path, flags, Mode::empty()).expect("a directory");
@@ -69,8 +70,7 @@ impl RealDirectory {
         Self { root, has_devices: made.is_ok() }
     }
 
-    /// Whether `operation` is one that the kernel has no call for, or would answer in a way that
-    /// is its own affair.
+    /// True if the kernel has no call for `operation`, or its result depends on the machine.
     pub fn skips(&self, operation: &Operation) -> bool {
         use Operation as O;
         let kind = |at: &Place| {
@@ -91,7 +91,7 @@ impl RealDirectory {
                 let own = rustix::process::geteuid().as_raw();
                 kind(from).is_some_and(|(_, uid)| own != 0 && uid != own)
             }
-            // Opening these would wait, or read a device.
+            // Opening these would block, or read a device.
             O::Read(path) => self.open(path, OFlags::PATH).is_ok_and(|found| {
                 let stat = call::fstat(&found).expect("stat of what is open");
                 !matches!(kind_of(&stat), FileKind::File | FileKind::Directory)
@@ -156,7 +156,7 @@ impl RealDirectory {
             O::ReadLink(path) => {
                 let found = self.open(path, OFlags::PATH | OFlags::NOFOLLOW)?;
                 let target = call::readlinkat(found, "", Vec::new()).map_err(|error| {
-                    // An empty path needs a link behind the descriptor.
+                    // An empty path needs a descriptor of a link.
                     if error == Errno::NOENT { Errno::INVAL } else { error }
                 })?;
                 return Ok(Answer::Bytes(target.into_bytes()));
@@ -168,7 +168,7 @@ impl RealDirectory {
         Ok(Answer::Done)
     }
 
-    /// All that is there; the caller must be allowed to read everything.
+    /// Returns the whole tree; the caller must be allowed to read everything.
     pub fn tree(&self) -> Tree {
         let mut tree = Tree::new();
         let mut first_names: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
@@ -231,7 +231,7 @@ impl RealDirectory {
             let flags = flags | OFlags::CLOEXEC;
             let opened =
                 call::openat2(&self.root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT);
-            // Somebody renamed something somewhere meanwhile.
+            // A concurrent rename somewhere interfered.
             if !matches!(opened, Err(Errno::AGAIN)) {
                 return opened;
             }
@@ -242,7 +242,7 @@ impl RealDirectory {
         self.open(path, OFlags::PATH | OFlags::DIRECTORY)
     }
 
-    /// Makes the directory of a place the thread's own.
+    /// Makes the directory of a place the thread's working directory.
     fn enter(&self, at: &Place) -> Result<()> {
         rustix::process::fchdir(self.dir(&at.dir)?)
     }
@@ -262,7 +262,7 @@ impl RealDirectory {
 
     fn rename(&self, from: &Place, to: &Place, flags: RenameFlags) -> Result<()> {
         let from_dir = self.dir(&from.dir)?;
-        // The kernel walks to the last name of one path before it looks at the other.
+        // The kernel walks to the last name of one path before it resolves the other.
         if let Err(Errno::ACCESS) = call::statat(&from_dir, ".", AtFlags::empty()) {
             return Err(Errno::ACCESS);
         }
@@ -311,7 +311,7 @@ fn name(at: &Place) -> &[u8] {
     &at.name
 }
 
-/// Fails as truncation does for what is no regular file.
+/// Fails like truncation for anything but a regular file.
 fn check_file(stat: &call::Stat) -> Result<()> {
     match kind_of(stat) {
         FileKind::File => Ok(()),
@@ -391,7 +391,7 @@ fn attributes(stat: &call::Stat) -> Attributes {
     }
 }
 
-/// The kind whose errno `error` is.
+/// Returns the kind whose errno is `error`.
 pub fn kind_of_errno(error: Errno) -> Kind {
     const KINDS: &[Kind] = &[
         Kind::NotFound,

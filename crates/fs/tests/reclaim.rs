@@ -1,4 +1,5 @@
-//! Reclaiming data logs beside whoever shows their bytes: snapshots, names that move, open files.
+//! Reclaiming data logs concurrently with users of their bytes: snapshots, names that move, open
+//! files.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -19,11 +20,12 @@ use crate::gc::{options, write};
 use crate::hooked::{HookedStore, Request, When};
 use crate::interleave::Interrupted;
 
-/// How long a request is held up for a thread that is expected to wait for it.
+/// How long a request is delayed for a thread that should wait for it.
 const HELD_UP: Duration = Duration::from_millis(200);
 const FILE_BYTES: usize = 100_000;
 
-/// A session whose only data log has the bytes of `/file`, of `/other`, and more that nothing shows.
+/// A session whose only data log has the bytes of `/file`, of `/other`, and more that nothing
+/// shows.
 struct Subject {
     store: SharedStore,
     hooked: HookedStore,
@@ -53,15 +55,15 @@ impl Subject {
         self.store.list(&folder).expect("list").into_iter().map(|log| log.name).collect()
     }
 
-    /// Lets `act` run after the tables were searched for what the log shows and before the first of
-    /// it moves.
+    /// Runs `act` after the tables were searched for what the log shows and before the first bytes
+    /// move.
     fn while_bytes_move(&self, act: impl FnOnce(&Session) -> Result<()> + Send + 'static) {
         let session = self.session.clone();
         self.hooked.at(When::Before, Request::GetRange, "/data/", move || act(&session));
     }
 
-    /// As [`Subject::while_bytes_move`] for an `act` of another thread, which may have to wait until
-    /// the log is reclaimed. The caller joins the thread.
+    /// Like [`Subject::while_bytes_move`], for an `act` on another thread, which may have to wait
+    /// until the log is reclaimed. The caller joins the thread.
     fn beside_request<T: Send + 'static>(
         &self,
         (when, request, part_of_name): (When, Request, &str),
@@ -90,7 +92,7 @@ impl Subject {
         assert!(self.hooked.has_acted());
     }
 
-    /// The session as another process finds it.
+    /// Returns the session as another process resumes it.
     fn resumed(&self) -> Session {
         self.session.flush().expect("flush");
         Repository::new(self.store.clone()).resume(self.session.set(), options()).expect("resume")
@@ -131,11 +133,10 @@ fn a_log_that_is_mostly_overwritten_goes() {
     assert!(is_filled(&resumed, "/file", b'f') && is_filled(&resumed, "/other", b'o'));
 }
 
-/// Symptom: a snapshot that was made while data logs were reclaimed showed files whose bytes were
-/// gone.
-/// Cause: the snapshot's marker was looked for before it was put, and its tables were listed before
-/// the records in them were changed.
-/// Fix: a snapshot puts its marker while nobody reclaims data logs.
+/// Symptom: a snapshot made during a reclaim of data logs showed files whose bytes were gone.
+/// Cause: the reclaim looked for the snapshot's marker before it was put, and the snapshot listed
+/// its tables before the records in them were changed.
+/// Fix: a snapshot puts its marker while no data logs are being reclaimed.
 #[test]
 fn a_snapshot_keeps_its_bytes() {
     let subject = Subject::new();
@@ -148,9 +149,9 @@ fn a_snapshot_keeps_its_bytes() {
     assert!(is_filled(&shown, "/file", b'f') && is_filled(&shown, "/other", b'o'));
 }
 
-/// Symptom: whoever had opened a published set could not read its files any more once the session
-/// that had published it was compacted.
-/// Cause: only snapshots were asked for, not whether the set itself was published.
+/// Symptom: readers of a published set could no longer read its files once the publishing session
+/// was compacted.
+/// Cause: only snapshots were checked, not whether the set itself was published.
 /// Fix: the data logs of a published set stay.
 #[test]
 fn a_published_set_keeps_its_bytes() {
@@ -161,15 +162,15 @@ fn a_published_set_keeps_its_bytes() {
     assert!(is_filled(&shown, "/file", b'f') && is_filled(&shown, "/other", b'o'));
 }
 
-/// Symptom: files that were renamed, exchanged or linked while data logs were reclaimed lost their
-/// bytes, or reclaiming failed with `NotFound`.
-/// Cause: their records were found at one name and changed there, when they were at another; then
-/// the log went although the record at the other name showed it.
+/// Symptom: files that were renamed, exchanged or linked during a reclaim of data logs lost their
+/// bytes, or the reclaim failed with `NotFound`.
+/// Cause: their records were found at one name, but had moved to another when they were to be
+/// changed; the log was then deleted although the record at the other name showed it.
 /// Fix: logs are deleted only if no record in the compacted tables shows them.
 #[test]
 fn names_that_move_keep_their_bytes() {
     type Step = fn(&Session) -> Result<()>;
-    // What is done, how, and which files there are then.
+    // Name, action, and the resulting files.
     type Case = (&'static str, Step, &'static [(&'static str, u8)]);
     let steps: [Case; 5] = [
         (
@@ -228,9 +229,9 @@ fn names_that_move_keep_their_bytes() {
     }
 }
 
-/// Symptom: a file that was open when its last name went could not be read any more after a
+/// Symptom: a file that was open when its last name was removed could not be read after a
 /// compaction.
-/// Cause: its bytes counted as shown by nothing, as no record has them.
+/// Cause: its bytes counted as garbage, since no record has them.
 /// Fix: logs that open files show stay until these are closed.
 #[test]
 fn open_files_without_a_name_keep_their_bytes() {
@@ -256,7 +257,7 @@ fn open_files_without_a_name_keep_their_bytes() {
     assert!(!subject.logs().contains(&before[0]));
 }
 
-/// What decays in a log is found when it moves, rather than given a checksum of its own.
+/// Damaged bytes are detected when they move, instead of getting a new checksum.
 #[test]
 fn damage_does_not_move() {
     let subject = Subject::new();
@@ -271,10 +272,9 @@ fn damage_does_not_move() {
     assert_eq!(subject.logs()[0], name);
 }
 
-/// Symptom: the bytes of a large file that was removed while data logs were reclaimed took room for
-/// ever.
-/// Cause: its segments were released, and after that put again for the place they had moved to.
-/// Fix: who releases segments waits until the logs are reclaimed.
+/// Symptom: the bytes of a large file removed during a reclaim of data logs took room forever.
+/// Cause: its segments were released, and then put again for their new place.
+/// Fix: releasing segments waits until the logs are reclaimed.
 #[test]
 fn what_is_removed_meanwhile_stays_removed() {
     let subject = Subject::new();
@@ -292,10 +292,10 @@ fn what_is_removed_meanwhile_stays_removed() {
     assert_eq!(subject.logs(), [""; 0], "nothing is left to show");
 }
 
-/// Symptom: files of a session were gone after its former writer, which another had taken over from,
-/// had reclaimed data logs.
-/// Cause: to the former writer's tables the new writer's logs were logs that nothing shows.
-/// Fix: a writer gives up no logs of a higher epoch.
+/// Symptom: files of a session were gone after its former writer, which had been taken over,
+/// reclaimed data logs.
+/// Cause: the former writer's tables do not show the new writer's logs.
+/// Fix: a writer does not delete logs of a higher epoch.
 #[test]
 fn a_writer_that_was_taken_over_keeps_the_new_writers_logs() {
     for at in 0.. {
@@ -303,7 +303,7 @@ fn a_writer_that_was_taken_over_keeps_the_new_writers_logs() {
         let plain = Repository::new(store.clone());
         let base = plain.begin(&[], options()).expect("begin").publish("base").expect("publish");
         let interrupted = Interrupted::idle(store, at);
-        // It has no tables, so that no commit finds the other writer.
+        // It has no tables, so that no commit discovers the other writer.
         let former = Repository::new(interrupted.clone() as SharedStore);
         let former = former.begin(&[base], options()).expect("begin");
         let set = former.set();
@@ -332,9 +332,9 @@ fn a_writer_that_was_taken_over_keeps_the_new_writers_logs() {
 }
 
 /// Symptom: a session that had just been taken over failed with `Exists` at its first file.
-/// Cause: its data logs had numbers of an epoch that it had read before another writer claimed that
-/// one; so they were numbers of the other's logs.
-/// Fix: they are numbered by the epoch that the session has claimed itself.
+/// Cause: its data logs were numbered by an epoch read before another writer claimed that epoch,
+/// and collided with the other's logs.
+/// Fix: they are numbered by the epoch that the session itself has claimed.
 #[test]
 fn writers_that_take_over_at_once_number_their_logs_apart() {
     for at in 0.. {
@@ -361,11 +361,11 @@ fn writers_that_take_over_at_once_number_their_logs_apart() {
     }
 }
 
-/// Symptom: a reader that had looked a file up got `NotFound` when the session gave up the data log of
-/// its record before it read.
-/// Cause: an inode does not know its name, so it could not be looked up again; only open files and parts
-/// of files were.
-/// Fix: readers that find no log look for the file among the session's records.
+/// Symptom: a reader that had looked up a file got `NotFound` if the session reclaimed the data log
+/// of its record before the read.
+/// Cause: an inode does not know its name, so it could not be looked up again; only open files and
+/// parts of files could.
+/// Fix: readers that find the log missing search the session's records for the file.
 #[test]
 fn an_inode_that_was_looked_up_before_its_log_went_is_still_read() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -377,7 +377,7 @@ fn an_inode_that_was_looked_up_before_its_log_went_is_still_read() {
     let inodes = ["/kept", "/other"].map(|path| session.stat(path, Follow::No).expect("stat"));
     session.unlink(session.root(), b"lost").expect("unlink");
     assert!(session.reclaim_data().expect("reclaim") > 0);
-    // Neither its name nor its place is what it was.
+    // Both its name and its place have changed.
     let root = session.root().clone();
     session.rename((&root, b"other"), (&root, b"moved"), RenameFlags::Replace).expect("rename");
     session.flush().expect("flush");

@@ -1,4 +1,4 @@
-//! Bugs that were found, each as the test that shows it: symptom, cause, fix.
+//! Regression tests, one for each bug found: symptom, cause, fix.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn options(identity: Identity) -> SessionOptions {
     SessionOptions { identity, ..SessionOptions::default() }
 }
 
-/// A session of an ordinary user above what `prepare` does as the superuser.
+/// Returns a session of an ordinary user above what `prepare` does as the superuser.
 fn user_above(prepare: impl FnOnce(&Session)) -> Session {
     let repository = Repository::new(Arc::new(MemoryStore::new()));
     let session = repository.begin(&[], options(Identity::root())).expect("begin");
@@ -34,8 +34,8 @@ fn user_above(prepare: impl FnOnce(&Session)) -> Session {
     repository.begin(&[base], options(user())).expect("begin")
 }
 
-/// Symptom: making a directory that exists failed with `Denied` where its parent cannot be written
-/// to, and removing what does not exist too, so that `mkdir -p` and `rm -f` failed.
+/// Symptom: making a directory that exists, or removing one that does not, failed with `Denied` if
+/// its parent was not writable, so that `mkdir -p` and `rm -f` failed.
 /// Cause: permissions were checked before the name was looked up.
 /// Fix: names are looked up first, as kernels do (`check_change`, `check_removal`).
 #[test]
@@ -56,9 +56,9 @@ fn what_is_there_is_told_before_a_denial() {
     assert_eq!(kind_of(session.rmdir(root, b"taken")), Kind::Denied);
 }
 
-/// Symptom: the modification time of a directory stayed what it was although files were made in it.
-/// Cause: the new time was in the handle, which went when its last user let go of it before a sync;
-/// and a change of mode put the record's old time into the handle.
+/// Symptom: the modification time of a directory did not change although files were made in it.
+/// Cause: the new time was in the handle, which was dropped with its last user before a sync; and a
+/// change of mode put the record's old time into the handle.
 /// Fix: the session keeps touched directories until their times are written (`Touched`).
 #[test]
 fn times_of_directories_outlive_their_handles() {
@@ -81,7 +81,9 @@ fn times_of_directories_outlive_their_handles() {
 }
 
 /// Symptom: a directory whose time had been set to the future kept that time whatever was made in
-/// it. Cause: times only grew. Fix: the last change wins, be it a touch or a setting.
+/// it.
+/// Cause: times only grew.
+/// Fix: the last change wins, whether a touch or an explicit setting.
 #[test]
 fn a_directory_set_to_the_future_is_touched_all_the_same() {
     let clock = Arc::new(ManualClock::new(1_000));
@@ -99,9 +101,11 @@ fn a_directory_set_to_the_future_is_touched_all_the_same() {
     assert_eq!(session.stat("/a", Follow::No).expect("stat").mtime_ns, 1_000 + 60_000_000_000);
 }
 
-/// Symptom: `file/.`, and `link/` where `link` leads to a file, were found, though no directory has
-/// those names. Cause: the last `.` was dropped from the path, and the slash behind a symbolic link
-/// was not passed on to its target. Fix: both want a directory (`Namespace::walk`).
+/// Symptom: `file/.`, and `link/` where `link` leads to a file, were found, though only directories
+/// have such names.
+/// Cause: the last `.` was dropped from the path, and the slash after a symbolic link was not
+/// applied to its target.
+/// Fix: both require a directory (`Namespace::walk`).
 #[test]
 fn a_file_has_no_names_below_it() {
     let repository = Repository::new(Arc::new(MemoryStore::new()));
@@ -115,8 +119,9 @@ fn a_file_has_no_names_below_it() {
     assert!(session.stat("/link", Follow::Yes).is_ok());
 }
 
-/// Symptom: rewriting a symbolic link replaced its target by the bytes. Cause: only directories
-/// were refused. Fix: only regular files have content to rewrite.
+/// Symptom: rewriting a symbolic link replaced its target with the bytes.
+/// Cause: only directories were refused.
+/// Fix: only regular files have content to rewrite.
 #[test]
 fn rewriting_is_for_regular_files() {
     let repository = Repository::new(Arc::new(MemoryStore::new()));
@@ -128,9 +133,10 @@ fn rewriting_is_for_regular_files() {
     assert_eq!(session.read_link("/link").expect("a link"), b"target");
 }
 
-/// Symptom: a set-user-id program kept its bit when somebody else wrote to it or it got another
-/// owner. Cause: nobody took it away, or only from what was executable. Fix: as Linux does
-/// (`drop_set_id`).
+/// Symptom: a set-user-id program kept its bit when another user wrote to it or it got another
+/// owner.
+/// Cause: the bit was not dropped, or only from executable files.
+/// Fix: as in Linux (`drop_set_id`).
 #[test]
 fn what_others_wrote_does_not_run_with_the_owners_rights() {
     let session = user_above(|session| {
@@ -145,8 +151,10 @@ fn what_others_wrote_does_not_run_with_the_owners_rights() {
     assert_eq!(session.stat("/program", Follow::No).expect("stat").mode, 0o777);
 }
 
-/// Symptom: `user.` attributes could be set on symbolic links, and by anybody on a directory that
-/// all share. Cause: only permission to write was asked for. Fix: as Linux has it (xattr(7)).
+/// Symptom: `user.` attributes could be set on symbolic links, and by anybody on a shared directory
+/// with the sticky bit.
+/// Cause: only write permission was checked.
+/// Fix: as in Linux (xattr(7)).
 #[test]
 fn attributes_for_users_are_for_files_and_own_directories() {
     let session = user_above(|session| {
@@ -162,7 +170,7 @@ fn attributes_for_users_are_for_files_and_own_directories() {
 }
 
 /// Symptom: `lookup` and `setattr` of the empty name in the root found and changed the root itself.
-/// Cause: the root keeps its inode under that name, and only names that are absent were checked.
+/// Cause: the root stores its inode under that name, and only absent names were checked.
 /// Fix: names are checked first where a record is changed, and the empty one is never looked up.
 #[test]
 fn the_root_is_not_in_itself() {
@@ -177,10 +185,11 @@ fn the_root_is_not_in_itself() {
     assert_eq!(session.stat("/", Follow::No).expect("stat").mode, 0o700);
 }
 
-/// Symptom: file data that had rotted was read without complaint after a squash.
-/// Cause: what is left of a file that was cut off got a new checksum from the bytes that were
-/// found, without a look at the old one, which covers all that was written.
-/// Fix: all that was written is read and compared before the rest is copied (`squash/copy.rs`).
+/// Symptom: damaged file data was read without an error after a squash.
+/// Cause: the rest of a truncated file got a new checksum from the bytes that were found, without
+/// checking the old one, which covers everything that was written.
+/// Fix: everything that was written is read and verified before the rest is copied
+/// (`squash/copy.rs`).
 #[test]
 fn damage_of_a_shortened_file_does_not_survive_a_squash_unseen() {
     use esker_base::store::SharedStore;
@@ -215,10 +224,10 @@ fn damage_of_a_shortened_file_does_not_survive_a_squash_unseen() {
     assert_eq!(squash().map(drop).expect_err("damage").kind(), Kind::Corrupt);
 }
 
-/// Symptom: a file of a base was cut off, which succeeded, and kept its length for the next session.
-/// Cause: where a collector had deleted a table in use, the store's `NotFound` was taken for a file
-/// that has no name any more, whose size needs no record.
-/// Fix: only a record that is missing from tables that could be read says so (`amend_if_there`).
+/// Symptom: truncating a file of a base succeeded, but the next session saw the old length.
+/// Cause: where a collector had deleted a table in use, the store's `NotFound` was mistaken for a
+/// file without a name, whose size needs no record.
+/// Fix: only a record missing from readable tables means that (`amend_if_there`).
 #[test]
 fn a_change_of_size_fails_if_a_table_is_missing() {
     use esker_base::store::SharedStore;

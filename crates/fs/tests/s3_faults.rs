@@ -1,7 +1,7 @@
-//! Sessions on an S3 server behind a proxy that harms requests: every request of every operation,
-//! with every kind of harm. The store sends requests again until their outcome is known, so each
-//! operation succeeds; nothing that was acknowledged is lost, and of those who race for a name one
-//! wins. What is left is looked at from beside the proxy, after the session has died.
+//! Sessions on an S3 server behind a proxy that injects faults: every request of every operation,
+//! with every kind of fault. The store retries requests until their outcome is known, so each
+//! operation succeeds; nothing that was acknowledged is lost, and a race for a name has one winner.
+//! Results are checked without the proxy, after the session has died.
 
 use std::sync::Arc;
 
@@ -24,15 +24,15 @@ use crate::s3_server::S3Server;
 /// More than two pieces of a log.
 const LARGE_BYTES: usize = 9 << 20;
 
-/// One run of an operation, in a store that runs of the same operation share.
+/// One run of an operation, in a store shared by all runs of it.
 struct HarmedRun<'a> {
-    /// What is behind the proxy, which harms nothing until `begin_harm`.
+    /// The store behind the proxy, which injects nothing until `begin_harm`.
     harmed: &'a Repository,
     /// The same store, reached directly.
     direct: &'a Repository,
     store: &'a SharedStore,
     base: SetId,
-    /// No other run has it.
+    /// Unique to this run.
     name: String,
     begin_harm: &'a (dyn Fn() + Sync),
 }
@@ -60,7 +60,7 @@ fn options(durability: Durability) -> SessionOptions {
     SessionOptions {
         identity: Identity::root(),
         tree,
-        // No beat comes between the requests that a test counts.
+        // Prevents beats between the requests that a test counts.
         heartbeat: None,
         ..SessionOptions::default()
     }
@@ -82,7 +82,7 @@ impl HarmedRun<'_> {
         self.harmed.begin(&[self.base], options(durability)).expect("begin")
     }
 
-    /// What another process finds after this one has died.
+    /// Returns the session as another process finds it after this one has died.
     fn resumed(&self, session: Session) -> Session {
         let set = session.set();
         // Nothing of it reaches the store any more.
@@ -191,8 +191,8 @@ fn gc(run: &HarmedRun<'_>) {
     check(&run.shown(run.base), "/base", &[b'x'; 1000]);
 }
 
-/// Runs every operation with those requests harmed that `chosen` says, by the operation's number,
-/// the request's and the fault's.
+/// Runs every operation with the faults that `chosen` selects by the numbers of the operation, the
+/// request and the fault.
 fn run_all(chosen: impl Fn(usize, usize, usize) -> bool + Sync) {
     let Some(server) = S3Server::start() else { return };
     std::thread::scope(|scope| {
@@ -228,7 +228,7 @@ fn run_all(chosen: impl Fn(usize, usize, usize) -> bool + Sync) {
     });
 }
 
-/// Each request with one fault, of which every operation begins with another.
+/// One fault for each request; every operation begins with a different fault.
 #[test]
 fn operations_bear_a_fault_of_each_request() {
     run_all(|operation, number, fault| (operation + number) % Fault::ALL.len() == fault);
@@ -240,9 +240,10 @@ fn operations_bear_every_fault_of_each_request() {
     run_all(|_, _, _| true);
 }
 
-/// An import at durability `always` was acknowledged with the end of a large file in memory only:
-/// the file's log counted as unsynced once, and a sync of another thread's took that away while the
-/// file was still being written.
+/// Symptom: an import at durability `always` was acknowledged while the end of a large file was
+/// only in memory.
+/// Cause: the file's log was listed as unsynced once, and another thread's sync removed it from the
+/// list while the file was still being written.
 #[test]
 fn an_import_at_always_has_every_byte_of_its_files_in_the_store() {
     let Some(server) = S3Server::start() else { return };

@@ -23,8 +23,8 @@ fn write_range(session: &Session, offset: usize, count: usize, byte: u8) {
     session.close_file(file).expect("close");
 }
 
-/// Runs each of `ranks` on a base with a mapped file `/f` of zeros; what the job shows of it, with its
-/// mode, and what it reports.
+/// Runs each of `ranks` on a base with a mapped file `/f` of zeros; returns the file's content and
+/// mode in the job, its report, and the parts.
 fn job(ranks: &[fn(&Session)]) -> (Vec<u8>, u32, JobReport, Vec<SetId>) {
     let repository = Repository::new(Arc::new(MemoryStore::new()));
     let session = repository.begin(&[], options()).expect("begin");
@@ -60,11 +60,11 @@ fn protect(session: &Session) {
     session.setattr(session.root(), b"f", &changes).expect("setattr");
 }
 
-/// Symptom: a file had ranges of two parts of a job, and where they overlapped those of one, and no
-/// conflict was reported.
-/// Cause: records of a mapped file that two parts wrote to differ in nothing but times, which fit
-/// together, and so the segments of both were shown.
-/// Fix: parts that have segments of one file disagree, and one's are shown.
+/// Symptom: a file had ranges of two parts of a job, and overlapping ones of either, without a
+/// reported conflict.
+/// Cause: records of a mapped file to which two parts wrote differ only in times, which are
+/// compatible, so the segments of both were shown.
+/// Fix: parts with segments of one file conflict, and those of one are shown.
 #[test]
 fn ranges_of_one_file_that_two_parts_wrote_are_a_conflict() {
     let (bytes, _, report, parts) = job(&[first, second]);
@@ -85,7 +85,7 @@ fn a_write_and_a_change_of_mode_fit_together() {
     expected[2 << 20..(2 << 20) + 5_000].fill(2);
     assert!(bytes == expected);
     assert_eq!((mode, report.conflicts.len()), (0o600, 0), "{:?}", report.conflicts);
-    // Of two that wrote one is shown, and the mode of the third.
+    // One of the two writers' contents is shown, with the mode of the third part.
     let (bytes, mode, report, parts) = job(&[protect, first, second]);
     expected.fill(0);
     expected[100..5_100].fill(1);

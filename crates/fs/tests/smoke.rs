@@ -1,4 +1,4 @@
-//! One walk through everything a session does.
+//! A tour of everything a session does.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Sessions on a store that is full for a while, from each operation of a workload on: programs that
-//! try again find everything as it should be, nothing is left over, and what was synced survives a
+//! Sessions on a store that is temporarily full, starting at each operation of a workload. Programs
+//! that retry find everything as it should be, nothing is left over, and synced data survives a
 //! crash while the store is full.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +20,9 @@ use esker_table::tree::{Compaction, Durability, TreeOptions};
 use crate::gc::{eager, later};
 use crate::model::check_sound;
 
-/// Longer than a session waits before it tries again, whatever it took.
+/// Longer than any wait of a session before a retry.
 const LATER: Duration = Duration::from_secs(3_600);
-/// What a name is filled up to, so that a few hundred fill the memory.
+/// Length to which names are padded, so that a few hundred fill the memory.
 const NAME_BYTES: usize = 200;
 
 /// Files and their content.
@@ -50,7 +50,7 @@ fn options(durability: Durability) -> SessionOptions {
     SessionOptions {
         identity: Identity::root(),
         tree,
-        // No beat comes between the requests that a test counts.
+        // Prevents beats between the requests that a test counts.
         heartbeat: None,
         ..SessionOptions::default()
     }
@@ -91,7 +91,7 @@ fn workload() -> Vec<Step> {
     steps
 }
 
-/// Takes what a step that was refused half-way may have done already.
+/// Accepts `kind`, in case a refused step was already done in part.
 fn unless(done: Result<()>, kind: Kind) -> Result<()> {
     done.or_else(|error| if error.kind() == kind { Ok(()) } else { Err(error) })
 }
@@ -155,7 +155,7 @@ impl Step {
         }
     }
 
-    /// The names that it changes.
+    /// Returns the names that the step changes.
     fn names(&self) -> Vec<&Vec<u8>> {
         match self {
             Self::Empty(name)
@@ -206,7 +206,7 @@ fn begin(durability: Durability) -> Run {
 }
 
 impl Run {
-    /// Does `act` until it is not refused; makes room after `refusals` in all.
+    /// Repeats `act` until it is not refused; makes room after `refusals` refusals in total.
     fn insist(
         &self,
         refused: &mut usize,
@@ -227,7 +227,8 @@ impl Run {
     }
 }
 
-/// Does all, publishes, collects garbage; returns how many steps were refused.
+/// Runs all steps, publishes, collects garbage; returns the number of operations and of refused
+/// steps.
 fn go_on_after(durability: Durability, steps: &[Step], from: u64, refusals: usize) -> (u64, usize) {
     let run = begin(durability);
     let context = format!("{durability:?}, full from {from}");
@@ -270,7 +271,7 @@ fn a_session_goes_on_once_a_full_store_has_room() {
     for durability in [Durability::None, Durability::Async, Durability::Always] {
         let (operations, _) = go_on_after(durability, &steps, u64::MAX, 0);
         let begun = begin(durability).store.operations();
-        // Every change of the last level is an operation or two: some of them will do.
+        // At durability `always` every change takes an operation or two: sample them.
         let stride = if durability == Durability::Always { 127 } else { 7 };
         let (mut runs, mut refused) = (0, 0);
         for from in (begun + 1..=operations).step_by(stride) {
@@ -282,7 +283,7 @@ fn a_session_goes_on_once_a_full_store_has_room() {
     }
 }
 
-/// What was synced and not changed since is there, whatever the store did of what it refused.
+/// Data synced and not changed since is there, whatever effect refused requests had.
 #[test]
 fn a_session_that_dies_on_a_full_store_loses_nothing_that_was_synced() {
     let steps = workload();
@@ -326,10 +327,10 @@ fn a_session_that_dies_on_a_full_store_loses_nothing_that_was_synced() {
     }
 }
 
-/// Symptom: directories in which files had been made kept their old times for good, if a flush found no
-/// room for the new ones.
-/// Cause: a flush takes the list of such directories, and gave none of them back.
-/// Fix: it gives back those whose times it did not write.
+/// Symptom: directories in which files had been made kept their old times for good, if a flush
+/// found no room for the new ones.
+/// Cause: a flush takes the list of such directories, and put none of them back.
+/// Fix: it puts back those whose times it did not write.
 #[test]
 fn times_of_directories_are_written_once_there_is_room() {
     let store = Arc::new(FaultStore::new(Arc::new(MemoryStore::new()), 1));

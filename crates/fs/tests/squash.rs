@@ -1,4 +1,4 @@
-//! Squash and compaction: the same tree afterwards, on nothing but itself.
+//! Squash and compaction: the same tree afterwards, without any bases.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use esker_table::manifest::{Manifest, SetId};
 
 use crate::gc::{eager, later, options, repository, write};
 
-/// Everything that readers see of a tree: attributes and content by path.
+/// Returns everything that readers see of a tree: attributes and content by path.
 pub fn tree(namespace: &Namespace) -> BTreeMap<Vec<u8>, String> {
     let mut seen = BTreeMap::new();
     let mut waiting: Vec<(Vec<u8>, Dir)> = vec![(Vec::new(), namespace.root().clone())];
@@ -59,7 +59,7 @@ pub fn tree(namespace: &Namespace) -> BTreeMap<Vec<u8>, String> {
     seen
 }
 
-/// One random operation; most that fail do so for a good reason.
+/// Runs one random operation; most failures are legitimate.
 pub fn change(session: &Session, random: &mut Random) -> Result<()> {
     let dirs: Vec<Vec<u8>> = all_dirs(session);
     let pick = |random: &mut Random| dirs[random.below(dirs.len() as u64) as usize].clone();
@@ -114,7 +114,7 @@ fn all_dirs(session: &Session) -> Vec<Vec<u8>> {
     dirs
 }
 
-/// A random stack of `depth` sets; the newest is returned.
+/// Builds a random stack of `depth` sets; returns the newest.
 pub fn stack(repository: &Repository, random: &mut Random, depth: usize, steps: usize) -> SetId {
     let mut bases: Vec<SetId> = Vec::new();
     for layer in 0..depth {
@@ -161,7 +161,7 @@ fn a_squashed_stack_shows_the_same_tree() {
         );
         let manifest = Manifest::load(&*store, set).expect("manifest");
         assert!(manifest.bases.is_empty());
-        // New directories on top never take the identity of one that is there.
+        // New directories on top never take the identity of an existing one.
         let session = repository.begin(&[set], options()).expect("begin");
         for _ in 0..100 {
             let _ = change(&session, &mut random);
@@ -237,10 +237,11 @@ fn compaction_of_a_published_set_changes_nothing_that_it_shows() {
     }
 }
 
-/// Symptom: compacting a set changed what stacks show in which it is above others: names that it
-/// removed came back from below. Cause: a merge dropped tombstones of a set without bases, though
-/// anybody may put such a set over others. Fix: no merge but a squash, which makes a set of its own,
-/// drops tombstones.
+/// Symptom: compacting a set changed the stacks that have it above other sets: names that it
+/// removed came back from below.
+/// Cause: a merge dropped tombstones of a set without bases, though such a set may be stacked on
+/// others.
+/// Fix: only a squash, which makes a set of its own, drops tombstones.
 #[test]
 fn compaction_changes_no_stack_that_a_set_without_bases_is_in() {
     let small = |store: &SharedStore, compacts: bool| {
@@ -278,7 +279,7 @@ fn compaction_changes_no_stack_that_a_set_without_bases_is_in() {
         let namespace = repository.open(&[set], Identity::root()).expect("open");
         ["/x", "/y", "/z", "/d/f", "/c"].map(|path| namespace.stat(path, Follow::No).is_ok())
     };
-    // What the upper set removed is hidden, whether its session merged its tables or not.
+    // Names removed in the upper set are hidden, whether or not its session merged its tables.
     for compacts in [false, true] {
         let store: SharedStore = Arc::new(MemoryStore::new());
         let plain = small(&store, compacts);

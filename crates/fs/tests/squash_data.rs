@@ -1,5 +1,5 @@
-//! File data of squashes that do not copy it: the new set refers to data logs of the sets that it was
-//! merged from, and a collection keeps exactly these logs, for as long as a squash refers to them.
+//! File data of squashes that do not copy it: the new set refers to data logs of the sets from
+//! which it was merged, and a collection keeps exactly these logs while a squash refers to them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,8 +32,9 @@ fn begin(repository: &Repository, bases: &[SetId]) -> Session {
     repository.begin(bases, options()).expect("begin")
 }
 
-/// A name `below` with two large files and some small ones, and above it `above`, which overwrites one
-/// of the large files, links the other, cuts a small one and writes into parts of another.
+/// Publishes `below` with two large files and some small ones, and on top of it `above`, which
+/// removes one of the large files, links the other, truncates a small one and writes into parts of
+/// another.
 fn prepared(store: &SharedStore) -> (SetId, SetId) {
     let plain = repository(store);
     let session = begin(&plain, &[]);
@@ -67,7 +68,7 @@ fn shown(repository: &Repository, set: SetId) -> BTreeMap<Vec<u8>, String> {
     tree(&repository.open(&[set], Identity::root()).expect("open"))
 }
 
-/// Objects of a kind (`data`, `table`, ...) in the folder of `set`.
+/// Returns the number of objects of a kind (`data`, `table`, ...) in the folder of `set`.
 fn objects(store: &SharedStore, set: SetId, kind: &str) -> usize {
     store.list(&format!("set/{set}/{kind}/")).expect("list").len()
 }
@@ -84,7 +85,7 @@ fn delete_all_but(repository: &Repository, kept: &str) {
     }
 }
 
-/// A copy of `store` without its data logs.
+/// Returns a copy of `store` without its data logs.
 fn without_data(store: &SharedStore) -> SharedStore {
     let copy: SharedStore = Arc::new(MemoryStore::new());
     for object in store.list("").expect("list") {
@@ -96,7 +97,7 @@ fn without_data(store: &SharedStore) -> SharedStore {
     copy
 }
 
-/// What docs/guide/durability.md says of the cost of a squash.
+/// The cost of a squash that docs/guide/durability.md states.
 #[test]
 fn a_squash_reads_and_writes_no_file_data_unless_told_to() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -118,20 +119,21 @@ fn a_squash_reads_and_writes_no_file_data_unless_told_to() {
     let cheap = cost(false);
     assert_eq!((cheap.appends, cheap.log_bytes, cheap.syncs), (0, 0, 0), "{cheap:?}");
     assert!(cheap.read_bytes + cheap.written_bytes < 64 << 10, "{cheap:?}");
-    // Markers of the squash and of its base, two manifests, tables of records and of segments, and of
-    // each of the two sets a marker.
+    // Markers of the squash and of its base, two manifests, tables of records and of segments, and
+    // a marker on each of the two sets.
     assert_eq!(cheap.writes, 2 + 2 + 2 + 2, "{cheap:?}");
     let dear = cost(true);
     assert!(dear.log_bytes > LARGE_BYTES as u64, "{dear:?}");
-    // Of each set a listing of its manifests and a read.
+    // A listing of manifests and a read for each set.
     assert_eq!(cheap.lists - dear.lists, 2, "{cheap:?} {dear:?}");
     assert_eq!(cheap.writes - dear.writes, 2, "{cheap:?} {dear:?}");
 }
 
-/// Symptom: a squash copied all file data, so that it took as long, and as much room, as writing the
-/// whole stack again.
+/// Symptom: a squash copied all file data, and took as much time and room as writing the whole
+/// stack again.
 /// Cause: a set kept whole sets or nothing, and a squash was to need none.
-/// Fix: it keeps the data logs that its manifest lists, and nothing else of the sets that have them.
+/// Fix: it keeps the data logs that its manifest lists, and nothing else of the sets that have
+/// them.
 #[test]
 fn exactly_the_logs_to_which_a_squash_refers_stay() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -158,7 +160,7 @@ fn exactly_the_logs_to_which_a_squash_refers_stay() {
         assert_eq!(objects(&store, set, "table"), 0);
         assert_eq!(plain.open(&[set], Identity::root()).expect_err("gone").kind(), Kind::NotFound);
     }
-    // The log of the file that was lost is gone, and nothing else.
+    // Only the log of the removed file is gone.
     assert_eq!(objects(&store, below, "data"), 2);
     assert_eq!(shown(&repository(&store), flat), before);
     assert_sound(&plain);
@@ -216,7 +218,7 @@ fn a_squash_of_a_squash_refers_to_the_logs_themselves() {
     assert_sound(&plain);
 }
 
-/// A set that has become data only frees more whenever a squash goes.
+/// A set that has become data-only frees more with every squash that is deleted.
 #[test]
 fn each_squash_keeps_its_own_logs_of_a_deleted_set() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -237,7 +239,7 @@ fn each_squash_keeps_its_own_logs_of_a_deleted_set() {
     assert_sound(&plain);
 }
 
-/// The data log that a scan of records finds to be garbage in a set that still has its name.
+/// A scan of records finds the data log to be garbage in a set that still has its name.
 #[test]
 fn a_scan_for_data_keeps_logs_to_which_only_a_squash_refers() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -261,7 +263,7 @@ fn a_scan_for_data_keeps_logs_to_which_only_a_squash_refers() {
     assert_sound(&plain);
 }
 
-/// A live session gives up its garbage, but for logs to which a squash of its snapshot refers.
+/// A live session reclaims its garbage, except logs to which a squash of its snapshot refers.
 #[test]
 fn a_session_reclaims_all_logs_but_those_of_a_squash() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -284,7 +286,7 @@ fn a_session_reclaims_all_logs_but_those_of_a_squash() {
     plain.gc(&eager()).expect("gc");
     session.reclaim_data().expect("reclaim");
     assert_eq!(objects(&store, session.set(), "data"), 1);
-    // A session that is given up keeps what a squash refers to.
+    // A session that is given up keeps logs to which a squash refers.
     let snapshot = session.snapshot("snapshot").expect("snapshot");
     let before = shown(&plain, snapshot);
     let flat = squash_as(&plain, &[snapshot], "flat");
@@ -311,7 +313,7 @@ fn a_squash_of_a_joined_job_keeps_the_data_of_its_parts() {
     let joined = plain.publish_job(&parts, "job").expect("join").set;
     let before = shown(&plain, joined);
     let flat = squash_as(&plain, &[joined], "flat");
-    // A squash of one part alone, too.
+    // Likewise for a squash of one part alone.
     let alone = squash_as(&plain, &parts[..1], "alone");
     delete_all_but(&plain, "flat");
     plain.gc(&eager()).expect("gc");
@@ -323,8 +325,8 @@ fn a_squash_of_a_joined_job_keeps_the_data_of_its_parts() {
     assert!(plain.open(&[alone], Identity::root()).is_err());
 }
 
-/// A squash that stops anywhere leaves its bases as they are, and nothing else once its rest is
-/// collected; a marker that it did not release in time is swept.
+/// A squash that stops at any point leaves its bases as they are, and nothing else once its
+/// leftovers are collected; markers that it did not release in time are swept.
 #[test]
 fn what_a_squash_leaves_that_stops_anywhere_is_collected() {
     let run = |store: SharedStore, above: SetId| {
@@ -370,7 +372,7 @@ fn what_a_squash_leaves_that_stops_anywhere_is_collected() {
     }
 }
 
-/// A first squash of `prepared`, whose other names are gone, and what it shows.
+/// Returns a first squash of `prepared`, whose other names are gone, and its tree.
 fn squashed_once() -> (SharedStore, SetId, BTreeMap<Vec<u8>, String>) {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let plain = repository(&store);
@@ -382,8 +384,8 @@ fn squashed_once() -> (SharedStore, SetId, BTreeMap<Vec<u8>, String>) {
     (store, first, before)
 }
 
-/// A deletion of the set that the squash is made of, and a collection without a grace, between any
-/// two requests of the squash and of its publication.
+/// Deletes the squashed set, and collects without a grace period, between any two requests of the
+/// squash and of its publication.
 #[test]
 fn a_deletion_and_a_collection_between_any_two_requests_of_a_squash() {
     for at in 0.. {
@@ -404,8 +406,7 @@ fn a_deletion_and_a_collection_between_any_two_requests_of_a_squash() {
     }
 }
 
-/// And the other way round: a squash of a set that has lost its name, between any two requests of the
-/// collection.
+/// Vice versa: squashes a set that has lost its name between any two requests of the collection.
 #[test]
 fn a_squash_between_any_two_requests_of_a_collection() {
     for at in 0.. {
@@ -456,8 +457,8 @@ fn check_second(
     assert_eq!(crate::gc::objects(store), Vec::<String>::new(), "at {at}");
 }
 
-/// Markers that were lost come back from what the manifest lists, and a set whose manifest cannot be
-/// read keeps all that it may need.
+/// Lost markers are restored from the manifest's list, and a set whose manifest cannot be read
+/// keeps everything that it may need.
 #[test]
 fn what_a_manifest_lists_is_kept_without_markers_and_what_it_may_list_if_it_is_damaged() {
     let (store, first, before) = squashed_once();
@@ -476,7 +477,7 @@ fn what_a_manifest_lists_is_kept_without_markers_and_what_it_may_list_if_it_is_d
     let report = plain.gc(&eager()).expect("gc");
     assert_eq!((report.objects, report.problems.len()), (0, 1), "{report:?}");
     assert_eq!(objects(&store, below, "data"), logs);
-    // Without a name it goes, and then so does what it may have needed.
+    // Without a name it is deleted, and then so is everything that it may have needed.
     plain.delete("first").expect("delete");
     plain.gc(&eager()).expect("gc");
     assert_eq!(objects(&store, below, "data"), 0);

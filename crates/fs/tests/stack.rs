@@ -1,11 +1,11 @@
-//! Stacks: published sets above one another in all shapes, compared with a merge of maps.
+//! Stacks: published sets on top of one another in all shapes, compared with a merge of maps.
 //!
-//! The reference keeps for each set a map from (directory, name) to what the set says of it; a
-//! lookup asks the maps from the top down and the first answer rules: a file shadows, a tombstone
-//! hides, directories of one identity merge. Who changes a directory's entries changes its times,
-//! and so says where it is. Directories are made again, renamed and removed with
-//! all that is in them. Where two sets moved directories apart, a stack of both may show one
-//! directory at two places; such stacks are opened, but not compared.
+//! The reference keeps for each set a map from (directory, name) to the set's record. A look-up
+//! searches the maps from the top down and the first record decides: a file shadows, a tombstone
+//! hides, and directories of one identity merge. A change of a directory's entries also changes its
+//! times, and thus writes a record of its place. Directories are made again, renamed, and removed
+//! with everything in them. If two sets moved a directory to different places, a stack of both may
+//! show it twice; such stacks are opened, but not compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::subject;
 
 const NAMES: &[&[u8]] = &[b"a", b"b", b"c", b"d"];
 
-/// What a set says of a name.
+/// A set's record of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Record {
     Tombstone { generation: u64 },
@@ -57,16 +57,16 @@ struct Set {
     layer: Layer,
 }
 
-/// Layers, the one that wins first.
+/// Layers in order of precedence.
 struct Stack<'a> {
     layers: Vec<&'a Layer>,
 }
 
-/// What a path stands for: a directory, or a file with this content.
+/// Meaning of a path: a directory, or a file with this content.
 type Paths = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// The sets of `roots` and all that they build on, in the order in which a walk by priorities meets
-/// them; but each only after all that build on it.
+/// Returns the sets of `roots` and all that they build on, in order of a search by priority, but
+/// each only after all sets that build on it.
 fn order(sets: &[Set], roots: &[usize]) -> Vec<usize> {
     let mut met = Vec::new();
     let mut waiting: Vec<usize> = roots.iter().rev().copied().collect();
@@ -108,7 +108,8 @@ impl Stack<'_> {
         live.collect()
     }
 
-    /// Everything by path, and every directory's path; `None` if one is at two places.
+    /// Returns everything by path, and every directory's path; `None` if a directory is at two
+    /// places.
     fn paths(&self) -> Option<(Paths, BTreeMap<Vec<u8>, DirId>)> {
         let mut paths = Paths::new();
         let mut dirs = BTreeMap::from([(Vec::new(), DirId::ROOT)]);
@@ -137,7 +138,7 @@ impl Stack<'_> {
     }
 }
 
-/// Names of one directory out of records of many.
+/// Selects the names of one directory from records of many.
 trait TakeWhileIn<'a> {
     fn take_while_in(self, dir: DirId) -> impl Iterator<Item = &'a [u8]>;
 }
@@ -148,7 +149,7 @@ impl<'a, I: Iterator<Item = (&'a (DirId, Vec<u8>), &'a Record)>> TakeWhileIn<'a>
     }
 }
 
-/// Everything in `namespace` by path.
+/// Returns everything in `namespace` by path.
 fn found_paths(namespace: &Namespace) -> Paths {
     let tree = subject::tree(namespace).expect("a tree");
     let below = tree.into_iter().filter(|(path, _)| !path.is_empty());
@@ -172,7 +173,7 @@ impl Run {
         Stack { layers: own.into_iter().chain(below).collect() }
     }
 
-    /// Up to three earlier sets, in a random order of priority.
+    /// Returns up to `most` earlier sets, in a random order of priority.
     fn choose(&mut self, most: u64) -> Vec<usize> {
         let mut chosen = Vec::new();
         if !self.sets.is_empty() {
@@ -274,7 +275,7 @@ impl Run {
         touched.clear();
     }
 
-    /// Does one random change; returns the directories whose entries it changed.
+    /// Makes one random change; returns the directories whose entries it changed.
     fn change(
         &mut self,
         session: &Session,
@@ -309,13 +310,13 @@ impl Run {
     }
 }
 
-/// A name in a directory, and what it stands for.
+/// A name in a directory, with its record.
 struct Spot {
     path: Vec<u8>,
     id: DirId,
     name: &'static [u8],
     open: Dir,
-    /// Of the next directory at the name.
+    /// Generation of the next directory at the name.
     generation: u64,
     record: Option<Record>,
 }
@@ -373,7 +374,7 @@ fn remove(
     at.tombstone()
 }
 
-/// Renames what is at `from` to `to`, if that can be.
+/// Renames `from` to `to`, if possible.
 fn rename(
     session: &Session,
     stack: &Stack,
@@ -434,9 +435,10 @@ fn begin(repository: &Repository, bases: &[SetId]) -> Session {
     repository.begin(bases, options).expect("begin")
 }
 
-/// Symptom: in a stack of two sets that build on a third, what the second had changed of the third
-/// did not show: files that it had removed were back. Cause: a set came where it was first met,
-/// before other sets that build on it. Fix: sets come in topological order (`load_stack`).
+/// Symptom: in a stack of two sets that build on a third, changes that the second had made to the
+/// third did not show: files that it had removed were back.
+/// Cause: a set came where the search first reached it, before other sets that build on it.
+/// Fix: sets come in topological order (`load_stack`).
 #[test]
 fn in_a_diamond_changes_come_before_what_they_change() {
     let repository = Repository::new(Arc::new(MemoryStore::new()));
@@ -454,7 +456,7 @@ fn in_a_diamond_changes_come_before_what_they_change() {
     assert_eq!(names, [b"/left".to_vec()]);
 }
 
-/// A set's order of its bases stays where another set names one of them again.
+/// A set's order of its bases stays when another set names one of them again.
 #[test]
 fn a_base_named_again_keeps_its_place() {
     let repository = Repository::new(Arc::new(MemoryStore::new()));
@@ -474,10 +476,11 @@ fn a_base_named_again_keeps_its_place() {
     }
 }
 
-/// Symptom: a file whose names one set had all removed, and to which another had given one more,
-/// was `Corrupt` in a stack of both. Cause: the removal of the last name put a tombstone in the
-/// place of the inode. Fix: an inode that no name of its own set leads to stays, with no links,
-/// until a merge that has nothing below it drops it.
+/// Symptom: a file all of whose names one set had removed, and to which another had given one more,
+/// was `Corrupt` in a stack of both.
+/// Cause: the removal of the last name replaced the inode by a tombstone.
+/// Fix: an inode without names in its own set stays, with no links, until a merge that has nothing
+/// below it drops it.
 #[test]
 fn a_name_given_here_survives_the_removal_of_all_others_there() {
     let repository = Repository::new(Arc::new(MemoryStore::new()));

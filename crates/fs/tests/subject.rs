@@ -1,4 +1,4 @@
-//! Subject: does operations on a session, and shows what a namespace holds.
+//! Subject: runs operations on a session, and reads the contents of a namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use esker_fs::session::Session;
 
 use crate::operation::{Answer, Attributes, Content, Leaf, Operation, Outcome, Place, Tree};
 
-/// Entries that a walk over the tree asks for at once: few, so that cursors are used.
+/// Number of entries that a walk over the tree requests at once: few, so that cursors are used.
 const WALK_LIMIT: usize = 3;
 
-/// Does `operation`; a kind that no operation may answer with is a panic.
+/// Runs `operation`; panics at a kind of error that no operation may return.
 pub fn run(session: &Session, operation: &Operation) -> Outcome {
     try_run(session, operation).map_err(|error| {
         let lawful = !matches!(
@@ -26,7 +26,7 @@ pub fn run(session: &Session, operation: &Operation) -> Outcome {
     })
 }
 
-/// Does `operation`.
+/// Runs `operation`.
 pub fn try_run(session: &Session, operation: &Operation) -> Result<Answer> {
     use Operation as O;
     let dir = |at: &Place| session.dir(&at.dir);
@@ -44,7 +44,7 @@ pub fn try_run(session: &Session, operation: &Operation) -> Result<Answer> {
         }
         O::Symlink { at, target } => session.symlink(&dir(at)?, &at.name, target).map(drop)?,
         O::Link { from, to } => {
-            // A path that is missing is missed before the other path is looked at.
+            // A missing first path is reported before the other path is resolved.
             let from_dir = dir(from)?;
             session.lookup(&from_dir, &from.name, false)?;
             session.link(&from_dir, &from.name, &dir(to)?, &to.name).map(drop)?;
@@ -78,7 +78,7 @@ pub fn try_run(session: &Session, operation: &Operation) -> Result<Answer> {
     Ok(Answer::Done)
 }
 
-/// A kernel walks to the last name of one path before it looks at the other path.
+/// A kernel walks to the last name of one path before it resolves the other path.
 fn from_dir_searchable(session: &Session, dir: &Dir) -> Result<()> {
     match session.lookup(dir, b"\x01", false) {
         Err(error) if error.kind() == Kind::Denied => Err(error),
@@ -86,7 +86,7 @@ fn from_dir_searchable(session: &Session, dir: &Dir) -> Result<()> {
     }
 }
 
-/// Gives the bytes of `content`, in pieces of odd sizes.
+/// Returns a source of the bytes of `content`, in pieces of odd sizes.
 pub fn source(content: Content) -> impl FnMut(&mut [u8]) -> Result<usize> {
     let bytes = content.make();
     let mut given = 0;
@@ -98,7 +98,7 @@ pub fn source(content: Content) -> impl FnMut(&mut [u8]) -> Result<usize> {
     }
 }
 
-/// The names in `dir`, listed with `limit` at a time, sorted.
+/// Returns the names in `dir`, listed `limit` at a time, sorted.
 pub fn list(namespace: &Namespace, dir: &Dir, limit: usize) -> Result<Vec<Vec<u8>>> {
     let entries = entries(namespace, dir, limit)?;
     let names: BTreeSet<Vec<u8>> = entries.iter().map(|entry| entry.name.clone()).collect();
@@ -106,7 +106,7 @@ pub fn list(namespace: &Namespace, dir: &Dir, limit: usize) -> Result<Vec<Vec<u8
     Ok(names.into_iter().collect())
 }
 
-/// The entries of `dir`, listed with `limit` at a time.
+/// Returns the entries of `dir`, listed `limit` at a time.
 pub fn entries(namespace: &Namespace, dir: &Dir, limit: usize) -> Result<Vec<DirEntry>> {
     let mut all: Vec<DirEntry> = Vec::new();
     let mut cursor = DirCursor::default();
@@ -123,7 +123,7 @@ pub fn entries(namespace: &Namespace, dir: &Dir, limit: usize) -> Result<Vec<Dir
     }
 }
 
-/// All bytes of the file `inode`.
+/// Returns all bytes of the file `inode`.
 pub fn read(namespace: &Namespace, inode: &Inode) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     namespace.read_all(inode, &mut |piece| {
@@ -148,7 +148,7 @@ pub fn attributes(inode: &Inode) -> Attributes {
     }
 }
 
-/// All that `namespace` shows, which must be open as the superuser.
+/// Returns the whole tree of `namespace`, which must be open as the superuser.
 pub fn tree(namespace: &Namespace) -> Result<Tree> {
     let mut walk = Walk { namespace, tree: Tree::new(), first_names: BTreeMap::new() };
     let root = namespace.stat_dir(namespace.root())?;

@@ -74,11 +74,11 @@ fn who_is_not_the_superuser_owns_what_they_import() {
     session.import(real.path(), &public, &ImportOptions::default(), &tally).expect("import");
     let inode = session.stat("/public/program", Follow::No).expect("stat");
     assert_eq!((inode.uid, inode.gid, inode.mode), (54_321, 54_321, 0o755));
-    // The directory belongs to somebody else and keeps its attributes: that is a problem to name.
+    // The directory belongs to another user and keeps its attributes, which is a problem to report.
     let inode = session.stat("/public", Follow::No).expect("stat");
     assert_eq!((inode.uid, inode.mode), (0, 0o777));
     assert_eq!(tally.take_problems()[0].error.kind(), Kind::NotPermitted);
-    // Where mode bits deny, nothing is imported, and the import fails.
+    // Where mode bits deny access, nothing is imported, and the import fails.
     let tally = Tally::default();
     let private = session.dir("/private").expect("dir");
     let denied = session.import(real.path(), &private, &ImportOptions::default(), &tally);
@@ -121,8 +121,7 @@ fn an_export_needs_a_free_place() {
     assert!(real.path().join("empty/f").exists());
 }
 
-/// A session with three directories of files, of which one is a file with two names, and one closed
-/// directory.
+/// Returns a session with three directories of files.
 fn session_to_export() -> Session {
     let session = begin(Identity::of_process());
     let root = session.root().clone();
@@ -136,7 +135,7 @@ fn session_to_export() -> Session {
     session
 }
 
-/// Names in `path`, in order.
+/// Returns the names in `path`, sorted.
 fn names_in(path: &std::path::Path) -> Vec<String> {
     let entries = fs::read_dir(path).expect("a directory");
     let mut names: Vec<String> = entries
@@ -146,10 +145,10 @@ fn names_in(path: &std::path::Path) -> Vec<String> {
     names
 }
 
-/// Symptom: an export into a directory that had files was refused without a way to replace them, and
-/// one that was interrupted left part of a tree under its final name.
-/// Cause: files were written where they were to be in the end.
-/// Fix: they are written beside that, and renamed.
+/// Symptom: an export into a directory with files was refused, without an option to replace them,
+/// and an interrupted export left part of a tree under its final name.
+/// Cause: files were written at their final place.
+/// Fix: they are written beside it, and renamed.
 #[test]
 fn an_export_replaces_what_is_there_in_one_step() {
     let real = tempfile::tempdir().expect("a directory");
@@ -157,7 +156,7 @@ fn an_export_replaces_what_is_there_in_one_step() {
     let target = real.path().join("out");
     fs::create_dir(&target).expect("mkdir");
     fs::write(target.join("old"), "old").expect("a file");
-    // Who has the old tree open goes on with it.
+    // Users of the old tree can continue.
     let old = fs::File::open(&target).expect("open");
     let export = |start: &[u8], overwrite| {
         let options = ExportOptions { overwrite, ..Default::default() };
@@ -170,7 +169,7 @@ fn an_export_replaces_what_is_there_in_one_step() {
     assert_eq!(names_in(&target), ["a", "b", "c"]);
     assert_eq!(names_in(real.path()), ["out"]);
     assert_ne!(old.metadata().expect("stat").ino(), fs::metadata(&target).expect("stat").ino());
-    // A file takes no directory's place, nor the other way round.
+    // A file does not replace a directory, nor vice versa.
     assert_eq!(export(b"/a/0", true).expect_err("a directory").kind(), Kind::Exists);
     fs::remove_dir_all(&target).expect("removed");
     fs::write(&target, "old").expect("a file");
@@ -181,8 +180,8 @@ fn an_export_replaces_what_is_there_in_one_step() {
     assert_eq!(names_in(real.path()), ["out"]);
 }
 
-/// What an interrupted export has written to its end is not written again, whatever attributes it has
-/// by now; the rest is written anew.
+/// Files that an interrupted export has completed are not written again, whatever attributes they
+/// have; the rest is.
 #[test]
 fn an_export_goes_on_where_it_was_interrupted() {
     let real = tempfile::tempdir().expect("a directory");
@@ -195,7 +194,7 @@ fn an_export_goes_on_where_it_was_interrupted() {
         session.export(b"/", &target, &options, &Tally::default())
     };
     export(false).expect("export");
-    // As if it had ended early: a closed directory, a file cut off, one missing.
+    // As if it had ended early: a closed directory, a truncated file, a missing file.
     fs::rename(&target, &partial).expect("rename");
     let cut = fs::File::create(partial.join("a/1")).expect("a file");
     drop(cut);
@@ -205,7 +204,7 @@ fn an_export_goes_on_where_it_was_interrupted() {
     let refused = export(false).expect_err("interrupted before");
     assert_eq!(refused.kind(), Kind::Exists);
     assert!(refused.to_string().contains("--resume"), "{refused}");
-    // While another process is at it.
+    // While another process holds the lock.
     let other = fs::File::open(&partial).expect("open");
     rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).expect("lock");
     assert_eq!(export(true).expect_err("locked").kind(), Kind::Conflict);
@@ -222,10 +221,10 @@ fn an_export_goes_on_where_it_was_interrupted() {
     assert_eq!(of_copy.mtime() * 1_000_000_000 + of_copy.mtime_nsec(), of_session);
 }
 
-/// Symptom: a resumed export of the superuser gave a file that somebody else had put in the place of
-/// one the owner and the set-id bits of the snapshot's.
-/// Cause: size and time alone told the export's own files from others.
-/// Fix: so do the owner and the number of names.
+/// Symptom: a resumed export by the superuser gave the owner and set-id bits of the snapshot's file
+/// to a file that another user had put in its place.
+/// Cause: only size and time told the export's own files from others.
+/// Fix: the owner and the number of names do, too.
 #[test]
 fn an_export_takes_up_no_file_of_others() {
     if !Identity::of_process().is_root() {

@@ -1,4 +1,4 @@
-//! Whole trees: walking, summing up, comparing, and glimpses of sessions that go on.
+//! Whole trees: walks, sums, comparisons, and glimpses of running sessions.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn write(session: &Session, dir: &Dir, name: &[u8], text: &[u8]) {
         .expect("write");
 }
 
-/// Paths in the order in which a walk comes to them; those of unreadable directories with a `!`.
+/// Returns the paths in the order of a walk; those of unreadable directories with a `!`.
 fn paths(namespace: &Namespace, start: &str, order: Order) -> Vec<String> {
     let mut paths = Vec::new();
     let text = |path: &[u8]| String::from_utf8(path.to_vec()).expect("UTF-8");

@@ -1,4 +1,4 @@
-//! Verifying: sound stores pass, and whatever is damaged, missing or cut off is named.
+//! Verification: sound stores pass, and anything damaged, missing or truncated is reported.
 
 use std::sync::Arc;
 
@@ -25,14 +25,15 @@ pub fn verify(repository: &Repository) -> VerifyReport {
     repository.verify(&single).expect("verify")
 }
 
-/// Fails with what is wrong, if anything is.
+/// Fails with the findings, if anything is wrong.
 pub fn assert_sound(repository: &Repository) {
     let report = verify(repository);
     assert!(report.is_sound(), "{:#?}", report.findings);
 }
 
-/// Symptom: the bar of a verification was full before the first byte of data was read.
-/// Cause: only tables counted. Fix: so do the data that their records refer to, once they are read.
+/// Symptom: the progress bar of a verification was full before the first byte of data was read.
+/// Cause: only tables counted.
+/// Fix: the data to which their records refer counts too, once the tables are read.
 #[test]
 fn progress_counts_bytes_of_data() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -54,7 +55,7 @@ fn progress_counts_bytes_of_data() {
     assert!(told.is_sorted() && told.iter().all(|(done, total)| done <= total), "{told:?}");
 }
 
-/// A copy of `store` in which the object `name` has other bytes, or is missing.
+/// Returns a copy of `store` in which the object `name` has other bytes, or is missing.
 fn with(store: &SharedStore, name: &str, bytes: Option<Vec<u8>>) -> SharedStore {
     let copy = MemoryStore::new();
     for object in store.list("").expect("list") {
@@ -79,7 +80,7 @@ fn fill(session: &Session) {
     session.symlink(&root, b"soft", b"a/data").expect("symlink");
 }
 
-/// Two sets, one on the other, with everything that a set can hold.
+/// Returns two sets, one on the other, with everything that a set can contain.
 fn small() -> (SharedStore, SetId, SetId) {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let repository = repository(&store);
@@ -159,7 +160,7 @@ fn truncated_and_missing_objects_are_named() {
         for cut in (0..bytes.len()).step_by(7) {
             gone(&object.name, Some(bytes[..cut].to_vec()));
         }
-        // A name that is gone was deleted, and an older manifest was replaced.
+        // A missing name was deleted, and a missing older manifest was replaced.
         let folder = object.name.rsplit_once('/').map_or("", |(folder, _)| folder);
         let newest = store.list(&format!("{folder}/")).expect("list").pop();
         let is_old = folder.ends_with("/manifest")
@@ -226,7 +227,7 @@ fn a_directory_under_two_names_is_an_error_and_counts_after_remove_tree_are_not(
     let report = verify(&plain);
     assert!(report.is_sound(), "{:#?}", report.findings);
     assert!(report.findings.iter().any(|finding| finding.got == "2 counted"));
-    // Two sets move the directory; a stack of both, in which no one decided, shows it twice.
+    // Two sets move the directory; a stack of both, without a decision, shows it twice.
     for name in ["x", "y"] {
         let session = plain.begin(&[base], options()).expect("begin");
         let root = root_of(&session);
@@ -242,8 +243,9 @@ fn a_directory_under_two_names_is_an_error_and_counts_after_remove_tree_are_not(
     assert!(report.findings[0].expected.starts_with("one path to directory"));
 }
 
-/// Symptom: a set in which two names that are no links had one file was said to be sound. Cause:
-/// identities of files were not compared. Fix: `verify/identities.rs`.
+/// Symptom: a set in which one file had two names that are not links passed verification.
+/// Cause: identities of files were not compared.
+/// Fix: `verify/identities.rs`.
 #[test]
 fn one_file_at_two_names_that_are_no_links_is_an_error() {
     let store: SharedStore = Arc::new(MemoryStore::new());
@@ -251,7 +253,7 @@ fn one_file_at_two_names_that_are_no_links_is_an_error() {
     let session = plain.begin(&[], options()).expect("begin");
     fill(&session);
     let base = session.publish("base").expect("publish");
-    // Two sets have one file at a name each, and one set, as no session writes it, has both.
+    // Two sets have one file at a name each, and a third, which no session could write, has both.
     let manifests = ["x", "y"].map(|name| {
         let session = plain.begin(&[base], options()).expect("begin");
         let (a, root) = (session.dir("/a").expect("dir"), session.root().clone());
@@ -326,14 +328,14 @@ fn xxh(name: &str) -> u64 {
     esker_fs::inode::name_hash(name.as_bytes())
 }
 
-/// A file of set `name`, as [`write_set`] writes it.
+/// Returns a file of set `name`, as [`write_set`] writes it.
 fn file_of(name: &str, seq: u64) -> Inode {
     let set = SetId(u128::from(xxh(name)) << 64 | 7);
     let id = FileId::new(set, seq).0;
     Inode { id, seq, nlink: 1, ..Inode::new(Entry::Is(FileKind::File), 0o644, 1) }
 }
 
-/// The findings of a verification of a store with one set of `records`, with their severities.
+/// Returns the findings in a store with one set of `records`, with their severities.
 fn findings_of(records: &[(Key, Inode)]) -> Vec<(Severity, String)> {
     let store: SharedStore = Arc::new(MemoryStore::new());
     write_set(&store, &[], "crafted", records);
@@ -361,7 +363,7 @@ fn counts_and_lengths_that_are_wrong_are_errors() {
             |found: &(Severity, String)| found.0 == Severity::Error && found.1.contains(expected);
         assert!(found.iter().any(is_found), "{expected}: {found:?}");
     }
-    // One inode, two names: all that it counts.
+    // One inode with two names, and various link counts.
     let link = Inode { entry: Entry::Link, ..good.clone() };
     let id = good.id.to_be_bytes();
     for (nlink, severity) in
@@ -377,8 +379,8 @@ fn counts_and_lengths_that_are_wrong_are_errors() {
     assert_eq!(found[0].0, Severity::Error, "a name without an inode: {found:?}");
 }
 
-/// Symptom: a set in which a directory had the identity of one that was removed below, and with it
-/// showed its entries, was said to be sound.
+/// Symptom: a set passed verification although one of its directories had the identity of one
+/// removed below, and showed its entries.
 /// Cause: generations were not compared.
 /// Fix: `verify/generations.rs`.
 #[test]
@@ -411,7 +413,7 @@ fn a_directory_with_the_identity_of_a_removed_one_is_an_error() {
     assert_sound(&plain);
 }
 
-/// Symptom: it took a search to learn which files a damage hits.
+/// Symptom: finding the files affected by damage took a search.
 /// Fix: each finding names their paths (`verify/damage.rs`).
 #[test]
 fn damage_names_the_paths_that_it_hits() {
@@ -428,7 +430,7 @@ fn damage_names_the_paths_that_it_hits() {
     let session = plain.begin(&[first], options()).expect("begin");
     let root = session.root().clone();
     session.rename((&root, b"a"), (&root, b"b"), RenameFlags::Replace).expect("rename");
-    // What hides damage is not hit.
+    // A removed file is not affected by its damage.
     session.unlink(&root, b"mapped").expect("unlink");
     let second = session.publish("second").expect("publish");
     assert_sound(&plain);
@@ -471,7 +473,7 @@ fn damage_names_the_paths_that_it_hits() {
 
 /// Symptom: a verification counted sets that had been deleted.
 /// Cause: the last manifest of such a set stays for a day.
-/// Fix: sets that are doomed are not counted.
+/// Fix: doomed sets are not counted.
 #[test]
 fn deleted_sets_are_not_counted() {
     let (store, ..) = small();

@@ -1,10 +1,10 @@
-//! Reference: a file system in memory, small and plain, that says what POSIX and Linux would.
+//! Reference: a small, simple in-memory file system that behaves like POSIX and Linux.
 //!
 //! Nodes are in a map by number; directories map names to numbers. Every operation checks in the
-//! order of the kernel (`fs/namei.c`, `fs/attr.c`), so that of several errors the same one shows.
-//! Where Esker differs lawfully it is Esker's way: directories have one link, `remove_tree` takes
-//! a tree in one step and leaves link counts of files that have names elsewhere, and every error is
-//! a `Kind`.
+//! kernel's order (`fs/namei.c`, `fs/attr.c`), so that of several errors the same one is returned.
+//! Where Esker legitimately differs, this follows Esker: directories have one link, `remove_tree`
+//! removes a tree in one step and leaves link counts of files that have names elsewhere, and every
+//! error is a `Kind`.
 
 mod rename;
 
@@ -48,7 +48,7 @@ struct Node {
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     entries: BTreeMap<Vec<u8>, u64>,
     parent: u64,
-    /// Whether it ever had several names.
+    /// True if it ever had several names.
     was_linked: bool,
 }
 
@@ -58,12 +58,12 @@ pub struct Reference {
     nodes: BTreeMap<u64, Node>,
     next: u64,
     clock: Arc<ManualClock>,
-    /// Who acts.
+    /// The acting user.
     pub identity: Identity,
 }
 
 impl Reference {
-    /// An empty file system that the superuser begins now.
+    /// Creates an empty file system of the superuser.
     pub fn new(clock: Arc<ManualClock>) -> Self {
         let mut reference =
             Self { nodes: BTreeMap::new(), next: 0, clock, identity: Identity::root() };
@@ -83,7 +83,7 @@ impl Reference {
         root.ctime_ns = now_ns;
     }
 
-    /// The content of the file at a place, if it is one that may be written.
+    /// Returns the content of the file at a place, if it may be written.
     pub fn content(&self, at: &Place) -> Result<Arc<Vec<u8>>> {
         let (_, number) = self.find(at)?;
         self.check_writable(number).map(|()| self.nodes[&number].bytes.clone())
@@ -94,7 +94,7 @@ impl Reference {
         self.rewrite(at, bytes)
     }
 
-    /// Does `operation`.
+    /// Runs `operation`.
     pub fn run(&mut self, operation: &Operation) -> Outcome {
         use Operation as O;
         let done = |()| Answer::Done;
@@ -147,7 +147,7 @@ impl Reference {
         }
     }
 
-    /// All that is there.
+    /// Returns the whole tree.
     pub fn tree(&self) -> Tree {
         let mut tree = Tree::new();
         let mut first_names = BTreeMap::new();
@@ -177,7 +177,7 @@ impl Reference {
         tree
     }
 
-    /// Every path and its kind, for choosing what to do next.
+    /// Returns every path and its kind, for choosing the next operation.
     pub fn paths(&self) -> Vec<(Vec<u8>, FileKind)> {
         let mut paths = Vec::new();
         let mut waiting = vec![(Vec::new(), ROOT)];
@@ -198,7 +198,7 @@ impl Reference {
         self.nodes.get_mut(&number).expect("a number of a node")
     }
 
-    /// Whether this identity may do `wanted` to a node.
+    /// True if this identity has the permissions `wanted` on a node.
     fn may(&self, number: u64, wanted: u32) -> bool {
         let node = &self.nodes[&number];
         let identity = &self.identity;
@@ -233,7 +233,7 @@ impl Reference {
         if owns { Ok(()) } else { Err(Kind::NotPermitted) }
     }
 
-    /// Whether `number` may be taken out of `dir`.
+    /// Fails unless `number` may be removed from `dir`.
     fn check_removal(&self, dir: u64, number: u64) -> Result<()> {
         self.check(dir, WRITE | EXECUTE)?;
         let sticky = self.nodes[&dir].mode & STICKY != 0;
@@ -295,7 +295,7 @@ impl Reference {
         Ok(at)
     }
 
-    /// The node that `name` is in `dir`.
+    /// Returns the node of `name` in `dir`.
     fn entry(&self, dir: u64, name: &[u8]) -> Result<u64> {
         if name.len() > 255 {
             return Err(Kind::TooLarge);
@@ -303,19 +303,19 @@ impl Reference {
         self.nodes[&dir].entries.get(name).copied().ok_or(Kind::NotFound)
     }
 
-    /// The directory of a place, which may be searched.
+    /// Returns the directory of a place, which may be searched.
     fn dir_of(&self, at: &Place) -> Result<u64> {
         let dir = self.resolve_dir(&at.dir)?;
         self.check(dir, EXECUTE).map(|()| dir)
     }
 
-    /// The directory and the node of a place.
+    /// Returns the directory and the node of a place.
     fn find(&self, at: &Place) -> Result<(u64, u64)> {
         let dir = self.dir_of(at)?;
         Ok((dir, self.entry(dir, &at.name)?))
     }
 
-    /// The directory of a place where there is nothing and something may be put.
+    /// Returns the directory of a vacant place into which a file may be put.
     fn vacant(&self, at: &Place) -> Result<u64> {
         let dir = self.dir_of(at)?;
         match self.entry(dir, &at.name) {
@@ -380,7 +380,7 @@ impl Reference {
         Ok(())
     }
 
-    /// An entry of `dir` came or went.
+    /// Updates the times of `dir` after an entry was added or removed.
     fn touch(&mut self, dir: u64) {
         let now_ns = self.now_ns();
         let node = self.node(dir);
@@ -402,7 +402,7 @@ impl Reference {
         }
     }
 
-    /// Changes content; what an ordinary user writes to is trusted no more.
+    /// Changes content; a write by an ordinary user drops set-id bits.
     fn give_content(&mut self, number: u64, bytes: Vec<u8>) {
         let now_ns = self.now_ns();
         if !self.is_root() {
@@ -450,7 +450,7 @@ impl Reference {
         Ok(())
     }
 
-    /// A file lost one of its names.
+    /// Removes one name of a file.
     fn drop_name(&mut self, number: u64) {
         let now_ns = self.now_ns();
         let node = self.node(number);
@@ -480,7 +480,7 @@ impl Reference {
         self.check_dir(number)?;
         self.check_owner(number)?;
         self.node(dir).entries.remove(&at.name);
-        // Nodes within stay in the map, where nothing leads to them but other names.
+        // Nodes in the tree stay in the map, reachable only by other names.
         self.touch(dir);
         Ok(())
     }
@@ -531,7 +531,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Who may change the attribute `name` of a node.
+    /// Fails unless this identity may change the attribute `name` of a node.
     fn check_xattr(&self, number: u64, name: &[u8]) -> Result<()> {
         if !name.starts_with(b"user.") {
             return if self.is_root() { Ok(()) } else { Err(Kind::NotPermitted) };
@@ -588,7 +588,7 @@ impl Node {
         }
     }
 
-    /// It was renamed. POSIX leaves open whether that changes the inode's time.
+    /// Records a rename. POSIX leaves open whether that changes the inode's time.
     fn moved(&mut self, now_ns: i64) {
         self.ctime_ns = if self.was_linked { ANY_TIME } else { now_ns };
     }

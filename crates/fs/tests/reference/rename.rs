@@ -73,7 +73,7 @@ impl Reference {
             }
         }
         if old_dir != new_dir {
-            // The `..` of a directory that moves elsewhere changes.
+            // The `..` of a directory that moves to another one changes.
             if is_dir(moved) {
                 self.check(moved, WRITE)?;
             }
@@ -88,7 +88,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Whether `ancestor` is `dir` or above it.
+    /// True if `ancestor` is `dir` or above it.
     fn is_above(&self, ancestor: u64, mut dir: u64) -> bool {
         while dir != ancestor {
             if dir == super::ROOT {
