@@ -33,7 +33,7 @@ fn begin(repository: &Repository, bases: &[SetId]) -> Session {
 }
 
 /// Publishes `below` with two large files and some small ones, and on top of it `above`, which
-/// removes one of the large files, links the other, truncates a small one and writes into parts of
+/// replaces one of the large files, links the other, truncates a small one and writes into parts of
 /// another.
 fn prepared(store: &SharedStore) -> (SetId, SetId) {
     let plain = repository(store);
