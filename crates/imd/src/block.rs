@@ -1,11 +1,11 @@
-//! Block: neighbouring rows of a table, keys apart from values; what one get reads.
+//! Block: consecutive rows of a table, keys stored apart from values; the unit that a get reads.
 //! Layout: docs/format/imd.md, "Blocks". This file is its only encoder and decoder.
 //!
 //! ```text
 //! fixed     keys | values | checksum
 //! variable  key length or 0 | value length + 1 or 0 | key lengths | value lengths | keys | values | checksum
 //! ```
-//! The checksum also covers where the block belongs ([`crate::checksum`]).
+//! The checksum also covers the block's location ([`crate::checksum`]).
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use esker_table::wire::{Damage, Input, put_varint};
 
 use crate::shape::{Shape, VALUE_BYTES_MAX};
 
-/// A block ends with the row that reaches this many bytes. Smaller ones make a get read less,
-/// larger ones save nothing that shows: nothing is stored of blocks of one shape.
+/// A block ends with the row that reaches this many bytes. Smaller blocks make a get read less;
+/// larger ones save nothing measurable, since no metadata is stored for blocks of fixed shape.
 pub const BLOCK_BYTES: usize = 8 << 10;
 
-/// Bytes of a varint of 32 bits, at most.
+/// Maximum bytes of a 32-bit varint.
 const VARINT_BYTES_MAX: usize = 5;
 
 /// Rows of a full block of records of `stride` bytes each.
@@ -26,7 +26,7 @@ pub const fn rows_of_block(stride: usize) -> u32 {
     if stride >= BLOCK_BYTES { 1 } else { (BLOCK_BYTES / stride) as u32 }
 }
 
-/// The rows of a variable block, while they are gathered.
+/// The rows of a variable block while it is built.
 #[derive(Debug, Default)]
 pub struct VariableBlock {
     keys: Vec<u8>,
@@ -36,10 +36,10 @@ pub struct VariableBlock {
 }
 
 impl VariableBlock {
-    /// Adds a row whose lengths were checked.
+    /// Adds a row. The caller has checked the lengths.
     pub fn push(&mut self, key: &[u8], value: &[u8]) {
         if value.len() > BLOCK_BYTES {
-            // Of a long value no spare memory is wanted.
+            // No spare capacity for a long value.
             self.values.reserve_exact(value.len());
         }
         self.key_lengths.push(u8::try_from(key.len()).expect("keys are checked on append"));
@@ -48,7 +48,7 @@ impl VariableBlock {
         self.values.extend_from_slice(value);
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     #[must_use]
     pub fn rows(&self) -> u32 {
         u32::try_from(self.key_lengths.len()).expect("a block has few rows")
@@ -60,7 +60,7 @@ impl VariableBlock {
         self.keys.len() + self.values.len()
     }
 
-    /// Bytes that [`VariableBlock::encode`] appends, at most.
+    /// Maximum number of bytes that [`VariableBlock::encode`] appends.
     #[must_use]
     pub fn encoded_bytes_max(&self) -> usize {
         1 + VARINT_BYTES_MAX * (1 + self.value_lengths.len())
@@ -68,7 +68,7 @@ impl VariableBlock {
             + self.bytes()
     }
 
-    /// Appends the rows, if there are any, to `out` and forgets them; adds no checksum.
+    /// Appends the rows, if there are any, to `out` and clears the builder; adds no checksum.
     pub fn encode(&mut self, out: &mut Vec<u8>) {
         let Some((&key, &value)) = self.key_lengths.first().zip(self.value_lengths.first()) else {
             return;
@@ -101,7 +101,7 @@ pub struct Rows<'a> {
     values: Column,
 }
 
-/// Where the strings of one column are.
+/// Locations of one column's strings.
 #[derive(Debug)]
 enum Column {
     Even { start: usize, bytes: usize },
@@ -137,10 +137,10 @@ impl Column {
 }
 
 impl<'a> Rows<'a> {
-    /// The `rows` rows of `body`.
+    /// Parses `body` as a block of `rows` rows.
     ///
     /// # Errors
-    /// Damage if it does not have exactly as many.
+    /// Damage if it does not hold exactly that many.
     pub fn parse(body: &'a [u8], rows: u32, shape: Shape) -> Result<Self, Damage> {
         let (keys, values, at) = match shape {
             Shape::Fixed { key_bytes, value_bytes } => {
@@ -162,13 +162,13 @@ impl<'a> Rows<'a> {
         Ok(Self { body, rows, keys, values })
     }
 
-    /// How many there are.
+    /// Number of rows.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.rows
     }
 
-    /// Whether there is none.
+    /// True if there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows == 0
@@ -198,7 +198,7 @@ impl<'a> Rows<'a> {
 fn parse_lengths(input: &mut Input, rows: u32) -> Result<(Column, Column), Damage> {
     let key_bytes = usize::from(input.u8()?);
     let value_bytes = input.varint_max(VALUE_BYTES_MAX + 1, "a value's length")?;
-    // A block has at least a byte for each row, whatever its directory says.
+    // A block has at least one byte per row, whatever its directory says.
     if rows as usize > input.left() {
         return Err(input.damage("a byte for each row"));
     }

@@ -1,23 +1,22 @@
-//! Checksum: of bytes of a directory's logs; it depends on where they belong.
+//! Checksum: covers bytes of a directory's logs together with their location.
 //! Layout: docs/format/imd.md, "Checksums".
 //!
-//! What is checked is the bytes and, in front of them, the directory, the partition, the log and the
-//! offset: so bytes of another directory, rank or log, or of another place, are found out, though
-//! they are what was written there.
+//! The checksum covers the directory, the partition, the log and the offset, then the bytes. Intact
+//! bytes of another directory, rank, log or offset therefore fail the check.
 
 use esker_base::{Error, Result};
 
 /// Bytes of a checksum.
 pub const CHECKSUM_BYTES: usize = 4;
 
-/// Which log of a partition bytes are of.
+/// The logs of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LogKind {
     /// The index log.
     Index,
     /// Blocks of tables.
     Data,
-    /// Values that a rank kept to itself.
+    /// Values that a rank kept.
     Values,
     /// Auxiliary tables.
     Auxiliary,
@@ -34,18 +33,18 @@ impl LogKind {
     }
 }
 
-/// Makes and verifies the checksums of one log.
+/// Computes and verifies the checksums of one log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogChecksum {
-    /// The checksum of what comes before the offset.
+    /// Checksum of everything in front of the offset.
     seed: u32,
 }
 
 impl LogChecksum {
-    /// Of the head of an index log, by which a reader learns what the log is of.
+    /// For the head of an index log, from which a reader learns the log's identity.
     pub const HEAD: Self = Self { seed: 0 };
 
-    /// Of log `kind` of `partition` of `directory`.
+    /// For log `kind` of `partition` of `directory`.
     #[must_use]
     pub fn new(directory: u128, partition: u32, kind: LogKind) -> Self {
         let seed = crc32c::crc32c(&directory.to_le_bytes());
@@ -60,16 +59,17 @@ impl LogChecksum {
         crc32c::crc32c_append(crc32c::crc32c_append(self.seed, &offset.to_le_bytes()), bytes)
     }
 
-    /// Appends the checksum of what `out` has since `start`, which lies at `offset`.
+    /// Appends the checksum of `out[start..]`, whose offset in the log is `offset`.
     pub fn seal(self, out: &mut Vec<u8>, start: usize, offset: u64) {
         let sum = self.of(&out[start..], offset);
         out.extend_from_slice(&sum.to_le_bytes());
     }
 
-    /// What is in front of the checksum of `bytes`, which lie at `offset` of the log `object`.
+    /// Verifies `bytes`, which end in a checksum, at `offset` of the log `object`; returns them
+    /// without it.
     ///
     /// # Errors
-    /// `Corrupt` if they are not what was written there.
+    /// `Corrupt` if they are not the bytes written there.
     pub fn open<'a>(self, bytes: &'a [u8], offset: u64, object: &str) -> Result<&'a [u8]> {
         let Some((body, sum)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
             return Err(Error::corrupt(object, offset, "fewer bytes than a checksum"));

@@ -1,7 +1,9 @@
-//! Directory: what rank 0 writes when all ranks are done, and what a reader starts from.
+//! Directory: the root object, which rank 0 writes when all ranks are done and a reader opens
+//! first.
 //! Layout: docs/format/imd.md, "Root object".
 //!
-//! A directory without this object was not finished; its logs tell what it has.
+//! A directory without this object was not finished; readers then reconstruct its contents from the
+//! logs.
 
 use std::ops::Range;
 
@@ -16,26 +18,26 @@ use crate::shape::Format;
 /// First bytes of the root object; the last is the version.
 pub const ROOT_MAGIC: &[u8; 8] = b"ESKERIR3";
 
-/// A root object has at most as many bytes: some dozen for each of a million ranks and for each
-/// bound of an epoch.
+/// Maximum bytes of a root object: a few dozen for each of a million ranks and for each bound of an
+/// epoch.
 pub const ROOT_BYTES_MAX: u64 = 1 << 30;
 
-/// What is known of a finished directory.
+/// Contents of the root object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
-    /// The head of partition 0's index log; those of the others differ in their partition.
+    /// The head of partition 0's index log; the other heads differ only in their partition.
     pub head: Head,
-    /// What keys and values are.
+    /// The schema of keys and values.
     pub schema: DirectorySchema,
     /// The step of each epoch, ascending.
     pub steps: Vec<u64>,
-    /// What each partition has.
+    /// Totals of each partition.
     pub partitions: Vec<PartitionTotals>,
-    /// Of an ordered directory: the bounds in force, by epoch.
+    /// For an ordered directory: the bounds of each epoch.
     pub bounds: Vec<Bounds>,
 }
 
-/// What a partition has.
+/// Totals of a partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartitionTotals {
     /// Records in its tables.
@@ -46,17 +48,17 @@ pub struct PartitionTotals {
     pub index_bytes: u64,
     /// Bytes of its data log.
     pub data_bytes: u64,
-    /// Bytes of the values its rank kept.
+    /// Bytes of the values that its rank kept.
     pub value_bytes: u64,
     /// Bytes of its auxiliary tables.
     pub auxiliary_bytes: u64,
 }
 
-/// Which partition a key of an ordered directory goes to: the prefixes of keys at which the second
-/// and later partitions begin, ascending.
+/// Partition bounds of an ordered directory: the key prefixes at which the second and later
+/// partitions begin, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// One less than there are partitions.
+    /// One fewer than there are partitions.
     pub starts: Vec<u64>,
 }
 
@@ -77,7 +79,7 @@ impl Bounds {
 }
 
 impl PartitionTotals {
-    /// Adds those of another partition.
+    /// Adds the totals of another partition.
     pub fn add(&mut self, other: &Self) {
         self.rows += other.rows;
         self.tables += other.tables;
@@ -93,7 +95,7 @@ impl PartitionTotals {
         self.index_bytes + self.data_bytes + self.value_bytes + self.auxiliary_bytes
     }
 
-    /// The logs of partition `number` of a directory of `format` below `prefix`, and their bytes.
+    /// Name and size of each log of partition `number` in a directory of `format` below `prefix`.
     #[must_use]
     pub fn logs(&self, prefix: &str, format: Format, number: u32) -> Vec<(String, u64)> {
         let mut logs = vec![
@@ -121,15 +123,15 @@ impl PartitionTotals {
         ]
     }
 
-    /// Appends its bytes.
+    /// Appends the encoded totals.
     pub fn encode(&self, out: &mut Vec<u8>) {
         self.numbers().into_iter().for_each(|number| put_varint(out, number));
     }
 
-    /// Takes one from `input`.
+    /// Decodes totals from `input`.
     ///
     /// # Errors
-    /// Damage if there is none.
+    /// Damage if `input` does not begin with totals.
     pub fn decode(input: &mut Input<'_>) -> Result<Self, Damage> {
         Ok(Self {
             rows: input.varint()?,
@@ -143,13 +145,13 @@ impl PartitionTotals {
 }
 
 impl Directory {
-    /// How many epochs every partition has.
+    /// Number of epochs, equal in every partition.
     #[must_use]
     pub fn epochs(&self) -> u32 {
         u32::try_from(self.steps.len()).expect("epochs fit 32 bits")
     }
 
-    /// Its bytes.
+    /// Encodes the root object.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = ROOT_MAGIC.to_vec();
@@ -180,10 +182,10 @@ impl Directory {
         out
     }
 
-    /// The directory in `bytes` of `object`.
+    /// Decodes the root object `object` from `bytes`.
     ///
     /// # Errors
-    /// `Corrupt` if they are none.
+    /// `Corrupt` if they are not a root object.
     pub fn decode(bytes: &[u8], object: &str) -> Result<Self> {
         let covered = bytes.split_last_chunk::<4>();
         let Some((covered, _)) =

@@ -1,6 +1,6 @@
-//! Entry: an indexed directory as a part of a namespace, read by path, one file a key.
+//! Entry: an indexed directory within a namespace, read by path, with one file a key.
 //!
-//! A name in it is that of a key ([`crate::schema::KeyNames`]).
+//! Each name in it is the name of a key ([`crate::schema::KeyNames`]).
 //! Source: DeltaFS thesis §5.2.4.
 
 use esker_base::store::SharedStore;
@@ -12,22 +12,22 @@ use esker_fs::namespace::{Follow, Namespace};
 
 use crate::indexed_reader::IndexedReader;
 
-/// An indexed directory that a path leads to or through.
+/// An indexed directory at or above the end of a path.
 #[derive(Debug)]
 pub struct IndexedEntry {
     /// The entry.
     pub inode: Inode,
-    /// What the names of the objects of each of its parts begin with, the oldest part first.
+    /// Object name prefix of each part, oldest first.
     pub prefixes: Vec<String>,
-    /// What follows its name in the path: a key's name; empty if the path leads to the directory.
+    /// Remainder of the path: a key's name; empty if the path ends at the directory.
     pub rest: Vec<u8>,
 }
 
-/// The indexed directory that `path` leads to or through, if any.
+/// Finds the indexed directory at `path` or above it, if there is one.
 ///
 /// # Errors
-/// `Denied` if it may not be read; what looking up fails with. A path that leads elsewhere, or
-/// nowhere, is no error here.
+/// `Denied` if the caller may not read it, and the errors of the look-up. A path that leads
+/// elsewhere or nowhere is `None`.
 pub fn find(view: &Namespace, path: &[u8]) -> Result<Option<IndexedEntry>> {
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
     let path = &path[..end];
@@ -52,7 +52,7 @@ pub fn find(view: &Namespace, path: &[u8]) -> Result<Option<IndexedEntry>> {
 }
 
 impl IndexedEntry {
-    /// Opens it for reading.
+    /// Opens the directory for reading.
     ///
     /// # Errors
     /// As [`IndexedReader::open`].

@@ -1,17 +1,17 @@
-//! Hash of a key: decides its partition, its place in a table and its fingerprint.
+//! Hash of a key: determines its partition, its place in a table and its fingerprint.
 //!
-//! The high bits choose the partition, so that a partition is one contiguous range of hashes; the
-//! order within a table is that of the bits that follow. Part of the format: never changed.
+//! The high bits choose the partition, so a partition is one contiguous range of hashes; the
+//! following bits order the rows of a table. Part of the format: never changed.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Keys have at least this many bytes.
+/// Minimum bytes of a key.
 pub const KEY_BYTES_MIN: usize = 1;
 
-/// Keys have at most this many bytes: their length is stored in one byte.
+/// Maximum bytes of a key: its length is stored in one byte.
 pub const KEY_BYTES_MAX: usize = 255;
 
-/// The hash of a key of any length: XXH3 with 64 bits, seed 0.
+/// Hashes a key of any length: 64-bit XXH3, seed 0.
 #[inline]
 #[must_use]
 pub fn key_hash(key: &[u8]) -> u64 {
@@ -21,7 +21,7 @@ pub fn key_hash(key: &[u8]) -> u64 {
 /// Bits of a place that order the rows of a table.
 pub const PLACE_BITS: u32 = 40;
 
-/// The partition of `hash` among `partitions`, and where in that partition's range it lies, as a
+/// The partition of `hash` among `partitions`, and its position in that partition's range as a
 /// fraction with [`PLACE_BITS`] bits. Each partition gets an equal, contiguous range of hashes.
 ///
 /// # Panics

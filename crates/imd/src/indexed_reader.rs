@@ -1,7 +1,7 @@
-//! Indexed reader: all parts of an indexed directory as one, by key.
+//! Indexed reader: all parts of an indexed directory, read as one by key.
 //!
-//! Each part is what one job wrote or appended, with partitions and a format of its own. The epochs of
-//! a part follow those of the parts before it.
+//! One job wrote or appended each part, with its own partitions and format. A part's epochs follow
+//! those of the parts before it.
 //! Invariants: all parts have records of one shape and one schema; only the last may be unfinished.
 //! Concurrency: every method may be called from several threads at once.
 
@@ -19,7 +19,7 @@ use crate::reader::{Answer, Answers, Reader, Value};
 use crate::schema::{DirectorySchema, KeyNames};
 use crate::shape::Shape;
 
-/// Keys that are looked for together in the parts before.
+/// Keys looked up together in the earlier parts.
 const KEYS_AT_ONCE: usize = 4096;
 
 /// An indexed directory with all its parts.
@@ -32,12 +32,12 @@ pub struct IndexedReader {
 #[derive(Debug)]
 struct ReaderPart {
     reader: Reader,
-    /// What its first epoch is in the whole.
+    /// Directory-wide number of its first epoch.
     first_epoch: u32,
 }
 
 impl ReaderPart {
-    /// Those of `epochs` of the whole that may be this part's, by their number in it.
+    /// Maps directory-wide `epochs` to the epoch numbers of this part; some may not exist.
     fn own(&self, epochs: &Range<u32>) -> Range<u32> {
         let own = |epoch: u32| epoch.saturating_sub(self.first_epoch);
         own(epochs.start)..own(epochs.end)
@@ -45,11 +45,11 @@ impl ReaderPart {
 }
 
 impl IndexedReader {
-    /// Opens the parts below `prefixes`, the oldest first, keeping up to `cache_bytes` of what is read
-    /// ([`Reader::open`]).
+    /// Opens the parts below `prefixes`, the oldest first, caching up to `cache_bytes` of what it
+    /// reads ([`Reader::open`]).
     ///
     /// # Errors
-    /// As [`Reader::open`]; `Corrupt` if parts differ in their records.
+    /// As [`Reader::open`]; `Corrupt` if the parts' records differ in shape or schema.
     pub fn open(store: &SharedStore, prefixes: &[String], cache_bytes: u64) -> Result<Self> {
         let share = cache_bytes / prefixes.len().max(1) as u64;
         let mut parts: Vec<ReaderPart> = Vec::new();
@@ -63,7 +63,7 @@ impl IndexedReader {
                 return Err(Error::corrupt(&names::root(prefix), 0, what));
             }
             let is_last = number + 1 == prefixes.len();
-            // That of an unfinished part needs all its partitions: only queries of it do.
+            // An unfinished part must open all its partitions to know; only its queries do that.
             let epochs = if is_last { 0 } else { reader.epochs_complete()? };
             parts.push(ReaderPart { reader, first_epoch });
             first_epoch = first_epoch.saturating_add(epochs);
@@ -72,7 +72,7 @@ impl IndexedReader {
         Ok(Self { parts })
     }
 
-    /// Its parts, the oldest first.
+    /// The parts, oldest first.
     pub fn parts(&self) -> impl DoubleEndedIterator<Item = &Reader> + ExactSizeIterator {
         self.parts.iter().map(|part| &part.reader)
     }
@@ -81,25 +81,25 @@ impl IndexedReader {
         &self.parts[0].reader
     }
 
-    /// What its keys and values are.
+    /// The schema of keys and values.
     #[must_use]
     pub fn schema(&self) -> &DirectorySchema {
         self.first().schema()
     }
 
-    /// What its records look like.
+    /// The shape of the records.
     #[must_use]
     pub fn shape(&self) -> Shape {
         self.first().head().shape
     }
 
-    /// How its keys are named.
+    /// The naming scheme of the keys.
     #[must_use]
     pub fn key_names(&self) -> KeyNames {
         self.first().key_names()
     }
 
-    /// What all finished parts have together.
+    /// Totals over all finished parts.
     #[must_use]
     pub fn totals(&self) -> PartitionTotals {
         let mut totals = PartitionTotals::default();
@@ -108,7 +108,7 @@ impl IndexedReader {
         totals
     }
 
-    /// How many epochs are complete ([`Reader::epochs_complete`]).
+    /// Number of complete epochs ([`Reader::epochs_complete`]).
     ///
     /// # Errors
     /// As [`Reader::epochs_complete`].
@@ -117,7 +117,7 @@ impl IndexedReader {
         Ok(last.first_epoch.saturating_add(last.reader.epochs_complete()?))
     }
 
-    /// The step of each epoch that is complete, ascending.
+    /// The step of each complete epoch, ascending.
     ///
     /// # Errors
     /// As [`Reader::steps`].
@@ -138,8 +138,8 @@ impl IndexedReader {
         Ok(Answer { values: values.pop().unwrap_or_default(), counts })
     }
 
-    /// The values of each of `keys` in `epochs`, found by `threads` threads
-    /// ([`Reader::get_many`]). Each part is asked.
+    /// The values of each of `keys` in `epochs`, found by `threads` threads ([`Reader::get_many`]).
+    /// Queries every part.
     ///
     /// # Errors
     /// As [`Reader::get_many`].
@@ -168,7 +168,8 @@ impl IndexedReader {
         Ok(all)
     }
 
-    /// The part that has `epoch`, and its number there; the last for epochs that there are not.
+    /// The part that holds `epoch`, and the epoch's number there; the last part if `epoch` does not
+    /// exist.
     fn part_of(&self, epoch: u32) -> (&Reader, u32) {
         let after = self.parts.partition_point(|part| part.first_epoch <= epoch);
         let part = &self.parts[after - 1];
@@ -188,7 +189,7 @@ impl IndexedReader {
         reader.scan(epoch, visit)
     }
 
-    /// As [`Reader::range`]; the part that has `epoch` is ordered.
+    /// As [`Reader::range`], on the part that holds `epoch`, which must be ordered.
     ///
     /// # Errors
     /// As [`Reader::range`].
@@ -203,7 +204,7 @@ impl IndexedReader {
         reader.range(low, high, epoch, visit)
     }
 
-    /// Keys of about `count` records, each as likely as another ([`Reader::sample`]).
+    /// Keys of about `count` records, chosen uniformly ([`Reader::sample`]).
     ///
     /// # Errors
     /// As [`Reader::sample`].
@@ -222,8 +223,8 @@ impl IndexedReader {
         Ok(keys)
     }
 
-    /// Hands each key to `visit`, once, in the order of each part ([`Reader::keys`]), until `visit`
-    /// returns false. Reads all records, and looks for the keys of later parts in those before.
+    /// Calls `visit` once for each key, in the order of each part ([`Reader::keys`]), until `visit`
+    /// returns false. Reads all records and looks up the keys of later parts in the earlier ones.
     ///
     /// # Errors
     /// As [`Reader::keys`].
@@ -250,8 +251,8 @@ impl IndexedReader {
         Ok(())
     }
 
-    /// All keys with the bytes of their values together, if there are at most `keys_max`. Reads all
-    /// records, or as many as it takes to find more keys.
+    /// All keys, each with the total bytes of its values; `None` if there are more than `keys_max`.
+    /// Reads all records, or stops once it has found more keys.
     ///
     /// # Errors
     /// As [`Reader::keys`].
@@ -275,8 +276,8 @@ impl IndexedReader {
     }
 }
 
-/// Hands those of `batch` that no part of `earlier` has to `visit`, and empties it; whether `visit`
-/// never said stop.
+/// Passes the keys of `batch` that no part of `earlier` has to `visit`, and empties `batch`.
+/// Returns false if `visit` stopped.
 fn visit_new(
     earlier: &[ReaderPart],
     batch: &mut Vec<Vec<u8>>,

@@ -1,5 +1,5 @@
-//! Indexed massive directories: a parallel job appends (key, value) pairs from every rank, and one
-//! core finds a key's values afterwards without scanning.
+//! Indexed massive directories: every rank of a parallel job appends (key, value) pairs, and a
+//! single core later finds a key's values without scanning.
 //!
 //! Keys are mapped to partitions by hash ([`hash`]); each [`partition`] is sorted and indexed while
 //! it is written, in one pass.

@@ -4,10 +4,10 @@
 use esker_base::Result;
 use esker_base::store::SharedStore;
 
-/// The partitions below `prefix` that have an index log, ascending. One listing.
+/// The partitions below `prefix` that have an index log, ascending. Cost: one listing.
 ///
 /// # Errors
-/// What the store answers.
+/// Those of the store.
 pub fn partitions(store: &SharedStore, prefix: &str) -> Result<Vec<u32>> {
     let names = store.list_names(prefix)?;
     let numbers = names.iter().filter_map(|name| name.strip_suffix("-index"));
@@ -26,7 +26,7 @@ pub fn data(prefix: &str, partition: u32) -> String {
     format!("{prefix}{partition:08x}-data")
 }
 
-/// The log of values that a rank kept to itself.
+/// The log of values that a rank kept.
 #[must_use]
 pub fn values(prefix: &str, rank: u32) -> String {
     format!("{prefix}{rank:08x}-values")
@@ -38,7 +38,7 @@ pub fn auxiliary(prefix: &str, partition: u32) -> String {
     format!("{prefix}{partition:08x}-aux")
 }
 
-/// What says that the directory is finished.
+/// The root object, which marks the directory as finished.
 #[must_use]
 pub fn root(prefix: &str) -> String {
     format!("{prefix}root")

@@ -1,18 +1,18 @@
-//! Reader: an indexed directory by key, from its store alone.
+//! Reader: reads an indexed directory by key, from the store alone.
 //!
-//! | format | partitions asked for a key and an epoch |
+//! | format | partitions queried for a key and an epoch |
 //! |---|---|
 //! | base | the key's |
 //! | pointer | the key's, then the rank that has the value |
 //! | lossy, static | the key's for candidates, then the ranks that may have written it |
 //! | ordered | the one whose range has the key |
 //!
-//! Here it is opened; `read/find.rs` finds keys, `read/whole.rs` lists what there is. Partitions are
-//! opened when they are first asked and stay open. One that cannot be read fails the
-//! queries that need it, by its number; others go on.
-//! Of a directory that was not finished readers see the epochs that are complete in all partitions,
-//! and nothing of later ones: after a crash some ranks have lost their part of those. A query then
-//! needs all partitions, to know which epochs that are.
+//! This file opens a directory; `read/find.rs` finds keys, and `read/whole.rs` lists the contents.
+//! Partitions are opened on first use and stay open. A partition that cannot be read fails the
+//! queries that need it, and the error gives its number; other queries go on. In an unfinished
+//! directory readers see only the epochs that are complete in all partitions: after a crash some
+//! ranks have lost their part of later ones. A query then needs all partitions, to know which
+//! epochs are complete.
 //! Concurrency: every method may be called from several threads at once.
 //! Source: DeltaFS thesis §5.2.3, §5.3.2.
 
@@ -34,60 +34,60 @@ use crate::read::counts::Counts;
 use crate::read::partition::PartitionReader;
 use crate::schema::{DirectorySchema, KeyNames};
 
-/// An indexed directory that is read.
+/// An indexed directory that is open for reading.
 #[derive(Debug)]
 pub struct Reader {
     pub(crate) store: SharedStore,
     pub(crate) prefix: String,
     pub(crate) head: Head,
     schema: DirectorySchema,
-    /// What rank 0 wrote, if the directory was finished.
+    /// The root object, if the directory was finished.
     pub(crate) directory: Option<Directory>,
     pub(crate) cache: Arc<PieceCache>,
     pub(crate) keeps_auxiliary: bool,
-    /// How many epochs are complete in all partitions, once that is known.
+    /// Number of epochs that are complete in all partitions, once known.
     complete: OnceLock<u32>,
-    /// Guards partitions that were opened.
+    /// Guards the open partitions.
     open: Mutex<HashMap<u32, Arc<PartitionReader>>>,
-    /// Guards auxiliary tables that were read, by partition and offset.
+    /// Guards the auxiliary tables read so far, by partition and offset.
     pub(crate) auxiliary: Mutex<HashMap<(u32, u64), Arc<auxiliary::Reader>>>,
 }
 
 /// A value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// The epoch in which it was appended.
+    /// The epoch in which a writer appended it.
     pub epoch: u32,
-    /// What was appended.
+    /// The appended bytes.
     pub bytes: Bytes,
 }
 
-/// What a key has.
+/// The values of one key.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// Its values by epoch, those of one rank in the order in which it appended them.
+    /// The values by epoch; those of one rank are in the order in which it appended them.
     pub values: Vec<Value>,
-    /// What finding them cost.
+    /// Cost of the query.
     pub counts: Counts,
 }
 
-/// What several keys have.
+/// The values of several keys.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
-    /// The values of each key, as in [`Answer`], in the order in which keys were given.
+    /// The values of each key, as in [`Answer`], in the order of the given keys.
     pub values: Vec<Vec<Value>>,
-    /// What finding all of them cost.
+    /// Cost of the whole query.
     pub counts: Counts,
 }
 
 impl Reader {
-    /// Opens the directory below `prefix` (empty, or ending in `/`), keeping up to `cache_bytes` of
-    /// verified slots and blocks; 0 keeps none, so that each query reads anew.
+    /// Opens the directory below `prefix` (empty, or ending in `/`), caching up to `cache_bytes` of
+    /// verified slots and blocks; with 0 each query reads afresh.
     ///
-    /// One read of the root object; of an unfinished directory a listing and an index log.
+    /// Cost: one read of the root object; for an unfinished directory a listing and an index log.
     ///
     /// # Errors
-    /// `NotFound` if there is none, `Corrupt` if its root is damaged.
+    /// `NotFound` if there is no directory, `Corrupt` if its root object is damaged.
     pub fn open(store: &SharedStore, prefix: &str, cache_bytes: u64) -> Result<Self> {
         let name = names::root(prefix);
         let directory = match store.get(&name, ROOT_BYTES_MAX) {
@@ -114,7 +114,7 @@ impl Reader {
         })
     }
 
-    /// The head and schema of an unfinished directory: of the first partition that can be read.
+    /// The head and schema of an unfinished directory, from the first partition that can be read.
     fn head_of_any(
         store: &SharedStore,
         prefix: &str,
@@ -136,25 +136,25 @@ impl Reader {
         }))
     }
 
-    /// What the directory is.
+    /// The directory's identity, format and shape.
     #[must_use]
     pub fn head(&self) -> &Head {
         &self.head
     }
 
-    /// What its keys and values are.
+    /// The schema of keys and values.
     #[must_use]
     pub fn schema(&self) -> &DirectorySchema {
         &self.schema
     }
 
-    /// How its keys are named.
+    /// The naming scheme of the keys.
     #[must_use]
     pub fn key_names(&self) -> KeyNames {
         KeyNames::new(self.schema.key_type, self.head.shape)
     }
 
-    /// The step of each epoch that is complete, ascending. Cost: as [`Reader::epochs_complete`].
+    /// The step of each complete epoch, ascending. Cost: as [`Reader::epochs_complete`].
     ///
     /// # Errors
     /// As [`Reader::epochs_complete`].
@@ -168,24 +168,24 @@ impl Reader {
         (0..epochs).map(|epoch| Ok(part.epoch(epoch, &mut counts)?.step)).collect()
     }
 
-    /// Its totals by partition, if it was finished.
+    /// The root object, with the totals of each partition, if the directory was finished.
     #[must_use]
     pub fn directory(&self) -> Option<&Directory> {
         self.directory.as_ref()
     }
 
-    /// How many partitions it has.
+    /// Number of partitions.
     #[must_use]
     pub fn partitions(&self) -> u32 {
         self.head.partitions
     }
 
-    /// How many epochs are complete in all partitions: they have all that was appended in them, and
-    /// are what readers see. Free if the directory was finished; else the first call, or query, opens
-    /// all partitions.
+    /// Number of epochs that are complete in all partitions. These have everything appended in
+    /// them, and readers see only these. Free if the directory was finished; otherwise the first
+    /// call or query opens all partitions.
     ///
     /// # Errors
-    /// That of the first partition that cannot be read, by its number.
+    /// The error of the first partition that cannot be read, with its number.
     pub fn epochs_complete(&self) -> Result<u32> {
         if let Some(directory) = &self.directory {
             return Ok(directory.epochs());
@@ -197,8 +197,8 @@ impl Reader {
         Ok(*self.complete.get_or_init(|| least))
     }
 
-    /// How many later epochs some partitions have, of which readers see nothing, since others lack
-    /// their part: 0 if the directory was finished. Cost: as [`Reader::epochs_complete`].
+    /// Number of later epochs that some partitions have and others lack, so readers see none of
+    /// them; 0 if the directory was finished. Cost: as [`Reader::epochs_complete`].
     ///
     /// # Errors
     /// As [`Reader::epochs_complete`].
@@ -210,23 +210,24 @@ impl Reader {
         Ok(most - self.epochs_complete()?)
     }
 
-    /// How many epochs each partition has.
+    /// Number of epochs of each partition.
     fn partition_epochs(&self) -> Result<Vec<u32>> {
         let mut counts = Counts::default();
         let epochs = |partition| Ok(self.partition(partition, &mut counts)?.epochs());
         (0..self.partitions()).map(epochs).collect()
     }
 
-    /// Those of `epochs` that are complete.
+    /// Limits `epochs` to the complete ones.
     pub(crate) fn within_complete(&self, epochs: Range<u32>) -> Result<Range<u32>> {
         let end = epochs.end.min(self.epochs_complete()?);
         Ok(epochs.start.min(end)..end)
     }
 
-    /// Partition `partition`, opened.
+    /// Opens partition `partition`, or returns it if it is open.
     ///
     /// # Errors
-    /// Why it cannot be read, with its number; `Invalid` if there is none of that number.
+    /// `Invalid` if there is no such partition; otherwise the cause of the failure, with its
+    /// number.
     pub fn partition(&self, partition: u32, counts: &mut Counts) -> Result<Arc<PartitionReader>> {
         if let Some(reader) = self.open.lock().get(&partition) {
             return Ok(Arc::clone(reader));

@@ -1,5 +1,5 @@
-//! Session directory: an indexed directory that is written in a session's change set and gets its
-//! place in the session's tree.
+//! Session directory: an indexed directory that is written in a session's change set and then gets
+//! a path in the session's tree.
 //!
 //! ```text
 //! new → all ranks write below `prefix` (Imd) → finish → create, or append
@@ -22,7 +22,7 @@ use crate::schema::DirectorySchema;
 use crate::shape::{Format, Shape};
 use crate::write::Options;
 
-/// Where a directory is written.
+/// Identity of an indexed directory within a session's change set.
 ///
 /// # Examples
 /// ```
@@ -59,33 +59,33 @@ use crate::write::Options;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionDirectory {
-    /// The session's set.
+    /// The session's change set.
     pub set: SetId,
-    /// Its number there, which no other of the set has.
+    /// Number of the directory, unique within the set.
     pub number: u64,
 }
 
 impl SessionDirectory {
-    /// A new one in the set of `session`.
+    /// Chooses a new directory in the set of `session`.
     pub fn new(session: &Session, random: &mut Random) -> Self {
         Self { set: session.set(), number: random.next_u64() }
     }
 
-    /// What the names of its objects begin with.
+    /// Prefix of its object names.
     #[must_use]
     pub fn prefix(&self) -> String {
         indexed::prefix(self.set, self.number)
     }
 
-    /// Options to write it with: its id, `format` and `shape`.
+    /// Options for writing it: its id, `format` and `shape`.
     #[must_use]
     pub fn options(&self, format: Format, shape: Shape) -> Options {
         Options::new(u128::from(self.number) | self.set.0 << 64, format, shape)
     }
 
-    /// Makes it, once it is finished, the entry `path` of `session`.
+    /// Links the finished directory into the session's tree at `path`.
     ///
-    /// Survives what the session's durability promises once it returns.
+    /// Once it returns, the entry survives what the session's durability promises.
     ///
     /// # Errors
     /// `NotFound` unless it is finished; as [`Session::create_indexed`].
@@ -95,13 +95,14 @@ impl SessionDirectory {
         session.create_indexed(&dir, name, mode, self.number, bytes)
     }
 
-    /// Adds its epochs, once it is finished, to those of the indexed directory `path` of `session`.
+    /// Appends the epochs of this finished directory to those of the indexed directory at `path` of
+    /// `session`.
     ///
-    /// Survives what the session's durability promises once it returns.
+    /// Once it returns, they survive what the session's durability promises.
     ///
     /// # Errors
-    /// `Invalid` if its records are not of the kind that `path` has, or its first step is not behind
-    /// the last there; as [`Session::append_indexed`].
+    /// `Invalid` if its records differ in kind from those at `path`, or its first step is not after
+    /// the last one there; as [`Session::append_indexed`].
     pub fn append(&self, session: &Session, path: &[u8]) -> Result<Inode> {
         let store = store_of(session);
         let reader = Reader::open(store, &self.prefix(), 0)?;
@@ -112,12 +113,12 @@ impl SessionDirectory {
     }
 
     /// Copies the finished directory below `prefix` of the session's store, which belongs to no
-    /// namespace, so that it can be [created](Self::create). The original stays. Returns the bytes
-    /// copied, which survive power loss. Cost: a read and an append of all of them.
+    /// namespace, so that it can be [linked](Self::create). The original stays. Returns the number
+    /// of bytes copied, which survive power loss. Cost: one read and one append of all of them.
     ///
     /// # Errors
-    /// `NotFound` if no finished directory is there; `Corrupt` if a log is shorter than it was when
-    /// the directory was finished; what the store answers.
+    /// `NotFound` if there is no finished directory; `Corrupt` if a log is shorter than when the
+    /// directory was finished; those of the store.
     pub fn adopt(&self, session: &Session, prefix: &str) -> Result<u64> {
         let store = store_of(session);
         let (from, to) = (names::root(prefix), names::root(&self.prefix()));
@@ -157,7 +158,7 @@ impl SessionDirectory {
     }
 }
 
-/// The directory to which another is appended.
+/// The directory that an append extends.
 #[derive(Clone, Debug)]
 pub struct AppendBase {
     shape: Shape,
@@ -167,10 +168,10 @@ pub struct AppendBase {
 }
 
 impl AppendBase {
-    /// That at `path` of `session`.
+    /// Reads the directory at `path` of `session`.
     ///
     /// # Errors
-    /// `NotADirectory` if it is no indexed directory; as [`IndexedReader::open`].
+    /// `NotADirectory` if it is not an indexed directory; as [`IndexedReader::open`].
     pub fn of(session: &Session, path: &[u8]) -> Result<Self> {
         let found = crate::entry::find(session, path)?.filter(|found| found.rest.is_empty());
         let Some(entry) = found else {
@@ -184,19 +185,19 @@ impl AppendBase {
         Ok(Self { shape, schema, last_step, epochs })
     }
 
-    /// How many epochs it has.
+    /// Number of epochs.
     #[must_use]
     pub const fn epochs(&self) -> u32 {
         self.epochs
     }
 
-    /// The step behind its last.
+    /// The step after its last, or 0.
     #[must_use]
     pub fn next_step(&self) -> u64 {
         self.last_step.map_or(0, |last| last.saturating_add(1))
     }
 
-    /// Gives `layout` the names of the key and of fields that the directory has, unless it has some.
+    /// Gives `layout` the directory's names of key and fields, unless it has fields of its own.
     pub fn complete(&self, layout: &mut Layout) {
         if layout.fields.is_empty() {
             layout.fields.clone_from(&self.schema.fields);
@@ -204,10 +205,11 @@ impl AppendBase {
         }
     }
 
-    /// Whether records of `shape` and `schema`, in epochs from `first_step` on, can be appended.
+    /// Checks that records of `shape` and `schema`, in epochs from `first_step` on, can be
+    /// appended.
     ///
     /// # Errors
-    /// `Invalid` says what differs.
+    /// `Invalid`, naming the difference.
     pub fn check(
         &self,
         shape: Shape,

@@ -1,4 +1,4 @@
-//! Shape: what the records of a directory look like, and what it is told when it is made.
+//! Shape: the layout of a directory's records, and the formats a directory can be created with.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use esker_base::{Error, Kind, Result};
 
 use crate::hash::{KEY_BYTES_MAX, KEY_BYTES_MIN};
 
-/// Values have at most this many bytes: a block with one of them is read as a whole.
+/// Maximum bytes of a value: a block that contains it is read whole.
 pub const VALUE_BYTES_MAX: usize = 256 << 20;
 
-/// Whether all records have keys and values of one length.
+/// Lengths of the keys and values of all records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// All keys have `key_bytes`, all values `value_bytes`: the fast path, and nothing is stored
-    /// of lengths.
+    /// All keys have `key_bytes`, all values `value_bytes`. This is the fast path, and no lengths
+    /// are stored.
     Fixed {
         /// Bytes of every key, 1 to 255.
         key_bytes: u8,
@@ -24,23 +24,24 @@ pub enum Shape {
     Variable,
 }
 
-/// How values get to those who look for them.
+/// How readers reach values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Whole records move to their key's partition.
     Base,
-    /// Values stay where they were appended; key and exact place move.
+    /// Values stay where they were appended; the key and an exact pointer move.
     Pointer,
-    /// Records stay where they were appended; key and rank move into partial-key cuckoo tables.
+    /// Records stay where they were appended; the key's hash and the rank move into partial-key
+    /// cuckoo tables.
     Lossy,
-    /// Records stay where they were appended; a static function gives the rank of a key.
+    /// Records stay where they were appended; a static function maps a key to its rank.
     Static,
-    /// Whole records move to a partition that has a range of keys: ranges can be read.
+    /// Whole records move to the partition of their key range, so that ranges can be read.
     Ordered,
 }
 
 impl Format {
-    /// Its name in commands and reports.
+    /// Name in commands and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,11 +53,11 @@ impl Format {
         }
     }
 
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 5] =
         [Self::Base, Self::Pointer, Self::Lossy, Self::Static, Self::Ordered];
 
-    /// The format of that name.
+    /// The format with that name.
     ///
     /// # Errors
     /// `Invalid` if there is none.
@@ -70,10 +71,10 @@ impl Format {
 }
 
 impl Shape {
-    /// Whether the shape is possible at all.
+    /// Checks that the shape is possible.
     ///
     /// # Errors
-    /// `Invalid` if not.
+    /// `Invalid` if it is not.
     pub fn check(self) -> Result<()> {
         let Self::Fixed { key_bytes, value_bytes } = self else { return Ok(()) };
         if key_bytes == 0 || value_bytes as usize > VALUE_BYTES_MAX {
@@ -86,10 +87,10 @@ impl Shape {
         Ok(())
     }
 
-    /// Whether a record fits the shape.
+    /// Checks that a record fits the shape.
     ///
     /// # Errors
-    /// `Invalid` if not, `TooLarge` if it fits none.
+    /// `Invalid` if it does not, `TooLarge` if it fits no shape.
     #[inline]
     pub fn check_record(self, key: &[u8], value: &[u8]) -> Result<()> {
         let fits = match self {

@@ -1,17 +1,17 @@
 //! Slot: the places of one table's rows within a small range of hashes; filter and index in one.
 //!
-//! Rows are sorted by place, so their places are a sorted list, and truncated to `low_bits` below
-//! the average gap it costs about `low_bits` + 2.5 bits a row (Elias–Fano). A probe finds whether
-//! a key may be there and at which rows, so that no index of blocks is needed.
+//! Rows are sorted by place, so a slot is a sorted list of places. Truncated to `low_bits` below
+//! the average gap, it costs about `low_bits` + 2.5 bits a row (Elias–Fano). A probe finds whether
+//! a key may be present and in which rows, so no block index is needed.
 //! ```text
 //! upper  for each of rows * 3 / 2 buckets: a one for each row in it, then a zero
 //! lower  for each row: low_bits bits
 //! ```
-//! Each part is padded to whole bytes. An absent key is found with a chance of about
+//! Each part is padded to whole bytes. An absent key matches with a probability of about
 //! 1 in 1.5 * 2^low_bits.
-//! Source: in place of the filter of each table of DeltaFS thesis §5.3.1. Elias 1974 and Fano 1971;
-//! as a filter: Geil, Farach-Colton, Owens, "Quotient filters", 2018. Built from sorted rows it
-//! takes some 4 ns a key, a binary fuse filter some 40.
+//! Source: replaces the per-table filter of DeltaFS thesis §5.3.1. Elias 1974 and Fano 1971; as a
+//! filter: Geil, Farach-Colton, Owens, "Quotient filters", 2018. Building it from sorted rows takes
+//! some 4 ns a key; a binary fuse filter takes some 40.
 
 use std::ops::Range;
 
@@ -19,13 +19,13 @@ use esker_table::column::bits;
 
 use crate::hash::PLACE_BITS;
 
-/// Bits below the average gap: at most so many, so that a bucket's lower parts fit a word.
+/// Maximum number of bits below the average gap: a bucket's lower parts then fit a word.
 pub const LOW_BITS_MAX: u32 = 20;
 
 /// A table is cut into at most 2^`SLOT_BITS_MAX` slots.
 pub const SLOT_BITS_MAX: u32 = 20;
 
-/// Buckets of a slot of `rows` rows: half as many again is the cheapest for a given chance.
+/// Buckets of a slot of `rows` rows: 1.5 a row is the cheapest for a given match probability.
 const fn buckets(rows: u32) -> u64 {
     rows as u64 + rows as u64 / 2 + 1
 }
@@ -34,7 +34,7 @@ const fn upper_bytes(rows: u32) -> u64 {
     (rows as u64 + buckets(rows)).div_ceil(8)
 }
 
-/// How many bytes a slot of `rows` rows takes.
+/// Encoded bytes of a slot of `rows` rows.
 #[must_use]
 pub const fn bytes(rows: u32, low_bits: u32) -> u64 {
     if rows == 0 { 0 } else { upper_bytes(rows) + (rows as u64 * low_bits as u64).div_ceil(8) }
@@ -47,16 +47,16 @@ pub const fn slot_of(place: u64, slot_bits: u32) -> u64 {
     place >> (PLACE_BITS - slot_bits)
 }
 
-/// `place` as a bucket's number and its lower bits, joined.
+/// Concatenates the bucket number of `place` and its lower bits.
 #[inline]
 const fn quantize(place: u64, slot_bits: u32, low_bits: u32, rows: u32) -> u64 {
-    // The fraction of the slot's range, with 64 bits.
+    // Position within the slot's range, as a 64-bit fraction.
     let fraction = place << (64 - PLACE_BITS + slot_bits);
     let scale = buckets(rows) << low_bits;
     ((fraction as u128 * scale as u128) >> 64) as u64
 }
 
-/// Appends the slot of `places`, which ascend and are all of one slot, to `out`.
+/// Appends the slot of `places`, which ascend and all belong to one slot, to `out`.
 pub fn encode(places: &[u64], slot_bits: u32, low_bits: u32, out: &mut Vec<u8>) {
     let Ok(rows) = u32::try_from(places.len()) else { unreachable!("a table's rows fit 32 bits") };
     if rows == 0 {
@@ -78,8 +78,8 @@ pub fn encode(places: &[u64], slot_bits: u32, low_bits: u32, out: &mut Vec<u8>) 
     bits::pack(out, lower, low_bits);
 }
 
-/// The rows, counted from the slot's first, that may have a key of `place`; empty if none.
-/// `slot` has [`bytes`] bytes; whatever they are, the answer is below `rows`.
+/// The rows, counted from the slot's first, that may have a key of `place`; empty if there are
+/// none. `slot` has [`bytes`] bytes; whatever they contain, the answer is below `rows`.
 #[must_use]
 pub fn find(slot: &[u8], rows: u32, slot_bits: u32, low_bits: u32, place: u64) -> Range<u32> {
     if rows == 0 || slot.len() as u64 != bytes(rows, low_bits) {
@@ -89,7 +89,7 @@ pub fn find(slot: &[u8], rows: u32, slot_bits: u32, low_bits: u32, place: u64) -
     let (bucket, wanted) = (quantized >> low_bits, quantized & ((1 << low_bits) - 1));
     let (upper, lower) = slot.split_at(upper_bytes(rows) as usize);
     let first = after_zeros(upper, bucket);
-    // As many ones are before the bucket as there are bits less zeros.
+    // The number of ones before the bucket is the number of bits less the zeros.
     let mut row = (first - bucket).min(u64::from(rows)) as u32;
     let mut bit = first;
     let mut found = 0..0;
@@ -113,7 +113,7 @@ fn is_one(bits: &[u8], at: u64) -> bool {
     bits.get((at / 8) as usize).is_some_and(|byte| byte >> (at % 8) & 1 == 1)
 }
 
-/// Where the bits behind the first `zeros` zeros start; behind the end if there are fewer.
+/// The position behind the first `zeros` zeros; beyond the end if there are fewer.
 fn after_zeros(upper: &[u8], zeros: u64) -> u64 {
     let mut left = zeros;
     let mut at = 0;
@@ -136,7 +136,7 @@ fn after_zeros(upper: &[u8], zeros: u64) -> u64 {
     if u64::from(word.count_zeros()) >= left { at + nth_zero(word, left) + 1 } else { at + 64 }
 }
 
-/// The position of the `n`-th zero of `word`, which has as many; from 1.
+/// The position of the `n`-th zero of `word`, counted from 1; `word` has at least `n`.
 fn nth_zero(word: u64, n: u64) -> u64 {
     let mut zeros = !word;
     for _ in 1..n {

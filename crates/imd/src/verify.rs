@@ -1,4 +1,4 @@
-//! Verify: reads all of an indexed directory and tells each damage by its partition.
+//! Verify: reads all of an indexed directory and reports every damage with its partition.
 
 use bytes::Bytes;
 use esker_base::store::SharedStore;
@@ -13,14 +13,14 @@ use crate::reader::Reader;
 use crate::shape::Format;
 use crate::write::PAGE_BYTES;
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// Reads everything below `prefix` and tells each damage to `tell`, one of each log and epoch;
-/// returns how many bytes were read.
+/// Reads everything below `prefix` and reports damage to `tell`, at most one per log and epoch;
+/// returns the number of bytes read.
 ///
 /// # Errors
-/// What the store answers; damage is no error.
+/// Those of the store; damage is not an error.
 pub fn verify(store: &SharedStore, prefix: &str, tell: &mut dyn FnMut(Error)) -> Result<u64> {
     let mut counts = Counts::default();
     let reader = match sort(Reader::open(store, prefix, 0), tell)? {
@@ -40,7 +40,7 @@ pub fn verify(store: &SharedStore, prefix: &str, tell: &mut dyn FnMut(Error)) ->
             sort(checked.map_err(|error| part.named(error)), tell)?;
         }
         let totals = reader.directory().map(|all| &all.partitions[partition as usize]);
-        // More may follow the last epoch of a log that was not finished.
+        // An unfinished log may continue behind its last epoch.
         let are_final = totals.is_some();
         let Some(lengths) = sort(log_lengths(&part, totals, &mut counts), tell)? else { continue };
         for (name, bytes) in lengths.logs(prefix, part.head().format, partition) {
@@ -62,7 +62,7 @@ pub fn verify(store: &SharedStore, prefix: &str, tell: &mut dyn FnMut(Error)) ->
     Ok(counts.bytes() + values)
 }
 
-/// Tells damage, and passes on what is an error of the store's.
+/// Reports damage, and passes on other errors of the store.
 fn sort<T>(done: Result<T>, tell: &mut dyn FnMut(Error)) -> Result<Option<T>> {
     match done {
         Ok(done) => Ok(Some(done)),
@@ -74,7 +74,7 @@ fn sort<T>(done: Result<T>, tell: &mut dyn FnMut(Error)) -> Result<Option<T>> {
     }
 }
 
-/// Verifies the slots of an epoch, some neighbours at a time.
+/// Verifies the slots of an epoch, a group of neighbours at a time.
 fn check_slots(part: &PartitionReader, epoch: u32, counts: &mut Counts) -> Result<()> {
     for segment in &part.epoch(epoch, counts)?.clone().segments {
         let places: Vec<_> =
@@ -103,8 +103,8 @@ fn check_auxiliary(
     Ok(())
 }
 
-/// Verifies the pages of the values that a rank kept, up to `bytes` or the end of the log; returns how
-/// many bytes they have.
+/// Verifies the pages of the values that a rank kept, up to `bytes` or the end of the log; returns
+/// the number of bytes they have.
 fn check_values(
     store: &SharedStore,
     prefix: &str,
@@ -129,8 +129,8 @@ fn check_values(
     Ok(bytes)
 }
 
-/// How long the logs of a partition are: as the root object says; of a directory without one, as the
-/// partition's epochs do.
+/// The lengths of a partition's logs: from the root object, or from the partition's epochs in a
+/// directory without one.
 fn log_lengths(
     part: &PartitionReader,
     totals: Option<&PartitionTotals>,
@@ -152,7 +152,7 @@ fn log_lengths(
 
 fn check_length(store: &SharedStore, name: &str, expected: u64, is_final: bool) -> Result<()> {
     let bytes = match store.size(name) {
-        // A writer that died may have left no trace of a log in which nothing was durable.
+        // A dead writer may have left no trace of a log in which nothing was durable.
         Err(error) if error.kind() == Kind::NotFound && expected == 0 && !is_final => 0,
         bytes => bytes?,
     };

@@ -5,21 +5,21 @@
 //!          1: …                                            the second follows from the first and the
 //!          …                                               fingerprint, so that residents can move
 //! ```
-//! A table is a power of two of buckets, filled to [`FULL_PERCENT`]; what it does not take goes to a
-//! side table, and what that does not take to the next: see [`bucket_bits`]. A query returns the
+//! A table has a power of two of buckets and is filled to [`FULL_PERCENT`]. Pairs that do not fit
+//! go to a side table, and its overflow to the next: see [`bucket_bits`]. A query returns the
 //! sources of all slots with the key's fingerprint in the key's two buckets of every table.
 //!
 //! Layout: docs/format/auxiliary.md. This file is its only encoder and decoder.
-//! Invariant: a pair is in a table or in the exact list, where what [`TABLES_MAX`] tables could not
-//! take is: a key with more sources than they have slots for it.
+//! Invariant: every pair is in a table or in the exact list, which takes the overflow of
+//! [`TABLES_MAX`] tables: keys with more sources than there are slots for them.
 //! Concurrency: immutable once built.
-//! Source: DeltaFS thesis §5.3.2. What it leaves open: 4 bits of fingerprint (with 4,096 sources and
-//! 95 % use they give its 18 MB for 8 M keys), and pairs that are already there are not added again.
+//! Source: DeltaFS thesis §5.3.2. Choices that it leaves open: 4 bits of fingerprint (with 4,096
+//! sources and 95 % use they give its 18 MB for 8 M keys), and duplicate pairs are stored once.
 //! Measured with 8 Mi keys of 4,096 sources, 95 % and 80 % of two tables in use (8 Mi and 512 Ki
 //! slots): 17.0 bits a key and 1.93 candidates a query. The thesis reports 1.88 over 100 queries,
 //! which has a standard error of 0.1. `cargo run --release -p esker-imd --example auxiliary`.
-//! Deviation: a pair that finds no place after [`MOVES_MAX`] moves goes to the side table while the
-//! table still takes others, so that one popular key does not leave a table empty.
+//! Deviation: a pair that finds no slot after [`MOVES_MAX`] moves goes to the side table while the
+//! table still accepts others, so that one popular key does not leave a table empty.
 
 use esker_base::{Bytes, Error, Kind, Random, Result};
 use esker_table::column::bits;
@@ -31,34 +31,34 @@ use super::{CHECKSUM_BYTES, HEADER_BYTES, Header, KindByte, Pair};
 /// Bits of a fingerprint as measured in the thesis.
 pub const FINGERPRINT_BITS: u32 = 4;
 
-/// Fingerprints have at most this many bits.
+/// Maximum bits of a fingerprint.
 pub const FINGERPRINT_BITS_MAX: u32 = 16;
 
-/// A fingerprint and a source together have at most this many bits.
+/// Maximum bits of a fingerprint and a source together.
 pub const SLOT_BITS_MAX: u32 = 32;
 
-/// Slots of a bucket: b of the thesis.
+/// Slots of a bucket: the thesis' b.
 pub const BUCKET_SLOTS: usize = 4;
 
 /// Moves of residents before a pair goes to the side table.
 pub const MOVES_MAX: u32 = 500;
 
-/// A table takes no more once so many of its slots are taken.
+/// A table accepts no more pairs once this percentage of its slots is taken.
 pub const FULL_PERCENT: usize = 95;
 
-/// A table that is the last may be emptier, as long as so many of all slots are taken.
+/// The last table may be emptier, as long as this percentage of all slots is taken.
 const USED_PERCENT_MIN: usize = 90;
 
-/// So many slots are not worth a side table.
+/// Tables of up to this many slots get no side table.
 const SLOTS_SMALL: usize = 1 << 10;
 
-/// What does not fit into so many tables is listed.
+/// Maximum number of tables; the exact list takes the rest.
 pub const TABLES_MAX: usize = 8;
 
 /// Seed of the choice of victims: equal pairs in equal order give equal bytes.
 const VICTIM_SEED: u64 = 301;
 
-/// Encodes `pairs`, repeated ones included.
+/// Encodes `pairs`, which may repeat.
 ///
 /// # Errors
 /// `TooLarge` if fingerprint and source do not fit a slot.
@@ -91,11 +91,12 @@ pub(super) fn encode(pairs: &[Pair], fingerprint_bits: u32) -> Result<Vec<u8>> {
     Ok(put(pairs.len(), &tables, &left, fingerprint_bits, source_bits))
 }
 
-/// The size of the next table, as a power of two of buckets, for `left` pairs when `placed` pairs
-/// are in `slots` slots before.
+/// The size of the next table, as a power of two of buckets, for the `left` remaining pairs, when
+/// `placed` pairs occupy the `slots` slots of earlier tables.
 ///
-/// The smallest table that takes all that is left, if that leaves enough of all slots in use; else
-/// the largest that will be full. So 8 M pairs get 8 M slots and 512 K, 1.1 M get 1 M and 128 K.
+/// The smallest table that holds all remaining pairs, if enough of all slots are then in use;
+/// otherwise the largest table that fills up. 8 M pairs get 8 M slots and 512 K; 1.1 M get 1 M and
+/// 128 K.
 fn bucket_bits(left: usize, placed: usize, slots: usize) -> u32 {
     let buckets = (left * 100).div_ceil(FULL_PERCENT * BUCKET_SLOTS);
     let all = bits::width_of(buckets.saturating_sub(1) as u64);
@@ -133,7 +134,7 @@ fn put(
     out
 }
 
-/// Where a key may be: the fingerprint, and for a table of any size the two buckets.
+/// Candidate location of a key: its fingerprint, and its two buckets in a table of any size.
 #[derive(Clone, Copy)]
 struct Place {
     fingerprint: u32,
@@ -148,7 +149,7 @@ impl Place {
         Self { fingerprint: u32::try_from(fingerprint).expect("at most 16 bits"), digest }
     }
 
-    /// The two buckets in a table of 2 to the `bucket_bits` buckets: one and the same if it has one.
+    /// The two buckets in a table of 2^`bucket_bits` buckets; they are the same if it has only one.
     #[inline]
     fn buckets(self, bucket_bits: u32) -> [usize; 2] {
         let first = (self.digest & ((1 << bucket_bits) - 1)) as usize;
@@ -156,14 +157,14 @@ impl Place {
     }
 }
 
-/// The bucket that a fingerprint may be in besides `bucket`, and the way back.
+/// The alternative bucket of a fingerprint in `bucket`. The function is its own inverse.
 #[inline]
 fn other_bucket(bucket: usize, fingerprint: u32, bucket_bits: u32) -> usize {
     let distance = super::digest(u64::from(fingerprint)) | 1;
     bucket ^ (distance & ((1 << bucket_bits) - 1)) as usize
 }
 
-/// A table being filled. A slot is the fingerprint above the source; 0 is free.
+/// A table while it is filled. A slot is the fingerprint above the source; 0 is free.
 struct Table {
     bucket_bits: u32,
     fingerprint_bits: u32,
@@ -178,7 +179,7 @@ impl Table {
         Self { bucket_bits, fingerprint_bits, source_bits, slots, taken: 0 }
     }
 
-    /// Takes what it can of `pairs` and returns the others, in order.
+    /// Inserts as many of `pairs` as fit and returns the others, in order.
     fn fill(&mut self, mut pairs: Vec<Pair>, random: &mut Random) -> Vec<Pair> {
         let capacity = self.slots.len() * FULL_PERCENT / 100;
         let mut kept = 0;
@@ -192,7 +193,7 @@ impl Table {
         pairs
     }
 
-    /// Whether the pair is now in the table. If not, the table is as it was.
+    /// Returns true if the pair is now in the table; on false the table is unchanged.
     fn insert(&mut self, pair: Pair, random: &mut Random) -> bool {
         let place = Place::of(pair.hash, self.fingerprint_bits);
         let entry = place.fingerprint << self.source_bits | pair.source;
@@ -211,11 +212,12 @@ impl Table {
                 alike += usize::from(*slot >> self.source_bits == place.fingerprint);
             }
         }
-        // Residents with this fingerprint can only change places among these slots.
+        // Residents with this fingerprint can only move among these slots.
         alike < 2 * BUCKET_SLOTS && self.make_room(buckets[0], entry, random)
     }
 
-    /// Puts `entry` in `bucket` or its other one by moving residents to theirs, `MOVES_MAX` at most.
+    /// Puts `entry` in `bucket` or its alternative by moving residents to theirs, at most
+    /// `MOVES_MAX`.
     fn make_room(&mut self, bucket: usize, entry: u32, random: &mut Random) -> bool {
         let (mut bucket, mut carried) = (bucket, entry);
         let mut moved = Vec::new();
@@ -244,7 +246,7 @@ impl Table {
     }
 }
 
-/// Cuckoo tables that were encoded.
+/// Encoded cuckoo tables.
 #[derive(Clone, Debug)]
 pub struct Cuckoo {
     header: Header,
@@ -293,7 +295,7 @@ impl Cuckoo {
         Ok(Self { header, tables, exact })
     }
 
-    /// Appends the sources of all slots that may be of the key with `hash`, each once.
+    /// Appends the sources of all slots that match the key with `hash`, each once.
     pub fn candidates(&self, hash: u64, found: &mut Vec<u32>) {
         let digest = super::digest(hash);
         let before = found.len();
@@ -324,19 +326,19 @@ impl Cuckoo {
         (slot >> source_bits, slot & ((1 << source_bits) - 1))
     }
 
-    /// How many pairs were inserted, repeated ones included.
+    /// Number of pairs inserted, duplicates included.
     #[must_use]
     pub fn pairs(&self) -> u32 {
         self.header.pairs
     }
 
-    /// How many keys are listed in full.
+    /// Number of keys in the exact list.
     #[must_use]
     pub fn listed(&self) -> u32 {
         self.header.listed
     }
 
-    /// The slots of each table: the main one first, then the side tables.
+    /// Number of slots of each table: the main one first, then the side tables.
     pub fn slots(&self) -> impl Iterator<Item = usize> + '_ {
         self.tables.iter().map(|table| BUCKET_SLOTS << table.bucket_bits)
     }

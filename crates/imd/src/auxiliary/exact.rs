@@ -1,6 +1,8 @@
-//! Exact list: the few keys of an auxiliary table that its compact part did not take, in full.
+//! Exact list: the few keys of an auxiliary table that its compact part did not take, stored in
+//! full.
 //!
-//! Layout (docs/format/auxiliary.md): number of sources, digests ascending, for each the end of its
+//! Layout (docs/format/auxiliary.md): number of sources, ascending digests, the end of each
+//! digest's sources, sources. This file is its only encoder and decoder.
 //! sources, sources. This file is its only encoder and decoder.
 //! Invariants: digests strictly ascend; every digest has at least one source.
 //! Concurrency: immutable.
@@ -14,13 +16,13 @@ use super::Pair;
 /// Bytes of a digest.
 const DIGEST_BYTES: usize = 8;
 
-/// How many keys the ascending `pairs` have.
+/// Number of distinct keys in the ascending `pairs`.
 pub fn keys(pairs: &[Pair]) -> u32 {
     let keys = pairs.chunk_by(|a, b| a.hash == b.hash).count();
     u32::try_from(keys).expect("at most PAIRS_MAX")
 }
 
-/// Appends the list of `pairs`, whose `hash` is a digest here: ascending, each once.
+/// Appends the list of `pairs`, whose `hash` field holds the digest here; they strictly ascend.
 pub fn put(out: &mut Vec<u8>, pairs: &[Pair], source_bits: u32) {
     let total = u32::try_from(pairs.len()).expect("at most PAIRS_MAX");
     out.extend_from_slice(&total.to_le_bytes());
@@ -35,7 +37,7 @@ pub fn put(out: &mut Vec<u8>, pairs: &[Pair], source_bits: u32) {
     bits::pack(out, pairs.iter().map(|pair| u64::from(pair.source)), source_bits);
 }
 
-/// A list that was encoded.
+/// An encoded list.
 #[derive(Clone, Debug)]
 pub struct Exact {
     digests: Bytes,
@@ -46,7 +48,7 @@ pub struct Exact {
 }
 
 impl Exact {
-    /// The list of `keys` keys that `bytes` hold, all of them; `base` is where in its object.
+    /// Parses `bytes` as a list of `keys` keys; `base` is their offset in the object.
     pub fn parse(bytes: &Bytes, base: usize, keys: u32, source_bits: u32) -> Result<Self, Damage> {
         let at = |offset, what| Damage { offset: base + offset, what };
         let mut input = Input::new(bytes);
@@ -75,7 +77,7 @@ impl Exact {
         Ok(list)
     }
 
-    /// The sources of the key with `digest`: none if the list does not have it.
+    /// The sources of the key with `digest`; empty if it is not listed.
     pub fn sources(&self, digest: u64) -> impl Iterator<Item = u32> + '_ {
         let range = self.find(digest).map_or(0..0, |index| {
             let start = index.checked_sub(1).map_or(0, |before| self.end(before));

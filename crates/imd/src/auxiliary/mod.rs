@@ -1,19 +1,20 @@
-//! Auxiliary tables: from the hash of a key to the ranks that wrote the key, in a few bits a key.
+//! Auxiliary tables: map the hash of a key to the ranks that wrote it, in a few bits a key.
 //!
-//! In the formats lossy and static a record stays with the rank that wrote it, its source; only the
-//! hash of its key and the source travel to the key's partition, which keeps them in such a table.
+//! In the formats lossy and static a record stays with the rank that wrote it, its source. Only the
+//! key's hash and the source travel to the key's partition, which keeps them in such a table.
 //!
 //! | table | bits a key | candidates for a present key | source |
 //! |---|---|---|---|
 //! | [`cuckoo`] | (log₂ sources + 4) / 0.95 | the source, and about 0.9 others | DeltaFS thesis §5.3.2 |
 //! | [`ribbon`] | log₂ sources · 1.04 | the source | beyond the thesis |
 //!
-//! A key that no rank wrote may have candidates too: their own tables tell that it is not there.
+//! A key that no rank wrote may have candidates too; the candidates' own tables then show its
+//! absence.
 //!
 //! Layout: docs/format/auxiliary.md. This file has what both kinds share: the frame.
 //! Invariants: (1) the candidates of a hash that was inserted include every source it was inserted
-//! with; (2) the bytes depend only on the set of pairs inserted, for `cuckoo` also on their order.
-//! Concurrency: a [`Reader`] is immutable.
+//! Invariants: (1) the candidates of an inserted hash include every source it was inserted with;
+//! (2) the bytes depend only on the set of inserted pairs, for `cuckoo` also on their order.
 
 pub mod cuckoo;
 mod exact;
@@ -26,13 +27,13 @@ use esker_table::wire::{Damage, Input};
 use cuckoo::Cuckoo;
 use ribbon::Ribbon;
 
-/// What an encoded table begins with; the last byte is the version.
+/// First bytes of an encoded table; the last byte is the version.
 pub const MAGIC: [u8; 8] = *b"ESKERAX1";
 
-/// Pairs of one table: positions and counts have 32 bits, with room for the slots that stay free.
+/// Maximum pairs of one table: positions and counts have 32 bits, with room for free slots.
 pub const PAIRS_MAX: usize = 1 << 30;
 
-/// Sources have at most this many bits: a rank, or a rank and a block.
+/// Maximum bits of a source: a rank, or a rank and a block.
 pub const SOURCE_BITS_MAX: u32 = 32;
 
 /// Bytes before the body.
@@ -41,7 +42,7 @@ const HEADER_BYTES: usize = 24;
 /// Bytes of the checksum at the end.
 const CHECKSUM_BYTES: usize = 4;
 
-/// A key, by its hash, and a rank that wrote it.
+/// The hash of a key, and a rank that wrote the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pair {
     /// The key's hash ([`key_hash`](crate::hash::key_hash)).
@@ -53,8 +54,8 @@ pub struct Pair {
 /// How a table is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// Partial-key cuckoo tables, with fingerprints of so many bits: [`cuckoo::FINGERPRINT_BITS`]
-    /// are what the thesis measured; each bit more halves the wrong candidates.
+    /// Partial-key cuckoo tables. The thesis measured [`cuckoo::FINGERPRINT_BITS`] bits a
+    /// fingerprint; each additional bit halves the wrong candidates.
     Cuckoo {
         /// 1 to [`cuckoo::FINGERPRINT_BITS_MAX`].
         fingerprint_bits: u32,
@@ -73,7 +74,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A builder of an empty table.
+    /// Creates a builder of an empty table.
     ///
     /// # Panics
     /// If the fingerprint has no bits or too many.
@@ -86,25 +87,25 @@ impl Builder {
         Self { encoding, pairs: Vec::new() }
     }
 
-    /// Adds a pair, which may have been added before.
+    /// Adds a pair; duplicates are allowed.
     #[inline]
     pub fn insert(&mut self, hash: u64, source: u32) {
         self.pairs.push(Pair { hash, source });
     }
 
-    /// How many pairs were inserted.
+    /// Number of pairs inserted.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pairs.len()
     }
 
-    /// Whether no pair was inserted.
+    /// True if no pair was inserted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }
 
-    /// Encodes the pairs and leaves the builder empty, its memory kept for the next ones.
+    /// Encodes the pairs and empties the builder, keeping its memory for the next table.
     ///
     /// # Errors
     /// `TooLarge` if there are more than [`PAIRS_MAX`] pairs, or if source and fingerprint together
@@ -136,12 +137,12 @@ pub enum Reader {
 }
 
 impl Reader {
-    /// The table that `bytes` hold, and nothing else.
+    /// Parses `bytes` as one whole table.
     ///
-    /// Cost: one pass over the bytes for their checksum; allocates a few bytes whatever they say.
+    /// Cost: one pass over the bytes for their checksum; allocates a few bytes, whatever the input.
     ///
     /// # Errors
-    /// [`Damage`] if the bytes are not what was written.
+    /// [`Damage`] if the bytes are not those that were written.
     pub fn parse(bytes: Bytes) -> Result<Self, Damage> {
         let header = Header::parse(&bytes)?;
         match header.kind {
@@ -150,9 +151,9 @@ impl Reader {
         }
     }
 
-    /// Appends to `found` the sources that may have written the key with `hash`, each once.
+    /// Appends to `found` the ranks that may have written the key with `hash`, each once.
     ///
-    /// All that did are among them. A key that nobody wrote may have some too.
+    /// They include every rank that did. A key that nobody wrote may have candidates too.
     pub fn candidates(&self, hash: u64, found: &mut Vec<u32>) {
         match self {
             Self::Cuckoo(table) => table.candidates(hash, found),
@@ -160,7 +161,7 @@ impl Reader {
         }
     }
 
-    /// How many pairs were inserted, repeated ones included.
+    /// Number of pairs inserted, duplicates included.
     #[must_use]
     pub fn pairs(&self) -> u32 {
         match self {
@@ -170,14 +171,14 @@ impl Reader {
     }
 }
 
-/// The byte that tells one kind of table from another.
+/// The byte that identifies the kind of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KindByte {
     Cuckoo = 1,
     Ribbon = 2,
 }
 
-/// What both kinds begin with. Three numbers mean what their kind says.
+/// The header that both kinds share. The kind defines the meaning of three of its numbers.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     kind: KindByte,
@@ -185,7 +186,7 @@ struct Header {
     small: [u8; 2],
     pairs: u32,
     large: u32,
-    /// Keys of the list at the end.
+    /// Keys in the exact list at the end.
     listed: u32,
 }
 
@@ -200,7 +201,7 @@ impl Header {
         debug_assert_eq!(out.len(), HEADER_BYTES, "the header is of a fixed size");
     }
 
-    /// The header of `bytes`, after checking their checksum.
+    /// Verifies the checksum of `bytes` and decodes the header.
     fn parse(bytes: &[u8]) -> Result<Self, Damage> {
         let mut input = Input::new(bytes);
         if input.take(MAGIC.len())? != MAGIC {
@@ -229,19 +230,19 @@ impl Header {
     }
 }
 
-/// Ends an encoded table.
+/// Appends the checksum that ends an encoded table.
 fn put_checksum(out: &mut Vec<u8>) {
     let checksum = crc32c::crc32c(out);
     out.extend_from_slice(&checksum.to_le_bytes());
 }
 
-/// The bits that hold every source of `pairs`.
+/// The number of bits that hold every source of `pairs`.
 fn source_bits(pairs: &[Pair]) -> u32 {
     bits::width_of(pairs.iter().map(|pair| u64::from(pair.source)).max().unwrap_or(0))
 }
 
-/// Spreads a hash over all bits: those of one partition agree in some. Different hashes stay
-/// different. Source: the finalizer of `MurmurHash3`, Appleby, with constants of Stafford's variant 13.
+/// Spreads a hash over all bits, since hashes of one partition share some. Injective. Source: the
+/// finalizer of `MurmurHash3`, Appleby, with constants of Stafford's variant 13.
 #[inline]
 fn digest(hash: u64) -> u64 {
     let mut mixed = hash ^ (hash >> 30);

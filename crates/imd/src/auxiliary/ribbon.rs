@@ -6,9 +6,9 @@
 //! their first slot, so solving is one pass forward and one pass back over memory.
 //!
 //! Layout: docs/format/auxiliary.md. This file is its only encoder and decoder.
-//! Invariant: a key in the exact list has all its sources there, and only there. Listed are keys
-//! with several sources, and those whose equation contradicts others, about 1 in 1,000. So there
-//! are no seeds to retry, and building always ends.
+//! Invariant: a key in the exact list has all its sources there, and only there. The list holds
+//! keys with several sources and keys whose equation contradicts others, about 1 in 1,000. Building
+//! therefore needs no seeds to retry and always terminates.
 //! Concurrency: immutable once built.
 //! Source: Dillinger and Walzer, Ribbon filter: practically smaller than Bloom and Xor, 2021;
 //! keys that do not fit go elsewhere as in Dillinger, Hübschle-Schneider, Sanders and Walzer, Fast
@@ -21,21 +21,21 @@ use esker_table::wire::Damage;
 use super::exact::{self, Exact};
 use super::{CHECKSUM_BYTES, HEADER_BYTES, Header, KindByte, Pair};
 
-/// Slots that an equation may span.
+/// Maximum number of slots that an equation spans.
 pub const BAND_BITS: u32 = 64;
 
-/// One slot in so many is spare. Measured with 8 Mi keys of 4,096 sources, 1 spare in 20 / 24 / 28 /
-/// 32 / 40 slots: 12.61 / 12.53 / 12.48 / 12.45 / 12.42 bits a key, and 0.02 / 0.03 / 0.06 / 0.08 /
-/// 0.13 % of the keys listed. With 64 sources more spare slots are no worse.
+/// Slots per spare slot. Measured with 8 Mi keys of 4,096 sources, 1 spare in 20 / 24 / 28 / 32 /
+/// 40 slots: 12.61 / 12.53 / 12.48 / 12.45 / 12.42 bits a key, and 0.02 / 0.03 / 0.06 / 0.08 / 0.13
+/// % of the keys listed. With 64 sources, more spare slots are no worse.
 const SLOTS_PER_SPARE: usize = 32;
 
-/// Slots after the last first slot.
+/// Slots behind the last possible first slot.
 const SLOTS_TAIL: usize = BAND_BITS as usize - 1;
 
-/// Up to so many pairs are sorted at once; more are first split by their digests.
+/// Up to this many pairs are sorted directly; more are first split by their digests.
 const SORT_PAIRS_MAX: usize = 512;
 
-/// Encodes `pairs` in any order, repeated ones included; leaves them in some order.
+/// Encodes `pairs`, which may repeat and come in any order; leaves them in an unspecified order.
 pub(super) fn encode(pairs: &mut Vec<Pair>) -> Vec<u8> {
     let inserted = u32::try_from(pairs.len()).expect("at most PAIRS_MAX");
     let source_bits = super::source_bits(pairs);
@@ -69,7 +69,7 @@ pub(super) fn encode(pairs: &mut Vec<Pair>) -> Vec<u8> {
     out
 }
 
-/// The slots, and the pairs that are not in them, for sorted pairs.
+/// Solves sorted pairs: returns the slots, and the pairs that are not in them.
 fn solve(pairs: &[Pair], source_bits: u32) -> (Vec<u32>, Vec<Pair>) {
     let mut listed = Vec::new();
     let groups = || pairs.chunk_by(|a, b| a.hash == b.hash);
@@ -86,7 +86,7 @@ fn solve(pairs: &[Pair], source_bits: u32) -> (Vec<u32>, Vec<Pair>) {
     (band.solution(), listed)
 }
 
-/// How many slots `keys` keys get.
+/// Number of slots for `keys` keys.
 fn slots_for(keys: usize) -> usize {
     if keys == 0 { 0 } else { keys + keys / SLOTS_PER_SPARE + SLOTS_TAIL + 1 }
 }
@@ -100,7 +100,7 @@ fn equation(digest: u64, slots: usize) -> (usize, u64) {
     (first, (coefficients ^ (coefficients >> 32)) | 1)
 }
 
-/// Equations in echelon form: that of slot i begins at slot i.
+/// Equations in echelon form: the equation of slot i begins at slot i.
 struct Band {
     coefficients: Vec<u64>,
     values: Vec<u32>,
@@ -112,7 +112,7 @@ impl Band {
         Self { coefficients: vec![0; slots], values: vec![0; slots] }
     }
 
-    /// Adds the equation of a key; false if it contradicts those before.
+    /// Adds the equation of a key; false if it contradicts earlier ones.
     fn insert(&mut self, pair: Pair) -> bool {
         let (mut slot, mut coefficients) = equation(pair.hash, self.coefficients.len());
         let mut value = pair.source;
@@ -134,11 +134,11 @@ impl Band {
         }
     }
 
-    /// Slots that solve all equations; those that no equation needs are 0.
+    /// Slots that solve all equations; slots that no equation needs are 0.
     fn solution(self) -> Vec<u32> {
         let Self { coefficients, mut values } = self;
         let count = values.len();
-        // The window of the last slots reaches beyond the end.
+        // The window of the last slots extends beyond the end.
         values.resize(count + SLOTS_TAIL, 0);
         for slot in (0..count).rev() {
             let row = coefficients[slot];
@@ -153,7 +153,7 @@ impl Band {
     }
 }
 
-/// The XOR of the values whose bits are set, without branches so that it is done by vectors.
+/// The XOR of the values whose bits are set, without branches so that it vectorizes.
 #[inline]
 fn select(window: &[u32; 64], bits: u64) -> u32 {
     let halves = [bits as u32, (bits >> 32) as u32];
@@ -170,11 +170,11 @@ fn select(window: &[u32; 64], bits: u64) -> u32 {
     sums.iter().fold(0, |sum, lane| sum ^ lane)
 }
 
-/// Sorts by the lowest `left` bits of the digest, whose higher ones agree, then by source.
+/// Sorts by the lowest `left` bits of the digest, whose higher bits agree, then by source.
 ///
-/// In place, so that an epoch's pairs are in memory once. Digests are spread evenly, so splitting by
-/// eight bits at a time leaves parts of one size. Source: `MacIlroy`, Bostic and `McIlroy`, Engineering
-/// radix sort, 1993 (American flag sort).
+/// In place, so that memory holds an epoch's pairs only once. Digests are evenly spread, so
+/// splitting by eight bits at a time gives parts of about one size. Source: `MacIlroy`, Bostic and
+/// `McIlroy`, Engineering radix sort, 1993 (American flag sort).
 fn sort(pairs: &mut [Pair], left: u32) {
     if pairs.len() <= SORT_PAIRS_MAX || left < 8 {
         pairs.sort_unstable();
@@ -215,7 +215,7 @@ fn sort(pairs: &mut [Pair], left: u32) {
     }
 }
 
-/// A static function that was encoded.
+/// An encoded static function.
 #[derive(Clone, Debug)]
 pub struct Ribbon {
     header: Header,
@@ -241,7 +241,8 @@ impl Ribbon {
         Ok(Self { header, slots: bytes.slice(HEADER_BYTES..list), exact })
     }
 
-    /// Appends the sources of the key with `hash`: those it was inserted with if it was.
+    /// Appends the sources of the key with `hash`: exactly those it was inserted with, if it was
+    /// inserted.
     pub fn candidates(&self, hash: u64, found: &mut Vec<u32>) {
         let digest = super::digest(hash);
         let before = found.len();
@@ -267,13 +268,13 @@ impl Ribbon {
         u32::try_from(sum).expect("at most 32 bits")
     }
 
-    /// How many pairs were inserted, repeated ones included.
+    /// Number of pairs inserted, duplicates included.
     #[must_use]
     pub fn pairs(&self) -> u32 {
         self.header.pairs
     }
 
-    /// How many keys are listed in full.
+    /// Number of keys in the exact list.
     #[must_use]
     pub fn listed(&self) -> u32 {
         self.header.listed

@@ -1,4 +1,4 @@
-//! What both kinds of auxiliary table promise, over the same pairs.
+//! Guarantees of both kinds of auxiliary table, over the same pairs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ fn candidates(reader: &Reader, hash: u64) -> Vec<u32> {
     found
 }
 
-/// Every source of every key is a candidate; with a ribbon nothing else is.
+/// Every source of every key is a candidate; a ribbon has no others.
 fn check(encoding: Encoding, pairs: &[(u64, u32)]) {
     let mut model: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
     for (hash, source) in pairs {
@@ -54,7 +54,7 @@ fn check(encoding: Encoding, pairs: &[(u64, u32)]) {
     }
 }
 
-/// Hashes of few values as well as of all, so that keys repeat and tables have hot spots.
+/// Hashes from a few values as well as from all, so that keys repeat and tables have hot spots.
 fn pairs() -> impl Strategy<Value = Vec<(u64, u32)>> {
     let hash = prop_oneof![any::<u64>(), 0..40_u64, (0..1000_u64).prop_map(|n| n << 54), Just(7)];
     let source = prop_oneof![0..3_u32, 0..4096_u32, 0..1_u32 << 15];
@@ -69,7 +69,7 @@ proptest! {
         ENCODINGS.into_iter().for_each(|encoding| check(encoding, &pairs));
     }
 
-    /// The order of arrival at a partition varies from run to run; what is stored need not.
+    /// The order of arrival at a partition varies from run to run; the stored bytes must not.
     #[test]
     fn a_ribbon_does_not_depend_on_the_order(mut pairs in pairs()) {
         let before = encode(Encoding::Ribbon, pairs.iter().copied());
@@ -91,7 +91,7 @@ fn sizes_from_nothing_to_many() {
     }
 }
 
-/// Every rank writes one key, such as a record of its own settings, among others.
+/// Every rank writes one common key, such as a record of its settings, among others.
 #[test]
 fn a_key_of_every_rank() {
     let others = (0..20_000_u64).map(|key| (key_hash(&key.to_le_bytes()), (key % 512) as u32));
@@ -104,7 +104,7 @@ fn a_key_of_every_rank() {
     }
 }
 
-/// All keys of one partition, of 4,096 as in the thesis: hashes that agree in their high bits.
+/// All keys of one partition of 4,096, as in the thesis: hashes that agree in their high bits.
 #[test]
 fn hashes_of_one_partition() {
     let mut random = Random::from_seed(3);
@@ -182,7 +182,7 @@ fn sources_of_all_bits() {
     check(Encoding::Cuckoo { fingerprint_bits: 4 }, &[(1, (1 << 28) - 1), (2, 0)]);
 }
 
-/// Pairs for damage: some listed keys in both kinds.
+/// Pairs for the damage tests: both kinds list some keys.
 fn damaged_pairs() -> Vec<(u64, u32)> {
     let hot = (0..70).map(|source| (u64::MAX, source));
     (0..90_u64).map(|key| (key_hash(&key.to_le_bytes()), (key % 16) as u32)).chain(hot).collect()
@@ -202,7 +202,7 @@ fn a_cut_table_is_refused_at_every_length() {
     }
 }
 
-/// A flip is found; where somebody makes the checksum right again, queries still end well.
+/// A flip is detected; if somebody fixes the checksum, queries still do not panic.
 #[test]
 fn flips_are_found_and_never_panic() {
     for encoding in ENCODINGS {

@@ -1,4 +1,4 @@
-//! Append: the records of a rank's share of files, epoch by epoch.
+//! Append: appends the records of a rank's share of the files, epoch by epoch.
 
 use esker_base::Result;
 use esker_comm::Transport;
@@ -6,8 +6,8 @@ use esker_comm::Transport;
 use super::{Layout, Step};
 use crate::write::Imd;
 
-/// Appends every record of `steps`, of which each becomes an epoch; each rank the records of every
-/// so manyth file as there are ranks. Collective. Returns how many records this rank appended.
+/// Appends all records of `steps`, one epoch for each step. With n ranks, each rank appends the
+/// records of every n-th file. Collective. Returns the number of records that this rank appended.
 ///
 /// # Errors
 /// Those of reading the files, which name file and offset, and those of the directory.

@@ -1,4 +1,4 @@
-//! Field: where in a header or record a number, or some bytes, is, and how it is stored.
+//! Field: location and type of a number or byte string in a header or record.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,17 +7,18 @@ use esker_base::{Error, Kind};
 
 use crate::schema::{FieldType, FieldValue};
 
-/// A number at an offset: `OFFSET:TYPE` in text, such as `8:u64`, `28:f32*2^100`, `0:bytes16`.
+/// A number or byte string at an offset: `OFFSET:TYPE` in text, such as `8:u64`, `28:f32*2^100`,
+/// `0:bytes16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// From the start of the header or record.
+    /// Offset from the start of the header or record.
     pub offset: u32,
-    /// How it is stored.
+    /// Storage type.
     pub kind: FieldType,
 }
 
 impl Field {
-    /// How many bytes it takes.
+    /// Bytes of the field.
     #[must_use]
     pub const fn bytes(self) -> u32 {
         self.kind.bytes() as u32
@@ -27,19 +28,19 @@ impl Field {
         &bytes[self.offset as usize..][..usize::from(self.kind.bytes())]
     }
 
-    /// Appends the key that `record` has: 8 bytes for a number, big-endian and in order.
+    /// Appends the key in `record`: 8 bytes for a number, big-endian and in numeric order.
     ///
     /// # Errors
-    /// Says what was expected, where the bytes are no such number.
+    /// The expectation that the bytes fail, if they are not such a number.
     ///
     /// # Panics
-    /// If the record ends before the field does: [`super::Layout::check`].
+    /// If the record ends before the field does: [`super::Layout::check`] excludes that.
     #[inline]
     pub fn put_key(self, record: &[u8], key: &mut Vec<u8>) -> Result<(), &'static str> {
         self.kind.put_key(self.stored(record), key)
     }
 
-    /// The integer that `header` has.
+    /// The integer in `header`.
     pub(super) fn integer(self, header: &[u8]) -> i128 {
         match self.kind.value(self.stored(header)) {
             FieldValue::Unsigned(number) => i128::from(number),

@@ -1,4 +1,4 @@
-//! Layout: where in a file of records what is.
+//! Layout: the location of each field in a file of records.
 
 use esker_base::{Error, Kind, Result};
 
@@ -6,13 +6,13 @@ use super::field::Field;
 use crate::schema::{DirectorySchema, FieldType, SchemaField};
 use crate::shape::Shape;
 
-/// Headers have at most this many bytes.
+/// Maximum bytes of a header.
 const HEADER_BYTES_MAX: u32 = 1 << 20;
 
-/// Records have at most this many bytes.
+/// Maximum bytes of a record.
 const RECORD_BYTES_MAX: u32 = 1 << 20;
 
-/// What a file of records of a fixed width looks like.
+/// Layout of a file of fixed-width records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes before the first record.
@@ -21,20 +21,21 @@ pub struct Layout {
     pub record_bytes: u32,
     /// The key within a record.
     pub key: Field,
-    /// What the key is called.
+    /// Name of the key.
     pub key_name: String,
-    /// What is known of a record besides, for the directory's schema.
+    /// Other known fields of a record, for the directory's schema.
     pub fields: Vec<SchemaField>,
-    /// The step within the header: files of one step become one epoch. Without it all files do.
+    /// The step within the header: files of one step become one epoch. Without it, all files become
+    /// one epoch.
     pub step: Option<Field>,
-    /// The number of records within the header, to be compared with the size of the file.
+    /// The number of records within the header, which must match the size of the file.
     pub count: Option<Field>,
 }
 
 impl Layout {
-    /// Particles as `dump_particles` of VPIC (lanl/vpic) writes them, little-endian; tracers carry
+    /// Particles as written by `dump_particles` of VPIC (lanl/vpic), little-endian; tracers carry
     /// their id in the weight: `id = w · 2^100`. Positions are within the cell `i`, from -1 to 1,
-    /// momenta those of the mass at rest, `p / mc`.
+    /// momenta are relative to the rest mass, `p / mc`.
     #[must_use]
     pub fn vpic() -> Self {
         let field = |name: &str, unit: &str, offset, kind| SchemaField {
@@ -64,7 +65,7 @@ impl Layout {
         }
     }
 
-    /// The shape of a directory that takes such records: keys, and whole records as values.
+    /// The shape of a directory for such records: the values are whole records.
     ///
     /// # Panics
     /// If the layout was not checked.
@@ -85,10 +86,10 @@ impl Layout {
         }
     }
 
-    /// Fails unless every field is where there are bytes.
+    /// Checks that every field is within its header or record.
     ///
     /// # Errors
-    /// `Invalid` says which is not.
+    /// `Invalid`, naming the field that is not.
     pub fn check(&self) -> Result<()> {
         let invalid = |what: String| Err(Error::new(Kind::Invalid, what));
         if !(1..=RECORD_BYTES_MAX).contains(&self.record_bytes) {

@@ -1,13 +1,13 @@
-//! Import: dumps of binary records of a fixed width, as simulations write them, one file a rank and
-//! step, become epochs of an indexed directory.
+//! Import: turns dumps of fixed-width binary records, which simulations write as one file per rank
+//! and step, into epochs of an indexed directory.
 //!
 //! ```text
 //! file:   header | record | record | …      header: maybe the step and the number of records
 //! record: … key …                           stored whole as the value
 //! ```
-//! [`survey`] checks the headers, sizes and some keys of all files and groups these by step;
-//! [`Dump::records`] reads one; [`append_all`] appends all. A file that is not as the layout says is
-//! `Invalid`, with its name and the offset: what is wrong may be either.
+//! [`survey`] checks headers, sizes and some keys of all files and groups the files by step;
+//! [`Dump::records`] reads one file; [`append_all`] appends all. A file that contradicts the layout
+//! is `Invalid`, with its name and the offset: either of the two may be wrong.
 //! Concurrency: each rank reads its own files.
 
 mod append;
@@ -28,36 +28,36 @@ pub use layout::Layout;
 /// Bytes read of a file at once.
 const READ_BYTES: usize = 1 << 20;
 
-/// Steps up to here are exact as a 64-bit floating-point number too. A larger one is no count of steps
-/// but other bytes of the file.
+/// Maximum step: steps up to here are exact in a 64-bit floating-point number too. A larger value
+/// is not a step count but other bytes of the file.
 pub const STEP_MAX: u64 = 1 << 53;
 
 /// A file of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dump {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The step that its header says; 0 if the layout has none.
+    /// The step in its header; 0 if the layout has none.
     pub step: u64,
-    /// How many records it has.
+    /// Number of records.
     pub records: u64,
 }
 
 /// The files of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Its number in the files.
+    /// Step number, from the files.
     pub number: u64,
     /// Its files, in the order given.
     pub dumps: Vec<Dump>,
 }
 
-/// Checks the header, the size and the keys at both ends of each file and groups them by step, which
-/// ascend: each becomes an epoch. Nothing is written.
+/// Checks the header, the size and the keys at both ends of each file, and groups the files by
+/// ascending step; each step becomes an epoch. Writes nothing.
 ///
 /// # Errors
-/// `Invalid` if the layout or the list of files makes no sense, or a file's size, step or keys do not
-/// fit the layout or its header; what opening and reading a file says.
+/// `Invalid` if the layout or the list of files makes no sense, or if a file's size, step or keys
+/// contradict the layout or its header; those of opening and reading a file.
 pub fn survey(paths: &[PathBuf], layout: &Layout) -> Result<Vec<Step>> {
     layout.check()?;
     let mut steps: BTreeMap<u64, Vec<Dump>> = BTreeMap::new();
@@ -78,7 +78,7 @@ impl Step {
     }
 }
 
-/// The error of a file that is not as the layout says.
+/// The error for a file that contradicts the layout.
 fn misread(path: &Path, what: &str) -> Error {
     let advice = "check the layout: bytes of the header and of a record, and where its fields are";
     Error::new(Kind::Invalid, format!("{}: {what}; {advice}", path.display()))
@@ -126,8 +126,8 @@ impl Dump {
         Ok(dump)
     }
 
-    /// Fails unless the keys of the first and of the last records are some, as far as one read of
-    /// either has them. `file` is behind the header.
+    /// Checks that the first and last records have valid keys, as many records as one read at
+    /// either end covers. `file` is positioned behind the header.
     fn check_keys(&self, file: &mut File, layout: &Layout) -> Result<()> {
         let record_bytes = u64::from(layout.record_bytes);
         let count = self.records.min((READ_BYTES as u64 / record_bytes).max(1));
@@ -138,11 +138,11 @@ impl Dump {
         self.each_record(file, layout, (self.records - count, count), |_, _| Ok(()))
     }
 
-    /// Gives every record to `sink` as (key, record) in order of the file. Memory: 1 MiB and a record.
+    /// Passes every record to `sink` as (key, record) in file order. Memory: 1 MiB and a record.
     ///
     /// # Errors
-    /// `Invalid` if the file is shorter than when it was surveyed, or a record's key is none; what
-    /// reading and the sink say.
+    /// `Invalid` if the file is shorter than at the survey, or a record has no valid key; those of
+    /// reading and of `sink`.
     pub fn records(
         &self,
         layout: &Layout,
@@ -154,7 +154,8 @@ impl Dump {
         self.each_record(&mut file, layout, (0, self.records), sink)
     }
 
-    /// Gives `count` records from number `first` on, where `file` is, to `sink`.
+    /// Passes `count` records to `sink`, starting with number `first`, at which `file` is
+    /// positioned.
     fn each_record(
         &self,
         file: &mut File,

@@ -1,4 +1,4 @@
-//! Import of files made here; a real simulation's are in `tests/vpic.rs`.
+//! Imports of synthetic files; `tests/vpic.rs` has those of a real simulation.
 
 use super::*;
 
@@ -98,11 +98,11 @@ fn files_that_do_not_fit_their_layout_are_named() {
     assert_eq!(survey(&[], &layout()).expect_err("no files").kind(), Kind::Invalid);
 }
 
-/// Symptom: an import with a wrong header or record width wrote what it could and then failed with
+/// Symptom: an import with a wrong header or record width wrote some records and then failed with
 /// exit code 12, "bytes are not what was written".
 /// Cause: keys were checked only while records were appended, as if the file were damaged; any step
-/// was taken.
-/// Fix: the survey, which writes nothing, checks steps and keys, and what does not fit is `Invalid`.
+/// was accepted.
+/// Fix: the survey, which writes nothing, checks steps and keys, and a mismatch is `Invalid`.
 #[test]
 fn keys_that_are_none_are_refused_before_anything_is_written() {
     let files = Files::new();
@@ -124,7 +124,7 @@ fn keys_that_are_none_are_refused_before_anything_is_written() {
             said.contains("bad: the key at byte 4 is not") && said.contains("check the layout")
         );
     }
-    // In the middle of a large file it is found while that is read, and says the same.
+    // In the middle of a large file the import finds the same error while it reads.
     let mut many = scaled(1.0).repeat(700_000);
     many[1_400_000..1_400_004].copy_from_slice(&scaled(0.5));
     let steps = survey(&[files.put("large", &many)], &layout).expect("good ends");

@@ -1,4 +1,4 @@
-//! Epoch: what one epoch added to a partition; its frame is what makes it durable.
+//! Epoch: the additions of one epoch to a partition; its frame makes them durable.
 //! Layout: docs/format/imd.md, "Epochs".
 
 use std::ops::Range;
@@ -10,36 +10,36 @@ use crate::checksum::CHECKSUM_BYTES;
 use crate::shape::{Shape, VALUE_BYTES_MAX};
 use crate::slot::{LOW_BITS_MAX, SLOT_BITS_MAX};
 
-/// What one epoch added.
+/// The additions of one epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Epoch {
     /// Its number, from 0.
     pub number: u32,
-    /// The step that its writer gave it.
+    /// Step given by the writer.
     pub step: u64,
-    /// Bytes of the data log when it ended.
+    /// Bytes of the data log at its end.
     pub data_bytes: u64,
-    /// Bytes of the values that its rank kept, when it ended.
+    /// Bytes of the values kept by its rank, at its end.
     pub value_bytes: u64,
     /// Bytes of its records' keys and values.
     pub record_bytes: u64,
-    /// Its tables and their index, in the order in which they were written.
+    /// Its tables and their index, in write order.
     pub segments: Vec<Segment>,
-    /// Where in the log of auxiliary tables those of this epoch are.
+    /// Ranges of its auxiliary tables in their log.
     pub auxiliary: Vec<Range<u64>>,
 }
 
 /// Tables whose slots were written together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Where in the index log its first slot is.
+    /// Offset of its first slot in the index log.
     pub offset: u64,
     /// Each table has 2^`slot_bits` slots, if rows are ordered by hash; else 0.
     pub slot_bits: u32,
-    /// The prefix of the first key of each slot, if rows are ordered by key; else empty. Such a
-    /// segment has one table.
+    /// Prefix of each slot's first key, if rows are ordered by key; otherwise empty. Such a segment
+    /// has one table.
     pub slot_keys: Vec<u64>,
-    /// Where in the index log each slot of all tables together ends, with its checksum.
+    /// End of each slot group (the same slot of all tables, and a checksum) in the index log.
     pub slot_ends: Vec<u64>,
     /// The tables.
     pub tables: Vec<Table>,
@@ -48,26 +48,26 @@ pub struct Segment {
 /// Sorted rows in a data log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// How many.
+    /// Number of rows.
     pub rows: u32,
-    /// Where in the data log its first block is.
+    /// Offset of its first block in the data log.
     pub offset: u64,
-    /// Bits of each place in a slot below the average gap; 0 if ordered by key.
+    /// Bits of each place below the average gap; 0 if ordered by key.
     pub low_bits: u32,
-    /// Where each block ends, if the shape does not tell.
+    /// End of each block, unless the shape implies it.
     pub spans: Vec<Span>,
 }
 
 /// The end of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// The row behind its last one.
+    /// The row after its last one.
     pub row_end: u32,
     /// Its end in the data log, checksum included.
     pub end: u64,
 }
 
-/// Where a block is.
+/// Location of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockPlace {
     /// Its rows, by their number in the table.
@@ -77,20 +77,20 @@ pub struct BlockPlace {
 }
 
 impl Epoch {
-    /// How many records it has.
+    /// Number of records.
     #[must_use]
     pub fn rows(&self) -> u64 {
         let tables = self.segments.iter().flat_map(|segment| &segment.tables);
         tables.map(|table| u64::from(table.rows)).sum()
     }
 
-    /// How many tables it has.
+    /// Number of tables.
     #[must_use]
     pub fn tables(&self) -> usize {
         self.segments.iter().map(|segment| segment.tables.len()).sum()
     }
 
-    /// Appends its bytes.
+    /// Appends the encoded epoch.
     pub fn encode(&self, shape: Shape, out: &mut Vec<u8>) {
         put_varint(out, u64::from(self.number));
         put_varint(out, self.step);
@@ -139,10 +139,11 @@ impl Epoch {
         }
     }
 
-    /// The epoch in `bytes`, whose places lie within logs of that many bytes.
+    /// Decodes the epoch in `bytes`; locations in it must be within an index log of `index_bytes`
+    /// bytes.
     ///
     /// # Errors
-    /// Damage if it is none.
+    /// Damage if `bytes` are not an epoch.
     pub fn decode(bytes: &[u8], shape: Shape, index_bytes: u64) -> Result<Self, Damage> {
         let mut input = Input::new(bytes);
         let number = narrow(&mut input, "an epoch's number")?;
@@ -203,7 +204,7 @@ impl Segment {
         Ok(Self { offset, slot_bits, slot_keys, slot_ends, tables })
     }
 
-    /// Where in the index log slot `slot` of all tables is.
+    /// The range of slot `slot` of all tables in the index log.
     ///
     /// # Panics
     /// If there is no such slot.
@@ -264,7 +265,7 @@ impl Table {
         }
     }
 
-    /// How many blocks it has.
+    /// Number of blocks.
     #[must_use]
     pub fn blocks(&self, shape: Shape) -> u32 {
         match shape {
@@ -275,7 +276,7 @@ impl Table {
         }
     }
 
-    /// Block number `block`.
+    /// Location of block number `block`.
     ///
     /// # Panics
     /// If there is no such block.
@@ -302,7 +303,7 @@ impl Table {
         }
     }
 
-    /// The block that `row` lies in.
+    /// The block that contains `row`.
     #[must_use]
     pub fn block_of(&self, row: u32, shape: Shape) -> u32 {
         match shape {
@@ -314,7 +315,7 @@ impl Table {
     }
 }
 
-/// In place of the bits of a slot: rows are ordered by key.
+/// Stored in place of a slot's bits if rows are ordered by key.
 const BY_KEY: u64 = SLOT_BITS_MAX as u64 + 1;
 
 fn decode_keys(input: &mut Input<'_>) -> Result<Vec<u64>, Damage> {
@@ -332,7 +333,7 @@ fn decode_keys(input: &mut Input<'_>) -> Result<Vec<u64>, Damage> {
     Ok(keys)
 }
 
-/// A block has one record that is too large, or is about [`BLOCK_BYTES`]; lengths are a part of it.
+/// Maximum bytes of a block: one oversized record, or about [`BLOCK_BYTES`], lengths included.
 const BLOCK_SPAN_MAX: usize = VALUE_BYTES_MAX + 4 * BLOCK_BYTES;
 
 fn narrow(input: &mut Input<'_>, what: &'static str) -> Result<u32, Damage> {

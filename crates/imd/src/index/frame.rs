@@ -1,11 +1,11 @@
-//! Frame: a piece of an index log that says what it is and how long, so that a log without an end
+//! Frame: a piece of an index log that states its kind and length, so that a log without a footer
 //! can be read from its start.
 //!
 //! ```text
 //! kind (4) | payload bytes (8) | checksum of the payload (4) | checksum of these 16 bytes (4)
 //! ```
-//! Checksums are those of the log at the frame's offset. Those of segments are 0: their slots have
-//! their own.
+//! Checksums are those of the log at the frame's offset. A segment's frame has a payload checksum
+//! of 0, since its slots have their own.
 
 use esker_base::{Error, Result};
 
@@ -14,20 +14,20 @@ use crate::checksum::LogChecksum;
 /// Bytes in front of a payload.
 pub const HEADER_BYTES: usize = 20;
 
-/// What a frame holds.
+/// The kinds of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
-    /// What the log is of.
+    /// Identity of the log.
     Head,
-    /// What the directory's keys and values are.
+    /// Schema of the directory's keys and values.
     Schema,
     /// Slots of an epoch's tables.
     Segment,
     /// The end of an epoch.
     Epoch,
-    /// The frames of all epochs once more, side by side, so that a reader gets them together.
+    /// Copies of the frames of all epochs, adjacent so that one read fetches them.
     Copies,
-    /// Where the epochs are.
+    /// Locations of the epochs.
     Root,
 }
 
@@ -50,7 +50,7 @@ impl FrameKind {
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it holds.
+    /// Kind of the payload.
     pub kind: FrameKind,
     /// Bytes of its payload.
     pub bytes: u64,
@@ -59,7 +59,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// That of a segment of `bytes` bytes.
+    /// The header of a segment of `bytes` bytes.
     #[must_use]
     pub const fn of_segment(bytes: u64) -> Self {
         Self { kind: FrameKind::Segment, bytes, checksum: 0 }
@@ -74,7 +74,7 @@ impl Header {
         log.seal(out, start, offset);
     }
 
-    /// The header in `bytes` at `offset`; none if there is no whole one.
+    /// Decodes the header in `bytes` at `offset`; `None` if it is truncated or damaged.
     #[must_use]
     pub fn decode(log: LogChecksum, bytes: &[u8], offset: u64) -> Option<Self> {
         let header = bytes.first_chunk::<HEADER_BYTES>()?;
@@ -88,24 +88,25 @@ impl Header {
         Some(Self { kind, bytes, checksum: u32::from_le_bytes(*covered[12..].first_chunk()?) })
     }
 
-    /// Whether `payload` is that of this frame at `offset`.
+    /// True if `payload` belongs to this frame at `offset`.
     #[must_use]
     pub fn fits(&self, log: LogChecksum, payload: &[u8], offset: u64) -> bool {
         payload.len() as u64 == self.bytes && log.of(payload, offset) == self.checksum
     }
 }
 
-/// Appends a frame of `payload` that lies at `offset` of `log`.
+/// Appends a frame of `payload` for `offset` of `log`.
 pub fn encode(kind: FrameKind, payload: &[u8], log: LogChecksum, offset: u64, out: &mut Vec<u8>) {
     let header = Header { kind, bytes: payload.len() as u64, checksum: log.of(payload, offset) };
     header.encode(log, offset, out);
     out.extend_from_slice(payload);
 }
 
-/// The payload of the frame of `kind` that `bytes` at `offset` of `log`, the object `object`, are.
+/// Decodes the frame of `kind` in `bytes`, which are at `offset` of `log`, the object `object`;
+/// returns its payload.
 ///
 /// # Errors
-/// `Corrupt` if they are anything else.
+/// `Corrupt` if they are not such a frame.
 pub fn decode<'a>(
     kind: FrameKind,
     bytes: &'a [u8],

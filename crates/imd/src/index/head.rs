@@ -1,4 +1,4 @@
-//! Head: what an index log is of; its first frame.
+//! Head: identity of an index log; its first frame.
 //! Layout: docs/format/imd.md, "Head".
 
 use esker_table::wire::{Damage, Input};
@@ -10,23 +10,23 @@ use crate::write::POINTER_BYTES;
 /// First bytes of an index log; the last is the version.
 pub const INDEX_MAGIC: &[u8; 8] = b"ESKERIM3";
 
-/// What an index log is of.
+/// Identity of an index log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The directory, so that logs of two are never mixed.
+    /// Id of the directory, so that logs of different directories are never mixed.
     pub directory: u128,
-    /// The rank that writes the log, which is also its partition's number.
+    /// Rank of the log's writer, which is also the number of its partition.
     pub partition: u32,
-    /// Ranks and partitions of the directory.
+    /// Number of ranks, and of partitions, of the directory.
     pub partitions: u32,
-    /// How values get to those who look for them.
+    /// How readers reach values.
     pub format: Format,
-    /// What the directory's records look like.
+    /// The shape of the directory's records.
     pub shape: Shape,
 }
 
 impl Head {
-    /// What the rows of this log's tables look like: in place of values they may have pointers.
+    /// The shape of the rows of this log's tables, which may have pointers in place of values.
     #[must_use]
     pub const fn row_shape(&self) -> Shape {
         match (self.format, self.shape) {
@@ -37,7 +37,7 @@ impl Head {
         }
     }
 
-    /// How rows are ordered.
+    /// The order of the rows.
     #[must_use]
     pub const fn order(&self) -> Order {
         match self.format {
@@ -46,7 +46,7 @@ impl Head {
         }
     }
 
-    /// Among how many partitions the hashes of this log's keys are divided.
+    /// Number of partitions that divide the hashes of this log's keys.
     #[must_use]
     pub const fn hash_partitions(&self) -> u32 {
         match self.format {
@@ -55,7 +55,7 @@ impl Head {
         }
     }
 
-    /// Appends its bytes.
+    /// Appends the encoded head.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let format = Format::ALL.iter().position(|&format| format == self.format);
         let format = format.and_then(|at| u8::try_from(at).ok()).expect("every format is listed");
@@ -71,10 +71,10 @@ impl Head {
         out.extend_from_slice(&value_bytes.to_le_bytes());
     }
 
-    /// The head in `bytes`.
+    /// Decodes the head in `bytes`.
     ///
     /// # Errors
-    /// Damage if it is none.
+    /// Damage if they are not a head.
     pub fn decode(bytes: &[u8]) -> Result<Self, Damage> {
         let mut input = Input::new(bytes);
         let (directory, partition, partitions) = (input.u128()?, input.u32()?, input.u32()?);

@@ -1,4 +1,4 @@
-//! Index log: what a partition's reader needs before it reads rows.
+//! Index log: the metadata that a partition's reader needs before it reads rows.
 //! Layout: docs/format/imd.md, "Index log".
 //!
 //! ```text

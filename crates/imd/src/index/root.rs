@@ -1,4 +1,4 @@
-//! Root: where the epochs of a finished index log are, and the footer that says where the root is.
+//! Root: locations of the epochs of a finished index log, and the footer that locates the root.
 //! Layout: docs/format/imd.md, "Root".
 
 use std::ops::Range;
@@ -8,18 +8,18 @@ use esker_table::wire::{Damage, Input, put_bytes, put_varint};
 
 use crate::checksum::LogChecksum;
 
-/// Bytes of the footer, the last of a finished index log.
+/// Bytes of the footer, which ends a finished index log.
 pub const FOOTER_BYTES: u64 = 24;
 
-/// A head has at most as many bytes.
+/// Maximum bytes of a head.
 const HEAD_BYTES_MAX: usize = 256;
 
 const FOOTER_MAGIC: &[u8; 4] = b"IEND";
 
-/// Where the epochs are.
+/// Locations of the epochs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Root {
-    /// The bytes of the log's head, so that a reader needs not read that too.
+    /// The encoded head of the log, so that a reader does not need to read that too.
     pub head: Vec<u8>,
     /// The frame of each epoch, header included.
     pub epochs: Vec<Range<u64>>,
@@ -28,7 +28,7 @@ pub struct Root {
 }
 
 impl Root {
-    /// Appends its bytes.
+    /// Appends the encoded root.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_bytes(out, &self.head);
         put_varint(out, self.data_bytes);
@@ -41,10 +41,10 @@ impl Root {
         }
     }
 
-    /// The root in `bytes`, of a log of which `index_bytes` are in front of the root.
+    /// Decodes the root in `bytes`; `index_bytes` bytes of the log precede it.
     ///
     /// # Errors
-    /// Damage if it is none.
+    /// Damage if `bytes` are not a root.
     pub fn decode(bytes: &[u8], index_bytes: u64) -> Result<Self, Damage> {
         let mut input = Input::new(bytes);
         let head = input.bytes(HEAD_BYTES_MAX, "a head")?.to_vec();
@@ -66,7 +66,7 @@ impl Root {
     }
 }
 
-/// Appends the footer, which lies at `offset`, of `log`, whose root's frame is `root`.
+/// Appends the footer for `offset` of `log`; `root` is the range of the root's frame.
 pub fn encode_footer(root: &Range<u64>, log: LogChecksum, offset: u64, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&root.start.to_le_bytes());
@@ -75,11 +75,11 @@ pub fn encode_footer(root: &Range<u64>, log: LogChecksum, offset: u64, out: &mut
     log.seal(out, start, offset);
 }
 
-/// Where the root's frame is, by the footer in `bytes` at `offset` of `log`; none if that is no
-/// footer.
+/// The range of the root's frame, from the footer in `bytes` at `offset` of `log`; `None` if they
+/// are not a footer.
 ///
 /// # Errors
-/// `Corrupt` if it is a footer of something else.
+/// `Corrupt` if the footer belongs elsewhere.
 pub fn decode_footer(
     bytes: &[u8],
     log: LogChecksum,

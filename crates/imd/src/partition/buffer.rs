@@ -1,43 +1,43 @@
 //! Buffer: records that wait to become a table, in buckets by the high bits of their place.
 //!
-//! A bucket is a list of chunks. Records of one shape lie in them back to back, as many in each
-//! chunk as a power of two; others have their lengths in front:
+//! A bucket is a list of chunks. Records of fixed shape follow one another in a chunk, a power of
+//! two of them in each; variable records have their lengths in front:
 //! ```text
 //! key length (1 byte) | value length (4 bytes) | key | value
 //! ```
-//! Invariants: (1) a record lies in one chunk; (2) records of a bucket are in order of arrival.
+//! Invariants: (1) a record is within one chunk; (2) records of a bucket are in order of arrival.
 
 use super::share::Share;
 use crate::hash::PLACE_BITS;
 use crate::shape::Shape;
 
-/// Memory for some records of one bucket.
+/// Memory for records of one bucket.
 pub(super) type Chunk = Vec<u8>;
 
-/// Rows of a bucket are numbered with this many bits, next to the bits of a place.
+/// Bits of a row's number within its bucket, next to the bits of a place.
 pub(super) const ROW_BITS: u32 = 64 - PLACE_BITS;
 
-/// Bytes in front of a record of a variable shape.
+/// Bytes in front of a variable record.
 pub(super) const LENGTHS_BYTES: usize = 5;
 
-/// How a partition's memory is cut.
+/// Division of a partition's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Geometry {
     pub(super) shape: Shape,
-    /// Bytes of a record of one shape, or 0.
+    /// Bytes of a record of fixed shape, or 0.
     pub(super) stride: usize,
-    /// Rows of each full chunk of one shape, as a shift.
+    /// Rows of each full chunk of fixed shape, as a shift.
     pub(super) chunk_shift: u32,
     pub(super) chunk_bytes: usize,
     pub(super) bucket_bits: u32,
 }
 
 impl Geometry {
-    /// That of `memory_bytes` for records.
+    /// Divides `memory_bytes` for records.
     ///
-    /// A bucket of 512 KiB is sorted within a processor's second cache, and the ends of more than
-    /// 512 open ones no longer fit the first; a chunk is a small part of a bucket, since half of
-    /// one is lost in each.
+    /// A bucket of 512 KiB is sorted within a processor's L2 cache, and the ends of more than 512
+    /// open buckets no longer fit L1. A chunk is a small part of a bucket, since each bucket wastes
+    /// half a chunk on average.
     pub(super) fn of(shape: Shape, memory_bytes: u64) -> Self {
         let bucket_bits = (memory_bytes / (512 << 10)).clamp(16, 512).ilog2();
         let chunk = (memory_bytes / (16 << bucket_bits)).clamp(2 << 10, 64 << 10) as usize;
@@ -49,30 +49,30 @@ impl Geometry {
         Self { shape, stride, chunk_shift, chunk_bytes: stride << chunk_shift, bucket_bits }
     }
 
-    /// Bytes of chunk that a record takes.
+    /// Chunk bytes that a record takes.
     #[inline]
     pub(super) fn bytes_of(&self, key: &[u8], value: &[u8]) -> usize {
         if self.stride > 0 { self.stride } else { LENGTHS_BYTES + key.len() + value.len() }
     }
 }
 
-/// Records that wait.
+/// Waiting records.
 #[derive(Debug)]
 pub(super) struct Buffer {
     geometry: Geometry,
     pub(super) buckets: Vec<Bucket>,
     /// Bytes of all chunks.
     pub(super) held: u64,
-    /// Bytes of records in chunks that are not filled any more.
+    /// Bytes of records in chunks that are full.
     filled: u64,
 }
 
 /// Records whose places agree in the high bits.
 #[derive(Debug, Default)]
 pub(super) struct Bucket {
-    /// The last one is filled; the others are full.
+    /// Chunks in order. The last one is open; the others are full.
     chunks: Vec<Chunk>,
-    /// The chunk that is filled.
+    /// The open chunk.
     tail: Chunk,
     rows: u32,
 }
@@ -83,7 +83,7 @@ impl Buffer {
         Self { geometry, buckets, held: 0, filled: 0 }
     }
 
-    /// Adds a record that fits the shape; false if its bucket needs a chunk first.
+    /// Adds a record that fits the shape; returns false if its bucket needs a chunk first.
     #[inline]
     pub(super) fn push(&mut self, place: u64, key: &[u8], value: &[u8]) -> bool {
         let geometry = &self.geometry;
@@ -106,8 +106,8 @@ impl Buffer {
         true
     }
 
-    /// Whether the bucket of `place` may have no further chunk: its rows could not be numbered, or
-    /// sorting or indexing them takes more memory than there is for it.
+    /// True if the bucket of `place` must not get another chunk: its rows could not be numbered, or
+    /// sorting or indexing them would exceed its share of memory.
     pub(super) fn is_full(&self, place: u64, share: &Share) -> bool {
         let bucket = &self.buckets[(place >> (PLACE_BITS - self.geometry.bucket_bits)) as usize];
         let chunk_rows = (self.geometry.chunk_bytes / self.geometry.stride.max(1)) as u64;
@@ -134,26 +134,26 @@ impl Buffer {
         self.filled + self.buckets.iter().map(|bucket| bucket.tail.len() as u64).sum::<u64>()
     }
 
-    /// How many records there are.
+    /// Number of records.
     pub(super) fn rows(&self) -> u64 {
         self.buckets.iter().map(|bucket| u64::from(bucket.rows)).sum()
     }
 }
 
 impl Bucket {
-    /// How many records it has.
+    /// Number of records.
     pub(super) fn rows(&self) -> u32 {
         self.rows
     }
 
-    /// No more records come.
+    /// Ends the bucket; no more records follow.
     pub(super) fn close(&mut self) {
         if self.tail.capacity() > 0 {
             self.chunks.push(std::mem::take(&mut self.tail));
         }
     }
 
-    /// The records of a bucket that was closed.
+    /// The records of a closed bucket.
     pub(super) fn records(&self, geometry: Geometry) -> Records<'_> {
         let mut starts = Vec::new();
         if geometry.stride == 0 {
@@ -170,28 +170,28 @@ impl Bucket {
         Records { geometry, chunks: &self.chunks, starts }
     }
 
-    /// Its chunks, to be used again.
+    /// The chunks, for reuse.
     pub(super) fn into_chunks(self) -> impl Iterator<Item = Chunk> {
         self.chunks.into_iter()
     }
 
-    /// All records of one shape, chunk by chunk.
+    /// All records of fixed shape, chunk by chunk.
     pub(super) fn chunks(&self) -> &[Chunk] {
         &self.chunks
     }
 }
 
-/// The records of one bucket by their number.
+/// The records of one bucket, by number.
 #[derive(Debug)]
 pub(super) struct Records<'a> {
     geometry: Geometry,
     chunks: &'a [Chunk],
-    /// Chunk and offset of each record, of a variable shape.
+    /// Chunk and offset of each variable record.
     starts: Vec<(u32, u32)>,
 }
 
 impl<'a> Records<'a> {
-    /// Record `row` of one shape.
+    /// Record `row`, of fixed shape.
     #[inline]
     pub(super) fn fixed(&self, row: u32) -> &'a [u8] {
         let Geometry { stride, chunk_shift, .. } = self.geometry;
@@ -199,7 +199,7 @@ impl<'a> Records<'a> {
         &self.chunks[(row >> chunk_shift) as usize][at..at + stride]
     }
 
-    /// Bytes of every key, of one shape; else 0.
+    /// Bytes of every key if the shape is fixed; otherwise 0.
     pub(super) fn key_bytes(&self) -> usize {
         match self.geometry.shape {
             Shape::Fixed { key_bytes, .. } => usize::from(key_bytes),
@@ -221,7 +221,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// The lengths in front of a record.
+/// The lengths in front of a variable record.
 #[inline]
 fn lengths(record: &[u8]) -> (usize, usize) {
     let value = u32::from_le_bytes([record[1], record[2], record[3], record[4]]);

@@ -1,9 +1,9 @@
 //! Flusher: the background half of a partition, which turns buffers into tables and ends epochs.
 //!
-//! Order of writes, on which recovery rests: blocks, sync of the data log, slots and the epoch's
-//! frame, sync of the index log. An epoch is durable when both syncs are done.
-//! Concurrency: one thread owns it all but the pieces that are written; the caller sees only the pool
-//! and its answers.
+//! Write order, on which recovery rests: blocks, sync of the data log, slots and the epoch's frame,
+//! sync of the index log. An epoch is durable once both syncs are done.
+//! Concurrency: one thread owns everything except the pieces in flight; the caller sees only the
+//! pool and the answers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,19 +28,19 @@ use crate::index::head::INDEX_MAGIC;
 use crate::index::root::{Root, encode_footer};
 use crate::shape::Shape;
 
-/// What the caller asks for.
+/// Requests from the caller.
 pub(super) enum Job {
-    /// Make a table, which is expected to have so many times fewer rows than those that follow.
+    /// Write a table; later tables of the epoch are expected to have this many times as many rows.
     Table(Buffer, u64),
     /// Keep an auxiliary table of this epoch.
     Auxiliary(Vec<u8>),
     /// Make the epoch durable.
     Epoch(EpochEnd, SyncSender<Result<()>>),
-    /// Make the logs whole.
+    /// Finish the logs.
     Finish(SyncSender<Result<Written>>),
 }
 
-/// The logs and what waits for them.
+/// The logs and the data that waits to be written.
 pub(super) struct Flusher {
     pub(super) setup: Setup,
     pub(super) geometry: Geometry,
@@ -48,7 +48,7 @@ pub(super) struct Flusher {
     pub(super) pool: Arc<Pool>,
     data: Data,
     index: Log,
-    /// Of auxiliary tables, if the format has any.
+    /// The log of auxiliary tables, if the format has any.
     auxiliary: Option<Log>,
     auxiliary_places: Vec<Range<u64>>,
     sorter: Sorter,
@@ -62,7 +62,7 @@ pub(super) struct Flusher {
     written: Written,
 }
 
-/// What the frames of epochs have, for [`FrameKind::Copies`].
+/// Payloads of the epochs' frames, for [`FrameKind::Copies`].
 #[derive(Default)]
 struct Copies {
     payloads: Vec<Vec<u8>>,
@@ -70,7 +70,8 @@ struct Copies {
 }
 
 impl Copies {
-    /// The frame that lies at `start` and has those of all epochs, and where in the log these are.
+    /// Encodes the frame of copies for offset `start`, with those of all epochs, and their ranges
+    /// in the log.
     fn encode(self, log: LogChecksum, start: u64) -> (Vec<u8>, Vec<Range<u64>>) {
         let (mut frames, mut places) = (Vec::new(), Vec::new());
         let at = |frames: &[u8]| start + (frame::HEADER_BYTES + frames.len()) as u64;
@@ -92,14 +93,14 @@ pub(super) struct Logs {
     pub(super) auxiliary: Option<Box<dyn AppendLog>>,
 }
 
-/// An append log and how long it is.
+/// An append log and its length.
 struct Log {
     log: Box<dyn AppendLog>,
     bytes: u64,
     checksum: LogChecksum,
 }
 
-/// The data log, how long it will be when all pieces are in it, and what writes them.
+/// The data log, its length once all pieces are written, and their writer.
 struct Data {
     log: Arc<dyn AppendLog>,
     bytes: u64,
@@ -128,10 +129,10 @@ impl Log {
 struct Staging {
     checksum: LogChecksum,
     bytes: Vec<u8>,
-    /// How many of them are whole blocks.
+    /// Bytes of whole blocks.
     at: usize,
     piece_bytes: usize,
-    /// How many bytes to keep ready behind each other, for blocks of one size.
+    /// Bytes to keep allocated in a row, for blocks of one size.
     ready_bytes: usize,
 }
 
@@ -174,7 +175,7 @@ impl Flusher {
         })
     }
 
-    /// Writes the magic, the head and the schema. Not durable before the first epoch.
+    /// Writes the magic, the head and the schema. They become durable with the first epoch.
     pub(super) fn begin(&mut self, head: &[u8], schema: &[u8]) -> Result<()> {
         let mut out = INDEX_MAGIC.to_vec();
         let offset = out.len() as u64;
@@ -185,7 +186,7 @@ impl Flusher {
         self.index.append(&out)
     }
 
-    /// Does jobs until there are no more.
+    /// Runs jobs until the channel closes.
     pub(super) fn run(mut self, jobs: &Receiver<Job>) {
         let mut failed = false;
         while let Ok(job) = jobs.recv() {
@@ -208,7 +209,7 @@ impl Flusher {
                 Job::Epoch(end, answer) => {
                     let done = if failed { Err(closed()) } else { self.end_epoch(end) };
                     failed |= done.is_err();
-                    // Nobody waits if the caller has given up.
+                    // Nobody listens if the caller has given up.
                     let _ = answer.send(done);
                 }
                 Job::Finish(answer) => {
@@ -251,7 +252,7 @@ impl Flusher {
         Ok(())
     }
 
-    /// Rows of one shape: each goes straight to its place in a block.
+    /// Writes rows of fixed shape: each goes straight to its position in a block.
     fn write_fixed(
         &mut self,
         buffer: Buffer,
@@ -294,7 +295,7 @@ impl Flusher {
         staging.flush(&mut self.data)
     }
 
-    /// Rows of any shape: a block ends with the row that fills it.
+    /// Writes rows of variable shape: a block ends with the row that fills it.
     fn write_variable(&mut self, buffer: Buffer, slots: &mut TableIndex) -> Result<Vec<Span>> {
         let mut spans = Vec::new();
         let mut row_end = 0;
@@ -328,7 +329,7 @@ impl Flusher {
         Ok(spans)
     }
 
-    /// Writes the slots that wait.
+    /// Writes the pending slots.
     fn write_segment(&mut self) -> Result<()> {
         if self.builder.is_empty() {
             return Ok(());
@@ -391,7 +392,7 @@ impl Flusher {
     fn finish(&mut self) -> Result<Written> {
         self.pool.check()?;
         self.root.data_bytes = self.data.bytes;
-        // That of a single epoch lies next to the root as it is.
+        // The frame of a single epoch is next to the root already.
         let epochs = self.root.epochs.len();
         if epochs > 1 && self.copies.payloads.len() == epochs {
             let copies = std::mem::take(&mut self.copies);
@@ -421,8 +422,8 @@ impl Flusher {
 }
 
 impl Staging {
-    /// Puts the checksum behind the block of `body` bytes that starts at `at`; returns where in
-    /// the data log the block ends.
+    /// Appends the checksum to the block of `body` bytes that starts at `at`; returns the end of
+    /// the block in the data log.
     #[inline]
     fn seal(&mut self, body: usize, data: &mut Data) -> Result<u64> {
         let (start, end) = (self.at, self.at + body);
@@ -439,7 +440,7 @@ impl Staging {
 
     fn seal_variable(&mut self, block: &mut VariableBlock, data: &mut Data) -> Result<u64> {
         self.bytes.truncate(self.at);
-        // All at once: growing by and by would leave some spare.
+        // Reserve at once: gradual growth would leave spare capacity.
         let needed = self.at.max(self.piece_bytes) + BLOCK_BYTES + block.encoded_bytes_max();
         self.bytes.reserve_exact(needed - self.at);
         block.encode(&mut self.bytes);
@@ -448,7 +449,7 @@ impl Staging {
         self.seal(body, data)
     }
 
-    /// Hands whole blocks to the store.
+    /// Submits all whole blocks to the store.
     fn flush(&mut self, data: &mut Data) -> Result<()> {
         let at = std::mem::take(&mut self.at);
         if at > 0 {

@@ -7,8 +7,8 @@
 //!                                                   └→ index log
 //! ```
 //! The caller copies a record into the bucket of its place's high bits, so the first pass of the
-//! sort costs nothing more. The background thread sorts bucket after bucket within the processor's
-//! cache and gives their chunks back, so that the caller fills the memory that is freed.
+//! sort costs nothing extra. The background thread sorts one bucket at a time within the
+//! processor's cache and returns its chunks, so the caller fills the freed memory.
 //! Source: DeltaFS thesis §5.3.1, with slots ([`crate::slot`]) in place of filters and block
 //! indexes.
 
@@ -28,35 +28,35 @@ pub use writer::PartitionWriter;
 
 use crate::shape::Shape;
 
-/// What a partition's writer must know.
+/// Parameters of a partition's writer.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// The directory that it is of.
+    /// Id of the directory.
     pub directory: u128,
-    /// Its number.
+    /// Number of the partition.
     pub partition: u32,
-    /// How many there are that share the hashes of keys: 1 if it has all of them.
+    /// Number of partitions that share the hash space; 1 if this one has all of it.
     pub partitions: u32,
-    /// What records look like.
+    /// The shape of the records.
     pub shape: Shape,
-    /// How rows are ordered.
+    /// The order of the rows.
     pub order: Order,
-    /// Whether it also keeps auxiliary tables.
+    /// True if it also keeps auxiliary tables.
     pub has_auxiliary: bool,
-    /// Memory for records, what is being written, and the index of the running epoch.
+    /// Memory for records, pending writes, and the index of the current epoch.
     pub memory_bytes: u64,
 }
 
-/// What a rank knows when an epoch ends.
+/// A rank's state at the end of an epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct EpochEnd {
     /// The epoch's step.
     pub step: u64,
-    /// Bytes of values that the rank has kept.
+    /// Bytes of the values that the rank has kept.
     pub value_bytes: u64,
 }
 
-/// What the rows of a table are sorted by.
+/// Sort order of a table's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The hash of the key, then arrival.

@@ -1,7 +1,7 @@
-//! Pieces: blocks on their way to a log, written by a thread of their own.
+//! Pieces: blocks on their way to a log, written by a separate thread.
 //!
-//! Sorting and encoding go on while the store takes what came before, so that where the store is
-//! the bottleneck nothing is added to its time. One piece is written, one waits, one is filled.
+//! Sorting and encoding continue while the store accepts earlier pieces, so they add no time where
+//! the store is the bottleneck. One piece is written, one waits, one is filled.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -12,13 +12,13 @@ use esker_base::{Error, Result};
 
 use super::pool::closed;
 
-/// Pieces that are not written yet, at most.
+/// Maximum number of pieces that are not written yet.
 pub(super) const PIECES_MAX: usize = 2;
 
-/// A piece and how many of its bytes count.
+/// A piece and its number of valid bytes.
 type Piece = (Vec<u8>, usize);
 
-/// Hands pieces to a log in order.
+/// Writes pieces to a log in order.
 #[derive(Debug)]
 pub(super) struct PieceWriter {
     pieces: Option<SyncSender<Piece>>,
@@ -29,7 +29,7 @@ pub(super) struct PieceWriter {
 }
 
 impl PieceWriter {
-    /// A writer to `log`; its thread is called after `partition`.
+    /// Starts a writer to `log`; its thread is named after `partition`.
     pub(super) fn start(log: Arc<dyn AppendLog>, partition: u32) -> Result<Self> {
         let (pieces, inbox) = sync_channel(PIECES_MAX - 1);
         let (outbox, written) = channel();
@@ -41,11 +41,11 @@ impl PieceWriter {
         Ok(Self { pieces, written, thread, waiting: 0, spares: Vec::new() })
     }
 
-    /// Writes the first `count` bytes of `piece`, sooner or later; returns another to fill, empty or
-    /// with old bytes. Waits while there are [`PIECES_MAX`].
+    /// Queues the first `count` bytes of `piece` for writing; returns another piece to fill, empty
+    /// or with old bytes. Blocks while [`PIECES_MAX`] are queued.
     ///
     /// # Errors
-    /// What an earlier write failed with.
+    /// The error of an earlier write.
     pub(super) fn submit(&mut self, piece: Vec<u8>, count: usize) -> Result<Vec<u8>> {
         while self.waiting >= PIECES_MAX {
             self.take_back()?;
@@ -56,10 +56,10 @@ impl PieceWriter {
         Ok(self.spares.pop().unwrap_or_default())
     }
 
-    /// Returns once all pieces are handed to the log.
+    /// Blocks until all pieces are written to the log.
     ///
     /// # Errors
-    /// What writing them failed with.
+    /// The error of an earlier write.
     pub(super) fn drain(&mut self) -> Result<()> {
         while self.waiting > 0 {
             self.take_back()?;
@@ -78,7 +78,7 @@ impl PieceWriter {
 fn run(log: &dyn AppendLog, inbox: &Receiver<Piece>, outbox: &Sender<Result<Vec<u8>>>) {
     for (piece, count) in inbox {
         let done = log.append(&piece[..count]).map(|_| piece);
-        // Nobody asks any more if the flusher has failed otherwise.
+        // Nobody listens if the flusher has failed otherwise.
         let _ = outbox.send(done);
     }
 }
@@ -87,7 +87,7 @@ impl Drop for PieceWriter {
     fn drop(&mut self) {
         self.pieces = None;
         if let Some(thread) = self.thread.take() {
-            // What it failed with, if anything, was answered.
+            // Any write error was already reported.
             let _ = thread.join();
         }
     }

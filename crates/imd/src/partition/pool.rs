@@ -1,7 +1,8 @@
-//! Pool: the chunks of memory that a partition's records may take, shared by caller and background.
+//! Pool: the memory chunks of a partition's records, shared by the caller and the background
+//! thread.
 //!
-//! Chunks that the background thread has emptied are filled again by the caller, so that one table
-//! may be nearly as large as the whole memory.
+//! The caller refills chunks that the background thread has emptied, so one table can be nearly as
+//! large as the whole memory.
 //! Concurrency: one lock, never held across store I/O; `freed` wakes the caller.
 
 use esker_base::{Error, Kind, Result};
@@ -10,12 +11,12 @@ use parking_lot::{Condvar, Mutex};
 use super::buffer::Chunk;
 use super::share::LONG_COPIES;
 
-/// What one partition may allocate for records.
+/// Memory that one partition may allocate for records.
 #[derive(Debug)]
 pub(super) struct Pool {
     chunk_bytes: usize,
     bytes_max: u64,
-    /// Guards what is below.
+    /// Guards the fields of [`State`].
     state: Mutex<State>,
     freed: Condvar,
 }
@@ -23,18 +24,18 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct State {
     free: Vec<Chunk>,
-    /// Bytes of all chunks, the free ones included.
+    /// Bytes of all chunks, free ones included.
     bytes: u64,
-    /// Tables that are being written or are about to be.
+    /// Tables that are being written or are queued.
     writing: usize,
     failure: Option<Error>,
     failed: bool,
     bytes_peak: u64,
-    /// Bytes of the longest record, if any was longer than a chunk.
+    /// Bytes of the longest record, if any exceeded a chunk.
     long_bytes: u64,
 }
 
-/// What a buffer has.
+/// Fill state of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ready {
     /// No record.
@@ -45,11 +46,11 @@ pub(super) enum Ready {
     Table,
 }
 
-/// What the caller gets when it asks for memory.
+/// Answer to a request for memory.
 pub(super) enum Grant {
     /// A chunk to fill.
     Chunk(Chunk),
-    /// Nothing until the buffer that it fills is handed over.
+    /// No chunk until the caller hands over its buffer.
     HandOver,
 }
 
@@ -58,12 +59,12 @@ impl Pool {
         Self { chunk_bytes, bytes_max, state: Mutex::default(), freed: Condvar::new() }
     }
 
-    /// A chunk of at least `bytes`, for a buffer that is `ready` to become a table, as soon as nothing
-    /// is written, or at least has something. Waits while all memory is taken and a table is being
-    /// written.
+    /// Returns a chunk of at least `bytes`. Asks for the buffer instead if nothing is being written
+    /// and the buffer is `ready` to become a table, or has records and memory is full. Blocks while
+    /// all memory is taken and a table is being written.
     ///
     /// # Errors
-    /// What the background thread failed with.
+    /// The error of the background thread.
     pub(super) fn take(&self, bytes: usize, ready: Ready) -> Result<Grant> {
         let bytes = bytes.max(self.chunk_bytes);
         let mut state = self.state.lock();
@@ -83,7 +84,7 @@ impl Pool {
             let bytes_max = self.bytes_max.saturating_sub(LONG_COPIES * state.long_bytes);
             let nothing_else = ready == Ready::Nothing && state.writing == 0;
             if state.make_room(bytes as u64, bytes_max) || nothing_else {
-                // One chunk must be had, however little memory there is.
+                // The caller must get one chunk, however little memory there is.
                 state.bytes += bytes as u64;
                 state.bytes_peak = state.bytes_peak.max(state.bytes);
                 return Ok(Grant::Chunk(Vec::with_capacity(bytes)));
@@ -95,7 +96,7 @@ impl Pool {
         }
     }
 
-    /// Takes chunks back.
+    /// Returns chunks to the pool.
     pub(super) fn give(&self, chunks: impl Iterator<Item = Chunk>) {
         let mut state = self.state.lock();
         for mut chunk in chunks {
@@ -110,18 +111,18 @@ impl Pool {
         self.freed.notify_one();
     }
 
-    /// A table is about to be written.
+    /// Registers a table that is about to be written.
     pub(super) fn begin_writing(&self) {
         self.state.lock().writing += 1;
     }
 
-    /// A table is written, or never will be.
+    /// Registers that a table is written, or never will be.
     pub(super) fn end_writing(&self) {
         self.state.lock().writing -= 1;
         self.freed.notify_one();
     }
 
-    /// Lets every later call fail: the first with `error`.
+    /// Makes every later call fail, the first one with `error`.
     pub(super) fn fail(&self, error: Error) {
         let mut state = self.state.lock();
         if !state.failed {
@@ -132,13 +133,15 @@ impl Pool {
         self.freed.notify_one();
     }
 
+    /// Fails if the background thread has failed.
+    ///
     /// # Errors
-    /// What the background thread failed with.
+    /// The error of the background thread.
     pub(super) fn check(&self) -> Result<()> {
         self.state.lock().check()
     }
 
-    /// The most that chunks, and copies of long records, took at any moment.
+    /// Peak bytes of chunks and of copies of long records.
     pub(super) fn bytes_peak(&self) -> u64 {
         let state = self.state.lock();
         state.bytes_peak + LONG_COPIES * state.long_bytes
@@ -154,7 +157,8 @@ impl State {
         }
     }
 
-    /// Whether `bytes` more fit, if need be in place of free chunks, which then go.
+    /// Makes room for `bytes` more, dropping free chunks if necessary; returns false if they do not
+    /// fit.
     fn make_room(&mut self, bytes: u64, bytes_max: u64) -> bool {
         while self.bytes + bytes > bytes_max
             && let Some(chunk) = self.free.pop()
@@ -165,7 +169,7 @@ impl State {
     }
 }
 
-/// `Closed`: an earlier write failed.
+/// The `Closed` error after a failed write.
 pub(super) fn closed() -> Error {
     Error::new(Kind::Closed, "an earlier write of this rank failed; what it holds is uncertain")
 }

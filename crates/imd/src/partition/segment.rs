@@ -1,17 +1,16 @@
-//! Segment: the slots of the tables of an epoch, kept in memory and written side by side.
+//! Segment: the slots of an epoch's tables, kept in memory and written together.
 //!
-//! A reader who looks for a key needs the same slot of every table, so the slots of one range of
-//! hashes lie together and are one read:
+//! A reader that looks up a key needs the same slot of every table, so the slots of one range of
+//! hashes are adjacent and need one read:
 //! ```text
 //! for each slot, for each table: first row (4) | rows (4) | slot;  then a checksum (4)
 //! ```
-//! All tables of a segment have as many slots. Tables that are ordered by key have a segment each,
-//! since their slots begin at keys of their own; a slot is then
+//! All tables of a segment have the same number of slots. Tables ordered by key have a segment
+//! each, since their slots begin at different keys; a slot is then
 //! ```text
 //! blocks (varint) | prefix of the first key of each (8) | filter
 //! ```
-//! An epoch has one segment, or several if its index
-//! does not fit its share of memory.
+//! An epoch has one segment, or several if its index exceeds its share of memory.
 //! Layout: docs/format/imd.md, "Segments".
 
 use esker_base::Result;
@@ -25,28 +24,28 @@ use crate::hash::{PLACE_BITS, key_hash};
 use crate::index::epoch::{Segment, Span, Table};
 use crate::slot::{self, SLOT_BITS_MAX};
 
-/// Rows of a table's slot, at least, unless the table has fewer. A slot of each table is read and
-/// verified for each key that is looked for, and costs a dozen bytes.
+/// Minimum rows of a table's slot, unless the table has fewer. A look-up reads and verifies a slot
+/// of each table, and every slot costs a dozen bytes.
 const SLOT_ROWS: u64 = 2 << 10;
 
-/// Rows of a table's slot, at most on average: some four times what they are as a rule.
+/// Maximum average rows of a table's slot: some four times the usual number.
 const SLOT_ROWS_MAX: u64 = 16 << 10;
 
-/// Bytes in front of a table's slot: its first row and its rows.
+/// Bytes in front of a table's slot: its first row and its number of rows.
 pub(crate) const SLOT_HEADER_BYTES: usize = 8;
 
-/// The lower bits of the places of the `number`-th table of an epoch, from 0.
+/// Low bits of the places of the `number`-th table of an epoch, counted from 0.
 ///
-/// A key of one table is searched in vain in another once in 1.5 * 2^low_bits times. Eight tables
-/// with 9 bits make 1.01 searches a key; more bits for those that come later keep it so.
+/// A look-up of a key of one table also matches in another table once in 1.5 * 2^low_bits times.
+/// Eight tables with 9 bits make 1.01 searches a key; more bits for later tables keep it so.
 const fn low_bits(number: usize) -> u32 {
     if number < 8 { 9 } else { 13 }
 }
 
-/// Blocks of a slot of a table that is ordered by key.
+/// Blocks per slot of a table ordered by key.
 const KEY_SLOT_BLOCKS: usize = 64;
 
-/// The index of tables that are in the data log already.
+/// The index of tables that are already in the data log.
 #[derive(Debug, Default)]
 pub(super) struct SegmentBuilder {
     slot_bits: u32,
@@ -58,10 +57,10 @@ pub(super) struct SegmentBuilder {
 struct Slots {
     /// The first row of each slot, then the number of rows.
     first_rows: Vec<u32>,
-    /// Where the bytes of each slot end.
+    /// End of each slot's bytes.
     ends: Vec<usize>,
     bytes: Vec<u8>,
-    /// The prefix of each slot's first key, if ordered by key.
+    /// Prefix of each slot's first key, if ordered by key.
     keys: Vec<u64>,
 }
 
@@ -74,12 +73,12 @@ pub(super) enum TableIndex {
     Keys(KeySlots),
 }
 
-/// The slots of a table that is ordered by place.
+/// The slots of a table ordered by place.
 #[derive(Debug)]
 pub(super) struct PlaceSlots {
     slot_bits: u32,
     low_bits: u32,
-    /// The slot that `places` are of.
+    /// The slot to which `places` belong.
     slot: u64,
     /// The end of that slot's range of places.
     end: u64,
@@ -88,10 +87,10 @@ pub(super) struct PlaceSlots {
     slots: Slots,
 }
 
-/// The slots of a table that is ordered by key: the first key of each block and a filter.
+/// The slots of a table ordered by key: the first key of each block and a filter.
 #[derive(Debug, Default)]
 pub(super) struct KeySlots {
-    /// The prefix of the first key of each block.
+    /// Prefix of each block's first key.
     firsts: Vec<u64>,
     digests: Vec<u64>,
     rows: u32,
@@ -109,7 +108,7 @@ impl TableIndex {
         }
     }
 
-    /// The rows since the last call make up a block.
+    /// Ends a block, which consists of the rows since the last call.
     #[inline]
     pub(super) fn end_block(&mut self) {
         if let Self::Keys(slots) = self {
@@ -127,7 +126,7 @@ impl PlaceSlots {
         self.places.push(place);
     }
 
-    /// Encodes the running slot and those without rows up to `next`.
+    /// Encodes the current slot and the empty ones before `next`.
     fn close_until(&mut self, next: u64) {
         while self.slot < next {
             let places = &self.places;
@@ -173,15 +172,15 @@ impl KeySlots {
 }
 
 impl SegmentBuilder {
-    /// Whether a table of `rows` rows would have slots so large, for the slots that there are, that
-    /// a reader is better off with another segment. That happens where the first table of an epoch
-    /// had very long records, or one key over and over.
+    /// True if a table of `rows` rows would fill the existing slots so much that readers are better
+    /// off with a new segment. That happens if the first table of an epoch had very long records,
+    /// or one key over and over.
     pub(super) fn is_too_coarse(&self, rows: u64) -> bool {
         !self.tables.is_empty() && rows >> self.slot_bits > SLOT_ROWS_MAX
     }
 
-    /// Begins the index of a table of `rows` rows, which is the `number`-th of the epoch; others are
-    /// expected to have `scale` times as many.
+    /// Begins the index of a table of `rows` rows, the `number`-th of the epoch; later tables are
+    /// expected to have `scale` times as many rows.
     pub(super) fn begin(
         &mut self,
         rows: u64,
@@ -207,7 +206,7 @@ impl SegmentBuilder {
         TableIndex::Places(PlaceSlots { slot_bits, low_bits, slot: 0, end, places, rows: 0, slots })
     }
 
-    /// Adds the table once it is written.
+    /// Adds a table after it is written.
     pub(super) fn add(&mut self, mut table: Table, index: TableIndex) {
         let mut slots = match index {
             TableIndex::Places(mut index) => {
@@ -227,12 +226,12 @@ impl SegmentBuilder {
         self.tables.push((table, slots));
     }
 
-    /// Whether it has no table.
+    /// True if there is no table.
     pub(super) fn is_empty(&self) -> bool {
         self.tables.is_empty()
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory in use.
     pub(super) fn memory_bytes(&self) -> u64 {
         let bytes = |(table, slots): &(Table, Slots)| {
             table.spans.len() * size_of::<Span>()
@@ -243,20 +242,20 @@ impl SegmentBuilder {
         self.tables.iter().map(bytes).sum::<usize>() as u64
     }
 
-    /// How many slots each table has.
+    /// Number of slots of each table.
     fn slots(&self) -> usize {
         self.tables.first().map_or(0, |table| table.1.ends.len())
     }
 
-    /// Bytes of all slots as they are written.
+    /// Encoded bytes of all slots.
     pub(super) fn encoded_bytes(&self) -> u64 {
         let bits: u64 = self.tables.iter().map(|table| table.1.bytes.len() as u64).sum();
         let slot = (self.tables.len() * SLOT_HEADER_BYTES + CHECKSUM_BYTES) as u64;
         bits + slot * self.slots() as u64
     }
 
-    /// Writes all slots in pieces of about `piece_bytes`, which lie at `offset` of `log`, the index
-    /// log, by `append`, and forgets them.
+    /// Writes all slots through `append` in pieces of about `piece_bytes`, starting at `offset` of
+    /// the index log `log`, and clears the builder.
     pub(super) fn write(
         &mut self,
         log: LogChecksum,

@@ -1,15 +1,15 @@
-//! Share: how a partition's memory is divided, so that its bound holds whatever records look like.
+//! Share: divides a partition's memory so that its bound holds for any records.
 //!
 //! ```text
-//! index      1/8 of tables that are written, 1/16 of the one that is: limits its rows
-//! sorting    1/16, of one bucket: limits a bucket's rows; more where a table is one bucket
+//! index      1/8 for written tables, 1/16 for the current one: limits its rows
+//! sorting    1/16, for one bucket: limits a bucket's rows; more where a table is one bucket
 //! slots      1/32, on their way to the index log
 //! pieces     three of 1/64, and a block behind each
 //! records    the rest
 //! ```
-//! A long record is in memory several times while it is written ([`LONG_COPIES`]); the pool keeps so
-//! much of the records' share free once there was one. On top come some tens of kilobytes that depend
-//! on nothing.
+//! While it is written, a long record is in memory several times ([`LONG_COPIES`]); after the first
+//! one the pool keeps that much of the records' share free. Some tens of kilobytes of fixed
+//! overhead come on top.
 
 use esker_base::{Error, Kind, Result};
 
@@ -19,41 +19,41 @@ use super::{Order, Setup};
 use crate::block::BLOCK_BYTES;
 use crate::shape::Shape;
 
-/// The least memory that a partition can be given.
+/// Minimum memory of a partition.
 pub const MEMORY_BYTES_MIN: u64 = 256 << 10;
 
-/// Blocks are handed to the store in pieces of this size, if memory permits.
+/// Size of the pieces in which blocks are written to the store, if memory permits.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Index of a row, at most, on average: 13 lower bits and 2.5 above, or a filter's nine.
+/// Maximum average index bytes of a row: 13 low bits and 2.5 above, or a filter's nine.
 const ROW_INDEX_BYTES: u64 = 2;
 
-/// Copies of a long record, or of two, that are in memory besides its chunk: in a block, in the piece
-/// that is filled, which may be growing, and in two that are written.
+/// Copies of one or two long records that are in memory besides the chunk: in a block, in the open
+/// piece, which may be growing, and in two pieces that are being written.
 pub(super) const LONG_COPIES: u64 = 6;
 
-/// Records have at most this part of the records' share.
+/// A record may take the records' share divided by this.
 const RECORD_PART: u64 = LONG_COPIES + 2;
 
-/// Numbers that divide a partition's memory.
+/// The shares of a partition's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
-    /// Of records that wait or are being written.
+    /// For records that wait or are being written.
     pub(super) record_bytes: u64,
-    /// Of the index of tables that are written.
+    /// For the index of written tables.
     pub(super) index_bytes: u64,
     pub(super) piece_bytes: usize,
-    /// Rows of a table.
+    /// Maximum rows of a table.
     pub(super) table_rows_max: u64,
-    /// Rows of one of its buckets.
+    /// Maximum rows of one of its buckets.
     pub(super) bucket_rows_max: u64,
 }
 
 impl Share {
-    /// That of a partition's memory.
+    /// Divides the memory of `setup`.
     ///
     /// # Errors
-    /// `Invalid` if there is too little of it for a record.
+    /// `Invalid` if it is too little for one record.
     pub(super) fn of(setup: &Setup) -> Result<Self> {
         let memory = setup.memory_bytes;
         let stride = setup.shape.stride().unwrap_or(1);
@@ -63,7 +63,7 @@ impl Share {
         let mut record_bytes = memory.saturating_sub(used);
         let mut bucket_rows_max = memory / 16 / ROW_SORT_BYTES;
         if setup.order == Order::Key {
-            // A whole table is sorted at once: that takes a part of the records' share.
+            // A whole table is sorted at once, which takes a part of the records' share.
             let with_sorting = record_bytes + memory / 16;
             (record_bytes, bucket_rows_max) = match setup.shape.stride() {
                 Some(stride) => (with_sorting / (stride + ROW_SORT_BYTES) * stride, u64::MAX),
@@ -90,14 +90,14 @@ impl Share {
         })
     }
 
-    /// Bytes of the longest record.
+    /// Maximum bytes of a record.
     pub(super) fn record_bytes_max(&self) -> u64 {
         self.record_bytes / RECORD_PART
     }
 }
 
 impl Shape {
-    /// Bytes of every record, if all have the same.
+    /// Bytes of every record, if all have the same length.
     fn stride(self) -> Option<u64> {
         match self {
             Self::Fixed { key_bytes, value_bytes } => {

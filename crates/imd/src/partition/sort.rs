@@ -1,22 +1,22 @@
-//! Sort: the rows of one bucket in order of place, then arrival.
+//! Sort: orders the rows of one bucket by place, then arrival.
 //!
-//! A row is a word: its place above its number. One counting pass over the bits that the bucket
-//! leaves free puts rows into groups of about two; groups are put right by insertion. All within
-//! the processor's caches, since a bucket is small.
+//! A row is one word: its place above its number. One counting pass over the bits that the bucket
+//! leaves free puts rows into groups of about two; insertion sort orders the groups. A bucket is
+//! small, so all of this stays within the processor's caches.
 
 use super::buffer::{Bucket, Geometry, ROW_BITS, Records};
 use crate::hash::{PLACE_BITS, home, key_hash};
 
-/// Groups are counted in at most 2^`COUNT_BITS_MAX` counters: 16 KiB of them.
+/// The counting pass has at most 2^`COUNT_BITS_MAX` counters: 16 KiB.
 const COUNT_BITS_MAX: u32 = 12;
 
-/// Groups of more rows, which only repeated or made-up keys have, are sorted by the library.
+/// Larger groups, which only repeated or adversarial keys produce, use the library's sort.
 const INSERTION_MAX: usize = 32;
 
-/// Memory that sorting takes for each row, at most: by key, of any shape.
+/// Maximum memory for sorting a row: by key, of any shape.
 pub(super) const ROW_SORT_BYTES: u64 = 32;
 
-/// Sorts buckets, one after another, with memory that it keeps.
+/// Sorts one bucket after another and reuses its memory.
 #[derive(Debug, Default)]
 pub(super) struct Sorter {
     rows: Vec<u64>,
@@ -37,7 +37,7 @@ pub(super) fn number_of(row: u64) -> u32 {
 }
 
 impl Sorter {
-    /// The rows of `bucket`, which was closed, in order of place and arrival.
+    /// The rows of the closed `bucket` in order of place and arrival.
     pub(super) fn by_place(
         &mut self,
         bucket: &Bucket,
@@ -49,7 +49,7 @@ impl Sorter {
         for kept in [&mut self.rows, &mut self.sorted] {
             kept.clear();
             if kept.capacity() < rows {
-                // Nothing old is copied, and nothing spare allocated.
+                // Copy nothing old, and allocate nothing spare.
                 *kept = Vec::new();
                 kept.reserve_exact(rows);
             }
@@ -60,7 +60,7 @@ impl Sorter {
             let mut number = 0;
             for chunk in bucket.chunks() {
                 self.rows.extend(chunk.chunks_exact(geometry.stride).map(|record| {
-                    // Keys of eight bytes have a hash of their own: the length is known.
+                    // Hash 8-byte keys separately: the length is a constant here.
                     let place = match record.first_chunk::<8>() {
                         Some(key) if key_bytes == 8 => place(key),
                         _ => place(&record[..key_bytes]),
@@ -101,7 +101,7 @@ impl Sorter {
             self.sorted[*at as usize] = row;
             *at += 1;
         }
-        // Counters now say where groups end.
+        // Each counter is now the end of its group.
         let mut start = 0;
         for &end in &self.counts {
             let end = end as usize;
@@ -110,7 +110,7 @@ impl Sorter {
         }
     }
 
-    /// The numbers of the rows of a bucket in order of key and arrival.
+    /// The row numbers of a bucket in order of key and arrival.
     pub(super) fn by_key(&mut self, rows: u32, records: &Records<'_>) -> &[u64] {
         let mut keyed: Vec<(u64, u32)> =
             (0..rows).map(|row| (prefix(records.get(row).0), row)).collect();
@@ -123,13 +123,14 @@ impl Sorter {
         &self.sorted
     }
 
-    /// Bytes of memory that it keeps.
+    /// Bytes of memory kept for reuse.
     pub(super) fn memory_bytes(&self) -> u64 {
         ((self.rows.capacity() + self.sorted.capacity()) * 8 + self.counts.capacity() * 4) as u64
     }
 }
 
-/// The first eight bytes of a key as a number that orders as they do; zeros behind a shorter one.
+/// The first eight bytes of a key as a number in the same order; shorter keys are padded with
+/// zeros.
 #[inline]
 pub(crate) fn prefix(key: &[u8]) -> u64 {
     if let Some(first) = key.first_chunk::<8>() {

@@ -15,13 +15,13 @@ use super::{EpochEnd, Order, Setup};
 use crate::hash::home;
 use crate::names;
 
-/// The first table of an epoch is so many times smaller than the others at least are.
+/// Minimum ratio of later tables' size to that of the first table of an epoch.
 const FIRST_TABLE_SHARE: u64 = 4;
 
-/// Takes the records of one partition.
+/// Writes the records of one partition.
 ///
-/// Dropping it unfinished leaves the epochs that were flushed, and a log without an end, which
-/// readers take as it is.
+/// If it is dropped unfinished, the flushed epochs remain, in logs without a footer, which readers
+/// accept.
 #[derive(Debug)]
 pub struct PartitionWriter {
     setup: Setup,
@@ -29,14 +29,14 @@ pub struct PartitionWriter {
     pool: Arc<Pool>,
     buffer: Buffer,
     share: Share,
-    /// Whether a table was made in this epoch.
+    /// True if this epoch has a table.
     has_table: bool,
     jobs: Option<Sender<Job>>,
     background: Option<JoinHandle<()>>,
     poisoned: bool,
 }
 
-/// What was written.
+/// Totals of a partition's writer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Records.
@@ -51,18 +51,18 @@ pub struct Written {
     pub index_bytes: u64,
     /// Bytes of auxiliary tables.
     pub auxiliary_bytes: u64,
-    /// The most memory that records, their sorting and the index took.
+    /// Peak memory of records, their sorting and the index.
     pub memory_peak: u64,
     pub(super) index_memory_peak: u64,
 }
 
 impl PartitionWriter {
-    /// Opens the logs of `setup.partition` below `prefix` (empty, or ending in `/`) of `store`.
+    /// Creates the logs of `setup.partition` below `prefix` (empty, or ending in `/`) of `store`.
     /// `head` and `schema` are the payloads of the index log's first frames.
     ///
     /// # Errors
-    /// `Exists` if somebody opened them before, `Invalid` for an impossible setup, and what the
-    /// store answers.
+    /// `Exists` if the logs exist already, `Invalid` for an impossible setup, and those of the
+    /// store.
     pub fn create(
         store: &SharedStore,
         prefix: &str,
@@ -94,13 +94,13 @@ impl PartitionWriter {
         Ok(Self { setup, geometry, pool, buffer, share, has_table, jobs, background, poisoned })
     }
 
-    /// Adds a record. `hash` is that of its key ([`crate::hash::key_hash`]).
+    /// Adds a record. `hash` is the hash of its key ([`crate::hash::key_hash`]).
     ///
-    /// Copies the record; waits only while all memory is taken by what is being written.
+    /// Copies the record; blocks only while pending writes occupy all memory.
     ///
     /// # Errors
-    /// `Invalid` or `TooLarge` for a record that does not fit the shape; what writing failed with,
-    /// and `Closed` afterwards.
+    /// `Invalid` or `TooLarge` for a record that does not fit the shape; the error of a failed
+    /// write, and `Closed` afterwards.
     #[inline]
     pub fn append(&mut self, hash: u64, key: &[u8], value: &[u8]) -> Result<()> {
         self.setup.shape.check_record(key, value)?;
@@ -139,14 +139,15 @@ impl PartitionWriter {
         }
     }
 
-    /// What the buffer has. It makes a table, if nothing is written meanwhile, once half of the
-    /// memory is filled; the first of an epoch is small, so that the store has something to do soon.
+    /// The fill state of the buffer. It becomes a table, if nothing else is being written, once it
+    /// fills half of the memory. The first table of an epoch is smaller, so that the store gets
+    /// work early.
     fn ready(&self) -> Ready {
         if self.buffer.held == 0 {
             return Ready::Nothing;
         }
         let part = if self.has_table { 2 } else { 2 * FIRST_TABLE_SHARE };
-        // Chunks that are hardly filled make no table: the next would have very many more rows.
+        // Nearly empty chunks make no table: the next would have far more rows.
         if self.buffer.filled() >= self.share.record_bytes / part {
             Ready::Table
         } else {
@@ -181,43 +182,43 @@ impl PartitionWriter {
         self.has_table = false;
         self.send(job(answer));
         let done = answered.recv().unwrap_or_else(|_| Err(closed()));
-        // What the background thread failed with first says more than that it is closed.
+        // The background thread's first error is more specific than `Closed`.
         let done = self.pool.check().and(done);
         self.poisoned = done.is_err();
         done
     }
 
-    /// Keeps an encoded auxiliary table of the running epoch.
+    /// Adds an encoded auxiliary table to the current epoch.
     pub fn add_auxiliary(&mut self, table: Vec<u8>) {
         self.send(Job::Auxiliary(table));
     }
 
-    /// Ends the epoch: all records appended so far survive power loss once it returns, if the values
-    /// that this rank has kept do. Waits for their writing and two syncs.
+    /// Ends the epoch. Once it returns, all records appended so far survive power loss, if the
+    /// values that this rank has kept do. Blocks for their writing and two syncs.
     ///
     /// # Errors
-    /// What writing failed with, and `Closed` afterwards; the epoch is then incomplete.
+    /// The error of a failed write, and `Closed` afterwards; the epoch is then incomplete.
     pub fn epoch_flush(&mut self, end: EpochEnd) -> Result<()> {
         self.ask(|answer| Job::Epoch(end, answer))
     }
 
-    /// Ends the logs. Records since the last [`PartitionWriter::epoch_flush`] are an error of the
-    /// caller's: flush first.
+    /// Finishes the logs. The caller must have called [`PartitionWriter::epoch_flush`] after the
+    /// last record.
     ///
     /// # Errors
-    /// What writing failed with.
+    /// The error of a failed write.
     pub fn finish(mut self) -> Result<Written> {
         assert!(self.buffer.held == 0, "records are flushed before the logs end");
         self.ask(Job::Finish)
     }
 
-    /// Bytes that key and value of a record may have: longer ones do not fit the memory.
+    /// Maximum bytes of key and value of a record; longer ones do not fit the memory.
     #[must_use]
     pub fn record_bytes_max(&self) -> u64 {
         self.share.record_bytes_max()
     }
 
-    /// How many bytes of records wait in the buffer, as chunks.
+    /// Bytes of the buffer's chunks, which hold waiting records.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.buffer.held
@@ -228,7 +229,7 @@ impl Drop for PartitionWriter {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(background) = self.background.take() {
-            // A panic there was reported by whoever waited for its answer.
+            // A panic there was reported to the caller that waited for its answer.
             let _ = background.join();
         }
     }

@@ -1,6 +1,6 @@
-//! Cache: verified pieces of logs that readers of one directory share.
+//! Cache: verified pieces of logs, shared by the readers of one directory.
 //!
-//! Concurrency: sharded inside; two readers that miss the same piece both read it.
+//! Concurrency: sharded internally; two readers that miss the same piece both read it.
 
 use bytes::Bytes;
 use quick_cache::Weighter;
@@ -8,10 +8,10 @@ use quick_cache::sync::Cache;
 
 use crate::checksum::LogKind;
 
-/// A piece of a log.
+/// Location of a piece: log, partition and offset.
 type Place = (LogKind, u32, u64);
 
-/// Pieces in memory.
+/// Cached pieces.
 #[derive(Debug)]
 pub(crate) struct PieceCache {
     cache: Option<Cache<Place, Bytes, ByBytes>>,
@@ -20,7 +20,7 @@ pub(crate) struct PieceCache {
 #[derive(Clone, Debug)]
 struct ByBytes;
 
-/// What a piece takes besides its bytes.
+/// Memory of a piece besides its bytes.
 const PIECE_OVERHEAD_BYTES: u64 = 96;
 
 impl Weighter<Place, Bytes> for ByBytes {
@@ -30,7 +30,7 @@ impl Weighter<Place, Bytes> for ByBytes {
 }
 
 impl PieceCache {
-    /// A cache of at most `bytes_max`; none at all if 0.
+    /// Creates a cache of at most `bytes_max`; 0 disables it.
     pub(crate) fn new(bytes_max: u64) -> Self {
         let pieces = usize::try_from(bytes_max / 8192).unwrap_or(usize::MAX).max(64);
         let cache = (bytes_max > 0).then(|| Cache::with_weighter(pieces, bytes_max, ByBytes));
@@ -41,7 +41,7 @@ impl PieceCache {
         self.cache.as_ref()?.get(&(log, partition, offset))
     }
 
-    /// Keeps a copy, since `bytes` may be a part of something larger.
+    /// Caches a copy, since `bytes` may be a slice of something larger.
     pub(crate) fn put(&self, log: LogKind, partition: u32, offset: u64, bytes: &Bytes) {
         if let Some(cache) = &self.cache {
             cache.insert((log, partition, offset), Bytes::copy_from_slice(bytes));

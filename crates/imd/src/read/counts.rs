@@ -1,25 +1,25 @@
-//! Counts: what a query cost, in requests to the store and in what they brought.
+//! Counts: the cost of a query, in store requests and in bytes read.
 
 use std::ops::AddAssign;
 
-/// What one query, or several, cost.
+/// Cost of one or more queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Reads of index logs, the sizes of logs among them.
+    /// Reads of index logs, size requests included.
     pub index_reads: u64,
-    /// Bytes that they brought.
+    /// Bytes of those reads.
     pub index_bytes: u64,
     /// Reads of auxiliary tables.
     pub auxiliary_reads: u64,
-    /// Bytes that they brought.
+    /// Bytes of those reads.
     pub auxiliary_bytes: u64,
     /// Reads of rows and values.
     pub data_reads: u64,
-    /// Bytes that they brought.
+    /// Bytes of those reads.
     pub data_bytes: u64,
-    /// Tables in which rows were looked at, from the store or not.
+    /// Tables in which rows were examined, from the store or from the cache.
     pub tables: u64,
-    /// Partitions that were asked.
+    /// Partitions queried.
     pub partitions: u64,
 }
 
@@ -30,7 +30,7 @@ impl Counts {
         self.index_reads + self.auxiliary_reads + self.data_reads
     }
 
-    /// Bytes that reads of any kind brought.
+    /// Bytes of reads of any kind.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.index_bytes + self.auxiliary_bytes + self.data_bytes

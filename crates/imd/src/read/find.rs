@@ -1,4 +1,4 @@
-//! Finding: the values of keys, each looked for in the partitions and epochs that may have some.
+//! Finding: the values of keys, from the partitions and epochs that may have some.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::partition::key_prefix;
 use crate::reader::{Answer, Answers, Reader, Value};
 use crate::shape::{Format, Shape};
 
-/// Keys of one partition that are looked for together: enough that neighbours share requests, few
-/// enough that their blocks fit memory.
+/// Keys of one partition looked up together: enough that neighbours share requests, few enough that
+/// their blocks fit memory.
 const KEYS_AT_ONCE: usize = 256;
 
-/// An auxiliary table is read whole.
+/// Maximum bytes of an auxiliary table, which is read whole.
 const AUXILIARY_BYTES_MAX: u64 = 8 << 30;
 
-/// Keys to look for in one partition and some epochs.
+/// Keys to look up in one partition and some epochs.
 struct Task {
     partition: u32,
     epochs: Range<u32>,
@@ -34,17 +34,17 @@ struct Task {
 }
 
 impl Reader {
-    /// All values that `key` got in epochs that are complete ([`Reader::epochs_complete`]).
+    /// All values of `key` in complete epochs ([`Reader::epochs_complete`]).
     ///
     /// # Errors
-    /// Those of partitions that are needed and cannot be read.
+    /// Those of needed partitions that cannot be read.
     pub fn get(&self, key: &[u8]) -> Result<Answer> {
         self.get_epochs(key, 0..u32::MAX)
     }
 
-    /// The values that `key` got in those of `epochs` that are complete.
+    /// The values of `key` in those of `epochs` that are complete.
     ///
-    /// Cost, cold: the end of the partition's index log (or all of it if small); for each epoch a
+    /// Cost, cold: the end of the partition's index log (or all of it if small); for each epoch one
     /// slot of the index, unless the log was read whole, and 1.01 blocks of the data log.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Reader {
         Ok(Answer { values: values.pop().unwrap_or_default(), counts })
     }
 
-    /// The values that each of `keys` got in those of `epochs` that are complete, found by `threads`
+    /// The values of each of `keys` in those of `epochs` that are complete, found by `threads`
     /// threads.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Reader {
             counts += more;
             all.extend(found);
         }
-        // Stable: what is of one key, epoch and partition is in order of arrival.
+        // Stable: values of one key, epoch and partition stay in order of arrival.
         all.sort_by_key(|found| (found.number, found.epoch));
         let mut values: Vec<Vec<Value>> = keys.iter().map(|_| Vec::new()).collect();
         for Found { number, epoch, value } in all {
@@ -85,7 +85,7 @@ impl Reader {
         Ok(Answers { values, counts })
     }
 
-    /// Which partitions are asked for which keys.
+    /// The partitions to query, each with its keys.
     fn tasks<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -130,11 +130,12 @@ impl Reader {
         Ok(tasks)
     }
 
-    /// Where a key of an ordered directory may be, in runs of epochs with equal bounds.
+    /// The partitions that may have a key of an ordered directory, by runs of epochs with equal
+    /// bounds.
     fn ordered_partitions(&self, key: &[u8], epochs: Range<u32>) -> Vec<(u32, Range<u32>)> {
         let prefix = key_prefix(key);
         let Some(directory) = &self.directory else {
-            // Nobody wrote down the bounds.
+            // An unfinished directory has no recorded bounds.
             return (0..self.partitions()).map(|partition| (partition, epochs.clone())).collect();
         };
         let mut out: Vec<(u32, Range<u32>)> = Vec::new();
@@ -169,7 +170,7 @@ impl Reader {
             }
             found.sort_unstable();
             found.dedup();
-            // A damaged or made-up table may name ranks that there are not.
+            // A damaged or malicious table may name ranks that do not exist.
             let ranks = found.iter().filter(|&&rank| rank < self.partitions());
             out.extend(ranks.map(|&rank| (rank, epoch)));
         }
@@ -230,7 +231,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Puts values in place of the pointers to them.
+    /// Replaces pointers with the values they point to.
     pub(crate) fn follow(&self, rows: Vec<&mut Bytes>, counts: &mut Counts) -> Result<()> {
         let value_bytes = match self.head.shape {
             Shape::Fixed { value_bytes, .. } => Some(value_bytes),

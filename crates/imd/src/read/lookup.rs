@@ -1,7 +1,7 @@
 //! Look-up: the values of some keys in some epochs of one partition.
 //!
-//! All slots that the keys need are fetched together, then all blocks: neighbours become one
-//! request, and a store that can fetch several at once does.
+//! All slots that the keys need are fetched together, then all blocks. Neighbours become one
+//! request; a store that supports concurrent requests gets them at once.
 
 use std::ops::Range;
 
@@ -19,10 +19,10 @@ use crate::partition::{SLOT_HEADER_BYTES, key_prefix};
 use crate::shape::Shape;
 use crate::slot;
 
-/// A key to look for.
+/// A key to look up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'k> {
-    /// Its number among those that are looked for.
+    /// Its number among the requested keys.
     pub(crate) number: usize,
     pub(crate) key: &'k [u8],
     pub(crate) hash: u64,
@@ -30,10 +30,10 @@ pub(crate) struct Wanted<'k> {
     pub(crate) place: u64,
 }
 
-/// A value that was found.
+/// A value found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// The number of its key.
+    /// Number of its key.
     pub(crate) number: usize,
     pub(crate) epoch: u32,
     pub(crate) value: Bytes,
@@ -48,13 +48,14 @@ struct Candidate<'a> {
 }
 
 enum Rows {
-    /// Exactly these, by number in the table.
+    /// Exactly these rows, by number in the table.
     Some(Range<u32>),
-    /// Those of these blocks, which are ordered by key.
+    /// Rows of these blocks, which are ordered by key.
     Blocks(Range<u32>),
 }
 
-/// Adds what `reader` has of `wanted` in `epochs`, in order of key, epoch and arrival, to `found`.
+/// Appends to `found` the values of `wanted` that `reader` has in `epochs`, in order of key, epoch
+/// and arrival.
 pub(crate) fn look_up(
     reader: &PartitionReader,
     wanted: &[Wanted<'_>],
@@ -144,13 +145,13 @@ fn slots_of(segment: &Segment, wanted: &Wanted<'_>) -> Range<usize> {
         let slot = slot::slot_of(wanted.place, segment.slot_bits) as usize;
         return slot..slot + 1;
     }
-    // Keys that share a prefix may go on from one slot to the next.
+    // Keys that share a prefix may continue from one slot into the next.
     let prefix = key_prefix(wanted.key);
     let first = keys.partition_point(|&key| key < prefix).saturating_sub(1);
     first..keys.partition_point(|&key| key <= prefix).max(first)
 }
 
-/// Hands the rows of each table that may have `wanted`, by its slot `body`, to `take`.
+/// Passes the rows of each table that may have `wanted`, according to its slot `body`, to `take`.
 fn probe<'a>(
     segment: &'a Segment,
     shape: Shape,
@@ -189,7 +190,8 @@ fn probe<'a>(
     if rest.is_empty() { Ok(()) } else { Err("bytes behind the slots") }
 }
 
-/// The first block of a slot that is ordered by key, with its header, and the first keys' prefixes.
+/// The first block of a slot ordered by key, with the slot's header, and the prefixes of the
+/// blocks' first keys.
 pub(crate) fn first_keys<'b>(
     body: &'b [u8],
     table: &Table,
@@ -202,8 +204,7 @@ pub(crate) fn first_keys<'b>(
     parse_key_slot(bytes, first, table, shape).map(|(block, firsts, _)| (block, firsts))
 }
 
-/// The first block of a slot that is ordered by key, the prefixes of the blocks' first keys, and the
-/// filter.
+/// A slot ordered by key: its first block, the prefixes of the blocks' first keys, and the filter.
 type KeySlot<'b> = (u32, &'b [[u8; 8]], &'b [u8]);
 
 fn parse_key_slot<'b>(
@@ -226,7 +227,7 @@ fn parse_key_slot<'b>(
     Ok((first_block, firsts.as_chunks().0, bits))
 }
 
-/// The blocks of a slot that is ordered by key which may have `wanted`.
+/// The blocks of a slot ordered by key that may have `wanted`.
 fn probe_by_key(
     wanted: &Wanted<'_>,
     bytes: &[u8],
@@ -269,7 +270,7 @@ fn collect(
     Ok(())
 }
 
-/// The rows with `key` of a block that is ordered by key.
+/// The rows with `key` in a block ordered by key.
 fn equal_rows(rows: &block::Rows<'_>, key: &[u8]) -> Range<u32> {
     let point = |before: &dyn Fn(&[u8]) -> bool| {
         let (mut low, mut high) = (0, rows.len());

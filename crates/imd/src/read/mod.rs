@@ -5,8 +5,8 @@
 //!     → slot of each segment of each epoch: which rows       (1 read an epoch, or none)
 //!     → blocks of those rows                                 (1 read an epoch and key)
 //! ```
-//! An index log that is small is read as a whole, as in the thesis; of a large one only what a
-//! query needs.
+//! Small index logs are read whole, as in the thesis; of larger ones a query reads only the parts
+//! it needs.
 //! Concurrency: readers are shared freely; caches have their own locks.
 //! Source: DeltaFS thesis §5.2.3, §5.3.1.
 
@@ -24,8 +24,8 @@ mod whole;
 
 use esker_base::{Error, Kind};
 
-/// What the failure to read the log `name` is, which the directory has: a log that is not there is
-/// damage, and not what somebody looked for in vain.
+/// Converts the failure to read the log `name`, which the directory must have: a missing log is
+/// damage, not the absence of something that a caller asked for.
 pub(crate) fn lost(name: &str, error: Error) -> Error {
     match error.kind() {
         Kind::NotFound => Error::corrupt(name, 0, "nothing: the log is gone").with_source(error),

@@ -1,8 +1,8 @@
-//! Open: from the end of an index log, or without an end from its start, to the epochs it has.
+//! Open: finds the epochs of an index log, from its end, or from its start if it has no footer.
 //!
-//! A log without a footer is of a writer that died. It is walked frame by frame; the first place
-//! without a whole frame is where it ends. Slots of the last epoch are verified then, since their
-//! sync, which the epoch's durability waits for, may have been what failed.
+//! The writer of a log without a footer died. Opening such a log walks it frame by frame; it ends
+//! where no whole frame follows. The slots of the last epoch are then verified, since the sync that
+//! makes the epoch durable may have been the one that failed.
 
 use std::ops::Range;
 
@@ -22,10 +22,10 @@ use crate::schema::{DirectorySchema, SCHEMA_BYTES_MAX};
 /// Index logs up to this size are read as a whole when a partition is opened.
 pub const WHOLE_BYTES_MAX: u64 = 1 << 20;
 
-/// Of larger ones, so much at the end is read first: the root and, as a rule, all epochs.
+/// Of larger ones, this much at the end is read first: the root and usually all epochs.
 const TAIL_BYTES: u64 = 128 << 10;
 
-/// An index log that was opened.
+/// An open index log.
 #[derive(Debug)]
 pub(crate) struct IndexLog {
     store: SharedStore,
@@ -33,23 +33,26 @@ pub(crate) struct IndexLog {
     pub(crate) name: String,
     /// Bytes of the log.
     pub(crate) bytes: u64,
-    /// The end of the log, or all of it, and where it starts.
+    /// The end of the log, or all of it; `tail_start` is its offset.
     tail: Bytes,
     tail_start: u64,
     pub(crate) head: Head,
-    /// The payload of the schema's frame; none in a log that was finished, whose root object has it.
+    /// The payload of the schema's frame; `None` in a finished log, since the root object has the
+    /// schema.
     schema: Option<Range<u64>>,
     /// The frames of the epochs.
     pub(crate) epochs: Vec<Range<u64>>,
-    /// Whether its writer finished it.
+    /// True if its writer finished it.
     pub(crate) is_finished: bool,
 }
 
 impl IndexLog {
-    /// Opens the log `name` of a partition, of a directory if that is known, with a size if that is.
+    /// Opens the log `name` of a partition. The directory's id and the size of the log are
+    /// optional.
     ///
     /// # Errors
-    /// `Corrupt` if there is none, if it is none, or of another partition or directory.
+    /// `Corrupt` if the log is missing, is not an index log, or belongs to another partition or
+    /// directory.
     pub(crate) fn open(
         store: &SharedStore,
         name: String,
@@ -109,7 +112,7 @@ impl IndexLog {
         Ok(log)
     }
 
-    /// The head of the log, and where the frames behind it begin.
+    /// The head of the log, and the offset of the frame behind it.
     fn read_head(&self, counts: &mut Counts) -> Result<(Head, u64)> {
         let magic = INDEX_MAGIC.len() as u64;
         let begins = self.read(0..magic.min(self.bytes), counts)?;
@@ -132,7 +135,7 @@ impl IndexLog {
         Ok((head, payload.end))
     }
 
-    /// How the frame at `at` is checked.
+    /// The checksum of the frame at `at`.
     fn checksum_at(&self, at: u64) -> LogChecksum {
         if at == INDEX_MAGIC.len() as u64 { LogChecksum::HEAD } else { self.checksum }
     }
@@ -149,12 +152,12 @@ impl IndexLog {
         self.keep_epochs(counts)
     }
 
-    /// Reads the frames of all epochs that are not in memory at once, if they lie side by side.
+    /// Reads all epoch frames that are not in memory with one request, if they are adjacent.
     fn keep_epochs(&mut self, counts: &mut Counts) -> Result<()> {
         let Some(first) = self.epochs.first().map(|epoch| epoch.start) else { return Ok(()) };
         let frames: u64 = self.epochs.iter().map(|epoch| epoch.end - epoch.start).sum();
         let missing = first..self.tail_start;
-        // Between others lie the slots of epochs.
+        // Otherwise the slots of epochs are between them.
         if missing.is_empty() || missing.end - missing.start > frames.min(WHOLE_BYTES_MAX) {
             return Ok(());
         }
@@ -164,7 +167,7 @@ impl IndexLog {
         Ok(())
     }
 
-    /// Looks at every frame of a finished log from its start, those too that no query reads.
+    /// Verifies every frame of a finished log from its start, including those that no query reads.
     ///
     /// # Errors
     /// `Corrupt` if one is damaged.
@@ -203,7 +206,7 @@ impl IndexLog {
         Ok(())
     }
 
-    /// The header of the whole frame at `at`, and its payload's place.
+    /// The header of the frame at `at` and the range of its payload, if the frame is whole.
     fn frame_at(&self, at: u64, counts: &mut Counts) -> Result<Option<(Header, Range<u64>)>> {
         let start = at + HEADER_BYTES as u64;
         if start > self.bytes {
@@ -240,8 +243,7 @@ impl IndexLog {
         Ok(true)
     }
 
-    /// What keys and values are, of a log that was not finished; nothing is known of them if its
-    /// writer died before it wrote that.
+    /// The schema of an unfinished log; the default schema if the writer died before it wrote one.
     ///
     /// # Errors
     /// `Corrupt` if the frame is damaged.
@@ -256,7 +258,7 @@ impl IndexLog {
             .map_err(|bad| bad.of(&self.name, payload.start))
     }
 
-    /// What epoch number `epoch` consists of.
+    /// Decodes epoch number `epoch`.
     ///
     /// # Errors
     /// `Corrupt` if its frame is damaged.

@@ -1,4 +1,4 @@
-//! Partition reader: the rows of one partition by key.
+//! Partition reader: reads the rows of one partition by key.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ use crate::index::epoch::{BlockPlace, Epoch};
 use crate::index::head::Head;
 use crate::names;
 
-/// A partition that was opened for reading.
+/// A partition that is open for reading.
 #[derive(Debug)]
 pub struct PartitionReader {
     store: SharedStore,
@@ -31,11 +31,11 @@ pub struct PartitionReader {
 }
 
 impl PartitionReader {
-    /// Opens partition `partition` below `prefix`, of `directory` if that is known. Two or three reads
-    /// of the index log; the size of the log is one of them unless `index_bytes` tells it.
+    /// Opens partition `partition` below `prefix`; `directory` is its id, if known. Cost: two or
+    /// three reads of the index log; one of them is for its size unless `index_bytes` gives it.
     ///
     /// # Errors
-    /// `Corrupt` if it has no index log, or that is damaged.
+    /// `Corrupt` if the index log is missing or damaged.
     pub(crate) fn open(
         store: &SharedStore,
         prefix: &str,
@@ -55,19 +55,19 @@ impl PartitionReader {
         Ok(Self { store, cache, partition, log, epochs, data, data_checksum })
     }
 
-    /// What the partition is of.
+    /// The head of the index log.
     #[must_use]
     pub fn head(&self) -> &Head {
         &self.log.head
     }
 
-    /// How many epochs are complete in this partition.
+    /// Number of complete epochs of this partition.
     #[must_use]
     pub fn epochs(&self) -> u32 {
         u32::try_from(self.epochs.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether its writer finished it.
+    /// True if its writer finished it.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.log.is_finished
@@ -79,7 +79,7 @@ impl PartitionReader {
         self.log.bytes
     }
 
-    /// What an epoch that is complete consists of.
+    /// The contents of a complete epoch.
     ///
     /// # Errors
     /// `Corrupt` if the index log is damaged.
@@ -99,12 +99,12 @@ impl PartitionReader {
         error.within(format!("partition {}", self.partition))
     }
 
-    /// Verified slots of the index log at `places`, in their order.
+    /// Verified slots of the index log at `places`, in order.
     pub(crate) fn slots(&self, places: &[Range<u64>], counts: &mut Counts) -> Result<Vec<Bytes>> {
         self.pieces(LogKind::Index, places, counts).map_err(|error| self.named(error))
     }
 
-    /// Verified blocks of the data log at `places`, in their order.
+    /// Verified blocks of the data log at `places`, in order.
     pub(crate) fn blocks(&self, places: &[Range<u64>], counts: &mut Counts) -> Result<Vec<Bytes>> {
         self.pieces(LogKind::Data, places, counts).map_err(|error| self.named(error))
     }
@@ -163,7 +163,7 @@ impl PartitionReader {
         Ok(body)
     }
 
-    /// Bytes of the data log that follow one another, not verified and not kept.
+    /// A contiguous range of the data log, neither verified nor cached.
     pub(crate) fn read_data(&self, range: Range<u64>, counts: &mut Counts) -> Result<Bytes> {
         counts.data_reads += 1;
         counts.data_bytes += range.end - range.start;
@@ -171,13 +171,13 @@ impl PartitionReader {
         read.map_err(|error| self.named(lost(&self.data, error)))
     }
 
-    /// The rows' bytes of the block of the data log that `bytes` at `offset` are, verified.
+    /// Verifies the data log block in `bytes`, read from `offset`, and returns its rows' bytes.
     pub(crate) fn open_block<'b>(&self, bytes: &'b [u8], offset: u64) -> Result<&'b [u8]> {
         let opened = self.data_checksum.open(bytes, offset, &self.data);
         opened.map_err(|error| self.named(error))
     }
 
-    /// The auxiliary table that `bytes` at `offset` of the log `name` are, verified.
+    /// Verifies the auxiliary table in `bytes`, read from `offset` of the log `name`.
     pub(crate) fn parse_auxiliary(
         &self,
         bytes: &Bytes,

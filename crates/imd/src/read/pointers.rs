@@ -1,4 +1,4 @@
-//! Pointers: from the place of a value in its rank's log to the value.
+//! Pointers: resolves pointers to values in the ranks' value logs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::names;
 use crate::shape::VALUE_BYTES_MAX;
 use crate::write::{PAGE_BYTES, PAGE_VALUE_BYTES, Pointer, pages_of};
 
-/// The length of the value that `row`, a pointer that tells it, leads to.
+/// The length of the value that `row` points to; `row` is a pointer that includes it.
 pub(crate) fn value_bytes(row: &[u8]) -> Result<u64> {
     let pointer = Pointer::decode(row, None);
     let pointer = pointer.filter(|pointer| pointer.bytes as usize <= VALUE_BYTES_MAX);
@@ -24,19 +24,19 @@ pub(crate) fn value_bytes(row: &[u8]) -> Result<u64> {
     pointer.map(|pointer| pointer.bytes.into()).ok_or_else(|| Error::new(Kind::Corrupt, what))
 }
 
-/// The logs of values of all ranks.
+/// The value logs of all ranks.
 pub(crate) struct Values<'r> {
     pub(crate) store: &'r SharedStore,
     pub(crate) prefix: &'r str,
     pub(crate) directory: u128,
     pub(crate) cache: &'r Arc<PieceCache>,
     pub(crate) ranks: u32,
-    /// The length of all values, if they have one.
+    /// The length of all values if it is fixed.
     pub(crate) value_bytes: Option<u32>,
 }
 
 impl Values<'_> {
-    /// Puts values in place of the pointers `rows`, reading neighbouring pages together.
+    /// Replaces the pointers `rows` with their values, reading neighbouring pages together.
     pub(crate) fn follow(&self, rows: Vec<&mut Bytes>, counts: &mut Counts) -> Result<()> {
         let mut by_rank: HashMap<u32, Vec<(Pointer, &mut Bytes)>> = HashMap::new();
         for row in rows {
@@ -51,7 +51,7 @@ impl Values<'_> {
         for (rank, mut rows) in by_rank {
             counts.partitions += 1;
             rows.sort_unstable_by_key(|row| row.0.offset);
-            // Few at a time, so that their pages fit memory.
+            // A few at a time, so that their pages fit memory.
             for rows in rows.chunks_mut(256) {
                 let done = self.follow_in(rank, rows, counts);
                 done.map_err(|error| error.within(format!("partition {rank}")))?;
@@ -96,7 +96,7 @@ impl Values<'_> {
         Ok(())
     }
 
-    /// Verified pages by their offset.
+    /// Verified pages, by offset.
     fn pages(
         &self,
         rank: u32,

@@ -1,4 +1,4 @@
-//! Range: the rows of a partition of an ordered directory whose keys lie between two.
+//! Range: the rows of a partition of an ordered directory between two keys.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use crate::index::epoch::Segment;
 use crate::partition::key_prefix;
 
 impl PartitionReader {
-    /// Hands key and value of each row of `epoch` with a key from `low` to `high` to `visit`, in
-    /// order of key and arrival, until it returns false.
+    /// Passes key and value of each row of `epoch` with a key from `low` to `high` to `visit`, in
+    /// order of key and arrival, until `visit` returns false.
     pub(crate) fn range(
         &self,
         low: &[u8],
@@ -62,7 +62,8 @@ impl PartitionReader {
         if end_slot == 0 {
             return Ok(0..0);
         }
-        // Equal prefixes may begin in the slot before the first that starts with one.
+        // The first keys with an equal prefix may be in the slot before the first that starts with
+        // it.
         let first_slot = keys.partition_point(|&key| key < low).saturating_sub(1);
         let places = [segment.slot_place(first_slot), segment.slot_place(end_slot - 1)];
         let bodies = self.slots(&places, counts)?;

@@ -1,4 +1,4 @@
-//! Scan: all rows of an epoch of one partition, in order of place (or key) and arrival.
+//! Scan: all rows of one epoch of a partition, in order of place (or key) and arrival.
 //!
 //! Each table is read from its start in large pieces, and the tables are merged.
 
@@ -15,22 +15,22 @@ use crate::hash::{home, key_hash};
 use crate::index::epoch::{BlockPlace, Table};
 use crate::partition::Order;
 
-/// Bytes of a table that are read at once, if there are few tables.
+/// Bytes of a table read at once, if there are few tables.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Bytes of all tables that are in memory at once.
+/// Bytes of all tables in memory at once.
 const PIECES_BYTES: u64 = 32 << 20;
 
-/// A table that is being read from some row on.
+/// Position in a table that is read row by row.
 pub(crate) struct TableCursor<'r> {
     reader: &'r PartitionReader,
     table: &'r Table,
-    /// Its number among those that are merged.
+    /// Number of the table in the merge.
     number: usize,
     piece_bytes: u64,
     block: u32,
     block_end: u32,
-    /// Blocks that were read, from `piece_start` of the data log on.
+    /// Blocks read so far, starting at `piece_start` of the data log.
     piece: Bytes,
     piece_start: u64,
     rows: Vec<(Bytes, Bytes)>,
@@ -39,7 +39,7 @@ pub(crate) struct TableCursor<'r> {
 }
 
 impl<'r> TableCursor<'r> {
-    /// A cursor over blocks `blocks` of `table`; none if there is no row.
+    /// A cursor over blocks `blocks` of `table`; `None` if they have no rows.
     pub(crate) fn new(
         reader: &'r PartitionReader,
         table: &'r Table,
@@ -73,7 +73,7 @@ impl<'r> TableCursor<'r> {
         &self.rows[self.row].1
     }
 
-    /// Goes to the next row; false if there is none.
+    /// Advances to the next row; returns false at the end.
     pub(crate) fn advance(&mut self, counts: &mut Counts) -> Result<bool> {
         self.row += 1;
         if self.row < self.rows.len() {
@@ -90,7 +90,7 @@ impl<'r> TableCursor<'r> {
         }
     }
 
-    /// Takes the next block; false if there is none.
+    /// Loads the next block; returns false at the end.
     fn load(&mut self, counts: &mut Counts) -> Result<bool> {
         if self.block >= self.block_end {
             return Ok(false);
@@ -138,7 +138,7 @@ impl<'r> TableCursor<'r> {
     }
 }
 
-/// Cursors in a heap: the first in order is on top.
+/// Orders cursors for a heap, with the first one in order on top.
 struct Ordered<'r>(TableCursor<'r>);
 
 impl Ord for Ordered<'_> {
@@ -148,7 +148,7 @@ impl Ord for Ordered<'_> {
             Order::Key => b.key().cmp(a.key()),
             Order::Hash => Ordering::Equal,
         };
-        // The heap has its greatest on top.
+        // The heap has its greatest element on top.
         b.place.cmp(&a.place).then_with(by_key).then(b.number.cmp(&a.number))
     }
 }
@@ -167,7 +167,7 @@ impl PartialEq for Ordered<'_> {
 
 impl Eq for Ordered<'_> {}
 
-/// Hands key and value of each row of `cursors` in order to `visit`, until that says stop.
+/// Passes key and value of each row of `cursors`, in order, to `visit`, until it returns false.
 pub(crate) fn merge(
     cursors: Vec<TableCursor<'_>>,
     counts: &mut Counts,
@@ -186,7 +186,7 @@ pub(crate) fn merge(
 }
 
 impl PartitionReader {
-    /// Hands the rows of each of `blocks` of `table`, verified, to `visit`; reads them in pieces.
+    /// Passes the rows of each block in `blocks` of `table`, verified, to `visit`; reads in pieces.
     pub(crate) fn each_block(
         &self,
         table: &Table,

@@ -1,13 +1,13 @@
-//! Sharing: work on many things by several threads, each of which takes the next when it is done.
+//! Sharing: distributes units of work over threads; each takes the next unit when it is done.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use esker_base::Result;
 
-/// Does `work` on each of `units`, by up to `threads` threads; what each of them has gathered.
+/// Applies `work` to each of `units` on up to `threads` threads; returns each thread's result.
 ///
 /// # Errors
-/// The first failure of the first thread that has one.
+/// The first failure of the first thread that failed.
 pub(crate) fn share<U: Sync, S: Default + Send>(
     units: &[U],
     threads: usize,

@@ -1,4 +1,4 @@
-//! All of a directory: records of an epoch in order, by range of keys or by chance.
+//! Whole: records of an epoch in order, by key range or as a random sample.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use crate::partition::key_prefix;
 use crate::reader::Reader;
 use crate::shape::{Format, Shape};
 
-/// What of a hash is left of its order: hashes that agree in the rest may be in any order.
-/// Partitions of one directory refine their hashes by at most 32 bits more than [`PLACE_BITS`].
+/// Low bits of a hash that do not affect its order; hashes equal in the other bits may be in any
+/// order. Partitions of one directory refine their hashes by at most 32 bits beyond [`PLACE_BITS`].
 const PLACES_SHIFT: u32 = 64 - PLACE_BITS;
 
-/// Blocks that a thread scans before it takes others.
+/// Blocks that a thread scans before it takes more.
 const SCAN_BLOCKS: usize = 2048;
 
 impl Reader {
-    /// Hands key and value of each record of `epoch` to `visit`, in order of the key's hash (of the
-    /// key if ordered) and then of arrival, until `visit` returns false.
+    /// Passes key and value of each record of `epoch` to `visit`, in order of the key's hash (the
+    /// key itself if ordered) and then of arrival, until `visit` returns false.
     ///
     /// Reads each table once, in large pieces.
     ///
     /// # Errors
-    /// Those of any partition, and what `visit` fails with.
+    /// Those of any partition and of `visit`.
     pub fn scan(
         &self,
         epoch: u32,
@@ -47,8 +47,9 @@ impl Reader {
         Ok(counts)
     }
 
-    /// Hands the rows of all blocks of all epochs, in no order, to `visit`, from `threads` threads:
-    /// what a query without an index does. In format pointer rows have pointers in place of values.
+    /// Passes the rows of all blocks of all epochs, in any order, to `visit` from `threads`
+    /// threads, like a query without an index. In format pointer, rows have pointers in place of
+    /// values.
     ///
     /// # Errors
     /// As [`Reader::scan`].
@@ -76,7 +77,7 @@ impl Reader {
         Ok(counts)
     }
 
-    /// Hands each key that got values in `epochs` to `visit`, once, in the order of
+    /// Passes each key that has values in `epochs` to `visit` once, in the order of
     /// [`Reader::scan`], until `visit` returns false.
     ///
     /// Reads all records of those epochs.
@@ -89,7 +90,7 @@ impl Reader {
         mut visit: impl FnMut(&[u8]) -> Result<bool>,
     ) -> Result<Counts> {
         let mut counts = Counts::default();
-        // Different keys whose hashes begin alike may be mixed.
+        // Different keys whose hashes begin alike may be interleaved.
         let mut seen: Vec<Bytes> = Vec::new();
         let mut last = None;
         let ordered = self.head.format == Format::Ordered;
@@ -108,10 +109,10 @@ impl Reader {
         Ok(counts)
     }
 
-    /// Hands the key of each record of `epochs` and the bytes of its value to `visit`, in the order of
-    /// [`Reader::scan`] over all of them, until `visit` returns false.
+    /// Passes the key of each record of `epochs` and the size of its value to `visit`, in the order
+    /// of [`Reader::scan`] over all of them, until `visit` returns false.
     ///
-    /// Reads all records of those epochs, but no values that stayed where they were appended.
+    /// Reads all records of those epochs, but no values that stayed with their writers.
     ///
     /// # Errors
     /// As [`Reader::scan`].
@@ -137,7 +138,7 @@ impl Reader {
         Ok(counts)
     }
 
-    /// Hands the rows of `epochs` to `visit` in order; whether it never said stop.
+    /// Passes the rows of `epochs` to `visit` in order; returns false if `visit` stopped.
     fn walk(
         &self,
         epochs: Range<u32>,
@@ -151,7 +152,7 @@ impl Reader {
         }
         counts.partitions += u64::from(self.partitions());
         let by_rank = matches!(self.head.format, Format::Lossy | Format::Static);
-        // Records of lossy formats are spread over all ranks, in order in each.
+        // In the lossy formats records are spread over all ranks, ordered within each.
         let groups = if by_rank { vec![&readers[..]] } else { readers.chunks(1).collect() };
         let mut goes_on = true;
         for group in groups {
@@ -181,13 +182,13 @@ impl Reader {
         Ok(goes_on)
     }
 
-    /// Keys of up to `count` records, each as likely as another, chosen by `random`. Some reads each.
+    /// Keys of up to `count` records, sampled uniformly with `random`. Cost: a few reads for each.
     ///
     /// # Errors
     /// Those of any partition.
     pub fn sample(&self, count: usize, random: &mut Random) -> Result<Vec<Bytes>> {
         let mut counts = Counts::default();
-        // Rows up to and with each table.
+        // Cumulative number of rows, by table.
         let mut tables = Vec::new();
         let mut rows = 0;
         for partition in 0..self.partitions() {
@@ -214,14 +215,13 @@ impl Reader {
         Ok(keys)
     }
 
-    /// Hands key and value of each record of `epoch` with a key from `low` to `high`, both included,
+    /// Passes key and value of each record of `epoch` with a key from `low` to `high`, inclusive,
     /// to `visit`, in order of key and then of arrival, until `visit` returns false.
     ///
-    /// Reads the blocks of the range and, at each end, up to a block of each table more.
+    /// Reads the blocks of the range and, at each end, up to one more block of each table.
     ///
     /// # Errors
-    /// `Invalid` unless the directory is ordered; those of partitions in the range, and what `visit`
-    /// fails with.
+    /// `Invalid` unless the directory is ordered; those of partitions in the range and of `visit`.
     pub fn range(
         &self,
         low: &[u8],
@@ -261,7 +261,7 @@ impl Reader {
     }
 }
 
-/// Rows of a scan that are handed on together, so that their values are fetched together.
+/// Rows of a scan that are passed on together, so that their values are fetched together.
 struct Batch<'r, V> {
     reader: &'r Reader,
     rows: Vec<(Bytes, Bytes)>,

@@ -1,7 +1,7 @@
-//! Field type: how a number, or some bytes, is stored in a record, and its form as a key.
+//! Field type: how a number or a byte string is stored in a record, and its form as a key.
 //!
-//! Numbers become keys of 8 bytes whose order as bytes is the order of the numbers, so that ranges
-//! of an ordered directory are ranges of numbers.
+//! Numbers become 8-byte keys whose byte order is the numeric order, so ranges of an ordered
+//! directory are ranges of numbers.
 //! Layout: docs/format/imd.md, "Schema".
 
 use std::fmt;
@@ -10,10 +10,10 @@ use std::str::FromStr;
 use esker_base::{Error, Kind, Result};
 use esker_table::wire::{Damage, Input, put_varint};
 
-/// Bytes of a key that is a number.
+/// Bytes of a numeric key.
 pub const KEY_NUMBER_BYTES: usize = 8;
 
-/// Exponents of scaled numbers: beyond them no 32-bit number is left.
+/// Maximum exponent of a scaled number; beyond it no 32-bit number remains.
 const EXPONENT_MAX: u16 = 126;
 
 /// How a field is stored. Numbers are little-endian; `be` marks the other byte order.
@@ -33,18 +33,18 @@ pub enum FieldType {
     I64,
     F32,
     F64,
-    /// A non-negative integer that was multiplied with 2^-exponent and stored as a 32-bit number;
-    /// only for keys.
+    /// A non-negative integer, stored as a 32-bit float after multiplication by 2^-exponent; keys
+    /// only.
     ScaledF32 {
         exponent: u16,
     },
-    /// Not a number but so many bytes. Of a key 0 means that its length is not part of the type.
+    /// A byte string of this length. For a key, 0 means that the type does not fix the length.
     Bytes {
         count: u8,
     },
 }
 
-/// Names, and numbers in the format, of the types without a parameter.
+/// Names and format numbers of the types without a parameter.
 const NAMED: [(&str, u8, FieldType); 13] = [
     ("u8", 1, FieldType::U8),
     ("u16", 2, FieldType::U16),
@@ -61,42 +61,42 @@ const NAMED: [(&str, u8, FieldType); 13] = [
     ("f64", 13, FieldType::F64),
 ];
 
-/// The types with a parameter.
+/// Format numbers of the types with a parameter.
 const BYTES: u8 = 0;
 const SCALED: u8 = 14;
 
-/// A value of a field, or a number that is a key.
+/// A field's value, or a numeric key's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FieldValue<'a> {
-    /// Of an integer without a sign.
+    /// An unsigned integer.
     Unsigned(u64),
-    /// Of an integer with one.
+    /// A signed integer.
     Signed(i64),
-    /// Of a 32-bit floating-point number.
+    /// A 32-bit floating-point number.
     F32(f32),
-    /// Of a 64-bit floating-point number.
+    /// A 64-bit floating-point number.
     F64(f64),
-    /// Of bytes.
+    /// A byte string.
     Bytes(&'a [u8]),
 }
 
 impl FieldType {
-    /// The type of keys of which nothing is known but that they are bytes.
+    /// The type of keys known only to be byte strings.
     pub const UNTYPED: Self = Self::Bytes { count: 0 };
 
-    /// Whether it is a number.
+    /// True for numbers.
     #[must_use]
     pub const fn is_number(self) -> bool {
         !matches!(self, Self::Bytes { .. })
     }
 
-    /// Whether it is an integer, which a step or a count must be.
+    /// True for integers; a step or a count must be one.
     #[must_use]
     pub const fn is_integer(self) -> bool {
         !matches!(self, Self::F32 | Self::F64 | Self::ScaledF32 { .. } | Self::Bytes { .. })
     }
 
-    /// Whether it is an integer with a sign.
+    /// True for signed integers.
     #[must_use]
     pub const fn is_signed(self) -> bool {
         matches!(self, Self::I8 | Self::I16 | Self::I32 | Self::I64)
@@ -114,7 +114,7 @@ impl FieldType {
         }
     }
 
-    /// Bytes of a key.
+    /// Bytes of a key of this type.
     #[must_use]
     pub const fn key_bytes(self) -> usize {
         match self {
@@ -123,10 +123,10 @@ impl FieldType {
         }
     }
 
-    /// The value that a field's bytes are.
+    /// Decodes a field's stored bytes.
     ///
     /// # Panics
-    /// If there are not as many as the type has.
+    /// If `stored` is not as long as the type.
     #[must_use]
     pub fn value(self, stored: &[u8]) -> FieldValue<'_> {
         assert_eq!(stored.len(), usize::from(self.bytes()), "the bytes of one field");
@@ -150,10 +150,10 @@ impl FieldType {
         }
     }
 
-    /// Appends the key that a field's bytes are.
+    /// Appends the key form of a field's stored bytes.
     ///
     /// # Errors
-    /// Says what was expected, where the bytes are no number that a key can be.
+    /// The expectation that the bytes fail, if they are not a number that can be a key.
     ///
     /// # Panics
     /// As [`FieldType::value`].
@@ -176,7 +176,7 @@ impl FieldType {
         Ok(())
     }
 
-    /// The number that `key` is, or its bytes where it is none.
+    /// The number that `key` encodes, or its bytes if the type is not numeric.
     #[must_use]
     pub fn value_of_key(self, key: &[u8]) -> FieldValue<'_> {
         let Some(word) = key.as_array::<KEY_NUMBER_BYTES>().filter(|_| self.is_number()) else {
@@ -191,8 +191,7 @@ impl FieldType {
         }
     }
 
-    /// The key of the number that `text` has in decimal digits; none if that is no number of this
-    /// type.
+    /// The key of the decimal number in `text`; `None` if it is not a number of this type.
     #[must_use]
     pub fn key_of_text(self, text: &str) -> Option<[u8; KEY_NUMBER_BYTES]> {
         let bits = 8 * u32::from(self.bytes());
@@ -211,7 +210,7 @@ impl FieldType {
         Some(ordered.to_be_bytes())
     }
 
-    /// Appends its bytes.
+    /// Appends the encoded type.
     pub(super) fn encode(self, out: &mut Vec<u8>) {
         match self {
             Self::Bytes { count } => out.extend_from_slice(&[BYTES, count]),
@@ -226,7 +225,7 @@ impl FieldType {
         }
     }
 
-    /// Takes one from `input`.
+    /// Decodes one type from `input`.
     pub(super) fn decode(input: &mut Input<'_>) -> Result<Self, Damage> {
         match input.u8()? {
             BYTES => Ok(Self::Bytes { count: input.u8()? }),
@@ -242,28 +241,28 @@ impl FieldType {
     }
 }
 
-/// The integer that was stored as `number`.
+/// Recovers the integer stored as `number`.
 fn scaled(number: f32, exponent: u16) -> Result<u64, &'static str> {
     let scale = f64::from_bits((1023 + u64::from(exponent)) << 52);
     let integer = f64::from(number) * scale;
-    // Every integer that a 32-bit number can be is below this.
+    // Every integer that fits a 32-bit float is below this.
     if !(integer >= 0.0 && integer < 2_f64.powi(63) && integer.fract() == 0.0) {
         return Err("a number that is an integer once scaled");
     }
     Ok(integer as u64)
 }
 
-/// The bits of a number, turned so that they compare as it does.
+/// The bits of a number, transformed so that they compare as the number does.
 fn order_of(number: f64) -> Result<u64, &'static str> {
     if number.is_nan() {
         return Err("a number");
     }
-    // Both zeros are one key.
+    // Both zeros map to one key.
     let bits = (number + 0.0).to_bits();
     Ok(if bits >> 63 == 0 { bits | 1 << 63 } else { !bits })
 }
 
-/// The number that [`order_of`] turned.
+/// Inverts [`order_of`].
 fn number_of(ordered: u64) -> f64 {
     f64::from_bits(if ordered >> 63 == 1 { ordered ^ 1 << 63 } else { !ordered })
 }

@@ -1,8 +1,8 @@
 //! Key names: keys as people and paths write them.
 //!
-//! A key that is a number is named by its decimal digits. Any key has a name of `0x` and hexadecimal
-//! digits, two for each byte; where keys are bytes, 16 digits without `0x` name one of eight bytes,
-//! and anything else is the bytes themselves.
+//! A numeric key is named by its decimal digits. Any key can be named by `0x` and two hexadecimal
+//! digits a byte. Where keys are byte strings, 16 hexadecimal digits without `0x` name an 8-byte
+//! key, and any other name is the key's bytes.
 //! Source: DeltaFS thesis §5.2.4.
 
 use esker_base::{Error, Kind, Result};
@@ -11,7 +11,7 @@ use super::{FieldType, KEY_NUMBER_BYTES};
 use crate::hash::{KEY_BYTES_MAX, KEY_BYTES_MIN};
 use crate::shape::Shape;
 
-/// How the keys of a directory are named.
+/// The naming scheme of a directory's keys.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyNames {
     key_type: FieldType,
@@ -19,7 +19,7 @@ pub struct KeyNames {
 }
 
 impl KeyNames {
-    /// Of keys of `key_type` in records of `shape`.
+    /// The scheme for keys of `key_type` in records of `shape`.
     #[must_use]
     pub const fn new(key_type: FieldType, shape: Shape) -> Self {
         Self { key_type, shape }
@@ -28,7 +28,7 @@ impl KeyNames {
     /// The key that `name` stands for.
     ///
     /// # Errors
-    /// `Invalid` for a name that is no key's; says how they are named.
+    /// `Invalid` if `name` is not the name of a key; the message explains the scheme.
     pub fn key_of_name(&self, name: &[u8]) -> Result<Vec<u8>> {
         let text = std::str::from_utf8(name).unwrap_or_default();
         if let Some(digits) = text.strip_prefix("0x") {
@@ -46,19 +46,19 @@ impl KeyNames {
         self.key_of_bytes(name)
     }
 
-    /// The key of hexadecimal digits, with or without `0x`.
+    /// Parses a key from hexadecimal digits, with or without `0x`.
     ///
     /// # Errors
-    /// `Invalid` if there are others, or not as many as keys have.
+    /// `Invalid` for any other character or the wrong key length.
     pub fn key_of_hex(&self, digits: &str) -> Result<Vec<u8>> {
         let key = parse_hex(digits.strip_prefix("0x").unwrap_or(digits));
         key.filter(|key| self.fits(key)).ok_or_else(|| self.misnamed(digits.as_bytes()))
     }
 
-    /// The key that `bytes` are.
+    /// Takes `bytes` as a key.
     ///
     /// # Errors
-    /// `Invalid` if no key of this directory has as many.
+    /// `Invalid` if keys of this directory cannot have that length.
     pub fn key_of_bytes(&self, bytes: &[u8]) -> Result<Vec<u8>> {
         if self.fits(bytes) { Ok(bytes.to_vec()) } else { Err(self.misnamed(bytes)) }
     }
@@ -78,7 +78,7 @@ impl KeyNames {
         if self.has_bare_digits() { digits } else { format!("0x{digits}") }
     }
 
-    /// Whether keys of eight bytes have no `0x` in their names.
+    /// True if names of 8-byte keys omit `0x`.
     const fn has_bare_digits(&self) -> bool {
         matches!(self.shape, Shape::Fixed { key_bytes: 8, .. }) && !self.key_type.is_number()
     }

@@ -1,10 +1,10 @@
-//! Schema: what the bytes of a directory's keys and values stand for.
+//! Schema: the meaning of the bytes in a directory's keys and values.
 //!
-//! A writer gives it once, readers have it from the directory alone: numbers are then read and shown
-//! as numbers. What a schema does not mention stays bytes.
+//! The writer supplies it once and readers get it from the directory alone, so numbers are parsed
+//! and printed as numbers. Bytes that the schema does not mention stay bytes.
 //! Layout: docs/format/imd.md, "Schema". This file is its only encoder and decoder.
 //! Invariants: fields ascend by offset, do not overlap, lie within values of one length, and have
-//! names of their own.
+//! unique names.
 
 mod field_type;
 mod key_names;
@@ -17,46 +17,46 @@ pub use key_names::KeyNames;
 
 use crate::shape::Shape;
 
-/// A schema has at most this many fields.
+/// Maximum number of fields in a schema.
 pub const FIELDS_MAX: usize = 512;
 
-/// Names and units have at most this many bytes.
+/// Maximum bytes of a name or a unit.
 pub const TEXT_BYTES_MAX: usize = 64;
 
-/// An encoded schema has at most this many bytes: two texts, an offset and a type for each field.
+/// Maximum bytes of an encoded schema: two texts, an offset and a type for each field.
 pub const SCHEMA_BYTES_MAX: usize = (FIELDS_MAX + 1) * (2 * TEXT_BYTES_MAX + 16);
 
-/// Columns that every table of records has.
+/// Columns present in every table of records.
 const COLUMNS: [&str; 2] = ["epoch", "step"];
 
-/// What keys and values of a directory are.
+/// Description of a directory's keys and values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectorySchema {
-    /// What a key is called.
+    /// Name of the key.
     pub key_name: String,
-    /// The unit of a key that is a number; empty if it has none.
+    /// Unit of a numeric key; empty if it has none.
     pub key_unit: String,
-    /// What keys are.
+    /// Type of the key.
     pub key_type: FieldType,
-    /// Parts of values, by offset. Other bytes are of no field.
+    /// Fields of a value, by offset. They need not cover all of its bytes.
     pub fields: Vec<SchemaField>,
 }
 
-/// A part of every value.
+/// One field of every value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchemaField {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// Its unit; empty if it has none.
+    /// Unit; empty if it has none.
     pub unit: String,
-    /// From the start of the value.
+    /// Offset from the start of the value.
     pub offset: u32,
-    /// How it is stored.
+    /// Storage type.
     pub kind: FieldType,
 }
 
 impl Default for DirectorySchema {
-    /// Keys and values of which nothing is known.
+    /// A schema that describes nothing.
     fn default() -> Self {
         let (key_name, key_unit) = ("key".to_owned(), String::new());
         Self { key_name, key_unit, key_type: FieldType::UNTYPED, fields: Vec::new() }
@@ -64,7 +64,7 @@ impl Default for DirectorySchema {
 }
 
 impl SchemaField {
-    /// Its bytes in a value of the directory.
+    /// Decodes the field from a value of the directory.
     ///
     /// # Panics
     /// If the value ends before the field does: the schema was not checked.
@@ -80,15 +80,15 @@ impl SchemaField {
 }
 
 impl DirectorySchema {
-    /// Whether records of `shape` can be so.
+    /// Checks that records of `shape` can have this schema.
     ///
     /// # Errors
-    /// `Invalid` names the field, and what is wrong with it.
+    /// `Invalid`, naming the field and its fault.
     pub fn check(&self, shape: Shape) -> Result<()> {
         self.find_fault(shape).map_or(Ok(()), |what| Err(Error::new(Kind::Invalid, what)))
     }
 
-    /// What is wrong with it for records of `shape`.
+    /// The first fault of the schema for records of `shape`.
     fn find_fault(&self, shape: Shape) -> Option<String> {
         let Self { key_name, key_unit, key_type, fields } = self;
         let (key_bytes, value_bytes) = match shape {
@@ -137,7 +137,7 @@ impl DirectorySchema {
         Some(format!("two columns would be called `{taken}`: choose another name"))
     }
 
-    /// Appends its bytes.
+    /// Appends the encoded schema.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_bytes(out, self.key_name.as_bytes());
         put_bytes(out, self.key_unit.as_bytes());
@@ -153,10 +153,10 @@ impl DirectorySchema {
         }
     }
 
-    /// The schema in `bytes`, of a directory whose records have `shape`.
+    /// Decodes the schema of a directory whose records have `shape`.
     ///
     /// # Errors
-    /// Damage if it is none, or one that records of `shape` cannot have.
+    /// Damage if `bytes` are not a schema, or not one that records of `shape` can have.
     pub fn decode(bytes: &[u8], shape: Shape) -> Result<Self, Damage> {
         let mut input = Input::new(bytes);
         let (key_name, key_unit) = (text(&mut input)?, text(&mut input)?);

@@ -37,7 +37,7 @@ fn schemas_round_trip() {
     for cut in 0..bytes.len() {
         assert!(DirectorySchema::decode(&bytes[..cut], SHAPE).is_err());
     }
-    // Any flip is refused, or gives another schema that is possible.
+    // Any flip is refused or gives another possible schema.
     for bit in 0..bytes.len() * 8 {
         let mut flipped = bytes.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
@@ -51,7 +51,7 @@ fn schemas_round_trip() {
     assert_eq!(DirectorySchema::decode(&bytes, SHAPE), Ok(untyped));
 }
 
-/// Overlapping fields, fields outside of the row, a key of another length, names that are taken.
+/// Overlapping fields, fields outside the row, a key of another length, duplicate names.
 #[test]
 fn hostile_schemas_are_refused() {
     let refused = |change: &dyn Fn(&mut DirectorySchema), what: &str| {
@@ -76,7 +76,7 @@ fn hostile_schemas_are_refused() {
     let many: Vec<SchemaField> = many.collect();
     refused(&|schema| schema.fields.clone_from(&many), "at most 512");
 
-    // The same in bytes; what ascends in them cannot overlap.
+    // The same as encoded bytes; ascending fields cannot overlap.
     let outside = DirectorySchema { fields: vec![field("x", 29, FieldType::F32)], ..schema() };
     assert!(DirectorySchema::decode(&encoded(&outside), SHAPE).is_err());
     assert!(DirectorySchema::decode(&encoded(&schema()), Shape::Variable).is_err());

@@ -1,9 +1,9 @@
-//! Bounds: which partition of an ordered directory has which keys, agreed on by all ranks.
+//! Bounds: the range of keys of each partition of an ordered directory, agreed on by all ranks.
 //!
-//! Every rank samples the keys that it appends. In the first epoch records wait until a rank's share of
-//! memory is full, or the epoch ends; then rank 0 takes all samples and cuts the keys so that each
-//! partition gets as many. At the end of an epoch in which some partition got much more than its
-//! share, the cuts are made anew from that epoch's samples.
+//! Every rank samples the keys that it appends. In the first epoch records wait until one rank's
+//! share of memory is full, or the epoch ends; then rank 0 gathers all samples and cuts the keys so
+//! that each partition gets an equal number. After an epoch in which some partition got much more
+//! than its share, rank 0 makes new cuts from that epoch's samples.
 //!
 //! ```text
 //! rank that is full      rank 0                          other ranks, at their next append or poll
@@ -12,9 +12,9 @@
 //!                                                     ←  sample
 //!                        bounds, to all, when it has all samples
 //! ```
-//! So a rank that is full waits for one call of each other rank, not until those are full as well.
-//! Only a rank whose share is full, or that ends its epoch, blocks; it takes in what others send.
-//! Invariant: rank 0 calls only if a sample has keys, so that the ranks it calls get bounds.
+//! A full rank therefore waits for one call of each other rank, not until they are full as well.
+//! Only a rank that is full, or that ends its epoch, blocks; meanwhile it accepts what others send.
+//! Invariant: rank 0 calls only if a sample has keys, so that the ranks it calls receive bounds.
 //! Source: CARP (Jain et al., "CARP: Range Query-Optimized Indexing for Streaming Data", SC 2024),
 //! which also renegotiates within an epoch.
 
@@ -30,30 +30,31 @@ use crate::partition::key_prefix;
 /// Samples to rank 0.
 const SAMPLES: Channel = Channel(0x11);
 
-/// Calls for samples, and bounds, from rank 0.
+/// Calls for samples, and bounds; from rank 0.
 const BOUNDS: Channel = Channel(0x12);
 
-/// First byte of what rank 0 says: send a sample, or bounds follow.
+/// First byte of a message from rank 0: a call for samples, or bounds.
 const CALL: u8 = 1;
 const CUTS: u8 = 2;
 
-/// Records that wait between two looks for a call: few enough to take no time that matters.
+/// Records that wait between two checks for a call: few enough that a check costs no time that
+/// matters.
 const RECORDS_PER_LOOK: usize = 256;
 
-/// Keys that all ranks sample together if memory permits: so many, or [`SAMPLES_EACH`] a rank.
+/// Keys that all ranks sample together, if memory permits: this many, or [`SAMPLES_EACH`] a rank.
 const SAMPLES_IN_ALL: u64 = 64 << 10;
 const SAMPLES_EACH: u64 = 64;
 
-/// Keys that a rank samples, at most.
+/// Maximum number of keys that a rank samples.
 const SAMPLE_MAX: u64 = 4 << 10;
 
-/// What a sampled key takes of rank 0, which gathers them.
+/// Memory of a sampled key on rank 0, which gathers them.
 const SAMPLE_BYTES: u64 = size_of::<(u64, f64)>() as u64;
 
-/// New cuts are made if the fullest partition has so many hundredths of its share.
+/// Rank 0 makes new cuts if the fullest partition has more than this percentage of its share.
 const SKEW_PERCENT_MAX: u64 = 125;
 
-/// How long a rank that waits for others looks for messages at once.
+/// Time for which a waiting rank listens for messages at once.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// One rank's part in the agreement.
@@ -65,9 +66,9 @@ pub(super) struct Balancer {
     waiting: Waiting,
     waiting_bytes_max: usize,
     sample: Sample,
-    /// Whether this rank has sent its sample for the first bounds.
+    /// True once this rank has sent its sample for the first bounds.
     has_sent: bool,
-    /// Of rank 0: the samples for the first bounds.
+    /// On rank 0: the samples for the first bounds.
     census: Census,
     history: Vec<Bounds>,
 }
@@ -81,7 +82,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Keys and values in order of arrival.
+    /// Keys and values, in order of arrival.
     pub(super) fn records(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut at = 0;
         self.lengths.iter().map(move |&(key, value)| {
@@ -93,13 +94,13 @@ impl Waiting {
     }
 }
 
-/// Some of the keys that a rank appended, each as likely as another.
+/// A uniform sample of the keys that a rank appended.
 #[derive(Debug, Default)]
 struct Sample {
     prefixes: Vec<u64>,
     max: usize,
     seen: u64,
-    /// State of a small generator; which keys are sampled decides nothing but balance.
+    /// State of a small generator; the choice of keys affects only balance.
     state: u64,
 }
 
@@ -117,7 +118,8 @@ impl Sample {
         }
     }
 
-    /// What rank 0 is sent: records received and appended here, and the sample.
+    /// Encodes the message to rank 0: numbers of records received and appended here, and the
+    /// sample.
     fn encode(&self, received: u64) -> Vec<u8> {
         let mut message = received.to_le_bytes().to_vec();
         message.extend_from_slice(&self.seen.to_le_bytes());
@@ -127,23 +129,23 @@ impl Sample {
         message
     }
 
-    /// Begins another.
+    /// Starts a new sample.
     fn clear(&mut self) {
         self.prefixes.clear();
         self.seen = 0;
     }
 }
 
-/// What came of a look for messages that have to do with the first bounds.
+/// Result of a check for messages about the first bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AgreementStep {
     Idle,
     Moved,
-    /// All ranks have sent samples, and rank 0 has said what the bounds are.
+    /// All ranks have sent samples, and rank 0 has announced the bounds.
     Agreed,
 }
 
-/// What rank 0 says of `bounds`.
+/// Encodes the announcement of `bounds`.
 fn encode_cuts(bounds: Option<&Bounds>) -> Vec<u8> {
     let mut message = vec![CUTS];
     let starts = bounds.map(|bounds| bounds.starts.as_slice()).unwrap_or_default();
@@ -151,10 +153,10 @@ fn encode_cuts(bounds: Option<&Bounds>) -> Vec<u8> {
     message
 }
 
-/// What all ranks said.
+/// The samples and counts of all ranks.
 #[derive(Debug, Default)]
 struct Census {
-    /// Ranks whose samples came.
+    /// Number of ranks whose samples have arrived.
     ranks: u32,
     received: u64,
     received_max: u64,
@@ -179,14 +181,14 @@ impl Census {
         input.end()
     }
 
-    /// Whether some partition got much more than its share.
+    /// True if some partition got much more than its share.
     fn is_skewed(&self, partitions: u32) -> bool {
         let partitions = u128::from(partitions);
         u128::from(self.received_max) * partitions * 100
             > u128::from(self.received) * u128::from(SKEW_PERCENT_MAX)
     }
 
-    /// Bounds that give each partition as many of the sampled records.
+    /// Bounds that give each partition an equal number of the sampled records.
     fn cut(mut self, partitions: u32) -> Bounds {
         self.prefixes.sort_unstable_by_key(|prefix| prefix.0);
         let total: f64 = self.prefixes.iter().map(|prefix| prefix.1).sum();
@@ -205,8 +207,8 @@ impl Census {
 }
 
 impl Balancer {
-    /// That of rank `me`. Half of `memory_bytes` is for samples, a quarter for records that wait,
-    /// whose buffers grow to twice that.
+    /// Creates the balancer of rank `me`. Half of `memory_bytes` is for samples, a quarter for
+    /// waiting records, whose buffers can grow to twice that.
     pub(super) fn new(partitions: u32, me: u32, memory_bytes: u64) -> Self {
         let ranks = u64::from(partitions);
         let all = SAMPLES_IN_ALL.max(SAMPLES_EACH * ranks).min(memory_bytes / 2 / SAMPLE_BYTES);
@@ -224,7 +226,7 @@ impl Balancer {
         }
     }
 
-    /// The partition of a record; none if there are no bounds yet, and then the record waits.
+    /// The partition of a record; `None` while there are no bounds, and then the record waits.
     pub(super) fn place(&mut self, key: &[u8], value: &[u8]) -> Option<u32> {
         let prefix = key_prefix(key);
         self.sample.add(prefix);
@@ -239,30 +241,30 @@ impl Balancer {
         None
     }
 
-    /// Whether there are bounds.
+    /// True once there are bounds.
     pub(super) fn has_bounds(&self) -> bool {
         self.bounds.is_some()
     }
 
-    /// Whether no more records can wait.
+    /// True if no more records can wait.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.bytes.len() + self.waiting.lengths.len() * 8 >= self.waiting_bytes_max
     }
 
-    /// Whether it is time for [`Balancer::progress`], while records wait.
+    /// True if [`Balancer::progress`] is due, while records wait.
     pub(super) fn is_look_due(&self) -> bool {
         self.waiting.lengths.len().is_multiple_of(RECORDS_PER_LOOK)
     }
 
-    /// The partition of a record that waited.
+    /// The partition of a record that has waited.
     pub(super) fn partition(&self, key: &[u8]) -> u32 {
         let bounds = self.bounds.as_ref().expect("records wait until there are bounds");
         bounds.partition(key_prefix(key))
     }
 
-    /// Agrees with all ranks on the first bounds, for which it waits, and returns the records that
-    /// waited. `take_in` takes in what others send, who may have agreed already, and says whether
-    /// there was anything.
+    /// Agrees with all ranks on the first bounds and returns the waiting records; blocks until
+    /// then. `take_in` accepts messages of other ranks, which may have agreed already, and returns
+    /// whether there were any.
     pub(super) fn agree<T: Transport>(
         &mut self,
         router: &mut Router<T>,
@@ -288,8 +290,8 @@ impl Balancer {
         }
     }
 
-    /// Takes part in an agreement that another rank has begun, without waiting; returns the records
-    /// that waited, once there are bounds.
+    /// Takes part in an agreement that another rank has begun, without blocking; returns the
+    /// waiting records once there are bounds.
     pub(super) fn progress<T: Transport>(&mut self, transport: &mut T) -> Result<Option<Waiting>> {
         loop {
             match self.step(transport, Duration::ZERO)? {
@@ -303,13 +305,14 @@ impl Balancer {
     /// Sends this rank's sample for the first bounds, once.
     fn send_sample<T: Transport>(&mut self, transport: &mut T) -> Result<()> {
         if !std::mem::replace(&mut self.has_sent, true) {
-            // What this rank received says nothing before there are bounds. The sample goes on.
+            // Before there are bounds the count of received records means nothing. The sample
+            // continues.
             transport.send(Rank(0), SAMPLES, self.sample.encode(0))?;
         }
         Ok(())
     }
 
-    /// Takes one message that has to do with the first bounds, for which it waits up to `wait`.
+    /// Handles one message about the first bounds, waiting up to `wait` for it.
     fn step<T: Transport>(&mut self, transport: &mut T, wait: Duration) -> Result<AgreementStep> {
         let channels = if self.me == 0 { &[BOUNDS, SAMPLES][..] } else { &[BOUNDS] };
         let Some(message) = transport.receive(channels, wait)? else {
@@ -370,7 +373,7 @@ impl Balancer {
         self.take_cuts(&message.bytes)
     }
 
-    /// Sends `message` of rank 0 to all ranks, this one too.
+    /// Sends `message` from rank 0 to all ranks, itself included.
     fn send_to_all<T: Transport>(&self, transport: &mut T, message: &[u8]) -> Result<()> {
         let mut ranks = Rank::all(self.partitions);
         ranks.try_for_each(|rank| transport.send(rank, BOUNDS, message.to_vec()))
@@ -391,7 +394,7 @@ impl Balancer {
         Ok(())
     }
 
-    /// The bounds in force in each epoch.
+    /// The bounds of each epoch.
     pub(super) fn into_history(self) -> Vec<Bounds> {
         self.history
     }

@@ -18,42 +18,42 @@ use crate::partition::{EpochEnd, MEMORY_BYTES_MIN, PartitionWriter, Setup};
 use crate::schema::DirectorySchema;
 use crate::shape::{Format, Shape};
 
-/// What ranks tell rank 0 when they finish.
+/// Totals that ranks send to rank 0 when they finish.
 const TOTALS: Channel = Channel(0x10);
 
-/// Memory of a pair in an auxiliary table that is being built, its encoding included.
+/// Memory of a pair in an auxiliary table under construction, its encoding included.
 const PAIR_MEMORY_BYTES: u64 = 48;
 
-/// Bytes of key and value of a record that can be sent.
+/// Maximum bytes of key and value of a record that is sent.
 const MOVES_BYTES_MAX: u64 = router::RECORD_BYTES_MAX as u64 - 1;
 
-/// The least batch that records travel in.
+/// Minimum size of a batch of records.
 const BATCH_BYTES_MIN: u64 = 1 << 10;
 
-/// How a directory is written. All ranks give the same.
+/// Parameters of a new directory, equal on all ranks.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A number that no other directory has.
+    /// The directory's id, which no other directory has.
     pub directory: u128,
-    /// How values get to those who look for them.
+    /// How readers reach values.
     pub format: Format,
-    /// What records look like.
+    /// The shape of the records.
     pub shape: Shape,
-    /// How records travel.
+    /// How records travel between ranks.
     pub routing: Routing,
-    /// What each rank may allocate in all: for records that wait, tables that are written, the
-    /// index of the running epoch, and batches on their way. One record may take a twentieth of it.
-    /// On top come some 200 kB that depend on nothing, and the transport's own buffers, which its
-    /// counters tell.
+    /// Memory that each rank may allocate in all: for records that wait, tables that are written,
+    /// the index of the current epoch, and batches in flight. One record may take a twentieth of
+    /// it. Some 200 kB of fixed overhead come on top, and the transport's own buffers, which its
+    /// counters show.
     pub memory_bytes: u64,
     /// Bits of a fingerprint, for format lossy.
     pub fingerprint_bits: u32,
-    /// What keys and values are, which readers are told.
+    /// Description of keys and values, for readers.
     pub schema: DirectorySchema,
 }
 
 impl Options {
-    /// Records of `shape` in `format`, routed directly, in 256 MiB a rank, without a schema.
+    /// Options for records of `shape` in `format`: direct routing, 256 MiB a rank, no schema.
     #[must_use]
     pub fn new(directory: u128, format: Format, shape: Shape) -> Self {
         let fingerprint_bits = cuckoo::FINGERPRINT_BITS;
@@ -63,23 +63,23 @@ impl Options {
     }
 }
 
-/// What a directory has, and what writing its part took a rank.
+/// Totals of one rank's part of a finished directory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
-    /// What this rank's partition has.
+    /// Totals of this rank's partition.
     pub totals: PartitionTotals,
-    /// Epochs.
+    /// Number of epochs.
     pub epochs: u64,
-    /// The most memory that records, tables, index and batches took here.
+    /// Peak memory of records, tables, index and batches on this rank.
     pub memory_peak: u64,
-    /// What the router did here.
+    /// The router's counters on this rank.
     pub router: router::Counters,
 }
 
 /// One rank of a job that writes an indexed directory.
 ///
-/// A rank that fails, in any call, is lost to the others, whose next collective call says so. What
-/// [`Imd::epoch_flush_at`] returned for stays, and is read without [`Imd::finish`] too.
+/// A rank whose call fails is lost to the others, and their next collective call says so. Epochs
+/// for which [`Imd::epoch_flush_at`] has returned stay readable, even without [`Imd::finish`].
 ///
 /// # Examples
 /// ```
@@ -118,43 +118,44 @@ pub struct Imd<T> {
     me: u32,
     format: Format,
     shape: Shape,
-    /// Bytes of key and value that fit memory, and can be sent if they may have to be.
+    /// Maximum bytes of key and value: they must fit memory, and a message if they may have to
+    /// travel.
     record_bytes_max: u64,
-    /// What is sent, built in place.
+    /// The outgoing message, built in place.
     message: Vec<u8>,
     balancer: Option<Balancer>,
-    /// Whether records were appended since the last epoch.
+    /// True if records were appended since the last epoch.
     is_dirty: bool,
     has_failed: bool,
     store: SharedStore,
     prefix: String,
     head: Head,
     schema: DirectorySchema,
-    /// The step of each epoch that has ended.
+    /// The step of each finished epoch.
     steps: Vec<u64>,
     batch_memory: u64,
     /// Memory for values, or for agreeing on bounds.
     besides_memory: u64,
 }
 
-/// What of a rank takes in what others send.
+/// The part of a rank that receives what others send.
 #[derive(Debug)]
 struct Local {
     writer: PartitionWriter,
     values: Option<ValueLog>,
     sources: Option<Builder>,
     pairs_max: usize,
-    /// The most that a table ever had.
+    /// Maximum number of pairs that a table has had.
     pairs_peak: usize,
     key_bytes: Option<usize>,
     format: Format,
-    /// Records that came in this epoch, to find skew.
+    /// Records received in this epoch, to detect skew.
     received: u64,
     row: Vec<u8>,
 }
 
 impl Local {
-    /// Takes a message that `from` sent.
+    /// Handles a message from `from`.
     fn accept(&mut self, from: Rank, message: &[u8]) -> Result<()> {
         self.received += 1;
         if let Some(sources) = &mut self.sources {
@@ -188,7 +189,7 @@ impl Local {
     }
 }
 
-/// How the sources of keys are encoded, where records stay with their writers.
+/// The encoding of keys' sources, for formats in which records stay with their writers.
 fn encoding_of(options: &Options) -> Option<Encoding> {
     match options.format {
         Format::Lossy => Some(Encoding::Cuckoo { fingerprint_bits: options.fingerprint_bits }),
@@ -198,11 +199,11 @@ fn encoding_of(options: &Options) -> Option<Encoding> {
 }
 
 impl<T: Transport> Imd<T> {
-    /// Begins a directory below `prefix` (empty, or ending in `/`) of `store`; collective.
+    /// Creates a directory below `prefix` (empty, or ending in `/`) of `store`; collective.
     ///
     /// # Errors
-    /// `Exists` if there are logs of another, `Invalid` for options that cannot be, such as too
-    /// little memory; what the store answers.
+    /// `Exists` if another directory has logs there, `Invalid` for impossible options, such as too
+    /// little memory; those of the store.
     pub fn create(
         store: &SharedStore,
         prefix: &str,
@@ -274,14 +275,14 @@ impl<T: Transport> Imd<T> {
         })
     }
 
-    /// Adds `value` to what the directory has of `key`.
+    /// Adds `value` to the values of `key`.
     ///
-    /// Nothing is durable before [`Imd::epoch_flush`]. Values of one key and epoch are read back in
-    /// the order in which a rank appended them. Waits only while all memory is taken.
+    /// Nothing is durable before [`Imd::epoch_flush`]. Readers get the values of one key and epoch
+    /// in the order in which a rank appended them. Blocks only while all memory is taken.
     ///
     /// # Errors
-    /// `Invalid` or `TooLarge` for a record that does not fit shape, messages or memory, which changes
-    /// nothing; what writing and sending failed with, and `Closed` afterwards.
+    /// `Invalid` or `TooLarge` for a record that does not fit shape, messages or memory, which
+    /// changes nothing; the errors of writing and sending, and `Closed` afterwards.
     #[inline]
     pub fn append(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.shape.check_record(key, value)?;
@@ -373,7 +374,7 @@ impl<T: Transport> Imd<T> {
         self.release(&waiting)
     }
 
-    /// Takes part in an agreement on bounds if another rank has begun one, without waiting for it.
+    /// Takes part in an agreement on bounds if another rank has begun one, without blocking.
     fn join_agreement(&mut self) -> Result<()> {
         let balancer = self.balancer.as_mut().filter(|balancer| !balancer.has_bounds());
         let Some(balancer) = balancer else { return Ok(()) };
@@ -383,7 +384,7 @@ impl<T: Transport> Imd<T> {
         }
     }
 
-    /// Sends records that waited for bounds.
+    /// Sends the records that waited for bounds.
     fn release(&mut self, waiting: &Waiting) -> Result<()> {
         for (key, value) in waiting.records() {
             let balancer = self.balancer.as_ref().expect("the format is ordered");
@@ -398,17 +399,18 @@ impl<T: Transport> Imd<T> {
         Ok(())
     }
 
-    /// The transport, for other channels: a program that computes between its epochs talks by it.
+    /// The transport, so that a program can exchange messages of its own on other channels between
+    /// epochs.
     pub fn transport(&mut self) -> &mut T {
         self.router.transport()
     }
 
-    /// Takes in what others sent, so that they need not wait for this rank's next append. Worth a
-    /// call now and then where a rank computes for long: a rank gives up if another makes no call
+    /// Receives messages of other ranks, so that they need not wait for this rank's next append.
+    /// Call it now and then during long computations: a rank gives up if another makes no call
     /// before the transport's deadline.
     ///
     /// # Errors
-    /// What taking in failed with.
+    /// Those of handling the messages.
     pub fn poll(&mut self) -> Result<()> {
         let local = &mut self.local;
         let polled = self
@@ -419,7 +421,8 @@ impl<T: Transport> Imd<T> {
         done
     }
 
-    /// Ends an epoch whose step is the one after the last, from 0; else as [`Imd::epoch_flush_at`].
+    /// Ends an epoch whose step is one more than the last, starting at 0; else as
+    /// [`Imd::epoch_flush_at`].
     ///
     /// # Errors
     /// As [`Imd::epoch_flush_at`].
@@ -427,14 +430,14 @@ impl<T: Transport> Imd<T> {
         self.epoch_flush_at(self.steps.last().map_or(0, |last| last.saturating_add(1)))
     }
 
-    /// Ends an epoch, by which readers find it as `step`, which all ranks give; collective. Once it
-    /// returns on any rank, all records that all ranks appended before survive power loss: each rank
-    /// waits for its own writes and syncs, then for the others.
+    /// Ends the epoch under the number `step`, which must be the same on all ranks; collective.
+    /// Once it returns on any rank, all records that all ranks appended before survive power loss:
+    /// each rank waits for its own writes and syncs, then for the others.
     ///
     /// # Errors
-    /// `Invalid` unless `step` is greater than that of the epoch before, which changes nothing; what
-    /// sending and writing failed with, `Unavailable` naming a rank that is lost, and `Closed`
-    /// afterwards. The epoch is then incomplete in some partitions, and readers say so.
+    /// `Invalid` unless `step` is greater than that of the previous epoch, which changes nothing;
+    /// the errors of sending and writing, `Unavailable` naming a lost rank, and `Closed`
+    /// afterwards. The epoch is then incomplete in some partitions, and readers report it as such.
     pub fn epoch_flush_at(&mut self, step: u64) -> Result<()> {
         if self.has_failed {
             return Err(closed());
@@ -466,17 +469,19 @@ impl<T: Transport> Imd<T> {
         self.local.writer.epoch_flush(EpochEnd { step, value_bytes })?;
         self.router.transport().barrier()?;
         if let Some(balancer) = &mut self.balancer {
-            // Bounds that fitted this epoch badly are replaced before the next.
+            // If the bounds fitted this epoch badly, they are replaced before the next.
             let received = std::mem::take(&mut self.local.received);
             balancer.end_epoch(self.router.transport(), received)?;
         }
         Ok(())
     }
 
-    /// Ends the directory; collective. Readers then open it by one object, which rank 0 writes.
+    /// Finishes the directory; collective. Rank 0 writes the root object, by which readers then
+    /// open it.
     ///
     /// # Errors
-    /// `Invalid` if this rank appended records since its last epoch ended; else as there.
+    /// `Invalid` if this rank appended records since its last epoch ended; otherwise as
+    /// [`Imd::epoch_flush_at`].
     pub fn finish(self) -> Result<Summary> {
         if self.has_failed {
             return Err(closed());
@@ -514,7 +519,7 @@ impl<T: Transport> Imd<T> {
     }
 }
 
-/// Fills in what all ranks say of their partitions.
+/// Collects the totals of all ranks' partitions in `directory`.
 fn gather<T: Transport>(transport: &mut T, mut directory: Directory) -> Result<Directory> {
     let ranks = transport.size() as usize;
     directory.partitions = vec![PartitionTotals::default(); ranks];
@@ -528,14 +533,14 @@ fn gather<T: Transport>(transport: &mut T, mut directory: Directory) -> Result<D
     Ok(directory)
 }
 
-/// What `encode` appends.
+/// The bytes that `encode` appends.
 fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     encode(&mut out);
     out
 }
 
-/// Bytes of every key, if all have the same.
+/// Bytes of every key, if all have the same length.
 fn key_bytes_of(shape: Shape) -> Option<usize> {
     match shape {
         Shape::Fixed { key_bytes, .. } => Some(usize::from(key_bytes)),
@@ -543,12 +548,12 @@ fn key_bytes_of(shape: Shape) -> Option<usize> {
     }
 }
 
-/// Bytes of each batch, and of all that a rank may have open at once.
+/// Bytes of each batch, and of all batches that a rank may have open at once.
 fn batch_share<T: Transport>(transport: &T, options: &Options) -> Result<(usize, u64)> {
     let nodes = transport.nodes();
     let hops = match options.routing {
         Routing::Direct => u64::from(nodes.size()) - 1,
-        // Peers of its own node, as local representatives and as destinations, and remote ones.
+        // Peers on its own node, as local representatives and as destinations, and remote peers.
         Routing::ThreeHop => {
             let local = nodes.members(nodes.node(transport.rank())).len() as u64;
             2 * (local - 1) + u64::from(nodes.nodes() - 1).div_ceil(local)
@@ -576,7 +581,7 @@ fn check_memory(options: &Options, batches: u64) -> Result<()> {
     Err(Error::new(Kind::Invalid, what))
 }
 
-/// Bytes of every message, if all have the same.
+/// Bytes of every message, if all have the same length.
 fn message_bytes(head: &Head) -> Option<u32> {
     match (head.format, head.shape) {
         (Format::Lossy | Format::Static, _) => Some(8),

@@ -1,15 +1,15 @@
-//! Writing: every rank appends, each record finds its partition.
+//! Writing: every rank appends, and each record travels to its partition.
 //!
 //! | format | what moves to the key's partition | what stays with the rank |
 //! |---|---|---|
 //! | base | key and value | |
-//! | pointer | key and the value's place | values, in the order of appends |
-//! | lossy, static | the key's hash | records, as a partition of their own; the hash's rank is kept |
+//! | pointer | key and a pointer to the value | values, in the order of appends |
+//! | lossy, static | the key's hash; the partition notes its rank | records, as the rank's own partition |
 //! | ordered | key and value, by the key's range | |
 //!
-//! Rank and partition are one: rank r writes partition r.
-//! Concurrency: collective calls ([`Imd::create`], [`Imd::epoch_flush`], [`Imd::finish`]) are made by
-//! all ranks in the same order; [`Imd::append`] by any at any time.
+//! Ranks and partitions correspond: rank r writes partition r.
+//! Concurrency: all ranks make the collective calls ([`Imd::create`], [`Imd::epoch_flush`],
+//! [`Imd::finish`]) in the same order; any rank may call [`Imd::append`] at any time.
 //! Source: DeltaFS thesis §5.2.2, §5.3.2 and §5.3.3.
 
 mod bounds;

@@ -1,9 +1,9 @@
-//! Values: the log of a rank that keeps its values to itself (format pointer).
+//! Values: the log of a rank that keeps its own values (format pointer).
 //! Layout: docs/format/imd.md, "Values".
 //!
-//! Values follow one another in pages of one size, each with a checksum at its end, so that a value
-//! is found by its offset and verified with the pages it lies in. What an epoch leaves of a page is
-//! filled with zeros.
+//! Values follow one another in pages of one size, each with a checksum at its end. A reader finds
+//! a value by its offset and verifies the pages that hold it. Zeros fill the rest of an epoch's
+//! last page.
 
 use std::ops::Range;
 
@@ -14,22 +14,22 @@ use crate::checksum::{CHECKSUM_BYTES, LogChecksum, LogKind};
 use crate::index::head::Head;
 use crate::names;
 
-/// Bytes of a page, with its checksum.
+/// Bytes of a page, checksum included.
 pub const PAGE_BYTES: usize = 8 << 10;
 
 /// Bytes of values in a page.
 pub const PAGE_VALUE_BYTES: usize = PAGE_BYTES - CHECKSUM_BYTES;
 
-/// Pages are handed to the store this many at once, if memory permits.
+/// Maximum number of pages written to the store at once, if memory permits.
 const PAGES_MAX: u64 = 64;
 
-/// Takes values.
+/// Appends values to the log.
 pub(crate) struct ValueLog {
     log: Box<dyn AppendLog>,
     checksum: LogChecksum,
-    /// Pages that wait, the last one unfinished.
+    /// Pages not written yet; the last one is unfinished.
     pages: Vec<u8>,
-    /// Bytes that are handed to the store at once.
+    /// Bytes written to the store at once.
     piece_bytes: usize,
     /// Bytes of the log so far.
     written: u64,
@@ -43,8 +43,8 @@ impl std::fmt::Debug for ValueLog {
 }
 
 impl ValueLog {
-    /// That of the rank that `head` is of, which keeps `memory_bytes` of values, as
-    /// [`ValueLog::memory_bytes`] says.
+    /// Creates the log of the rank in `head`, with buffers of `memory_bytes`
+    /// ([`ValueLog::memory_bytes`]).
     pub(crate) fn create(
         store: &SharedStore,
         prefix: &str,
@@ -58,13 +58,13 @@ impl ValueLog {
         Ok(Self { log, checksum, pages, piece_bytes, written: 0, poisoned: false })
     }
 
-    /// Memory for values that wait, of all that a rank has.
+    /// The buffer's share of a rank's memory.
     pub(crate) fn memory_bytes(rank_bytes: u64) -> u64 {
         let page = PAGE_BYTES as u64;
         (rank_bytes / 16 / page).clamp(1, PAGES_MAX) * page
     }
 
-    /// Adds a value; returns its offset among the bytes of values.
+    /// Adds a value; returns its offset among the value bytes.
     pub(crate) fn append(&mut self, value: &[u8]) -> Result<u64> {
         if self.poisoned {
             return Err(Error::new(Kind::Closed, "an earlier write of this rank's values failed"));
@@ -122,7 +122,7 @@ impl ValueLog {
     }
 }
 
-/// The pages that the value at `offset` with `bytes` lies in, as bytes of the log; at least one.
+/// The pages of a value of `bytes` at `offset`, as a range of the log; at least one page.
 #[must_use]
 pub(crate) fn pages_of(offset: u64, bytes: u32) -> Option<Range<u64>> {
     let page = |at: u64| at / PAGE_VALUE_BYTES as u64;
@@ -131,26 +131,26 @@ pub(crate) fn pages_of(offset: u64, bytes: u32) -> Option<Range<u64>> {
     Some(page(offset) * PAGE_BYTES as u64..end)
 }
 
-/// Where in a partition's tables values are pointed to: the rank that has the value, its offset,
-/// and its length unless all have the same.
+/// Pointer to a value, stored in a partition's tables: the rank that has the value, its offset, and
+/// its length unless all lengths are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pointer {
-    /// Whose log the value is in.
+    /// The rank whose log has the value.
     pub rank: u32,
-    /// Its offset among the values' bytes.
+    /// Offset among the value bytes.
     pub offset: u64,
-    /// Its length.
+    /// Length.
     pub bytes: u32,
 }
 
-/// Bytes of a pointer to values of one length.
+/// Bytes of a pointer if all values have one length.
 pub const POINTER_BYTES: usize = 12;
 
-/// Bytes of a pointer that tells the length.
+/// Bytes of a pointer that includes the length.
 pub const LONG_POINTER_BYTES: usize = 16;
 
 impl Pointer {
-    /// Appends its bytes; the length only if `long`.
+    /// Appends the encoded pointer, with the length only if `long`.
     pub(crate) fn encode(&self, long: bool, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.rank.to_le_bytes());
         out.extend_from_slice(&self.offset.to_le_bytes());
@@ -159,7 +159,7 @@ impl Pointer {
         }
     }
 
-    /// The pointer in `bytes`; `value_bytes` is the length of all values if they have one.
+    /// Decodes the pointer in `bytes`; `value_bytes` is the length of all values if they have one.
     pub(crate) fn decode(bytes: &[u8], value_bytes: Option<u32>) -> Option<Self> {
         let rank = u32::from_le_bytes(*bytes.first_chunk()?);
         let offset = u64::from_le_bytes(*bytes.get(4..)?.first_chunk()?);
