@@ -1,8 +1,9 @@
-//! Measures auxiliary tables: keys built a second, queries a second, bits a key and candidates a
-//! query, for one partition of a job.
+//! Measures auxiliary tables for one partition of a job: keys built per second, queries per second,
+//! bits per key and candidates per query.
 //!
-//! `cargo run --release -p esker-imd --example auxiliary -- [KEYS] [SOURCES]` (8 Mi and 4,096, the
-//! thesis' settings). Keys are distinct, each from a random source; queries are of keys inserted.
+//! `cargo run --release -p esker-imd --example auxiliary -- [KEYS] [SOURCES]` (defaults: 8 Mi and
+//! 4,096, the thesis' settings). Keys are distinct, each from a random source; queries are for
+//! inserted keys.
 
 use esker_base::clock::{Clock, SystemClock};
 use esker_base::{Bytes, Random};

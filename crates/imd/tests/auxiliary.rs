@@ -1,11 +1,11 @@
-//! Auxiliary tables as documented, byte by byte.
+//! Auxiliary tables match the document, byte by byte.
 
 use esker_base::Bytes;
 use esker_imd::auxiliary::{Builder, Encoding, Reader};
 
 use crate::golden::assert_documented;
 
-/// Encodes pairs, compares them with the document and returns what each hash finds.
+/// Encodes pairs, compares them with the document and returns the candidates of each hash.
 fn documented(
     name: &str,
     encoding: Encoding,

@@ -1,4 +1,4 @@
-//! Bounds of partitions, on which ranks of an ordered directory agree while they write.
+//! Partition bounds, on which the ranks of an ordered directory agree while they write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,9 +11,10 @@ use esker_imd::{Format, Imd, Options, Reader, Shape};
 const RECORDS: u64 = 3_000;
 
 /// Symptom: a rank that had appended its share of memory gave up at the deadline while others still
-/// computed, and the job failed. Cause: agreeing on bounds began when all ranks were full or ended the
-/// epoch. Fix: a rank that is full has the others called for what they know, and they answer in any
-/// append or poll.
+/// computed, and the job failed.
+/// Cause: the agreement on bounds began only when all ranks were full or ended the epoch.
+/// Fix: a full rank has rank 0 call the others for their samples, and they answer in any append or
+/// poll.
 #[test]
 fn a_rank_that_is_full_waits_for_a_call_of_the_others_and_no_longer() {
     for early in 0..3 {
@@ -29,7 +30,7 @@ fn a_rank_that_is_full_waits_for_a_call_of_the_others_and_no_longer() {
             let rank = transport.rank().0;
             let mut imd = Imd::create(&store, "d/", transport, &options)?;
             let key = |number: u64| (number * 3 + u64::from(rank)).to_be_bytes();
-            // The others have some records too, which wait for bounds and are few.
+            // The other ranks have a few records that wait for bounds too.
             let records = if rank == early { RECORDS } else { 3 };
             for number in 0..records {
                 imd.append(&key(number), &[rank as u8; 40])?;

@@ -1,5 +1,6 @@
-//! Crashes: whatever operation of the store the world stops at, what an `epoch_flush` returned for
-//! is there and whole, what was never appended is not, and the reader says which epochs are complete.
+//! Crashes: wherever in the sequence of store operations the world stops, epochs acknowledged by
+//! `epoch_flush` are present and whole, nothing appears that was never appended, and the reader
+//! reports which epochs are complete.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ fn value(key: u64, epoch: u32) -> Vec<u8> {
     (0..length).map(|at| (key as usize + at * 3 + epoch as usize) as u8).collect()
 }
 
-/// Writes with two ranks; returns how many epochs every rank was told to be durable.
+/// Writes with two ranks; returns the number of epochs acknowledged as durable on every rank.
 fn write(store: &SharedStore, format: Format) -> u32 {
     let mut options = Options::new(1, format, Shape::Variable);
     options.memory_bytes = 1 << 20;
@@ -41,7 +42,7 @@ fn write(store: &SharedStore, format: Format) -> u32 {
     told.iter().map(|told| told.load(Ordering::SeqCst)).max().unwrap_or(0)
 }
 
-/// Checks what a reader finds when `durable` epochs were acknowledged.
+/// Checks what a reader finds if `durable` epochs were acknowledged.
 fn check(store: &SharedStore, durable: u32, what: &str) {
     let reader = match Reader::open(store, "d/", 0) {
         Ok(reader) => reader,
@@ -65,7 +66,7 @@ fn check(store: &SharedStore, durable: u32, what: &str) {
         let expected: Vec<Vec<u8>> = (0..complete).map(|epoch| value(key, epoch)).collect();
         let got: Vec<&[u8]> = values.iter().map(|value| &value.bytes[..]).collect();
         assert!(got == expected, "{what}: key {key}");
-        // Of later epochs, which some rank may have lost, nothing is read.
+        // A reader sees nothing of later epochs, which some rank may have lost.
         let all = reader.get(&key.to_be_bytes()).expect(what).values;
         assert!(all == values, "{what}: key {key} has values of an epoch that is not complete");
     }
@@ -112,10 +113,11 @@ fn lossy_static_and_ordered_survive_stops() {
     stop_everywhere(Format::Ordered, 2);
 }
 
-/// Symptom: after a crash in an epoch reads of all epochs failed with `Corrupt`, though earlier ones
-/// were whole. Cause: a rank's tables of the epoch were durable, with pointers to values that another
-/// rank had not synced; in other formats its keys showed one epoch more than those of others. Fix:
-/// readers see the epochs that are complete in all partitions.
+/// Symptom: after a crash in an epoch, reads of all epochs failed with `Corrupt`, though earlier
+/// ones were whole.
+/// Cause: a rank's tables of the epoch were durable, with pointers to values that another rank had
+/// not synced; in other formats its keys showed one more epoch than the others'.
+/// Fix: readers see the epochs that are complete in all partitions.
 #[test]
 fn epochs_that_a_rank_has_lost_are_not_read() {
     for format in Format::ALL {
@@ -141,7 +143,7 @@ fn epochs_that_a_rank_has_lost_are_not_read() {
             Ok(lengths)
         });
         let lengths = lengths.expect("no fault").swap_remove(0);
-        // Rank 1 stopped before it had synced anything of epoch 1.
+        // Rank 1 stopped before it synced anything of epoch 1.
         let after: SharedStore = Arc::new(MemoryStore::new());
         for object in store.list("d/").expect("a listing") {
             let bytes = store.get(&object.name, 1 << 20).expect("an object");

@@ -1,5 +1,5 @@
-//! Damage: no flipped or missing byte is read as something else, errors name the partition, and the
-//! others stay readable.
+//! Damage: no flipped or missing byte is read as something else, errors name the partition, and
+//! other partitions stay readable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn value(key: u64) -> [u8; 5] {
     [key as u8, 1, 2, 3, (key >> 3) as u8]
 }
 
-/// The bytes of all objects of a small directory of two partitions and epochs.
+/// The objects of a small directory of two partitions and two epochs.
 fn objects(format: Format, shape: Shape) -> BTreeMap<String, Vec<u8>> {
     let memory = Arc::new(MemoryStore::new());
     let store: SharedStore = memory.clone();
@@ -48,8 +48,8 @@ fn store_of(objects: &BTreeMap<String, Vec<u8>>) -> SharedStore {
     Arc::new(memory)
 }
 
-/// Every key is right or an error; with a partition's number, and `Corrupt` or `NotFound`, and
-/// never for a partition that no object of was touched, if it is known which those are.
+/// Checks that every key reads correctly or fails with `Corrupt` and a partition's number, and that
+/// the partition `whole`, if given, never fails. Returns true if anything noticed the damage.
 fn check(store: &SharedStore, damaged: &str, whole: Option<u32>) -> bool {
     let mut noticed = false;
     let reader = match Reader::open(store, "d/", 0) {
@@ -85,7 +85,7 @@ fn check(store: &SharedStore, damaged: &str, whole: Option<u32>) -> bool {
     noticed
 }
 
-/// The partition that is whole when `name` is damaged, for formats that read no other.
+/// The partition that stays whole when `name` is damaged, for formats that read no other.
 fn whole_partition(format: Format, name: &str) -> Option<u32> {
     let touched = name.strip_prefix("d/0000000")?.chars().next()?.to_digit(10)?;
     (format == Format::Base).then_some(1 - touched)
@@ -130,7 +130,7 @@ fn missing_and_cut_logs_are_named() {
             missing.remove(name);
             let whole = whole_partition(format, name);
             let noticed = check(&store_of(&missing), &format!("{format:?} without {name}"), whole);
-            // Without the root the directory is one that was not finished.
+            // Without the root object it is an unfinished directory.
             assert!(noticed || name.ends_with("root"), "{format:?} without {name}");
             for cut in (0..bytes.len()).step_by(bytes.len() / 40 + 1) {
                 let mut short = objects.clone();
@@ -149,9 +149,10 @@ fn a_partition_of_another_directory_is_refused() {
     assert!(check(&store_of(&mixed), "mixed", Some(0)));
 }
 
-/// Symptom: where the logs of two ranks had changed places a reader gave other keys' values, or none,
-/// and no error. Cause: checksums knew of the offset of bytes, but not of their directory, partition
-/// and log. Fix: they do.
+/// Symptom: after the logs of two ranks were swapped, a reader returned other keys' values, or
+/// none, and no error.
+/// Cause: checksums covered the offset of bytes, but not their directory, partition and log.
+/// Fix: they cover all of these.
 #[test]
 fn logs_that_changed_places_are_refused() {
     for (format, shape) in Format::ALL.into_iter().zip(shapes().into_iter().cycle()) {
@@ -171,9 +172,9 @@ fn logs_that_changed_places_are_refused() {
     }
 }
 
-/// Symptom: a log of values that had lost whole pages at its end was found sound. Cause: verify read
-/// the pages that were there. Fix: it compares the lengths of all logs with what the root object, or
-/// the last epoch, says.
+/// Symptom: verify accepted a log of values that had lost whole pages at its end.
+/// Cause: it read only the pages that were present.
+/// Fix: it compares the lengths of all logs with those in the root object, or in the last epoch.
 #[test]
 fn logs_of_another_length_are_told() {
     for (format, shape) in Format::ALL.into_iter().zip(shapes().into_iter().cycle()) {

@@ -1,12 +1,12 @@
-//! Golden bytes: what the encoders write today is what docs/format shows, byte by byte.
+//! Golden bytes: today's encoders write what docs/format shows, byte by byte.
 //!
-//! An example in a document is a fence of hexadecimal digits, comments after `#`, that follows a
-//! line `<!-- golden: NAME -->`. A change of bytes that readers of before could not read is a new
-//! format version.
+//! An example in a document is a fence of hexadecimal digits, with comments after `#`, that follows
+//! a line `<!-- golden: NAME -->`. Bytes that older readers cannot read need a new format version.
 
 use std::path::Path;
 
-/// Fails unless the example `name` of a document of docs/format is of `bytes`, which it then shows.
+/// Checks that the example `name` of a docs/format document consists of `bytes`; a failure shows
+/// them.
 pub fn assert_documented(document: &str, name: &str, bytes: &[u8]) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format");
     let text = std::fs::read_to_string(folder.join(document)).expect("a document");

@@ -1,7 +1,7 @@
-//! Memory: what a rank allocates stays under the bound that it was given, whatever records look
-//! like, counted by the allocator and not by what the writer accounts.
+//! Memory: a rank's allocations stay under its bound for any records, counted by the allocator
+//! rather than by the writer's own accounting.
 //!
-//! A binary of its own, since the allocator is one for all threads.
+//! A separate binary, since one allocator serves all threads.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use esker_base::{Kind, Random};
 use esker_comm::{Routing, Transport, threads};
 use esker_imd::{Format, Imd, Options, Shape};
 
-/// Counts what is allocated.
+/// Counts allocated bytes.
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is passed on to the system's allocator.
+// SAFETY: forwards every call to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
@@ -37,10 +37,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What threads, files and the transport take besides.
+/// Allocations of threads, files and the transport.
 const BESIDES_BYTES: usize = 200_000;
 
-/// Bytes at most allocated while `ranks` ranks append `rows` records in two epochs.
+/// Peak allocation while `ranks` ranks append `rows` records in two epochs.
 fn peak(format: Format, shape: Shape, ranks: u32, memory_bytes: u64, rows: u64) -> usize {
     let folder = tempfile::tempdir().expect("a folder");
     let store: SharedStore = Arc::new(PosixStore::new(folder.path()).expect("a store"));
@@ -76,7 +76,7 @@ fn peak(format: Format, shape: Shape, ranks: u32, memory_bytes: u64, rows: u64) 
     (PEAK.load(Ordering::Relaxed) - before).saturating_sub(waiting)
 }
 
-/// One test, since tests run side by side.
+/// A single test, since tests run concurrently.
 #[test]
 fn allocations_stay_under_the_bound() {
     records_that_do_not_fit_memory_are_refused();

@@ -1,5 +1,5 @@
-//! Model: whatever ranks append, in whatever format, is read back exactly once, with its bytes, in
-//! order; against a map of lists.
+//! Model: everything that ranks append, in any format, is read back exactly once, with its bytes
+//! and in order; compared with a map of lists.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use esker_imd::hash::key_hash;
 use esker_imd::{Counts, Format, Imd, Options, Reader, Shape};
 use parking_lot::Mutex;
 
-/// Values by epoch, rank by rank, of each key.
+/// Values of each key: by epoch, then rank by rank.
 type Model = BTreeMap<Vec<u8>, Vec<(u32, u32, Vec<u8>)>>;
 
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ fn write(store: &SharedStore, case: &Case) -> Model {
         let mut imd = Imd::create(store, "d/", transport, &options)?;
         let mut mine = Vec::new();
         for epoch in 0..case.epochs {
-            // Some ranks have nothing in some epochs.
+            // Some ranks have no records in some epochs.
             let records = if random.one_in(5) { 0 } else { random.below(case.records) };
             for _ in 0..records {
                 let (key, mut value) = record(&mut random, case.shape, case.records);
@@ -101,7 +101,7 @@ fn write(store: &SharedStore, case: &Case) -> Model {
     model.into_inner()
 }
 
-/// The same values in each epoch, those of one rank in order; ranks may be mixed.
+/// Checks for the same values in each epoch, those of one rank in order; ranks may interleave.
 fn assert_same(case: &Case, key: &[u8], expected: &[(u32, u32, Vec<u8>)], got: &[(u32, Vec<u8>)]) {
     let epochs: Vec<u32> = got.iter().map(|value| value.0).collect();
     assert!(epochs.is_sorted(), "{case:?} {key:?}");
@@ -121,7 +121,7 @@ fn assert_same(case: &Case, key: &[u8], expected: &[(u32, u32, Vec<u8>)], got: &
     }
 }
 
-/// Who appended a value, and as how many-th, goes in front if there is room.
+/// Puts rank and sequence number of a value in front of it, if there is room.
 fn stamp(value: &mut [u8], rank: u32, number: u32) {
     if let Some(stamp) = value.first_chunk_mut::<8>() {
         stamp[..4].copy_from_slice(&rank.to_be_bytes());
@@ -188,8 +188,8 @@ fn check_scans(reader: &Reader, case: &Case, model: &Model) {
     }
 }
 
-/// Each epoch's keys lie elsewhere than those of the last: its bounds fit them badly, and the next
-/// epoch's are cut anew.
+/// Each epoch's keys differ in range from those of the last: its bounds fit them badly, and the
+/// next epoch gets new cuts.
 #[test]
 fn ordered_partitions_follow_keys_that_move() {
     let shape = Shape::Fixed { key_bytes: 8, value_bytes: 8 };
@@ -199,7 +199,7 @@ fn ordered_partitions_follow_keys_that_move() {
     threads::run(4, 2, |transport| {
         let mut random = Random::from_seed(transport.rank().0.into());
         let mut imd = Imd::create(&store, "d/", transport, &options)?;
-        // Two epochs of each range: the second has bounds that know of it.
+        // Two epochs of each range: the bounds of the second reflect it.
         for epoch in 0..6_u64 {
             for _ in 0..5_000 {
                 let key = (epoch / 2) << 40 | random.below(1 << 40);
@@ -227,7 +227,7 @@ fn ordered_partitions_follow_keys_that_move() {
         let most = rows.iter().max().expect("four");
         let fits_well = epoch % 2 == 1 || epoch == 0;
         assert!(fits_well == (*most < 6_500), "epoch {epoch}: {rows:?}");
-        // Negotiated again only where the load was skewed.
+        // Bounds are renegotiated only where the load was skewed.
         let is_new = epoch > 0 && bounds[epoch as usize] != bounds[epoch as usize - 1];
         assert_eq!(is_new, epoch == 3 || epoch == 5, "epoch {epoch}");
     }

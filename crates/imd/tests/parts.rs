@@ -1,5 +1,5 @@
-//! Parts: directories that sessions write and append to, of different formats and numbers of ranks, are
-//! read as one.
+//! Parts: directories that sessions write and append to, in different formats and with different
+//! numbers of ranks, are read as one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_imd::{Format, Imd, IndexedReader, SessionDirectory, Shape, entry};
 
-/// Writes `keys`, each with a value of as many bytes as its number, in the epoch of `step`.
+/// Writes `keys` in the epoch of `step`; the value of key n has n bytes.
 fn write(
     store: &SharedStore,
     session: &Session,

@@ -1,5 +1,5 @@
-//! Schema: what keys and values are, and the steps of epochs, as readers have them from the directory
-//! alone, finished or not.
+//! Schema: readers get keys, values and the steps of epochs from the directory alone, finished or
+//! not.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn options() -> Options {
     options
 }
 
-/// Writes epochs of steps 100 and 250 by two ranks.
+/// Two ranks write epochs with steps 100 and 250.
 fn write(finishes: bool) -> SharedStore {
     let store: SharedStore = Arc::new(MemoryStore::new());
     threads::run(2, 2, |transport| {
@@ -64,7 +64,7 @@ fn steps_ascend_and_schemas_fit() {
         imd.epoch_flush_at(5)?;
         let error = imd.epoch_flush_at(5).expect_err("the same step");
         assert_eq!(error.kind(), Kind::Invalid);
-        // It changed nothing: the writer goes on, with the step behind the last.
+        // The failure changed nothing: the writer goes on with the step after the last.
         imd.epoch_flush()?;
         imd.finish()
     })

@@ -1,4 +1,4 @@
-//! Slots: however records and memory are, a key is found without reading much of the index.
+//! Slots: for any records and memory, finding a key reads little of the index.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use esker_imd::{Counts, Format, Imd, Options, Reader, Shape};
 /// Appends a record.
 type Append<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
 
-/// A directory of one rank, into which `append` appends as it likes, and the bytes of a table's slot
-/// in its segment with the largest slots.
+/// Writes a directory of one rank with `append`; returns the bytes of one table's slot in the
+/// segment with the largest slots.
 fn largest_slot(
     shape: Shape,
     memory_bytes: u64,
@@ -41,7 +41,7 @@ fn largest_slot(
     (store, most)
 }
 
-/// Bytes of one table's slot: 16 Ki rows of 15 bits, and the spread of hashes.
+/// Maximum bytes of one table's slot: 16 Ki rows of 15 bits, and the spread of hashes.
 const SLOT_BYTES_MAX: u64 = 34 << 10;
 
 #[test]
@@ -61,7 +61,7 @@ fn slots_are_small_whatever_the_memory_and_the_records() {
     }
 }
 
-/// The first table of the epoch has few rows, and the others very many.
+/// The first table of the epoch has few rows, and the others have very many.
 #[test]
 fn long_records_before_short_ones_do_not_make_slots_large() {
     const SHORT: u64 = 1_200_000;
@@ -84,7 +84,7 @@ fn long_records_before_short_ones_do_not_make_slots_large() {
     }
 }
 
-/// A reader that knows nothing yet: the index log's end, a slot of each epoch, a block of each.
+/// A cold reader fetches the index log's end, a slot of each epoch and a block of each epoch.
 #[test]
 fn a_cold_get_over_five_epochs_takes_six_reads_of_the_index_and_five_of_data() {
     const KEYS: u64 = 200_000;
@@ -108,7 +108,7 @@ fn a_cold_get_over_five_epochs_takes_six_reads_of_the_index_and_five_of_data() {
     for number in (0..KEYS).step_by(499) {
         let answer = Reader::open(&store, "d/", 0).expect("open").get(&key(number)).expect("get");
         assert_eq!(answer.values.len(), 5);
-        // One less where a slot lies within what was read of the end.
+        // One fewer where a slot is within the end that was read.
         assert!(answer.counts.index_reads <= 1 + 5, "{:?}", answer.counts);
         gets += 1;
         data_reads += answer.counts.data_reads;

@@ -1,5 +1,5 @@
 //! Dumps of a real simulation: VPIC, 4 ranks, tracers dumped at six steps. Skipped with a message
-//! where the shared folder is absent.
+//! if the shared folder is absent.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use esker_imd::{Format, Imd, Options, Reader, Summary};
 const TRACERS: u64 = 16_384;
 const STEPS: [u64; 6] = [0, 100, 200, 300, 400, 500];
 
-/// The dumps, unless they are not here.
+/// The dumps, if they are present.
 fn dumps() -> Option<Vec<PathBuf>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/vpic");
     let Ok(entries) = folder.read_dir() else {
@@ -90,7 +90,7 @@ fn every_tracer_is_traced_through_time() {
     }
 }
 
-/// Tracers move between ranks: a static function says in which rank's records each is, exactly.
+/// Tracers move between ranks: a static function gives the exact rank that has each one's records.
 #[test]
 fn a_static_directory_asks_one_rank_for_each_epoch() {
     let Some(paths) = dumps() else { return };

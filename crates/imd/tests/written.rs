@@ -1,4 +1,4 @@
-//! Written: the logs of a small directory are those that docs/format/imd.md shows, byte by byte.
+//! Written: the logs of a small directory match docs/format/imd.md, byte by byte.
 
 use std::sync::Arc;
 
