@@ -1,4 +1,4 @@
-//! Says from which commit and with which features the command is built (`ESKER_BUILD`).
+//! Records the commit and the features of the build (`ESKER_BUILD`).
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ fn main() {
         None => format!(" (features: {features})"),
     };
     println!("cargo::rustc-env=ESKER_BUILD={build}");
-    // A commit moves the branch, a checkout the head; neither is there in a packaged source.
+    // A commit moves the branch, a checkout the head; a packaged source has neither.
     for path in ["../../.git/HEAD", "../../.git/logs/HEAD"] {
         if std::path::Path::new(path).exists() {
             println!("cargo::rerun-if-changed={path}");

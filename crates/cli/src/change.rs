@@ -1,7 +1,7 @@
-//! Change: where a command that changes something works.
+//! Change: the snapshot or session that a command changes.
 //!
 //! Published snapshots never change. `NAME:/path` with `--as NEW` publishes the changes as a new
-//! snapshot on top of NAME; `@SETID:/path` works in an open session and leaves it open, flushed,
+//! snapshot on top of NAME; `@SETID:/path` works in an open session and leaves it open and flushed,
 //! so that the next command finds everything in tables.
 
 use clap::builder::{StringValueParser, TypedValueParser};
@@ -22,7 +22,7 @@ use crate::output::notice;
 use crate::usage;
 use crate::users::Users;
 
-/// What a session survives.
+/// Durability of a session.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum DurabilityLevel {
     /// Nothing until the end: no log is written
@@ -47,12 +47,12 @@ pub struct SessionSettings {
 }
 
 impl SessionSettings {
-    /// Those of a session for a few changes.
+    /// The settings for a session of a few changes.
     pub fn for_few() -> Self {
         Self { durability: DurabilityLevel::None, memory: 64 << 20 }
     }
 
-    /// The options of a session of whoever runs this process.
+    /// The options of a session for the user of this process.
     pub fn options(&self, context: &Context) -> SessionOptions {
         let durability = match self.durability {
             DurabilityLevel::None => Durability::None,
@@ -69,13 +69,13 @@ impl SessionSettings {
         SessionOptions { identity, tree, properties, new_root, heartbeat, take_over: false }
     }
 
-    /// The options of a session that is gone on with.
+    /// The options for resuming a session.
     pub fn options_to_resume(&self, context: &Context, take_over: TakeOver) -> SessionOptions {
         SessionOptions { take_over: take_over.take_over, ..self.options(context) }
     }
 }
 
-/// What becomes of a process that still writes the session that a command goes on with.
+/// Treatment of a process that still writes the session a command resumes.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct TakeOver {
     /// Take a session from the process that still writes it, which then stops
@@ -83,13 +83,13 @@ pub struct TakeOver {
     take_over: bool,
 }
 
-/// The property of a change set that has the message of whoever published it.
+/// The change set property that holds the publisher's message.
 pub const MESSAGE: &str = "message";
 
-/// A message takes at most so many bytes.
+/// Maximum bytes of a message.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// Reads a message that a manifest can have.
+/// Parses a message that a manifest can hold.
 pub fn message_parser() -> impl TypedValueParser<Value = String> {
     StringValueParser::new().try_map(|message: String| match message.len() {
         ..=MESSAGE_BYTES_MAX => Ok(message),
@@ -97,7 +97,7 @@ pub fn message_parser() -> impl TypedValueParser<Value = String> {
     })
 }
 
-/// What becomes of a name that stands for another snapshot.
+/// Treatment of a name that already stands for another snapshot.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Replacing {
     /// The new name may stand for another snapshot: readers find that one or the new one, never none.
@@ -110,7 +110,7 @@ pub struct Replacing {
 }
 
 impl Replacing {
-    /// As publications are told.
+    /// The setting for a publication.
     pub fn if_taken(self) -> IfTaken {
         match (self.replace, self.hide_newer) {
             (false, _) => IfTaken::Refuse,
@@ -119,7 +119,7 @@ impl Replacing {
         }
     }
 
-    /// Names the option if a name is taken.
+    /// Adds the option to the error of a taken name.
     pub fn advise(error: Error) -> Error {
         if error.kind() != Kind::Exists {
             return error;
@@ -128,12 +128,12 @@ impl Replacing {
     }
 }
 
-/// What made a change set, for `esker show`.
+/// The program that made a change set, for `esker show`.
 fn program() -> String {
     concat!("esker ", env!("CARGO_PKG_VERSION")).to_owned()
 }
 
-/// Where changes go.
+/// Destination of the changes.
 #[derive(Args, Clone, Debug)]
 pub struct ChangeArguments {
     /// Publish the changes as NEWNAME, on top of the name in the path
@@ -147,21 +147,21 @@ pub struct ChangeArguments {
     pub take_over: TakeOver,
 }
 
-/// A session that a command changes something in.
+/// A session in which a command makes changes.
 pub struct Change {
     /// The session.
     pub session: Session,
     repository: Repository,
     new_name: Option<String>,
-    /// The snapshot below the changes, as the user wrote it.
+    /// The snapshot beneath the changes, as the user wrote it.
     base: Option<String>,
-    /// What becomes of the name if it stands for another set.
+    /// Treatment of the name if it stands for another set.
     if_taken: IfTaken,
     is_ours: bool,
 }
 
 impl Change {
-    /// Opens a session to change what `stack` shows.
+    /// Opens a session to change the contents of `stack`.
     pub fn open(context: &Context, stack: &Stack, arguments: &ChangeArguments) -> Result<Self> {
         let new_name = arguments.new_name.clone();
         let options = arguments.settings.options_to_resume(context, arguments.take_over);
@@ -201,8 +201,8 @@ impl Change {
         Self::begin_in(repository, bases, new_name, options)
     }
 
-    /// Begins a session on top of `bases`, to be published as `name`, which stands for them, unless that
-    /// has moved by then.
+    /// Begins a session on top of `bases`, the set that `name` stands for. The result replaces
+    /// `name`, unless the name has moved by then.
     pub fn begin_succeeding(
         context: &Context,
         bases: &[SetId],
@@ -226,7 +226,7 @@ impl Change {
     }
 
     /// Runs `work` in the session, then publishes or flushes it. If `work` fails, a session that
-    /// this command began is given up; one that was open before keeps what was done so far.
+    /// this command began is abandoned; one that was open before keeps the changes made so far.
     pub fn run<T>(self, context: &Context, work: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
         let name = self.new_name.clone();
         let set = self.session.set();
@@ -234,7 +234,7 @@ impl Change {
         name.map_or(Ok(()), |name| announce(context, &name, set)).map(|()| done)
     }
 
-    /// As [`Change::run`], without a word about what was published.
+    /// As [`Change::run`], without printing what was published.
     pub fn run_silently<T>(self, work: impl FnOnce(&Session) -> Result<T>) -> Result<T> {
         let done = work(&self.session);
         let base = self.base.clone();
@@ -264,7 +264,7 @@ impl Change {
                 .and_then(|set| self.repository.publish_replacing(set, name, if_taken).map(drop)),
         };
         published.map_err(|error| {
-            // For whoever publishes it under another name. The error that led here matters more.
+            // A user may publish it under another name. The original error matters more.
             if let Err(error) = self.keep() {
                 notice(format!("@{set} may go with the next `esker gc`: {error}"));
             }
@@ -272,7 +272,7 @@ impl Change {
         })
     }
 
-    /// Makes the session one that others can go on with, or publish.
+    /// Leaves the session so that another command can resume or publish it.
     fn keep(&self) -> Result<()> {
         match self.session.end() {
             Err(error) if error.kind() == Kind::Closed => {
@@ -283,14 +283,14 @@ impl Change {
     }
 
     fn give_up(&self) {
-        // What is left behind is garbage either way; the error that led here matters more.
+        // The remains are garbage either way; the original error matters more.
         if let Err(error) = self.repository.abandon(self.session.set()) {
             notice(format!("could not give up session @{}: {error}", self.session.set()));
         }
     }
 }
 
-/// What to do about mode bits of the snapshot `base` that denied a change.
+/// Adds a remedy to an error about mode bits in the snapshot `base` that denied a change.
 fn over_others(base: &str, error: &Error) -> Error {
     let advice = format!(
         "{base} has it from a user who does not let you change it; publish a tree of your own and \
@@ -299,7 +299,7 @@ fn over_others(base: &str, error: &Error) -> Error {
     Error::new(error.kind(), format!("{error}: {advice}"))
 }
 
-/// Fails if `name` is taken; ends the command if it is no name.
+/// Fails if `name` is taken; ends the command if it is not a valid name.
 pub fn check_free(repository: &Repository, name: &str) -> Result<()> {
     usage::check_name(name);
     check_free_in(repository.store(), name)
@@ -312,7 +312,7 @@ fn check_free_in(store: &SharedStore, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the name in `stack` stands for, if it is one; fails if `new_name` is taken.
+/// The set behind `stack`, if `stack` is a name; fails if `new_name` is taken.
 fn look_up(store: &SharedStore, stack: &Stack, new_name: Option<&str>) -> Result<Option<SetId>> {
     let check = || new_name.map_or(Ok(()), |name| check_free_in(store, name));
     let resolve = || match stack {

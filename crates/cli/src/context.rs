@@ -1,4 +1,4 @@
-//! Context: what every command is given: the store, who acts, and where results go.
+//! Context: the state that every command gets: the store, the user, and the output.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,29 +24,29 @@ use crate::location::{Location, Stack};
 use crate::mount_overlap;
 use crate::output::{Output, notice};
 
-/// How often, and how long after, processes look for the store that another makes.
+/// How often a process checks for the store that another process creates.
 const STORE_LOOKS: u32 = 600;
 const STORE_LOOK: Duration = Duration::from_millis(50);
 
-/// What a command is given.
+/// State that every command gets.
 pub struct Context {
     /// Standard output.
     pub out: Output,
     /// Permission bits that new files do not get.
     pub umask: u32,
     store: Option<String>,
-    /// Keep what the command reads, should that take long.
+    /// Keep what the command reads from being collected, if that takes long.
     leases: RefCell<Vec<ReadLease>>,
-    /// What names stood for when the command looked them up first.
+    /// The set of each name, as of its first look-up.
     resolved: RefCell<HashMap<String, SetId>>,
-    /// What the command has opened.
+    /// The namespaces that the command has opened.
     views: RefCell<Vec<(Stack, Rc<Namespace>)>>,
 }
 
 impl Context {
     /// The context of this process, with `store` from the command line or the environment.
     pub fn new(store: Option<String>, is_json: bool) -> Self {
-        // The mask can only be read by setting it; no other thread runs yet.
+        // Only setting the mask reveals it; no other thread runs yet.
         let umask = rustix::process::umask(rustix::fs::Mode::empty());
         rustix::process::umask(umask);
         Self {
@@ -59,7 +59,7 @@ impl Context {
         }
     }
 
-    /// The URL of the store. Without one this is a usage error, which ends the process.
+    /// The URL of the store. Its absence is a usage error, which ends the process.
     pub fn store_url(&self) -> &str {
         match self.store.as_ref().filter(|url| !url.is_empty()) {
             Some(url) => url,
@@ -84,8 +84,8 @@ impl Context {
         self.store_while(|_| Ok(())).map(|(store, ())| store)
     }
 
-    /// Opens the store; from a far one `read` reads beside the look whether it is a store, and its
-    /// outcome counts only if it is.
+    /// Opens the store. On a far store, `read` runs while the store's identity is checked; its
+    /// outcome counts only if the check succeeds.
     pub fn store_while<T: Send>(
         &self,
         read: impl FnOnce(&SharedStore) -> Result<T> + Send,
@@ -96,7 +96,7 @@ impl Context {
         Ok((store, read))
     }
 
-    /// Opens the store; makes it if there is none.
+    /// Opens the store; creates it if there is none.
     pub fn store_or_new(&self) -> Result<SharedStore> {
         match self.store() {
             Err(error) if error.kind() == Kind::NotFound => {
@@ -107,8 +107,8 @@ impl Context {
         }
     }
 
-    /// Opens the store as process `rank` of a job: the first makes it if there is none, the others
-    /// wait for that.
+    /// Opens the store as process `rank` of a job: the first rank creates it if there is none, and
+    /// the others wait for that.
     pub fn store_of_rank(&self, rank: Rank) -> Result<SharedStore> {
         if rank == Rank(0) {
             return self.store_or_new();
@@ -127,7 +127,7 @@ impl Context {
         self.store().map(Repository::new)
     }
 
-    /// Who acts.
+    /// The user on whose behalf the command acts.
     pub fn identity(&self) -> Identity {
         Identity::of_process()
     }
@@ -137,7 +137,7 @@ impl Context {
         SystemClock.now_ns()
     }
 
-    /// Runs `work` and says how many seconds it took.
+    /// Runs `work` and measures its duration in seconds.
     pub fn timed<T>(&self, work: impl FnOnce() -> T) -> (T, f64) {
         let start_ns = SystemClock.monotonic_ns();
         let done = work();
@@ -153,8 +153,8 @@ impl Context {
         Ok(())
     }
 
-    /// What `name` stands for. A command looks a name up once: whatever others publish meanwhile, all
-    /// its locations with one name are in one snapshot.
+    /// The set that `name` stands for. A command looks up each name once, so all its locations with
+    /// one name are in one snapshot, whatever others publish meanwhile.
     pub fn resolve(&self, repository: &Repository, name: &str) -> Result<SetId> {
         if let Some(set) = self.resolved.borrow().get(name) {
             return Ok(*set);
@@ -164,7 +164,7 @@ impl Context {
         Ok(set)
     }
 
-    /// The change set that `stack` names.
+    /// The change set that `stack` refers to.
     pub fn set_of(&self, repository: &Repository, stack: &Stack) -> Result<SetId> {
         match stack {
             Stack::Name(name) => self.resolve(repository, name),
@@ -172,12 +172,12 @@ impl Context {
         }
     }
 
-    /// The change sets of `bases`, in their order.
+    /// The change sets of `bases`, in order.
     pub fn sets_of(&self, repository: &Repository, bases: &[Stack]) -> Result<Vec<SetId>> {
         bases.iter().map(|base| self.set_of(repository, base)).collect()
     }
 
-    /// Opens what all of `locations` are in, before anything is shown of the first.
+    /// Opens the stacks of all `locations`, before the command prints anything of the first.
     pub fn views<'a>(
         &self,
         repository: &Repository,
@@ -187,8 +187,8 @@ impl Context {
         locations.iter().map(view).collect()
     }
 
-    /// What `stack` shows, opened once for the whole command; of an unpublished change set, what it held
-    /// at its last flush.
+    /// The namespace of `stack`, opened once per command; for an unpublished change set, its state
+    /// at the last flush.
     pub fn view(&self, repository: &Repository, stack: &Stack) -> Result<Rc<Namespace>> {
         if let Some((_, view)) = self.views.borrow().iter().find(|(opened, _)| opened == stack) {
             return Ok(view.clone());
@@ -217,8 +217,8 @@ impl Context {
         Ok(namespace)
     }
 
-    /// What something new at `stack` is published on and as: by that name alone, or by `new_name` on
-    /// top of it.
+    /// The bases and the name of something new at `stack`: published under that name with no base,
+    /// or as `new_name` on top of it.
     pub fn bases_and_name<'a>(
         &self,
         repository: &Repository,

@@ -1,4 +1,4 @@
-//! Graph lines: change sets and what they build on, drawn with a lane for each line of descent.
+//! Graph lines: draws change sets and their bases, with one lane for each line of descent.
 //!
 //! ```text
 //! ●    c            both a and b
@@ -50,16 +50,16 @@ pub const ASCII: Pen = Pen {
     joins_left: '|',
 };
 
-/// What the drawing of one node takes.
+/// The lines of one drawn node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drawn {
-    /// The beginning of the node's own line.
+    /// Prefix of the node's own line.
     pub node: String,
-    /// The beginning of further lines about the node, and lines that only connect.
+    /// Prefixes of further lines about the node, and of lines that only connect.
     pub below: Vec<String>,
 }
 
-/// A drawing, node by node, each before those it builds on.
+/// A drawing, produced node by node; each node comes before its parents.
 #[derive(Debug)]
 pub struct GraphLines<T> {
     pen: Pen,
@@ -67,12 +67,12 @@ pub struct GraphLines<T> {
 }
 
 impl<T: Copy + Eq + Debug> GraphLines<T> {
-    /// Nothing drawn yet.
+    /// Creates an empty drawing.
     pub fn new(pen: Pen) -> Self {
         Self { pen, lanes: Vec::new() }
     }
 
-    /// Draws `node`, as `mark`, which builds on `parents`.
+    /// Draws `node`, whose parents are `parents`, as `mark`.
     pub fn draw(&mut self, node: T, parents: &[T], mark: char) -> Drawn {
         let lane = self.lane_of(node);
         let row = self.row(|index, pass| if index == lane { mark } else { pass });
@@ -85,7 +85,7 @@ impl<T: Copy + Eq + Debug> GraphLines<T> {
         }
         self.lanes[lane] = None;
         let mut parents = parents.iter().copied();
-        // The first keeps the lane, unless another lane waits for it already.
+        // The first parent takes over the lane.
         if let Some(first) = parents.next() {
             self.lanes[lane] = Some(first);
         }
@@ -108,7 +108,7 @@ impl<T: Copy + Eq + Debug> GraphLines<T> {
         Drawn { node: row, below }
     }
 
-    /// The beginning of a line about the node that was drawn last.
+    /// Prefix of a line about the node drawn last.
     pub fn margin(&self) -> String {
         self.row(|_, pass| pass)
     }
@@ -142,7 +142,7 @@ impl<T: Copy + Eq + Debug> GraphLines<T> {
         row
     }
 
-    /// A line from lane `from` right to lane `to`, which ends in `end`.
+    /// A line from lane `from` rightwards to lane `to`, ending in `end`.
     fn connection(&self, from: usize, to: usize, end: char) -> String {
         let mut row = String::new();
         for (index, waits) in self.lanes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Indexed export: what indexed directories become where a tree is exported.
+//! Indexed export: the forms in which indexed directories are exported.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use esker_imd::{IndexedReader, Shape};
 
 use crate::record_table::{Record, RecordTable};
 
-/// Keys whose values are read together.
+/// Number of keys whose values are read together.
 const KEYS_AT_ONCE: usize = 1024;
 
-/// Bytes of lines or rows that are written together.
+/// Bytes of lines or rows written together.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Takes a name and bytes.
+/// Receives a name and bytes.
 type Take<'t> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 't;
 
-/// What an indexed directory becomes.
+/// The form in which an indexed directory is exported.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum IndexedFormName {
     /// A directory with a file for each key, of its values one after the other
@@ -56,7 +56,7 @@ fn open(store: &SharedStore, parts: &[IndexedPart]) -> Result<IndexedReader> {
     IndexedReader::open(store, &prefixes, 0)
 }
 
-/// Hands the name and all values of each key to `take`.
+/// Passes the name and all values of each key to `take`.
 fn each_key(reader: &IndexedReader, take: &mut Take<'_>) -> Result<()> {
     let names = reader.key_names();
     let mut batch: Vec<Vec<u8>> = Vec::new();
@@ -78,7 +78,7 @@ fn each_key(reader: &IndexedReader, take: &mut Take<'_>) -> Result<()> {
     hand_over(&mut batch)
 }
 
-/// Hands all records to `put`, epoch after epoch, which appends them to the bytes that `take` gets.
+/// Passes all records, epoch by epoch, to `put`, which appends them to a buffer for `take`.
 fn each_record(
     reader: &IndexedReader,
     head: Vec<u8>,

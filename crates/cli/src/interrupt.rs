@@ -1,13 +1,13 @@
-//! Interrupt: what a signal that ends a command leaves, and what it says.
+//! Interrupt: cleans up after a signal that ends a command, and reports what is left.
 //!
-//! A thread waits for SIGINT, SIGTERM and SIGHUP. At the first it lets the command put nothing more
-//! into the store (`gate_store`), gives up the sessions that this process has
-//! begun for itself, by a connection of its own to the store, since the command's may be stuck; it
-//! says on one line what was kept and how to go on; then the signal ends the process as if nothing had
-//! caught it. A second signal ends it at once: what it began then goes with the next `esker gc`, as
-//! after a kill. Sessions that others had begun stay: their logs have what was done.
-//! From the first signal on the command itself neither reports nor exits: sessions that are given up
-//! make it fail, which is no news.
+//! A thread waits for SIGINT, SIGTERM and SIGHUP. At the first one it stops the command's puts into
+//! the store (`gate_store`) and abandons the sessions that this process has begun for itself. It
+//! uses its own connection to the store, since the command's may be stuck. It then prints one line
+//! that says what was kept and how to continue, and the signal ends the process with its default
+//! action. A second signal ends the process at once: the next `esker gc` collects what it began, as
+//! after a kill. Sessions that others began stay, and their logs keep the changes. After the first
+//! signal the command itself neither reports nor exits: it fails because its sessions are
+//! abandoned, which the user need not hear about.
 
 mod gate_store;
 
@@ -27,14 +27,14 @@ use crate::context::Context;
 use crate::output::notice;
 use crate::test_hooks::with_test_hooks;
 
-/// What stays and how to go on where no session was given up.
+/// The line to print if no session was abandoned: what stays and how to continue.
 static ADVICE: Mutex<String> = Mutex::new(String::new());
 
 /// Set by the first signal.
 static IS_ENDING: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Lets signals end this command as said above; `advice` says what stays and how to go on where no
-/// session was given up.
+/// Installs the signal handling described above; `advice` is the line to print if no session was
+/// abandoned.
 pub fn watch(store: Option<String>, options: SessionOptions, advice: &str) -> Result<()> {
     let failed = |error| Error::io(error, "wait for signals");
     let caught: Vec<i32> =
@@ -51,27 +51,26 @@ pub fn watch(store: Option<String>, options: SessionOptions, advice: &str) -> Re
     drop(std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             end(store.as_deref(), &options);
-            // Returns only for signals that end nothing.
+            // Returns only for signals whose default action does not end the process.
             let _ = emulate_default_handler(signal);
         }
     }));
     Ok(())
 }
 
-/// Replaces the advice, now that the command knows more.
+/// Replaces the advice once the command knows more.
 pub fn advise(advice: String) {
     *ADVICE.lock().unwrap_or_else(PoisonError::into_inner) = advice;
 }
 
-/// Returns unless a signal ends this process; else the process ends meanwhile.
+/// Returns if no signal is ending this process; otherwise blocks until it ends.
 pub fn wait_if_ending() {
     while IS_ENDING.get().is_some_and(|is_ending| is_ending.load(Ordering::Acquire)) {
         std::thread::park();
     }
 }
 
-/// Whether whoever started this process wants it not to be disturbed, as a shell does with what it
-/// runs in the background.
+/// True if the parent had this signal ignored, as a shell does for background commands.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -79,8 +78,8 @@ fn is_ignored(signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-/// Gives up what a command that failed had begun for itself. Of a store that cannot be opened nothing
-/// is said: that is why the command failed.
+/// Abandons the sessions that a failed command had begun for itself. If the store cannot be opened
+/// this prints nothing, since that is why the command failed.
 pub fn give_up_after_failure(context: &Context) {
     let options = SessionSettings::for_few().options(context);
     let Some(Ok(store)) = context.given_store().map(url::open) else { return };
@@ -115,8 +114,8 @@ fn end(store: Option<&str>, options: &SessionOptions) {
     }
 }
 
-/// `store`, into which nothing more is put once a signal ends this process; in builds for tests with
-/// what the environment asks of it.
+/// Wraps `store` so that no puts begin once a signal ends this process; in builds for tests, also
+/// with the hooks from the environment.
 pub fn guarded(store: SharedStore) -> SharedStore {
     with_test_hooks(gate_store::wrap(store))
 }

@@ -1,6 +1,6 @@
-//! Location: where a command works, as users write it: `NAME:/path` or `@SETID:/path`.
+//! Location: a place in a stack as users write it: `NAME:/path` or `@SETID:/path`.
 //!
-//! Names hold no colon, so the first one ends the name. Paths are bytes, as file systems have them.
+//! Names contain no colon, so the first colon ends the name. Paths are bytes, as in file systems.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -8,17 +8,17 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-/// The fewest digits by which a change set can be meant.
+/// Minimum number of digits that identify a change set.
 const SET_DIGITS_MIN: usize = 4;
 /// A change set's id has this many hexadecimal digits.
 const SET_DIGITS: usize = 32;
 
-/// A stack of change sets, as a user names it.
+/// A stack of change sets, as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stack {
     /// A published name.
     Name(String),
-    /// A change set by the first digits of its id.
+    /// A change set, by the first digits of its id.
     Set(String),
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Stack {
 }
 
 impl Stack {
-    /// Reads `NAME` or `@SETID`.
+    /// Parses `NAME` or `@SETID`.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(text).map_err(|_| "a name is UTF-8 text".to_owned())?;
         if text.is_empty() || text.contains('/') {
@@ -51,7 +51,7 @@ impl Stack {
         Ok(Self::Set(digits.to_ascii_lowercase()))
     }
 
-    /// Reads it from the command line.
+    /// The parser for the command line.
     pub fn parser() -> impl TypedValueParser<Value = Self> {
         OsStringValueParser::new().try_map(|text: OsString| Self::parse(text.as_bytes()))
     }
@@ -73,7 +73,7 @@ impl fmt::Display for Location {
 }
 
 impl Location {
-    /// Reads `NAME`, `NAME:/path` or the same with `@SETID`.
+    /// Parses `NAME`, `NAME:/path` or the same with `@SETID`.
     pub fn parse(text: &OsStr) -> Result<Self, String> {
         let text = text.as_bytes();
         let (stack, path) = match text.iter().position(|&byte| byte == b':') {
@@ -87,7 +87,7 @@ impl Location {
         Ok(Self { stack: Stack::parse(stack)?, path })
     }
 
-    /// Reads it from the command line.
+    /// The parser for the command line.
     pub fn parser() -> impl TypedValueParser<Value = Self> {
         OsStringValueParser::new().try_map(|text: OsString| Self::parse(&text))
     }
@@ -99,7 +99,7 @@ impl Location {
         &self.path[start..end]
     }
 
-    /// The place `name` in the directory that this one is.
+    /// The location of `name` in the directory at this location.
     pub fn join(&self, name: &[u8]) -> Self {
         let mut path = self.path.clone();
         if !path.ends_with(b"/") {

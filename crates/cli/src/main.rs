@@ -1,6 +1,6 @@
 //! The `esker` command: thin commands over the crates.
 //!
-//! Path of a call: `Cli` parses it → `Context` opens the store → a command of `commands/` works and
+//! `Cli` parses the arguments, `Context` opens the store, and a command of `commands/` works and
 //! prints through `Output`. An error becomes one line on standard error and its kind's exit code.
 
 mod change;
@@ -59,10 +59,10 @@ pub struct Cli {
     command: Command,
 }
 
-/// The heading of options that every command has; its own come first.
+/// The heading of the options that every command has; a command's own options come first.
 const GLOBAL_HEADING: &str = "Store and output";
 
-/// Version, commit and features, for reports of bugs.
+/// Version, commit and features, for bug reports.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("ESKER_BUILD"));
 
 const AFTER_HELP: &str = "\
@@ -78,15 +78,16 @@ A first session:
 
 `esker help COMMAND` explains a command; `esker help exit-codes` lists exit codes.";
 
-/// Lets this process open as many files as it may: a writer keeps some for each large file.
+/// Raises the limit on open files as far as permitted: a writer keeps some open for each large
+/// file.
 fn raise_open_files_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Where that is forbidden the limit stays as it is, and fewer files are kept open.
+    // If that is forbidden the limit stays as it is, and fewer files are kept open.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn main() -> ExitCode {
-    // First: stores go by the limit when they are opened.
+    // First, since a store adapts to the limit when it is opened.
     raise_open_files_limit();
     let cli = Cli::parse_from(commands::find::long_flags(std::env::args_os()));
     let context = Context::new(cli.store, cli.json);
@@ -96,10 +97,10 @@ fn main() -> ExitCode {
     interrupt::wait_if_ending();
     match done {
         Ok(code) => code,
-        // Whoever read the output has had enough.
+        // The reader of the output has left.
         Err(_) if context.out.reader_left() => ExitCode::SUCCESS,
         Err(error) => {
-            // What was printed before the error comes before it.
+            // Output printed before the error must appear before it.
             let _ = context.out.flush();
             output::notice(error.to_string());
             ExitCode::from(error.kind().exit_code())

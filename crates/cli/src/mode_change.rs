@@ -1,33 +1,33 @@
-//! Mode change: permission bits as chmod(1) writes them, in octal or as changes of those there are.
+//! Mode change: permission bits as chmod(1) takes them, in octal or as symbolic changes.
 
 use crate::quantity;
 
-/// What becomes of permission bits.
+/// A change of permission bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModeChange {
-    /// They are replaced.
+    /// Replaces the bits.
     Octal(u32),
-    /// They are changed, one clause after the other.
+    /// Applies one clause after the other.
     Symbolic(Vec<ModeClause>),
 }
 
 /// One clause of a symbolic mode, such as `g-w`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModeClause {
-    /// Bits of those whom it concerns, set-id and sticky bits included; none for all, without the
-    /// bits of the umask.
+    /// Bits of the classes concerned, set-id and sticky bits included; `None` for all classes, less
+    /// the bits of the umask.
     who: Option<u32>,
     operator: char,
-    /// Bits for all.
+    /// Permission bits, for all classes.
     bits: u32,
-    /// Whether `X` was among the permissions.
+    /// True if `X` was among the permissions.
     executes_if_any: bool,
-    /// Whose permissions there are now to take too: by how far their bits are shifted.
+    /// Class whose current permissions are copied, as the shift of its bits.
     copied: Option<u32>,
 }
 
 impl ModeChange {
-    /// Reads a mode such as `644`, `u+x`, `go-w,a+X`, `g=rx` or `g=u`.
+    /// Parses a mode such as `644`, `u+x`, `go-w,a+X`, `g=rx` or `g=u`.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with(|digit: char| digit.is_ascii_digit()) {
             return quantity::mode(text).map(Self::Octal);
@@ -38,7 +38,7 @@ impl ModeChange {
             .ok_or_else(|| format!("{text:?} is no mode; expected as 644, u+x or go-w,a+X"))
     }
 
-    /// The mode that `mode` becomes.
+    /// Applies the change to `mode`.
     pub fn apply(&self, mode: u32, is_directory: bool, umask: u32) -> u32 {
         match self {
             Self::Octal(mode) => *mode,
@@ -100,7 +100,7 @@ impl ModeClause {
         // The same three bits for each class.
         let copied = self.copied.map_or(0, |shift| (mode >> shift & 7) * 0o111);
         let bits = self.bits | copied | if executes { 0o111 } else { 0 };
-        // The sticky bit is everybody's.
+        // The sticky bit belongs to all classes.
         let who = self.who.unwrap_or(0o7777 & !umask) | 0o1000;
         match self.operator {
             '+' => mode | bits & who,

@@ -1,8 +1,9 @@
-//! Mount overlap: stores, and mount points and exports, that must not lie in each other.
+//! Mount overlap: keeps a store and a mount point, or a store and an export, from containing each
+//! other.
 //!
-//! An export that replaced its own store, or a directory with the store in it, would delete it.
-//! A mount over its own store hides that from the mount and from every other command. A store in a
-//! mount needs the mount to read and write itself, and is gone when the mount ends.
+//! An export that replaces its own store, or a directory that contains the store, would delete it.
+//! A mount over its own store hides the store from the mount and from every other command. A store
+//! inside a mount needs the mount to read and write itself, and disappears when the mount ends.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,14 +11,14 @@ use std::path::{Path, PathBuf};
 use esker_base::{Error, Kind, Result};
 use esker_fuse::mountpoints;
 
-/// The directory that is, or will be, the store `url`; none of other kinds of stores.
+/// The directory of the store `url`, existing or not; `None` for other kinds of stores.
 fn directory_of(url: &str) -> Option<&Path> {
     let path = url.strip_prefix("file://").unwrap_or(url);
     let is_other = path.contains("://") || path.starts_with("memory:");
     (!is_other).then_some(Path::new(path))
 }
 
-/// Fails if `mountpoint` is in the store at `url`, or the store in it.
+/// Fails if `mountpoint` is inside the store at `url`, or the store inside it.
 pub fn check_mountpoint(url: &str, mountpoint: &Path) -> Result<()> {
     let store = directory_of(url).and_then(|path| path.canonicalize().ok());
     let (Some(store), Ok(at)) = (store, mountpoint.canonicalize()) else { return Ok(()) };
@@ -31,7 +32,7 @@ pub fn check_mountpoint(url: &str, mountpoint: &Path) -> Result<()> {
     Err(Error::new(Kind::Invalid, format!("{} {what}", at.display())))
 }
 
-/// Fails if an export to `target` would go into the store at `url`, or replace it.
+/// Fails if an export to `target` would write into the store at `url`, or replace it.
 pub fn check_export_target(url: &str, target: &Path) -> Result<()> {
     let store = directory_of(url).and_then(|path| path.canonicalize().ok());
     let (Some(store), Ok(absolute)) = (store, std::path::absolute(target)) else { return Ok(()) };
@@ -48,12 +49,12 @@ pub fn check_export_target(url: &str, target: &Path) -> Result<()> {
     Err(Error::new(Kind::Invalid, format!("{} {what}", target.display())))
 }
 
-/// Fails if a store at `url` would be in a mount of Esker.
+/// Fails if a store at `url` would be inside an Esker mount.
 pub fn check_new_store(url: &str) -> Result<()> {
     let Some(path) = directory_of(url) else { return Ok(()) };
     let Some(existing) = nearest_existing(path) else { return Ok(()) };
     let Ok(device) = existing.metadata().map(|metadata| metadata.dev()) else { return Ok(()) };
-    // Where the kernel's list cannot be read there is nothing to go by.
+    // If the kernel's list is unreadable there is nothing to check.
     for mountpoint in mountpoints().unwrap_or_default() {
         let is_in_it = existing.starts_with(&mountpoint)
             && mountpoint.metadata().is_ok_and(|metadata| metadata.dev() == device);
@@ -69,7 +70,7 @@ pub fn check_new_store(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// The longest beginning of `path` that is there, without symbolic links.
+/// The longest existing prefix of `path`, without symbolic links.
 fn nearest_existing(path: &Path) -> Option<PathBuf> {
     let absolute = std::path::absolute(path).ok()?;
     absolute.ancestors().find_map(|ancestor| ancestor.canonicalize().ok())

@@ -1,7 +1,7 @@
-//! Output: what a command prints, for people or, with `--json`, for programs.
+//! Output: prints results for people or, with `--json`, for programs.
 //!
-//! A reader that goes away, as `head` does, ends the command quietly: every write fails from then
-//! on, and `main` sees that it was the reader.
+//! A reader that leaves early, as `head` does, ends the command quietly: every later write fails,
+//! and `main` recognizes the cause.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
@@ -31,17 +31,17 @@ impl Output {
         Self { writer, is_json, is_terminal, reader_left: Cell::new(false) }
     }
 
-    /// Whether programs read it.
+    /// True if output is for programs.
     pub fn is_json(&self) -> bool {
         self.is_json
     }
 
-    /// Whether it is a terminal.
+    /// True if it is a terminal.
     pub fn is_terminal(&self) -> bool {
         self.is_terminal
     }
 
-    /// Whether nobody reads it any more.
+    /// True if its reader has left.
     pub fn reader_left(&self) -> bool {
         self.reader_left.get()
     }
@@ -71,7 +71,7 @@ impl Output {
         if self.is_terminal { self.raw(text::printable(name).as_bytes()) } else { self.raw(name) }
     }
 
-    /// Prints a report for programs.
+    /// Prints a report as JSON.
     pub fn report(&self, report: &impl Serialize) -> Result<()> {
         self.json(value_of(report))
     }
@@ -81,7 +81,7 @@ impl Output {
         self.line(value.into().to_string())
     }
 
-    /// Makes sure that everything printed has left.
+    /// Flushes all output.
     pub fn flush(&self) -> Result<()> {
         self.note(self.writer.borrow_mut().flush())
     }
@@ -92,15 +92,15 @@ pub fn value_of(report: &impl Serialize) -> Value {
     serde_json::to_value(report).expect("reports are numbers and words")
 }
 
-/// What a command could not do while it did the rest: each problem is a line on standard error, and
-/// the first decides the exit code.
+/// Failures of parts of a command whose other parts succeed: each problem is a line on standard
+/// error, and the first determines the exit code.
 #[derive(Default)]
 pub struct Problems {
     code: Cell<Option<u8>>,
 }
 
 impl Problems {
-    /// Reports what went wrong at `path` in `stack`.
+    /// Reports a failure at `path` in `stack`.
     pub fn report(&self, stack: &Stack, path: &[u8], error: &Error) {
         let (path, error_text) = (text::printable(path), error.to_string());
         let shown = match error_text.starts_with(&path) {
@@ -110,7 +110,7 @@ impl Problems {
         self.add(error, &shown);
     }
 
-    /// Reports an error that says itself what it is of.
+    /// Reports an error that names its own object.
     pub fn report_plain(&self, error: &Error) {
         self.add(error, &error.to_string());
     }
@@ -120,7 +120,7 @@ impl Problems {
         self.code.set(self.code.get().or(Some(error.kind().exit_code())));
     }
 
-    /// Reports an error of `done`, unless nobody reads standard output any more: then it is returned.
+    /// Reports the error of `done`, but returns it if the reader of standard output has left.
     pub fn pass(&self, context: &Context, location: &Location, done: Result<()>) -> Result<()> {
         match done {
             Err(error) if !context.out.reader_left() => {
@@ -137,8 +137,8 @@ impl Problems {
     }
 }
 
-/// Says on standard error what the user should know, in one line.
+/// Prints one line for the user on standard error.
 pub fn notice(text: impl AsRef<str>) {
-    // Nothing can be done where standard error is closed.
+    // If standard error is closed nothing can be done.
     let _ = writeln!(io::stderr(), "esker: {}", text.as_ref());
 }

@@ -1,4 +1,4 @@
-//! Progress: a line on a terminal that says how far a command has come; none in a pipe.
+//! Progress: a line on a terminal that shows how far a command has come; nothing in a pipe.
 
 use std::fmt;
 use std::io::{IsTerminal, stderr};
@@ -14,10 +14,10 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use crate::context::Context;
 use crate::text;
 
-/// How often the line is drawn.
+/// Interval between redraws.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A line that shows `tally` while `work` runs, and goes away.
+/// Shows `tally` on a line while `work` runs, then clears the line.
 pub fn watch<T>(verb: &'static str, tally: &Arc<Tally>, work: impl FnOnce() -> T) -> T {
     if !stderr().is_terminal() {
         return work();
@@ -36,7 +36,7 @@ pub fn watch<T>(verb: &'static str, tally: &Arc<Tally>, work: impl FnOnce() -> T
     })
 }
 
-/// Opens the store for `work`; shows what that reads, writes and deletes there.
+/// Opens the store for `work`; shows the amounts that `work` reads, writes and deletes there.
 pub fn watch_store<T>(
     context: &Context,
     verb: &'static str,
@@ -62,13 +62,13 @@ pub fn watch_store<T>(
     )
 }
 
-/// Draws what `line` says after some time for as long as `work` runs.
+/// Redraws `line`, which gets the elapsed time, at intervals while `work` runs.
 fn draw_while<T>(
     work: impl FnOnce() -> T,
     line: impl Fn(Duration) -> String + Send + Sync + Clone + 'static,
 ) -> T {
     let state = move |state: &ProgressState, drawn: &mut dyn fmt::Write| {
-        // A line that cannot be drawn is not worth an error.
+        // A failure to draw the line is not worth an error.
         let _ = drawn.write_str(&line(state.elapsed()));
     };
     let style = ProgressStyle::with_template("{spinner} {tally} [{elapsed}]")

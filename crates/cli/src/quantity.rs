@@ -1,11 +1,11 @@
-//! Quantities: sizes, ages and moments as users type them.
+//! Quantities: sizes, ages and times as users type them.
 
 use crate::text::day_of;
 
 const NS_PER_SECOND: i64 = 1_000_000_000;
 const SECONDS_PER_DAY: u64 = 86_400;
 
-/// Reads a number of bytes, as `4096`, `64K`, `512M` or `2GiB`; units are powers of 1024.
+/// Parses a number of bytes, such as `4096`, `64K`, `512M` or `2GiB`; units are powers of 1024.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is no size; expected as 4096, 64K, 512M or 2G");
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
@@ -23,18 +23,18 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
-/// How a number compares.
+/// A comparison with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// `+N`: more.
     More,
     /// `-N`: less.
     Less,
-    /// `N`: as much.
+    /// `N`: equal.
     Equal,
 }
 
-/// Splits `+N`, `-N` or `N`.
+/// Splits `+N`, `-N` or `N` into comparison and number.
 pub fn comparison(text: &str) -> (Comparison, &str) {
     match text.as_bytes().first() {
         Some(b'+') => (Comparison::More, &text[1..]),
@@ -43,7 +43,7 @@ pub fn comparison(text: &str) -> (Comparison, &str) {
     }
 }
 
-/// Reads a duration in seconds, as `90s`, `15m`, `6h`, `7d` or `2w`.
+/// Parses a duration such as `90s`, `15m`, `6h`, `7d` or `2w`, in seconds.
 pub fn age_seconds(text: &str) -> Option<u64> {
     let unit = text.chars().last()?;
     let seconds = match unit {
@@ -57,8 +57,8 @@ pub fn age_seconds(text: &str) -> Option<u64> {
     text[..text.len() - 1].parse::<u64>().ok()?.checked_mul(seconds)
 }
 
-/// Reads a moment: `2026-01-31`, `2026-01-31T17:30[:00]` (UTC), `@SECONDS` since the Unix epoch, or
-/// an age before `now_ns`, as `7d`. As a timestamp.
+/// Parses a time as a timestamp: `2026-01-31`, `2026-01-31T17:30[:00]` (UTC), `@SECONDS` since the
+/// Unix epoch, or an age before `now_ns` such as `7d`.
 pub fn moment(text: &str, now_ns: i64) -> Result<i64, String> {
     let seconds = match text.strip_prefix('@') {
         Some(seconds) => seconds.parse().ok(),
@@ -72,7 +72,7 @@ pub fn moment(text: &str, now_ns: i64) -> Result<i64, String> {
     })
 }
 
-/// So many seconds, at most as long as any timestamp.
+/// Converts seconds to nanoseconds, saturating at the largest timestamp.
 fn nanoseconds(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(NS_PER_SECOND)
 }
@@ -93,7 +93,7 @@ fn date_seconds(text: &str) -> Option<i64> {
     Some(day * SECONDS_PER_DAY.cast_signed() + seconds)
 }
 
-/// Reads permission bits in octal, as `644` or `0755`.
+/// Parses permission bits in octal, such as `644` or `0755`.
 pub fn mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
     mode.ok_or_else(|| format!("{text:?} is no mode; expected octal digits, as 644 or 0755"))

@@ -1,7 +1,7 @@
-//! Record table: records of an indexed directory as lines, JSON or a NumPy array.
+//! Record table: prints records of an indexed directory as lines, JSON or a NumPy array.
 //!
-//! Columns are the key, the epoch by number and by step, and the fields of the directory's schema;
-//! one column of hexadecimal digits where it has none.
+//! Columns are the key, the epoch's number and step, and the fields of the directory's schema.
+//! Without fields, one column holds the value in hexadecimal digits.
 
 use esker_base::{Error, Kind, Result};
 use esker_imd::schema::{DirectorySchema, FieldType, FieldValue, KeyNames, SchemaField};
@@ -9,16 +9,16 @@ use serde_json::{Map, Value, json};
 
 use crate::text::hex;
 
-/// How the records of a directory are shown.
+/// Prints the records of a directory.
 pub struct RecordTable {
     schema: DirectorySchema,
     names: KeyNames,
     steps: Vec<u64>,
-    /// Whether keys and values are shown as hexadecimal digits whatever they are.
+    /// True if keys and values are always shown in hexadecimal digits.
     is_hex: bool,
 }
 
-/// A record that is shown.
+/// A record to print.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// Its key.
@@ -30,12 +30,12 @@ pub struct Record<'a> {
 }
 
 impl RecordTable {
-    /// Of records with this schema, in epochs of these steps.
+    /// Creates a table for records with this schema, in epochs with these steps.
     pub fn new(schema: &DirectorySchema, names: KeyNames, steps: Vec<u64>) -> Self {
         Self { schema: schema.clone(), names, steps, is_hex: false }
     }
 
-    /// The same with keys and values as hexadecimal digits.
+    /// Switches keys and values to hexadecimal digits.
     pub fn in_hex(self) -> Self {
         Self { is_hex: true, ..self }
     }
@@ -52,7 +52,7 @@ impl RecordTable {
         self.steps.get(epoch as usize).copied().unwrap_or(u64::from(epoch))
     }
 
-    /// The line that names the columns.
+    /// The header line.
     pub fn csv_head(&self) -> String {
         let mut head = format!("{},epoch,step", quoted(&self.schema.key_name));
         for field in self.fields() {
@@ -71,7 +71,7 @@ impl RecordTable {
         if self.fields().is_empty() { line + "," + &hex(value) } else { line }
     }
 
-    /// `record` for programs.
+    /// `record` as JSON.
     pub fn json(&self, record: Record<'_>) -> Value {
         let Record { key, epoch, value } = record;
         let (key, step) = (self.key(key), self.step(epoch));
@@ -84,7 +84,7 @@ impl RecordTable {
         json!({"key": key, "epoch": epoch, "step": step, "fields": fields})
     }
 
-    /// What a NumPy array file of `rows` records begins with, whose keys have `key_bytes` and values
+    /// The header of a NumPy file of `rows` records, with keys of `key_bytes` and values of
     /// `value_bytes`.
     pub fn npy_head(&self, rows: u64, key_bytes: usize, value_bytes: usize) -> Vec<u8> {
         let key_type = match self.schema.key_type {
@@ -101,7 +101,7 @@ impl RecordTable {
             ("epoch", "<u4".into()),
             ("step", "<u8".into()),
         ];
-        // Bytes of no field are padding, whose name is empty.
+        // Bytes outside all fields are padding, whose name is empty.
         let mut end = 0;
         for field in self.fields() {
             let start = field.offset as usize;
@@ -141,7 +141,7 @@ impl RecordTable {
         out.extend_from_slice(value);
     }
 
-    /// A NumPy array file of `records`.
+    /// A NumPy file of `records`.
     ///
     /// # Errors
     /// `Invalid` if keys or values differ in length.
@@ -158,7 +158,7 @@ impl RecordTable {
     }
 }
 
-/// A number as one if JSON has it; else the text of it.
+/// A JSON number if JSON can represent the value; otherwise its text.
 fn json_of(value: FieldValue<'_>) -> Value {
     match value {
         FieldValue::Unsigned(number) => json!(number),
@@ -169,7 +169,7 @@ fn json_of(value: FieldValue<'_>) -> Value {
     }
 }
 
-/// NumPy's name of a field's type.
+/// NumPy's name for a field's type.
 fn numpy_type(kind: FieldType) -> String {
     let bytes = kind.bytes();
     match kind {
@@ -182,8 +182,8 @@ fn numpy_type(kind: FieldType) -> String {
     }
 }
 
-/// Magic, version, length and `description`, filled up to a multiple of 64 bytes. Version 1.0 has
-/// ASCII and a length of 16 bits, version 3.0 UTF-8 and one of 32.
+/// Magic, version, length and `description`, padded to a multiple of 64 bytes. Version 1.0 has
+/// ASCII and a 16-bit length, version 3.0 UTF-8 and a 32-bit length.
 fn npy_file_head(description: &str) -> Vec<u8> {
     const ALIGNMENT: usize = 64;
     let is_small = description.is_ascii() && description.len() + 2 * ALIGNMENT < 1 << 16;
@@ -199,7 +199,7 @@ fn npy_file_head(description: &str) -> Vec<u8> {
     out
 }
 
-/// A field of a comma-separated line.
+/// Quotes a field of a comma-separated line if necessary.
 fn quoted(field: &str) -> String {
     if field.contains([',', '"']) {
         format!("\"{}\"", field.replace('"', "\"\""))

@@ -1,9 +1,9 @@
-//! Text: names, times, sizes and modes as people and as programs read them.
+//! Text: formats names, times, sizes and modes for people and for programs.
 //!
-//! Names are bytes. In JSON a name is a string; one that is not UTF-8 has U+FFFD where bytes are
-//! not, and its exact bytes in hexadecimal beside it under the same key with `_hex` added. On a
-//! terminal control characters and bytes that are not UTF-8 are escaped; elsewhere names are
-//! written as they are.
+//! Names are bytes. In JSON a name is a string. A name that is not UTF-8 has U+FFFD in place of the
+//! invalid bytes, and a second key with `_hex` appended holds its exact bytes in hexadecimal. On a
+//! terminal, control characters and bytes that are not UTF-8 are escaped; elsewhere names are
+//! written unchanged.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 const NS_PER_SECOND: u64 = 1_000_000_000;
 const SECONDS_PER_DAY: u64 = 86_400;
 
-/// Puts `bytes` under `key`, and under `key_hex` too if they are no UTF-8.
+/// Stores `bytes` under `key`, and also under `key_hex` if they are not UTF-8.
 pub fn put_bytes(object: &mut Map<String, Value>, key: &str, bytes: &[u8]) {
     object.insert(key.to_owned(), String::from_utf8_lossy(bytes).into());
     if std::str::from_utf8(bytes).is_err() {
@@ -30,7 +30,7 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A name as a terminal can show it on one line.
+/// A name in a form that a terminal can show on one line.
 pub fn printable(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
@@ -51,7 +51,7 @@ pub fn printable(bytes: &[u8]) -> String {
     text
 }
 
-/// Year, month and day of a day since the Unix epoch.
+/// Year, month and day of a day number since the Unix epoch.
 /// Source: Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
 fn date_of(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
@@ -66,7 +66,7 @@ fn date_of(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// The day since the Unix epoch of a date, if there is such a date in these centuries.
+/// Day number of a date since the Unix epoch, if the date exists in these centuries.
 pub fn day_of(year: i64, month: i64, day: i64) -> Option<i64> {
     if !(1600..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
@@ -95,7 +95,7 @@ pub fn instant(ns: i64) -> String {
     format!("{}:{:02}.{nanoseconds:09} UTC", minute(ns), seconds.rem_euclid(60))
 }
 
-/// How long that is, in the unit that fits.
+/// A duration in a suitable unit.
 pub fn age(ns: u64) -> String {
     let seconds = ns / NS_PER_SECOND;
     match seconds {
@@ -106,7 +106,7 @@ pub fn age(ns: u64) -> String {
     }
 }
 
-/// A number of bytes, rounded to what people compare.
+/// A number of bytes, rounded for people.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if count < 1024 {
@@ -122,7 +122,7 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// A number with its thousands apart.
+/// A number with separators between thousands.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -135,7 +135,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A number with its noun, which takes an `s` (or, of `y`, `ies`) unless the number is 1.
+/// A number and its noun, in the plural (`s`, or `ies` for `y`) unless the number is 1.
 pub fn counted(number: u64, noun: &str) -> String {
     let number_text = count(number);
     match noun.strip_suffix('y') {

@@ -1,6 +1,6 @@
 //! Users: names of users and groups, from /etc/passwd and /etc/group.
 //!
-//! Those that only a directory service knows are shown by number.
+//! Users that only a directory service knows are shown by number.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,7 +17,7 @@ impl Users {
         Self { users: read("/etc/passwd"), groups: read("/etc/group") }
     }
 
-    /// Nobody: all are shown by number.
+    /// Knows no names: all users are shown by number.
     pub fn none() -> Self {
         Self { users: HashMap::new(), groups: HashMap::new() }
     }

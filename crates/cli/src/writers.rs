@@ -1,4 +1,4 @@
-//! Writers: who writes a session, or wrote it last, for people and for programs.
+//! Writers: the current or last writer of a session, for people and for programs.
 
 use esker_fs::hold::{Hold, HolderState};
 use esker_table::set_writer::SetWriter;
@@ -23,7 +23,7 @@ pub fn object(hold: Option<&Hold>) -> Value {
     })
 }
 
-/// Whether it is there, in a word.
+/// The writer's state, in a word.
 pub fn state(hold: &Hold) -> &'static str {
     match hold.state {
         HolderState::Alive => "alive",
@@ -33,13 +33,13 @@ pub fn state(hold: &Hold) -> &'static str {
     }
 }
 
-/// Who wrote a set that is complete.
+/// The author of a complete set.
 pub fn author(writer: &SetWriter) -> String {
     let command = text::printable(writer.command.as_bytes());
     format!("{}: {command}", user_and_host(writer))
 }
 
-/// Who runs a writer, and where.
+/// A writer's user and host.
 fn user_and_host(writer: &SetWriter) -> String {
     text::printable(format!("{}@{}", writer.user, writer.process.host).as_bytes())
 }

@@ -1,5 +1,5 @@
-//! Changing attributes of files and, with `-R`, of all that is below: what `chmod`, `chown`, `chgrp`
-//! and `touch` have in common.
+//! Attributes: changes them on files and, with `-R`, on everything below; shared by `chmod`,
+//! `chown`, `chgrp` and `touch`.
 
 use esker_base::Result;
 use esker_fs::inode::Inode;
@@ -10,7 +10,7 @@ use esker_fs::walk::{Next, Order, Step};
 
 use crate::location::Location;
 
-/// Changes what `found` is.
+/// Changes the attributes of `found`.
 pub fn change(session: &Session, found: &Found, changes: &Changes) -> Result<()> {
     match found.name.is_empty() {
         true => session.setattr_root(changes),
@@ -18,8 +18,9 @@ pub fn change(session: &Session, found: &Found, changes: &Changes) -> Result<()>
     }
 }
 
-/// Changes what is at `location` by what `changes` says of its inode, and if `recursive` then all
-/// below, where symbolic links are passed over. One that is at `location` itself is followed.
+/// Applies the changes that `changes` derives from an inode to the file at `location` and, if
+/// `recursive`, to everything below. A symbolic link at `location` is followed; links below are
+/// skipped.
 pub fn change_tree(
     session: &Session,
     location: &Location,

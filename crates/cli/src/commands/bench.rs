@@ -226,7 +226,7 @@ impl Bench {
     }
 }
 
-/// What the names of the objects of `entry`, found at `target`, begin with.
+/// Object name prefix of `entry`, found at `target`, which must have only one part.
 fn only_part<'e>(entry: &'e IndexedEntry, target: &Location) -> Result<&'e str> {
     let [prefix] = &entry.prefixes[..] else {
         let what = format!("{target}: benchmarks read directories that nothing was appended to");
@@ -235,7 +235,7 @@ fn only_part<'e>(entry: &'e IndexedEntry, target: &Location) -> Result<&'e str> 
     Ok(prefix)
 }
 
-/// Gets keys of the directory at `target`, which has what `esker imd write` writes.
+/// Gets keys of the directory at `target`, which `esker imd write` wrote.
 fn imd_get_at(
     context: &Context,
     target: &Location,

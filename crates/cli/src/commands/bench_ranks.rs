@@ -1,4 +1,4 @@
-//! `esker bench routing`, `collective`, `messages`: ranks and the messages between them.
+//! `esker bench routing`, `collective`, `messages`: measure ranks and their messages.
 
 use std::path::PathBuf;
 

@@ -13,7 +13,7 @@ use esker_table::tree::TreeOptions;
 use crate::change::SessionSettings;
 use crate::context::Context;
 
-/// How ranks write.
+/// Write pattern of the ranks.
 #[derive(Clone, Copy, ValueEnum)]
 enum Workload {
     /// Transfers of the ranks take turns, as IOR's

@@ -1,4 +1,4 @@
-//! `esker cat`: the bytes of files.
+//! `esker cat`: prints the bytes of files.
 
 use clap::Args;
 use esker_base::store::SharedStore;
@@ -9,7 +9,7 @@ use esker_imd::entry::{self, IndexedEntry};
 use crate::context::Context;
 use crate::location::Location;
 
-/// Bytes of one read.
+/// Bytes read at once.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Print the bytes of files

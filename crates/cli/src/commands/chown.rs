@@ -1,4 +1,4 @@
-//! `esker chown` and `esker chgrp`: give files away, and to groups.
+//! `esker chown` and `esker chgrp`: change owners and groups.
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
@@ -90,7 +90,7 @@ impl OwnerArguments {
     }
 }
 
-/// The number of a user or group; none for nothing.
+/// The number of a user or group; `None` for empty text.
 fn number(text: &str, what: &str, find: impl Fn(&str) -> Option<u32>) -> Result<Option<u32>> {
     if text.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! `esker completions`: what shells need to complete commands.
+//! `esker completions`: scripts that complete commands in shells.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;

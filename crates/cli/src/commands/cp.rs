@@ -80,7 +80,7 @@ impl Cp {
         if to == from || from == b"/" || to.starts_with(&[&from[..], b"/"].concat()) {
             return Err(Error::new(Kind::Invalid, "a directory cannot be copied into itself"));
         }
-        // Directories are closed to nobody while they are filled.
+        // Directories get their final modes only after they are filled.
         let mut made = Vec::new();
         session.traverse(&source.path, Follow::No, Order::Stored, &mut |step| {
             let visit = match step {
@@ -103,7 +103,7 @@ impl Cp {
         })
     }
 
-    /// Copies what is no directory.
+    /// Copies anything but a directory.
     fn file(&self, session: &Session, from: &Found, path: &[u8], umask: u32) -> Result<()> {
         let (dir, name) = session.locate(path)?;
         let inode = &from.inode;
@@ -193,7 +193,7 @@ impl Cp {
     }
 }
 
-/// Makes the directory at `path` unless it is there.
+/// Creates the directory at `path` unless it exists.
 fn make_dir(session: &Session, path: &[u8]) -> Result<()> {
     let (dir, name) = session.locate(path)?;
     match session.mkdir(&dir, name, 0o700) {

@@ -1,5 +1,4 @@
-//! `esker delete`, `undelete` and `rename`: takes published names back, gives them back, changes
-//! them.
+//! `esker delete`, `undelete` and `rename`: remove, restore and change published names.
 
 use clap::Args;
 use esker_base::{Error, Result};
@@ -46,7 +45,7 @@ impl Delete {
     }
 }
 
-/// Ends the command if `name` is meant as something else than a published name.
+/// Ends the command if `name` is not a published name but another form of reference.
 fn check_is_name(name: &str) {
     let what = if name.starts_with('@') {
         format!(
@@ -75,7 +74,7 @@ pub struct Undelete {
 }
 
 impl Undelete {
-    /// Gives it back.
+    /// Restores it.
     pub fn run(self, context: &Context) -> Result<()> {
         let named = context.repository()?.undelete(&self.name)?;
         announce(context, &named.name, named.set)

@@ -1,4 +1,4 @@
-//! `esker diff`: what differs between two trees.
+//! `esker diff`: shows the differences between two trees.
 
 use std::process::ExitCode;
 
@@ -59,7 +59,7 @@ impl Diff {
             let after = context.view(repository, &self.after.stack)?;
             diff((&before, &self.before.path), (&after, &self.after.path), &mut count)
         };
-        // Lines of differences on the same terminal say how far it has come.
+        // On a terminal, the printed differences already show progress.
         if context.out.is_terminal() && !self.summarize {
             compare(&context.repository()?)?;
         } else {

@@ -1,4 +1,4 @@
-//! `esker du`: what trees take.
+//! `esker du`: sums up the sizes of trees.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `esker exit-codes`: what the numbers mean; `esker help exit-codes` says the same.
+//! `esker exit-codes`: lists the exit codes, like `esker help exit-codes`.
 
 use clap::Args;
 use esker_base::{Kind, Result};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::context::Context;
 
-/// Every kind with what it means to a user.
+/// Every kind and its meaning to a user.
 pub const MEANINGS: &[(Kind, &str)] = &[
     (Kind::NotFound, "no such store, name, change set or file"),
     (Kind::Exists, "the name is taken"),
@@ -33,7 +33,7 @@ pub const MEANINGS: &[(Kind, &str)] = &[
     (Kind::TooManyOpenFiles, "too many files are open: raise `ulimit -n`"),
 ];
 
-/// Exit codes that are no kind of error.
+/// Exit codes that are not kinds of errors.
 const OTHERS: &[(u8, &str, &str)] = &[
     (0, "Success", "success"),
     (1, "Differs", "`diff --exit-code` found differences"),

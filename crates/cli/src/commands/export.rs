@@ -1,4 +1,4 @@
-//! `esker export`: a tree becomes real files.
+//! `esker export`: writes a tree as real files.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -84,7 +84,7 @@ impl Export {
         transfer::report(context, "exported", &tally, seconds)
     }
 
-    /// What an export that ends early leaves, and how to go on.
+    /// The advice for an export that ends early: what it leaves, and how to continue.
     fn advice(&self, partial: &Path) -> String {
         let (target, partial) = (self.target.display(), partial.display());
         format!(

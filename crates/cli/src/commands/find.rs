@@ -100,8 +100,7 @@ fn kinds(text: &str) -> Result<Kinds, String> {
     text.split(',').map(kind).collect::<Result<_, String>>().map(Kinds)
 }
 
-/// The arguments with a second dash before the conditions of `find` that have one, as find(1)
-/// has them.
+/// Adds a second dash to conditions of `find` that have only one, the form that find(1) uses.
 pub fn long_flags(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     const FLAGS: &[&str] = &[
         "-name",

@@ -1,4 +1,4 @@
-//! `esker import`: a real tree becomes a published snapshot, or part of one.
+//! `esker import`: publishes a real tree as a snapshot, or as part of one.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -92,7 +92,7 @@ impl Import {
 
     fn import(&self, session: &Session, tally: &Tally) -> Result<()> {
         let target = make_dirs(session, &self.target.path, 0o755)?;
-        // A store on S3 has no directory that could be in the tree.
+        // Only a store in a directory can be inside the tree; one on S3 cannot.
         let store = std::fs::metadata(session.layers().source().store.url()).ok();
         let options = ImportOptions {
             threads: self.threads,

@@ -1,4 +1,4 @@
-//! `esker init`: makes a store.
+//! `esker init`: creates a store.
 
 use clap::{Args, ValueEnum};
 use esker_base::Result;
@@ -36,7 +36,7 @@ pub struct Init {
     shared: Option<SharedWith>,
 }
 
-/// Who uses a store beside its owner.
+/// Users of a store besides its owner.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum SharedWith {
     /// The group reads and writes
@@ -55,7 +55,7 @@ impl From<SharedWith> for StoreSharing {
 }
 
 impl Init {
-    /// Makes the store.
+    /// Creates the store.
     pub fn run(self, context: &Context) -> Result<()> {
         let url = context.store_url();
         mount_overlap::check_new_store(url)?;

@@ -1,4 +1,4 @@
-//! `esker ln`: gives files further names, and makes symbolic links.
+//! `esker ln`: adds names to files, and creates symbolic links.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -40,7 +40,7 @@ pub struct Ln {
 }
 
 impl Ln {
-    /// Makes the link.
+    /// Creates the link.
     pub fn run(self, context: &Context) -> Result<()> {
         let target = match self.symbolic {
             true => None,

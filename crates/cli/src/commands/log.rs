@@ -15,7 +15,7 @@ use crate::graph_lines::{ASCII, BOXES, GraphLines};
 use crate::location::Stack;
 use crate::{text, writers};
 
-/// Digits of an id that tell change sets apart at a glance.
+/// Digits of an id that are enough to tell change sets apart at a glance.
 const DIGITS_SHOWN: usize = 8;
 
 /// Draw change sets and what they build on
@@ -50,7 +50,7 @@ impl Log {
         } else {
             repository.graph(&context.sets_of(&repository, &self.stacks)?)?
         };
-        // Their last manifests stay for a while after everything else of them is gone.
+        // Their last manifests stay for a while after everything else is gone.
         let is_gone = |state: SetState| state.is_condemned() && state != SetState::DataOnly;
         nodes.retain(|node| !node.state().is_some_and(is_gone));
         if context.out.is_json() {
@@ -71,7 +71,7 @@ impl Log {
                 (_, true) => 'x',
             };
             let drawn = lines.draw(node.set, node.bases(), mark);
-            // The second line of a node stands beside the first line that connects, if there is one.
+            // The second line of a node shares the first connecting line, if there is one.
             let margin = drawn.below.first().cloned().unwrap_or_else(|| lines.margin());
             let width = drawn.node.chars().count().max(margin.chars().count());
             context.out.line(format!("{:width$} {}", drawn.node, title(node) + &message(node)))?;
@@ -98,7 +98,7 @@ fn title(node: &GraphNode) -> String {
     }
 }
 
-/// What whoever published the set has to say of it.
+/// The publisher's message of the set.
 fn message(node: &GraphNode) -> String {
     let properties = node.manifest.as_ref().ok().map(|manifest| &manifest.properties);
     let message = properties.and_then(|properties| properties.get(MESSAGE));
@@ -124,7 +124,7 @@ fn detail(node: &GraphNode) -> String {
     }
 }
 
-/// What a squash refers to, if anything.
+/// The sets that a squash refers to, if any.
 fn referenced(node: &GraphNode) -> String {
     match node.referenced_bytes {
         0 => String::new(),

@@ -18,7 +18,7 @@ use crate::output::Problems;
 use crate::text;
 use crate::users::Users;
 
-/// A directory with more entries is not counted, as in a mount.
+/// Directories with more entries are not counted, as in a mount.
 const COUNTED_MAX: usize = 1 << 16;
 
 /// Order of entries.
@@ -96,7 +96,7 @@ pub struct Ls {
     one: bool,
 }
 
-/// What listing a location needs.
+/// State for listing a location.
 struct Listing<'a> {
     ls: &'a Ls,
     context: &'a Context,
@@ -267,7 +267,8 @@ impl Listing<'_> {
     }
 }
 
-/// Links and entries of the directory at `path`; not counted if there are more than `COUNTED_MAX`.
+/// Number of links and of entries of the directory at `path`; the entries are not counted beyond
+/// `COUNTED_MAX`.
 fn directory_counts(view: &Namespace, path: &[u8]) -> Result<(u32, Option<usize>)> {
     let dir = view.dir(path)?;
     let entries = view.read_dir(&dir, &DirCursor::default(), COUNTED_MAX + 1)?;

@@ -1,4 +1,4 @@
-//! `esker mkdir`: makes directories.
+//! `esker mkdir`: creates directories.
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
@@ -34,7 +34,7 @@ pub struct Mkdir {
 }
 
 impl Mkdir {
-    /// Makes them.
+    /// Creates them.
     pub fn run(self, context: &Context) -> Result<()> {
         let stack = one_stack(&self.locations);
         let masked = 0o777 & !context.umask;
@@ -42,7 +42,7 @@ impl Mkdir {
         Change::open(context, stack, &self.change)?.run(context, |session| {
             for location in &self.locations {
                 if self.parents {
-                    // As in mkdir(1), a mode is that of the last directory only.
+                    // As in mkdir(1), the mode applies only to the last directory.
                     if let Some(parent) = parent_of(&location.path) {
                         make_dirs(session, parent, masked)?;
                     }
@@ -62,7 +62,7 @@ fn parent_of(path: &[u8]) -> Option<&[u8]> {
     path[..=end].iter().rposition(|&byte| byte == b'/').map(|slash| &path[..=slash])
 }
 
-/// Opens the directory at `path`, making it and those above it with `mode` where they are missing.
+/// Opens the directory at `path`, creating it and missing parents with `mode`.
 pub fn make_dirs(session: &Session, path: &[u8], mode: u32) -> Result<Dir> {
     match session.dir(path) {
         Err(error) if error.kind() == Kind::NotFound => {}

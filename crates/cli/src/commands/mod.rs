@@ -1,4 +1,4 @@
-//! Commands, one a file.
+//! Commands, one per file.
 
 mod attributes;
 mod bench;
@@ -104,7 +104,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Sees to it that a signal which ends the command leaves nothing, and says what it left.
+    /// Makes a signal that ends the command clean up after it and report what is left.
     pub fn watch_signals(&self, context: &Context) -> Result<()> {
         let advice = match self {
             Self::Import(_)
@@ -139,7 +139,7 @@ impl Command {
         interrupt::watch(store, SessionSettings::for_few().options(context), advice)
     }
 
-    /// Does it.
+    /// Runs the command.
     pub fn run(self, context: &Context) -> Result<ExitCode> {
         match self {
             Self::Import(command) => return command.run(context),
@@ -190,7 +190,7 @@ impl Command {
     }
 }
 
-/// The one stack that all of `locations` are in.
+/// The stack that all of `locations` share.
 fn one_stack(locations: &[Location]) -> &Stack {
     let first = &locations.first().expect("clap asks for one").stack;
     match locations.iter().find(|location| location.stack != *first) {

@@ -1,7 +1,8 @@
-//! `esker mount`: a snapshot or a session as a directory of the machine.
+//! `esker mount`: shows a snapshot or a session as a directory of the machine.
 //!
-//! In the background it is this program started again: the child mounts, says on standard output
-//! that it has, and goes on without a terminal; the parent passes that on, or the child's error.
+//! In the background, this program starts again as a child. The child mounts, confirms that on
+//! standard output, and continues without a terminal; the parent passes on the confirmation, or the
+//! child's error.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -28,12 +29,12 @@ use crate::mount_overlap;
 use crate::output::notice;
 use crate::usage;
 
-/// The property of a change set that says as which name its mount will publish it.
+/// The change set property that holds the name under which its mount will publish it.
 const PROPERTY: &str = "mount";
-/// Set for the child that works in the background.
+/// Set for the background child.
 const READY: &str = "ESKER_MOUNT_READY";
 
-/// New files that the kernel writes in the store by itself.
+/// New files that the kernel writes directly in the store.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Passed {
     /// Those in directories in which the last new file got large (4 MiB)
@@ -116,24 +117,24 @@ pub struct Mount {
     take_over: TakeOver,
 }
 
-/// What is mounted, and what is to be done with it at the end.
+/// The contents of a mount, and the plan for its end.
 struct Subject {
     view: View,
     name: String,
     session: Option<Arc<Session>>,
-    /// Keeps what is mounted, or what the session is built on.
+    /// Keeps the mounted snapshot, or the session's bases, from being collected.
     _lease: Option<ReadLease>,
 }
 
 impl Mount {
-    /// Mounts, and serves the mount or leaves that to the background.
+    /// Mounts, and serves the mount here or in the background.
     pub fn run(self, context: &Context) -> Result<()> {
         let mountpoint = self.mountpoint();
         let is_background = std::env::var_os(READY).is_some();
         if !self.foreground && !is_background {
             return in_background(context);
         }
-        // An unwritable log is said while somebody listens.
+        // Report an unwritable log while somebody listens.
         let given =
             self.log.as_deref().filter(|_| is_background).map(MountLog::open).transpose()?;
         make_usable(&mountpoint)?;
@@ -176,8 +177,8 @@ impl Mount {
         }
     }
 
-    /// Opens what is to be mounted. Permissions are checked by the kernel for whoever asks, so the
-    /// session itself is the superuser's.
+    /// Opens the contents of the mount. The kernel checks permissions for each caller, so the
+    /// session itself acts as the superuser.
     fn subject(&self, context: &Context) -> Result<Subject> {
         let repository = context.repository()?;
         let Some(name) = &self.write else {
@@ -209,7 +210,7 @@ impl Mount {
         })
     }
 
-    /// The session, and markers on what it is built on, which are there before that is read.
+    /// The session, and markers on its bases, which are placed before the bases are read.
     fn session(
         &self,
         context: &Context,
@@ -269,7 +270,7 @@ impl Mount {
     }
 }
 
-/// Renews `markers` while the lease is there.
+/// Renews `markers` for the lifetime of the lease.
 fn lease(markers: Option<ReaderMarkers>) -> Result<Option<ReadLease>> {
     let failed = |error| report(&Error::within(error, "could not keep what is mounted"));
     markers.map(|markers| ReadLease::keep(markers, failed)).transpose()
@@ -303,7 +304,7 @@ impl Subject {
             if error.kind() == Kind::Fenced {
                 return error;
             }
-            // Others may go on with it at once. The error matters more.
+            // Others can then resume it at once. The original error matters more.
             let _ = session.end();
             error.within(format!(
                 "session @{set} stays open; publish it by `esker publish @{set} {name}`"
@@ -312,7 +313,7 @@ impl Subject {
         Ok(json!({"published": self.name, "set": set.to_string()}))
     }
 
-    /// What was begun for a mount that could not be made is not wanted any more.
+    /// Abandons the session that was begun for a mount that failed.
     fn give_up(&self, context: &Context, was_open: bool) {
         if let (Some(session), false) = (&self.session, was_open)
             && let Ok(repository) = context.repository()
@@ -340,7 +341,7 @@ fn left_by_mounts(repository: &Repository, name: &str) -> Result<Vec<SetId>> {
         .collect())
 }
 
-/// Says that another process writes the mount's session by now.
+/// Reports that another process has taken over the mount's session.
 fn report_fenced(error: &Error) {
     notice(format!(
         "{error}; every change in this mount fails from now on (ESTALE), and what was not synced \
@@ -348,7 +349,7 @@ fn report_fenced(error: &Error) {
     ));
 }
 
-/// Says what went wrong, once for each second: an unreachable store is asked again and again.
+/// Reports an error, at most once a second: an unreachable store fails again and again.
 fn report(error: &Error) {
     use std::sync::atomic::{AtomicU64, Ordering};
     static LAST_NS: AtomicU64 = AtomicU64::new(0);
@@ -362,7 +363,7 @@ fn report(error: &Error) {
     }
 }
 
-/// Starts this program again in the background, and waits until it has mounted or failed.
+/// Restarts this program in the background, and waits until it has mounted or failed.
 fn in_background(context: &Context) -> Result<()> {
     let program = std::env::current_exe().map_err(|error| Error::io(error, "find esker"))?;
     let mut child = std::process::Command::new(program)
@@ -379,17 +380,18 @@ fn in_background(context: &Context) -> Result<()> {
     if line.is_empty() {
         let status = child.wait().map_err(|error| Error::io(error, "wait for the mount"))?;
         let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
-        // It has said why.
+        // The child has printed the reason.
         std::process::exit(i32::from(code));
     }
     context.out.raw(line.as_bytes())
 }
 
-/// Removes what a mount that died has left at `mountpoint`, which nobody can use.
+/// Unmounts the unusable remains of a dead mount at `mountpoint`.
 fn make_usable(mountpoint: &Path) -> Result<()> {
-    // Not `stat`: the kernel may know attributes of the root that nobody answers for any more.
+    // Not `stat`: the kernel may have cached attributes of the root though nobody serves it any
+    // more.
     match rustix::fs::statvfs(mountpoint) {
-        // Aborted: it died this moment.
+        // Aborted: the mount died just now.
         Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED) => {
             let detached = rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH);
             if detached.is_ok() {

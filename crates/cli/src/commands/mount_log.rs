@@ -1,8 +1,8 @@
-//! Log of a mount in the background: what goes wrong once nobody listens any more.
+//! Mount log: records the errors of a background mount.
 //!
-//! It is the process's standard error, by which `esker mounts` finds it. Unless the user names a
-//! file it is one in their state directory, or else in that for temporary files, and goes with the
-//! mount if nothing was written to it.
+//! The log is the process's standard error, by which `esker mounts` finds it. Unless the user names
+//! a file, it is a file in the user's state directory, or else in the directory for temporary
+//! files; it is removed with the mount if it is empty.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use esker_base::{Error, Result};
 
-/// A log that is open.
+/// An open log.
 pub struct MountLog {
     file: File,
     /// Its path, if this process chose it.
@@ -25,12 +25,12 @@ impl MountLog {
         Ok(Self { file: file.map_err(failure)?, chosen: None })
     }
 
-    /// Makes a log. Where none can be made, nothing is kept.
+    /// Creates a log. If that is impossible, errors are discarded.
     pub fn choose() -> Result<Self> {
         let name = format!("esker-mount-{}.log", std::process::id());
         for directory in [state_directory(), Some(std::env::temp_dir())].into_iter().flatten() {
             let path = directory.join(&name);
-            // Anew: in a directory for all, others may have put something of that name.
+            // Only a new file: in a shared directory another user may have created that name.
             let made = std::fs::create_dir_all(&directory)
                 .and_then(|()| File::options().create_new(true).append(true).open(&path));
             if let Ok(file) = made {
@@ -42,27 +42,28 @@ impl MountLog {
         Ok(Self { file: nowhere.map_err(failure)?, chosen: None })
     }
 
-    /// Goes on without the terminal and without whoever waits for the first line.
+    /// Detaches from the terminal and from the process that waits for the first line.
     pub fn leave_terminal(&self) -> Result<()> {
         let failed = |errno: rustix::io::Errno| Error::io(errno.into(), "leave the terminal");
-        // Fails only for the leader of a group, which a child is not.
+        // Fails only for the leader of a group, and a child is not one.
         let _ = rustix::process::setsid();
         let _ = std::io::stdout().flush();
         rustix::stdio::dup2_stdout(&self.file).map_err(failed)?;
         rustix::stdio::dup2_stderr(&self.file).map_err(failed)
     }
 
-    /// Removes a log that this process chose and did not need. Nothing may go wrong any more.
+    /// Removes a log that this process chose and did not use. Call it last: later errors would be
+    /// lost.
     pub fn discard_if_empty(&self) {
         let is_empty = self.file.metadata().is_ok_and(|metadata| metadata.len() == 0);
         if let (Some(path), true) = (&self.chosen, is_empty) {
-            // An empty file more does no harm.
+            // A leftover empty file does no harm.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Where programs keep logs of a user.
+/// The directory for logs of a user's programs.
 /// Source: XDG Base Directory Specification, `XDG_STATE_HOME`.
 fn state_directory() -> Option<PathBuf> {
     let of = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());

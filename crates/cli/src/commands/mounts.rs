@@ -51,7 +51,7 @@ fn show(context: &Context, mountpoint: &Path) -> Result<()> {
     if context.out.is_json() { context.out.json(object) } else { context.out.line(line) }
 }
 
-/// The file to which the process says what goes wrong, if that is one that may be known.
+/// The file to which the process logs errors, if the user may read that.
 fn log_of(pid: u32) -> Option<PathBuf> {
     let log = std::fs::read_link(format!("/proc/{pid}/fd/2")).ok()?;
     log.is_file().then_some(log)

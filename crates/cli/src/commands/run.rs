@@ -1,4 +1,4 @@
-//! `esker run`: a program as the ranks of a job.
+//! `esker run`: starts a program as the ranks of a job.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -62,7 +62,7 @@ impl Run {
     }
 }
 
-/// Gives up sessions of ranks that were killed; a failure of the job matters more than one of this.
+/// Abandons sessions of killed ranks; a failure of the job matters more than one here.
 fn give_up_left(context: &Context) {
     let options = SessionSettings::for_few().options(context);
     let given_up =

@@ -29,14 +29,14 @@ enum SegmentCommand {
 }
 
 impl Segment {
-    /// Does it.
+    /// Runs the subcommand.
     pub fn run(self, context: &Context) -> Result<()> {
         let SegmentCommand::Replay(arguments) = self.command;
         arguments.run(context).inspect_err(|_| interrupt::give_up_after_failure(context))
     }
 }
 
-/// How transfers of the ranks lie in a file.
+/// Arrangement of the ranks' transfers in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Order {
     /// They take turns
@@ -46,7 +46,7 @@ enum Order {
     Segmented,
 }
 
-/// How bytes of other ranks are read.
+/// Source of bytes that other ranks wrote.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum ReadsName {
     /// From the store

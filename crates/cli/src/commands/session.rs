@@ -1,4 +1,4 @@
-//! `esker session`: change sets that take changes over several commands.
+//! `esker session`: manages change sets that collect changes over several commands.
 
 use std::process::ExitCode;
 
@@ -151,7 +151,7 @@ fn give_up(context: &Context, stack: &Stack, take_over: TakeOver) -> Result<()> 
     }
 }
 
-/// Fails for a published set: dropping it would say that it goes, and it would stay.
+/// Fails for a published set: the command would report it as dropped although it stays.
 fn check_is_session(repository: &Repository, set: SetId, state: SetState) -> Result<()> {
     if state != SetState::Published
         || marker::is_held(&**repository.store(), set, &Holder::Session)?
@@ -185,7 +185,7 @@ fn begin(
         None => repository.begin(&bases, options)?,
     };
     let set = session.set();
-    // As after any command, readers see what there is: a root of its own, if no base has one.
+    // As after any command, readers see the current state, including a new root if no base has one.
     session.end()?;
     if context.out.is_json() {
         return context.out.json(json!({"session": set.to_string()}));

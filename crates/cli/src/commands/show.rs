@@ -1,4 +1,4 @@
-//! `esker show`: what a change set consists of.
+//! `esker show`: prints the contents of a change set's manifest.
 
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
@@ -35,7 +35,7 @@ pub struct Show {
 }
 
 impl Show {
-    /// Of `stack`, without its columns.
+    /// The command for `stack`, without columns.
     pub fn of(stack: Stack) -> Self {
         Self { stack, columns: false }
     }
@@ -113,7 +113,7 @@ impl Show {
     }
 }
 
-/// What a squash refers to, if anything.
+/// The sets that a squash refers to, if any.
 fn referenced(node: &GraphNode, manifest: &Manifest) -> Option<String> {
     let (size, sets) = (text::bytes(node.referenced_bytes), manifest.referenced_logs.len() as u64);
     let sets = text::counted(sets, "change set");
@@ -175,7 +175,7 @@ fn columns_table(columns: &[(String, u64)], rows: u64) -> Table {
     drawn
 }
 
-/// What each column takes in all tables of `manifest`, largest first, and what is besides them.
+/// Bytes of each column in all tables of `manifest`, largest first, and of everything else.
 fn column_bytes(repository: &Repository, manifest: &Manifest) -> Result<Vec<(String, u64)>> {
     let mut columns = columns::column_bytes(repository.source(), &manifest.tables)?;
     columns.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));

@@ -1,4 +1,4 @@
-//! `esker touch`: sets times, and makes empty files.
+//! `esker touch`: sets times, and creates empty files.
 
 use clap::Args;
 use esker_base::{Kind, Result};

@@ -1,4 +1,4 @@
-//! What an import or export has to say at its end.
+//! Transfer: the final report of an import or export.
 
 use std::process::ExitCode;
 
@@ -10,10 +10,10 @@ use crate::context::Context;
 use crate::output::notice;
 use crate::text;
 
-/// Problems that are shown one by one.
+/// Maximum number of problems listed one by one.
 const PROBLEMS_SHOWN_MAX: usize = 20;
 
-/// Prints what was done and what was not. The exit code is that of the first problem.
+/// Prints the totals and the problems. The exit code is that of the first problem.
 pub fn report(context: &Context, verb: &str, tally: &Tally, seconds: f64) -> Result<ExitCode> {
     let counts = tally.counts();
     let problems = tally.take_problems();
@@ -73,7 +73,7 @@ pub fn report(context: &Context, verb: &str, tally: &Tally, seconds: f64) -> Res
     Ok(ExitCode::from(code))
 }
 
-/// Says what some of `count` problems are.
+/// Prints some of `count` problems.
 pub fn report_problems(problems: &[Problem], count: u64) {
     for problem in problems.iter().take(PROBLEMS_SHOWN_MAX) {
         notice(format!("{}: {}", text::printable(&problem.path), problem.error));

@@ -1,4 +1,4 @@
-//! `esker tree`: a tree as a drawing.
+//! `esker tree`: draws a tree.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `esker umount` and `esker commit`: what is asked of a running mount.
+//! `esker umount` and `esker commit`: requests to a running mount.
 
 use std::path::PathBuf;
 
@@ -45,7 +45,7 @@ impl Commit {
     }
 }
 
-/// Prints what was published, if anything.
+/// Prints what was published, if anything was.
 fn tell(context: &Context, answer: &serde_json::Value) -> Result<()> {
     if context.out.is_json() {
         return context.out.json(answer.clone());

@@ -1,4 +1,4 @@
-//! `esker verify`: reads everything and names what is wrong.
+//! `esker verify`: reads everything and reports damage.
 
 use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;

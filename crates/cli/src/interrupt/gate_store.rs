@@ -1,7 +1,8 @@
 //! Gate store: a store whose puts stop when a signal ends the process.
 //!
-//! Sets begin and names change by a put. The thread that gives up what the command has begun closes the
-//! gate first: what is not begun by then never is, and what is can be listed. Other requests go on.
+//! Sets begin and names change by a put. The thread that abandons the command's sessions closes the
+//! gate first: a set not begun by then never begins, and a set begun by then can be listed. Other
+//! requests continue.
 
 use std::fs::File;
 use std::ops::Range;
@@ -12,10 +13,10 @@ use esker_base::store::{AppendLog, LogInPlace, ObjectInfo, ObjectWriter, SharedS
 use esker_base::{Bytes, Result};
 use parking_lot::RwLock;
 
-/// How long the gate waits for puts that are under way: a store may never answer one.
+/// How long the gate waits for puts in flight: a store may never answer one.
 const PUT_WAIT: Duration = Duration::from_secs(5);
 
-/// Shared by each put while it is under way, exclusive from the signal on.
+/// Shared by each put in flight, exclusive from the signal on.
 static GATE: RwLock<()> = RwLock::new(());
 
 #[derive(Debug)]
@@ -23,14 +24,14 @@ struct GateStore {
     inner: SharedStore,
 }
 
-/// `store`, with the gate of this process.
+/// Wraps `inner` with the gate of this process.
 pub fn wrap(inner: SharedStore) -> SharedStore {
     Arc::new(GateStore { inner })
 }
 
-/// Waits for puts that are under way, and lets no other begin.
+/// Waits for puts in flight, and lets no other begin.
 pub fn close() {
-    // It stays closed: the process ends.
+    // The gate stays closed: the process ends.
     std::mem::forget(GATE.try_write_for(PUT_WAIT));
 }
 

@@ -1,5 +1,5 @@
-//! Hooked store: another store that sends its process a signal at one request, for tests that end a
-//! command at each of its requests in turn, or writes down its round trips.
+//! Hooked store: wraps a store and sends its process a signal at one request, for tests that end a
+//! command at each of its requests in turn, or logs its round trips.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -17,14 +17,14 @@ use rustix::process::{Signal, getpid, kill_process};
 const SIGNAL: &str = "ESKER_TEST_SIGNAL";
 const ROUNDS: &str = "ESKER_TEST_ROUNDS";
 
-/// What S3 takes.
+/// Concurrency of S3.
 const REQUESTS_AT_ONCE: usize = 64;
 
-/// What sends the signal.
+/// Sends the signal.
 #[derive(Debug)]
 struct Trigger {
     signal: Signal,
-    /// Requests until then.
+    /// Requests until the signal.
     left: AtomicU64,
 }
 
@@ -36,7 +36,7 @@ impl Trigger {
         Some(Self { signal, left: AtomicU64::new(request.parse().ok()?) })
     }
 
-    /// At the request in question, sends the signal and never returns, as a request that hangs.
+    /// At the chosen request, sends the signal and never returns, like a request that hangs.
     fn count(&self) {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             kill_process(getpid(), self.signal).expect("a process may end itself");
@@ -55,7 +55,7 @@ struct Hooks {
 
 impl Hooks {
     fn count(&self, request: &str, name: &str) {
-        // The look whether it is a store is no request of the command.
+        // The check of the store's identity is not a request of the command.
         if let Some(trigger) = self.trigger.as_ref().filter(|_| name != identity::NAME) {
             trigger.count();
         }
@@ -84,7 +84,7 @@ struct HookedWriter {
     name: String,
 }
 
-/// `store`, with what the environment asks for, if it does.
+/// Wraps `store` with the hooks that the environment requests, if any.
 pub fn wrap(store: SharedStore) -> SharedStore {
     let rounds = std::env::var_os(ROUNDS).map(|path| {
         OpenOptions::new().create(true).append(true).open(path).expect("a file of the test")
@@ -176,7 +176,7 @@ impl Store for HookedStore {
 
 impl AppendLog for HookedLog {
     fn append(&self, bytes: &[u8]) -> Result<u64> {
-        // It gathers in memory where the store is far.
+        // On a far store, appends only fill a buffer.
         if self.hooks.rounds.is_none() {
             self.hooks.count("append", &self.name);
         }
