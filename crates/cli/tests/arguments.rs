@@ -1,4 +1,4 @@
-//! Help, usage errors, completions, and readers that go away.
+//! Help, usage errors, completions, and readers that leave early.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -117,7 +117,7 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
     assert_eq!(output.status.code(), Some(0));
 }
 
-/// `ls -lh` and `du -sh` printed help, because `-h` was taken by it.
+/// Symptom: `ls -lh` and `du -sh` printed help, because `-h` meant help.
 #[test]
 fn h_means_sizes_for_people_as_in_other_tools() {
     let esker = Esker::new();
@@ -130,7 +130,7 @@ fn h_means_sizes_for_people_as_in_other_tools() {
     }
 }
 
-/// The options of a command come before those that all commands have, under a heading of their own.
+/// A command's own options come before the options of all commands, which have their own heading.
 #[test]
 fn options_of_a_command_are_listed_before_those_of_all_commands() {
     let esker = Esker::without_store();

@@ -1,4 +1,4 @@
-//! Running the binary on a store of its own.
+//! Runs the binary on a separate store.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A store in a directory that goes away with it.
+/// A store in a temporary directory.
 pub struct Esker {
     directory: TempDir,
 }
@@ -26,32 +26,32 @@ impl Esker {
         esker
     }
 
-    /// A place in the directory beside the store.
+    /// A path in the directory beside the store.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Where the store is.
+    /// Path of the store.
     pub fn store(&self) -> PathBuf {
         self.path("store")
     }
 
-    /// The command with `arguments`, to run in the directory.
+    /// The command with `arguments`, with the directory as working directory.
     pub fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_esker"));
         command.current_dir(self.directory.path()).args(arguments);
         command.env("ESKER_STORE", self.store()).stdin(Stdio::null());
-        // Logs of mounts go away with the directory.
+        // Logs of mounts are deleted with the directory.
         command.env("XDG_STATE_HOME", self.path("state"));
         command
     }
 
-    /// Runs the command, whatever becomes of it.
+    /// Runs the command, whatever its outcome.
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Output {
         self.command(arguments).output().expect("the binary runs")
     }
 
-    /// Runs the command, which succeeds; returns what it prints.
+    /// Runs the command, which must succeed; returns its output.
     pub fn ok<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> String {
         let output = self.run(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -59,7 +59,7 @@ impl Esker {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// Runs the command, which succeeds and prints JSON; returns one value a line.
+    /// Runs the command, which must succeed and print JSON; returns one value per line.
     pub fn json<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Vec<Value> {
         let mut all: Vec<_> = arguments.into_iter().map(|a| a.as_ref().to_owned()).collect();
         all.push("--json".into());
@@ -67,7 +67,7 @@ impl Esker {
         printed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 
-    /// Runs the command, which fails with `code`; returns what it says.
+    /// Runs the command, which must fail with `code`; returns its error output.
     pub fn fails<A: AsRef<OsStr>>(
         &self,
         code: i32,
@@ -79,7 +79,7 @@ impl Esker {
         said
     }
 
-    /// Runs the command, which succeeds, with `input` on standard input.
+    /// Runs the command, which must succeed, with `input` on standard input.
     pub fn pipe<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>, input: &[u8]) {
         let mut command = self.command(arguments);
         let mut child = command.stdin(Stdio::piped()).spawn().expect("the binary runs");

@@ -1,4 +1,4 @@
-//! Each class of error has its exit code and says what to do.
+//! Each class of error has its exit code and suggests a next step.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -49,7 +49,7 @@ fn each_kind_of_error_has_its_exit_code() {
     }
 }
 
-/// Objects of the store whose names have `part`.
+/// Objects of the store whose names contain `part`.
 fn objects(esker: &Esker, part: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![esker.store()];
@@ -83,7 +83,7 @@ fn damage_is_named_with_its_place() {
     let printed = esker.run(["verify", "--json"]);
     assert_eq!(printed.status.code(), Some(12));
     assert!(String::from_utf8_lossy(&printed.stdout).contains("/data/"));
-    // Everything else is exported; the damaged file is not, and is named.
+    // Everything else is exported; the damaged file is reported, not exported.
     let said = esker.fails(12, ["export", "base:/", "out"]);
     assert!(said.contains("out/g"), "{said}");
     assert!(esker.path("out/d/f").exists() && !esker.path("out/g").exists());
@@ -120,7 +120,7 @@ fn mode_bits_deny() {
     fs::set_permissions(esker.path("private/locked"), fs::Permissions::from_mode(0o700))
         .expect("mode");
     esker.ok(["import", "private", "private"]);
-    // Somebody else may read the store, but not what is locked in it.
+    // Another user may read the store, but not locked files in it.
     let share =
         std::process::Command::new("chmod").args(["-R", "a+rX"]).arg(esker.path("")).status();
     assert!(share.expect("chmod runs").success());
@@ -130,7 +130,7 @@ fn mode_bits_deny() {
         command.uid(65_534).gid(65_534).current_dir("/");
         command.output()
     };
-    // Where the binary itself is out of reach for others, there is nothing to test.
+    // If other users cannot reach the binary itself, there is nothing to test.
     let Ok(listed) = run_as(&["ls", "private:/"]) else { return };
     if listed.status.code() == Some(8) && listed.stdout.is_empty() {
         assert!(String::from_utf8_lossy(&listed.stderr).contains("denied"));
@@ -144,10 +144,10 @@ fn mode_bits_deny() {
     assert_eq!(found.stdout, b"/\n/locked\n");
 }
 
-/// Symptom: one damaged manifest hid all of `names -l`; a session with one was not listed at all, and a
+/// Symptom: one damaged manifest hid all of `names -l`; a session with one was not listed at all; a
 /// damaged part of the name table hid all names.
-/// Cause: the first error ended the list, or what it was of was passed over.
-/// Fix: the rest is listed, what is damaged is marked, and the exit code says so.
+/// Cause: the first error ended the list, or the damaged item was skipped.
+/// Fix: the list continues, damaged items are marked, and the exit code reports damage.
 #[test]
 fn what_is_damaged_does_not_hide_the_rest_of_a_list() {
     let esker = example();
@@ -176,7 +176,7 @@ fn what_is_damaged_does_not_hide_the_rest_of_a_list() {
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(printed.matches("\"error\":\"").count(), 1, "{printed}");
     }
-    // Nobody knows how old the damaged one is: only an order gives it up.
+    // The age of the damaged one is unknown: only an explicit command gives it up.
     esker.ok(["gc", "--sessions-older-than", "1d"]);
     esker.ok(["session", "drop", &sessions[0]]);
     assert_eq!(esker.ok(["session", "list"]).lines().count(), 1);
@@ -187,9 +187,10 @@ fn what_is_damaged_does_not_hide_the_rest_of_a_list() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1, "{output:?}");
 }
 
-/// Symptom: `export --overwrite` to the directory of the store, or to one above it, deleted the store.
-/// Cause: it asked of its destination only whether it may be replaced.
-/// Fix: a destination that is in the store, or has it inside, is refused.
+/// Symptom: `export --overwrite` to the directory of the store, or to one above it, deleted the
+/// store.
+/// Cause: the export checked only whether its destination may be replaced.
+/// Fix: a destination inside the store, or with the store inside, is refused.
 #[test]
 fn an_export_does_not_replace_its_store() {
     let esker = Esker::new();

@@ -1,10 +1,10 @@
-//! Commands on a far store: how many round trips each takes (docs/guide/stores.md, "Far stores").
+//! Commands on a far store: the number of round trips of each (docs/guide/stores.md, "Far stores").
 
 use std::fs;
 
 use crate::esker::Esker;
 
-/// Runs `arguments` as on a far store; returns the round trips that they took, and what they printed.
+/// Runs `arguments` as on a far store; returns the number of round trips and the output.
 fn rounds(esker: &Esker, arguments: &[&str]) -> (u64, String) {
     let trace = esker.path("rounds");
     drop(fs::remove_file(&trace));
@@ -29,9 +29,9 @@ fn store_with_files() -> (Esker, String) {
     (esker, file)
 }
 
-/// Symptom: a `gc` that found nothing took 30 round trips in a store of four snapshots, and a `put` 39.
-/// Cause and fix: see `far_store` of the file systems' tests; and commands looked twice at sessions, and
-/// asked one thing after the other.
+/// Symptom: a `gc` that found nothing took 30 round trips in a store of four snapshots, and a `put`
+/// took 39. Cause and fix: see `far_store` of the file systems' tests; also, commands read sessions
+/// twice and made independent requests one after the other.
 #[test]
 fn commands_take_few_round_trips() {
     let (esker, file) = store_with_files();
@@ -47,7 +47,7 @@ fn commands_take_few_round_trips() {
     esker.ok(["session", "drop", session.trim()]);
 }
 
-/// The three commands of a session have more to find out than one that does it all.
+/// Three commands on a session must look up more than one command that does everything.
 #[test]
 fn a_session_of_three_commands_takes_few_round_trips() {
     let (esker, file) = store_with_files();

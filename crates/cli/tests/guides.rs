@@ -1,12 +1,12 @@
-//! Commands of README and the guides: pasted in order into an empty folder they work.
+//! Commands of README and the guides: they work if pasted in order into an empty folder.
 //!
-//! Every `sh` block of a page is run by one shell, the blocks of a page one after the other. A second
-//! word says what a block needs; one that this machine or user does not have is skipped by its name.
+//! One shell runs the `sh` blocks of a page in order. A second word after `sh` names a requirement of
+//! the block; a block whose requirement this machine or user lacks is skipped, and reported.
 //!
-//! | word | needs |
+//! | word | requirement |
 //! |---|---|
-//! | `checkout` | the sources: builds, or runs a script of theirs |
-//! | `site` | programs, files and places that the reader puts in |
+//! | `checkout` | the sources: the block builds them or runs one of their scripts |
+//! | `site` | programs, files and paths that the reader supplies |
 //! | `fuse` | `/dev/fuse`, and `fusermount3` unless the user is the superuser |
 
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use std::process::Output;
 
 use crate::user::{User, is_root};
 
-/// Words that begin a block of something else than commands.
+/// Words that begin a block of something other than commands.
 const NO_COMMANDS: [&str; 4] = ["", "json", "rust", "text"];
 
 /// Commands between two fences.
@@ -55,7 +55,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// A shell of `user`, who has the command, in an empty folder.
+/// Runs `script` in a shell of `user`, in an empty folder.
 fn paste(user: &User, script: &str) -> Output {
     user.does("mkdir folder");
     let path = std::env::var("PATH").expect("a path");
@@ -65,7 +65,7 @@ fn paste(user: &User, script: &str) -> Output {
     bash.output().expect("bash; every Debian has it")
 }
 
-/// Whether `user` has what a block needs.
+/// True if `user` meets a block's requirement.
 fn has(user: &User, need: &str) -> bool {
     match need {
         "" => true,
@@ -75,7 +75,7 @@ fn has(user: &User, need: &str) -> bool {
     }
 }
 
-/// Pastes the commands of all pages, each into a folder of its own.
+/// Runs the commands of all pages, each page in a separate folder.
 fn paste_all(new_user: impl Fn() -> User) {
     for page in pages() {
         let user = new_user();
@@ -96,10 +96,10 @@ fn paste_all(new_user: impl Fn() -> User) {
     }
 }
 
-/// Symptom: a page published two results under one name, and wrote to places that only the superuser
-/// has, so that its later commands failed.
+/// Symptom: a page published two results under one name, and wrote to paths that only the superuser
+/// may write, so its later commands failed.
 /// Cause: nobody ran the commands.
-/// Fix: this test does.
+/// Fix: this test runs them.
 #[test]
 fn commands_of_all_pages_work() {
     paste_all(|| User::of_suite("022"));

@@ -1,8 +1,9 @@
-//! Two processes and one session: who comes second is told who writes it, and takes it on demand.
+//! Two processes and one session: the second process learns who writes it, and takes it over on
+//! request.
 //!
-//! Symptom: `esker compact @SESSION` of a mounted session, or any other command in it, fenced the
-//! mount without a word, which went on taking writes that nobody kept.
-//! Cause, fix: as in the tests of `esker-fs` (`holds.rs`).
+//! Symptom: `esker compact @SESSION` of a mounted session, or any other command in it, silently
+//! fenced the mount, which went on accepting writes that were then lost. Cause, fix: as in the
+//! tests of `esker-fs` (`holds.rs`).
 
 use std::fs;
 use std::io::Write;
@@ -21,7 +22,7 @@ fn begin(esker: &Esker) -> String {
     esker.ok(["session", "begin"]).trim().to_owned()
 }
 
-/// A command that writes session `id` and waits for its standard input.
+/// Starts a command that writes session `id` and waits for its standard input.
 fn waiting_writer(esker: &Esker, id: &str) -> Child {
     let mut command = esker.command(["put", "-", &format!("{id}:/late")]);
     let child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
@@ -65,7 +66,7 @@ fn a_session_is_taken_from_another_command_on_demand() {
     let id = begin(&esker);
     let mut first = waiting_writer(&esker, &id);
     esker.ok(["mkdir".into(), "--take-over".into(), format!("{id}:/d")]);
-    // It may have learned already that it was taken over, and have ended.
+    // The writer may already have noticed the takeover and ended.
     drop(first.stdin.take().expect("piped").write_all(b"too late"));
     let output = first.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -74,7 +75,7 @@ fn a_session_is_taken_from_another_command_on_demand() {
     assert_eq!(esker.ok(["ls".into(), format!("{id}:/")]), "d\n");
 }
 
-/// Symptom: a command that still ran brought a session back that had been dropped.
+/// Symptom: a command that still ran revived a dropped session.
 #[test]
 fn a_dropped_session_stays_dropped_whatever_its_writer_does() {
     let esker = Esker::new();
@@ -82,7 +83,7 @@ fn a_dropped_session_stays_dropped_whatever_its_writer_does() {
     let mut first = waiting_writer(&esker, &id);
     let said = esker.ok(["session", "drop", "--take-over", &id]);
     assert!(said.starts_with("dropped @"), "{said}");
-    // It may have learned already that it was taken over, and have ended.
+    // The writer may already have noticed the takeover and ended.
     drop(first.stdin.take().expect("piped").write_all(b"too late"));
     assert_eq!(first.wait().expect("it ends").code(), Some(10));
     let said = esker.fails(3, ["mkdir".into(), format!("{id}:/d")]);
@@ -130,7 +131,7 @@ fn a_mounted_session_is_compacted_by_its_mount_and_taken_from_it_only_on_demand(
     assert_eq!(mounted.log(), "");
 
     esker.ok(["mkdir".into(), "--take-over".into(), format!("{id}:/d")]);
-    // It learns so by itself, though nobody writes.
+    // The mount notices without any write.
     let says_so = (0..3_000).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
         mounted.log().contains("taken over by")
@@ -176,7 +177,7 @@ fn sessions_that_nobody_holds_are_listed_reported_and_dropped_by_age() {
         "{line}"
     );
     assert!(esker.ok(["session", "show", &old]).contains("put -"));
-    // One that has a writer is no garbage however old it is.
+    // A session with a live writer is not garbage, however old it is.
     let said = esker.ok(["gc"]);
     assert!(said.contains("1 session") && said.contains("--sessions-older-than"), "{said}");
     esker.ok(["gc", "--sessions-older-than", "1h"]);
@@ -191,7 +192,7 @@ fn sessions_that_nobody_holds_are_listed_reported_and_dropped_by_age() {
     first.kill().and_then(|()| first.wait()).expect("it is ours");
 }
 
-/// As an import leaves it that is killed between completing its set and naming it.
+/// The state after an import is killed between completing its set and naming it.
 #[test]
 fn a_session_that_is_complete_and_has_no_name_is_listed_as_such() {
     let esker = Esker::new();
@@ -208,7 +209,7 @@ fn a_session_that_is_complete_and_has_no_name_is_listed_as_such() {
     assert_eq!(esker.ok(["ls", "name"]), "");
 }
 
-/// Symptom: `session list` said "0 records" of a mount that had written thousands.
+/// Symptom: `session list` reported "0 records" for a mount that had written thousands.
 #[test]
 fn what_a_session_has_not_flushed_is_listed_as_such() {
     if !can_mount() {
@@ -225,7 +226,7 @@ fn what_a_session_has_not_flushed_is_listed_as_such() {
     mounted.end();
 }
 
-/// Symptom: `session drop` of a published set said that it was dropped, and the set stayed.
+/// Symptom: `session drop` of a published set reported success, and the set stayed.
 #[test]
 fn a_published_set_is_not_dropped_as_a_session() {
     let esker = Esker::new();

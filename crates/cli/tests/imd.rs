@@ -1,4 +1,4 @@
-//! Indexed directories as users make and read them, and as parts of their change sets.
+//! Indexed directories as users create and read them, and as parts of change sets.
 
 use std::process::{Child, Stdio};
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::esker::Esker;
 
-/// Key 0 of what `esker imd write` writes (peers/README.md).
+/// Key 0 of those that `esker imd write` writes (peers/README.md).
 const FIRST_KEY: &str = "e220a8397b1dcdaf";
 
-/// The one object that a command printed.
+/// The only object that a command printed.
 fn one(mut printed: Vec<Value>) -> Value {
     assert_eq!(printed.len(), 1, "{printed:?}");
     printed.remove(0)
@@ -112,7 +112,7 @@ fn a_directory_goes_where_its_change_set_goes() {
         assert_eq!(bytes.len(), epochs * 40);
     }
     assert_eq!(one(esker.json(["verify"]))["sound"], true);
-    // One of the two is removed, and its logs go.
+    // One of the two is removed together with its logs.
     esker.ok(["rm", "flat:/other", "--as", "less"]);
     esker.ok(["squash", "less", "--as", "least"]);
     esker.ok(["delete", "flat"]);
@@ -167,7 +167,7 @@ fn sixteen_processes_write_one_directory() {
     esker.fails(13, ["imd", "write", "other:/p", "--transport", "tcp"]);
 }
 
-/// A process that runs the command as Open MPI's `mpirun` would, as `rank` of two.
+/// Starts the command as Open MPI's `mpirun` would, as `rank` of two.
 fn started_by_mpirun(esker: &Esker, rank: u32, arguments: &[&str]) -> Child {
     let mut command = esker.command(arguments);
     command.env("OMPI_COMM_WORLD_RANK", rank.to_string()).env("OMPI_COMM_WORLD_SIZE", "2");
@@ -175,9 +175,9 @@ fn started_by_mpirun(esker: &Esker, rank: u32, arguments: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs")
 }
 
-/// Symptom: `mpirun esker imd write` without --transport had every process write the whole directory
-/// and publish it under one name; all but one failed.
-/// Cause: the transport was threads unless another was given.
+/// Symptom: with `mpirun esker imd write` and no --transport, every process wrote the whole
+/// directory and published it under one name; all but one failed.
+/// Cause: the default transport was threads.
 /// Fix: a process that was started as a rank writes over TCP, and refuses `--transport threads`.
 #[test]
 fn processes_of_mpirun_write_one_directory() {

@@ -1,4 +1,4 @@
-//! Indexed directories that grow, and those that a program wrote without a namespace.
+//! Indexed directories that grow, and those that a program wrote outside a namespace.
 
 use esker_base::store::url;
 use esker_comm::{Transport, threads};
@@ -12,7 +12,7 @@ use crate::imd_import::{dump, one};
 const LAYOUT: [&str; 8] =
     ["--header-bytes", "8", "--record-bytes", "7", "--key", "0:u16be", "--rank-memory", "4M"];
 
-/// A store with `run:/p`, which has keys 0 to 39 in the epoch of step 100.
+/// A store with `run:/p`, which has keys 0 to 39 in an epoch with step 100.
 fn imported() -> Esker {
     let esker = Esker::new();
     let first = dump(&esker, "first", 100, 0..40);
@@ -24,7 +24,8 @@ fn append<'a>(more: &[&'a str], file: &'a str) -> Vec<&'a str> {
     [&["imd", "append", "run:/p"][..], &LAYOUT, more, &[file]].concat()
 }
 
-/// Symptom: a finished directory could not be added to; a simulation that went on needed another.
+/// Symptom: nothing could be appended to a finished directory, so a simulation that continued
+/// needed another.
 /// Cause: an entry referred to the logs of one job.
 /// Fix: it refers to several parts, each in the change set that appended it.
 #[test]
@@ -33,7 +34,7 @@ fn appended_epochs_are_read_with_those_before() {
     let second = dump(&esker, "second", 250, 30..50);
     let made = one(esker.json(append(&["--step", "4:u32", "--format", "ordered"], &second)));
     assert_eq!((&made["first_epoch"], &made["steps"]), (&1.into(), &json!([250])));
-    // Without steps: the one behind the last.
+    // Without steps in the files: the step after the last.
     let third = dump(&esker, "third", 7, 35..36);
     esker.ok(append(&["--ranks", "2"], &third));
 
@@ -55,7 +56,7 @@ fn appended_epochs_are_read_with_those_before() {
     assert_eq!(listed, (0..50).collect::<Vec<u16>>(), "each key once");
     assert_eq!(esker.run(["cat", "run:/p/35"]).stdout.len(), 3 * 7);
 
-    // A part goes where the entry goes, and stays while the entry is there.
+    // The parts of an entry move with it, and stay as long as it does.
     esker.ok(["squash", "run", "--as", "flat"]);
     esker.ok(["delete", "run"]);
     esker.ok(["gc", "--grace", "0s"]);
@@ -86,7 +87,7 @@ fn what_does_not_fit_is_not_appended() {
     assert_eq!(one(esker.json(["imd", "show", "run:/p"]))["steps"], json!([100]));
 }
 
-/// The directory knows what its records are: who appends need not say it again.
+/// The directory has a schema: an append need not repeat it.
 #[test]
 fn fields_need_not_be_named_again() {
     let esker = Esker::new();
@@ -105,8 +106,8 @@ fn fields_need_not_be_named_again() {
     assert!(esker.fails(13, words).contains("not those of the directory's schema"));
 }
 
-/// Two appends from one base: under other names both have what they appended; of two that want the
-/// name itself the second is told of the first.
+/// Two appends to one base: under different names each keeps its records; if both use the original
+/// name, the second fails and reports the first.
 #[test]
 fn two_appends_from_one_base_lose_nothing() {
     let esker = imported();
@@ -120,8 +121,9 @@ fn two_appends_from_one_base_lose_nothing() {
     assert_eq!(one(esker.json(["imd", "show", "run:/p"]))["steps"], json!([100]));
 }
 
-/// Symptom: a directory that a program wrote below a prefix of its own was never part of a namespace.
-/// Cause: only the command that wrote one gave it a name.
+/// Symptom: a directory that a program wrote below its own prefix could not become part of a
+/// namespace.
+/// Cause: only the command that wrote a directory could give it a name.
 /// Fix: `esker imd adopt`.
 #[test]
 fn a_directory_of_a_program_is_adopted() {
@@ -148,7 +150,7 @@ fn a_directory_of_a_program_is_adopted() {
     }
     esker.ok(["imd", "adopt", "base/", "run:/electrons"]);
     esker.ok(["imd", "adopt", "pointer", "run:/ions", "--as", "run-2"]);
-    // What the program wrote is not needed any more.
+    // The program's own objects are no longer needed.
     for folder in ["base", "pointer"] {
         std::fs::remove_dir_all(esker.store().join(folder)).expect("deleted");
     }

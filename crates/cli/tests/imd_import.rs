@@ -1,16 +1,17 @@
-//! Dumps of fixed-width records imported as users do.
+//! Imports of dumps of fixed-width records, as users run them.
 
 use serde_json::Value;
 
 use crate::esker::Esker;
 
-/// The one object that a command printed.
+/// The only object that a command printed.
 pub fn one(mut printed: Vec<Value>) -> Value {
     assert_eq!(printed.len(), 1, "{printed:?}");
     printed.remove(0)
 }
 
-/// A dump as of a simulation: header with the step, records of a key and five bytes more.
+/// Writes a dump like a simulation's: a header with the step, then records of a key and five more
+/// bytes.
 pub fn dump(esker: &Esker, name: &str, step: u32, keys: std::ops::Range<u16>) -> String {
     let mut bytes = [b"head".as_slice(), &step.to_le_bytes()].concat();
     for key in keys {
@@ -60,10 +61,11 @@ fn dumps_become_epochs() {
     esker.fails(3, ["ls", "bad:/"]);
 }
 
-/// Symptom: `imd get run:/p 12345678` was refused or looked for other bytes, values were hexadecimal
+/// Symptom: `imd get run:/p 12345678` was refused or looked up other bytes, values were hexadecimal
 /// digits, and epochs had lost their steps.
-/// Cause: a directory knew no more of its records than their lengths.
-/// Fix: it has a schema and the step of each epoch, by which keys are read and columns are written.
+/// Cause: a directory recorded only the lengths of its records.
+/// Fix: it has a schema and the step of each epoch; keys are parsed and columns printed
+/// accordingly.
 #[test]
 fn keys_values_and_epochs_are_read_as_what_they_are() {
     let esker = Esker::new();
@@ -117,8 +119,8 @@ fn keys_values_and_epochs_are_read_as_what_they_are() {
     assert!(text.contains("epochs       2, of steps 300 to 700"), "{text}");
 }
 
-/// Symptom: an import with a wrong header or width said that "bytes are not what was written".
-/// Cause and fix: see `esker_imd`'s import; here, that nothing is written by then.
+/// Symptom: an import with a wrong header or width failed with "bytes are not what was written".
+/// Cause and fix: see `esker_imd`'s import; this test checks that nothing has been written by then.
 #[test]
 fn a_wrong_layout_is_refused_before_anything_is_written() {
     let esker = Esker::without_store();
@@ -137,7 +139,7 @@ fn a_wrong_layout_is_refused_before_anything_is_written() {
     refused(&width, "is not a number that is an integer once scaled");
 }
 
-/// Six steps of a real simulation, where the shared folder is here.
+/// Six steps of a real simulation, if the shared folder is present.
 #[test]
 fn dumps_of_a_real_simulation_are_traced_through_time() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/vpic");
@@ -159,7 +161,7 @@ fn dumps_of_a_real_simulation_are_traced_through_time() {
     let got = esker.ok(["imd", "get", "run:/tracers", "1", "16384"]);
     assert_eq!(got.lines().count(), 1 + 2 * 6);
     assert!(got.starts_with("tracer,epoch,step,dx,dy,dz,i,ux,uy,uz,w\n1,0,0,"), "{got}");
-    // The weight at the end of a record is the tracer's number.
+    // The weight at the end of a record encodes the tracer's number.
     let weight = format!(",{}", 16_384.0 * 2_f32.powi(-100));
     assert!(got.lines().skip(7).all(|line| line.ends_with(&weight)), "{got}");
     let hex =

@@ -1,4 +1,4 @@
-//! Indexed directories in mounts, and exported.
+//! Indexed directories in mounts and exports.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,7 +9,8 @@ use crate::esker::Esker;
 use crate::imd_import::dump;
 use crate::mounted::{Mounted, can_mount, try_run};
 
-/// A store with `run:/p`, of 40 keys in the epoch of step 100 and 10 of them in that of step 200.
+/// A store with `run:/p`: 40 keys in the epoch with step 100 and 10 of them in the one with step
+/// 200.
 fn imported() -> Esker {
     let esker = Esker::new();
     let files = [dump(&esker, "first", 100, 0..40), dump(&esker, "second", 200, 30..40)];
@@ -24,10 +25,10 @@ fn errno(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).expect("from the system")
 }
 
-/// Symptom: `ls` of an indexed directory in a mount said that it is not supported, `cat` that it is no
-/// directory, and it had no search permission.
-/// Cause: the mount knew that there is a directory, and nothing of what is in it.
-/// Fix: it reads keys as files.
+/// Symptom: for an indexed directory in a mount `ls` reported an unsupported operation, `cat`
+/// reported that it is not a directory, and search permission was missing.
+/// Cause: the mount knew that the directory exists, but not its contents.
+/// Fix: it shows keys as files.
 #[test]
 fn keys_are_files_of_a_mount() {
     if !can_mount() {
@@ -61,7 +62,8 @@ fn keys_are_files_of_a_mount() {
         assert_eq!(fs::read(mounted.path("p/40")).map_err(errno), Err(Errno::NOENT));
         assert_eq!(fs::read(mounted.path("p/name")).map_err(errno), Err(Errno::NOENT));
 
-        // Nobody changes a key; the kernel refuses users by the mode before it asks the mount.
+        // Nobody can change a key; for ordinary users the mode makes the kernel refuse before it
+        // asks the mount.
         let is_refused = |done: std::io::Result<()>| {
             matches!(done.map_err(errno), Err(Errno::ROFS | Errno::ACCESS))
         };
@@ -105,7 +107,7 @@ fn a_directory_of_many_keys_says_why_it_is_not_listed() {
     mounted.mount(&["mount", "both"]);
     assert_eq!(fs::read_dir(mounted.path("most")).expect("list").count(), 16_384);
     assert_eq!(fs::read_dir(mounted.path("many")).map(drop).map_err(errno), Err(Errno::FBIG));
-    // Each key can be read.
+    // Each key is readable.
     let first = fs::read(mounted.path("many/e220a8397b1dcdaf")).expect("read");
     assert_eq!(first.len(), 2 * 40);
     mounted.end();
@@ -113,7 +115,7 @@ fn a_directory_of_many_keys_says_why_it_is_not_listed() {
     assert!(log.contains("many has more than 16384 keys") && log.contains("`esker ls`"), "{log}");
 }
 
-/// Symptom: an export left indexed directories out.
+/// Symptom: an export omitted indexed directories.
 /// Cause: they had no form as files.
 /// Fix: they have three.
 #[test]

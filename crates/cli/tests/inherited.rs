@@ -1,6 +1,5 @@
-//! Files that a base has, changed at random in a mount, and copies of them on a local file system to
-//! which the same is done. fsx does not reach this: it begins by cutting its file off, so that
-//! nothing of the base shows any more.
+//! Random changes to files of a base in a mount, mirrored on copies in a local file system. fsx
+//! does not cover this: it first truncates its file, so nothing of the base remains visible.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -14,15 +13,15 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
 use crate::mounted::{Mounted, can_mount};
 
-/// Beyond what stays in memory, and as long as fsx's.
+/// More than stays in memory, and as long as fsx's.
 const FILE_BYTES_MAX: u64 = 2 << 20;
 const OPERATION_BYTES_MAX: u64 = 128 << 10;
-/// In a record, in a packed log, about where a file gets a log of its own, and beyond.
+/// In a record, in a packed log, about where a file gets its own log, and beyond.
 const SIZES: [u64; 4] = [100, 60_000, 1 << 20, FILE_BYTES_MAX - 5_000];
-/// Operations on one file before another has its turn.
+/// Operations on one file before the next has its turn.
 const TURN: u32 = 20;
 
-/// A file in a mount, and what it should be.
+/// A file in a mount, and its expected state.
 struct Pair {
     mounted: File,
     local: File,
@@ -34,13 +33,13 @@ fn open(path: &Path) -> File {
     file.expect("open")
 }
 
-/// Lets `use_it` see the bytes of `file` in `range`, which is within it, as memory.
+/// Maps the bytes of `file` in `range`, which must be within the file, and passes them to `use_it`.
 fn with_mapped<T>(file: &File, range: &Range<u64>, use_it: impl FnOnce(&mut [u8]) -> T) -> T {
     let start = range.start & !4_095;
     let length = usize::try_from(range.end - start).expect("a small range");
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, which nobody else knows, of a part of the file that nobody cuts off
-    // before it is taken away, which is here.
+    // SAFETY: the mapping is new and private to this function, and nobody truncates the mapped part
+    // before it is unmapped below.
     unsafe {
         let null = std::ptr::null_mut();
         let at = rustix::mm::mmap(null, length, protection, MapFlags::SHARED, file, start);
@@ -84,13 +83,13 @@ impl Pair {
         });
     }
 
-    /// One change at random, or a look at a part.
+    /// Makes one random change, or checks a part.
     fn step(&mut self, random: &mut Random) {
         let size = self.size();
         let start = random.below(FILE_BYTES_MAX);
         let length = 1 + random.below(OPERATION_BYTES_MAX);
         let range = start..(start + length).min(FILE_BYTES_MAX);
-        // What mappings and reads are of: a part of what there is.
+        // Range for mappings and reads: within the file.
         let inside = start.min(size.saturating_sub(1))..range.end.min(size);
         match random.below(40) {
             0..10 => {
@@ -131,7 +130,7 @@ impl Pair {
     }
 }
 
-/// Copies `range` of `file` to `to`, by sharing where the file system can.
+/// Copies `range` of `file` to `to`, by sharing extents if the file system can.
 fn copy(file: &File, range: Range<u64>, mut to: u64) {
     let mut from = range.start;
     while from < range.end {
@@ -142,8 +141,8 @@ fn copy(file: &File, range: Range<u64>, mut to: u64) {
     }
 }
 
-/// Changes files that a base has; all that is synced must survive the death of the mount, compaction,
-/// and be there in the next session, on top of what the round has published.
+/// Changes files that a base has; synced changes must survive the death of the mount and
+/// compaction, and must be present in the next session, on top of what the round has published.
 fn inherited_files_are_as_their_copies(rounds: u64, operations: u32, mode: &[&str]) {
     let mounted = Mounted::new();
     let local = mounted.esker.path("local");
@@ -214,7 +213,7 @@ fn inherited_files_change_as_copies_of_them_do_when_the_kernel_collects_writes()
     }
 }
 
-/// A million operations, with forty deaths of the mount, on a stack of twenty layers in the end.
+/// A million operations with forty deaths of the mount; the final stack has twenty layers.
 #[test]
 #[ignore = "long: see scripts/soak.sh"]
 fn soak_inherited_files_change_as_copies_of_them_do() {

@@ -1,11 +1,11 @@
-//! Commands that a signal ends, at each of their requests to the store in turn.
+//! Signals end commands at each of their requests to the store in turn.
 //!
-//! Symptom: Ctrl-C in an import, a squash or a replay left sets and sessions that nothing listed and
-//! nothing collected, and said nothing.
-//! Cause: no command waited for signals, and a set that a command had begun for itself looked like a
-//! session that somebody means to go on with.
-//! Fix: a signal gives up what the command began (`interrupt.rs`); the manifest says that a set was
-//! begun for one command alone, so that a collection gives it up after a kill.
+//! Symptom: Ctrl-C in an import, a squash or a replay left sets and sessions that nothing listed or
+//! collected, and printed nothing.
+//! Cause: no command handled signals, and a set that a command had begun for itself looked like a
+//! session that a user means to resume.
+//! Fix: a signal abandons what the command began (`interrupt.rs`); the manifest marks a set that
+//! was begun for one command, so that a collection abandons it after a kill.
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
@@ -18,8 +18,8 @@ const INT: i32 = 2;
 const TERM: i32 = 15;
 const HUP: i32 = 1;
 
-/// Runs the command once for each of its requests, at which `signal` ends it, then `check`; at last
-/// it succeeds. Every `step`th request is enough where there are many.
+/// Runs the command once for each of its requests, at which `signal` ends it, then runs `check`; at
+/// last the command succeeds. With many requests it is enough to try every `step`th.
 fn at_every_request<A: AsRef<OsStr>>(
     esker: &Esker,
     signal: i32,
@@ -42,7 +42,7 @@ fn at_every_request<A: AsRef<OsStr>>(
     }
 }
 
-/// Names of the store, after a collection that leaves no session.
+/// Names of the store, after a collection that must leave no session.
 fn names_left(esker: &Esker) -> Vec<String> {
     esker.ok(["gc", "--grace", "0s"]);
     assert_eq!(esker.ok(["session", "list"]), "");
@@ -50,7 +50,7 @@ fn names_left(esker: &Esker) -> Vec<String> {
     names.iter().map(|name| name["name"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// The command either publishes `new`, of which `shown` is what `ls` prints, or leaves nothing.
+/// The command either publishes `new`, with `shown` as the output of `ls`, or leaves nothing.
 fn publishes_or_leaves_nothing(esker: &Esker, new: &str, shown: &str, arguments: &[&str]) {
     let before = names_left(esker);
     let sets = esker.json(["log"]).len();
@@ -104,8 +104,9 @@ fn an_import_of_records_publishes_or_leaves_nothing() {
     publishes_or_leaves_nothing(&esker, "new", "p\n", &import);
 }
 
-/// What an import into a session has done is kept, and the same command again does the rest. Each
-/// time in a session of its own: in one the number of requests would grow with what is kept.
+/// Work that an import into a session has done is kept, and repeating the command does the rest.
+/// Each attempt has a separate session: in one session the number of requests would grow with its
+/// contents.
 #[test]
 fn an_import_into_a_session_goes_on_where_it_was_interrupted() {
     let esker = Esker::new();
@@ -165,12 +166,13 @@ fn what_keeps_a_store_in_order_can_be_interrupted_anywhere() {
     });
 }
 
-/// Symptom: Ctrl-C in a replay or a benchmark, a rank that was killed and an ordinary failure left
-/// sessions; the command said that it had been taken over, with exit code 10, and a second message.
-/// Cause: only some sessions said who had begun them, failures gave up none, `esker run` followed the
-/// signal that it handed on by another, and the command reported that its sessions were given up.
-/// Fix: every session of these commands is given up at a signal, at a failure, and by `esker run`, and
-/// after a signal the command says nothing more.
+/// Symptom: Ctrl-C in a replay or a benchmark, a killed rank and an ordinary failure left sessions;
+/// the command reported a takeover, with exit code 10, and a second message.
+/// Cause: only some sessions recorded that a command had begun them, failures abandoned none,
+/// `esker run` sent another signal after the one that it passed on, and the command reported that
+/// its sessions were abandoned.
+/// Fix: every session of these commands is abandoned at a signal, at a failure, and by `esker run`,
+/// and after a signal the command prints nothing more.
 #[test]
 fn ranks_and_benchmarks_leave_no_session() {
     let replay = ["segment", "replay", "new:/x", "--ranks", "2", "--block", "64K"];
@@ -195,8 +197,8 @@ fn ranks_and_benchmarks_leave_no_session() {
     }
 }
 
-/// Runs `work` for every `step`th request until it says that it was done before that. Each time in
-/// a store of its own: in one the number of requests would grow with what is left in it.
+/// Runs `work` for every `step`th request until it reports that it finished before that request.
+/// Each run has a separate store: in one store the number of requests would grow with its contents.
 fn at_requests_of_new_stores(step: usize, mut work: impl FnMut(usize) -> bool) {
     let done = (3..).step_by(step).position(&mut work);
     assert!(done.is_some_and(|runs| runs > 0));
@@ -238,7 +240,7 @@ fn ranks_of_a_job_that_ends_early_leave_no_session() {
     }
 }
 
-/// Names beside the store that an export has left.
+/// Partial exports that are left beside the store.
 fn partial_exports(esker: &Esker) -> Vec<String> {
     let entries = std::fs::read_dir(esker.path("")).expect("a directory");
     entries
@@ -247,10 +249,11 @@ fn partial_exports(esker: &Esker) -> Vec<String> {
         .collect()
 }
 
-/// Symptom: an export that was interrupted left part of a tree, and a file cut off, under the name that
-/// was asked for; it could not go on, and was refused until somebody removed that.
-/// Cause: it wrote where the tree was to be in the end.
-/// Fix: it writes beside that, and renames what is complete; --resume goes on.
+/// Symptom: an interrupted export left part of a tree, and a truncated file, under the requested
+/// name; it could not resume, and was refused until somebody removed the remains.
+/// Cause: it wrote directly to its destination.
+/// Fix: it writes to a directory beside it, and renames that when it is complete; --resume
+/// continues.
 #[test]
 fn an_export_is_complete_or_absent_and_goes_on() {
     let esker = Esker::new();
@@ -283,7 +286,8 @@ fn an_export_is_complete_or_absent_and_goes_on() {
     assert!(were_partial >= 3, "only {were_partial} times");
 }
 
-/// Two dumps of one record each, of steps 5 and 6: a header with the step, then key and value.
+/// Writes two dumps of one record each, with steps 5 and 6: a header with the step, then key and
+/// value.
 fn dumps(esker: &Esker) {
     for step in [5_u64, 6] {
         let record = [step.to_le_bytes(), 7_u64.to_le_bytes(), [step as u8; 8]].concat();
@@ -305,9 +309,11 @@ const IMPORT: [&str; 11] = [
     "0:u64",
 ];
 
-/// Symptom: what an import that died had flushed could not be read by any command.
-/// Cause: the directory gets its entry when it is finished, and commands find it by that.
-/// Fix: the set says for which path it is written, and commands look for what is left of it there.
+/// Symptom: no command could read the epochs that a dead import had flushed.
+/// Cause: the directory gets its entry only when it is finished, and commands find it by that
+/// entry.
+/// Fix: the set records the path for which it is written, and commands look there for unfinished
+/// directories.
 #[test]
 fn epochs_that_a_dead_import_had_flushed_can_be_read() {
     let esker = Esker::new();
@@ -328,7 +334,7 @@ fn epochs_that_a_dead_import_had_flushed_can_be_read() {
             esker.fails(3, ["imd", "get", &format!("@{set}:/other"), "0000000000000007"]);
         }
         if names_left(&esker) == ["run"] {
-            // Killed behind the name.
+            // Killed after it had published the name.
             esker.ok(["delete", "run"]);
         }
     });
@@ -336,10 +342,10 @@ fn epochs_that_a_dead_import_had_flushed_can_be_read() {
     assert_eq!(esker.ok(["imd", "get", "run:/p", "0000000000000007"]).lines().count(), 3);
 }
 
-/// Symptom: a get of a key whose log was lost said that something was not found, with exit code 3, as
-/// for a path that does not exist.
+/// Symptom: a get of a key whose log was lost reported "not found", with exit code 3, as for a path
+/// that does not exist.
 /// Cause: the store's answer was passed on.
-/// Fix: what the directory's index refers to and is gone is damage.
+/// Fix: an object that the directory's index refers to and that is missing is damage.
 #[test]
 fn a_lost_log_is_damage() {
     for log in ["00000000-index", "00000000-data"] {

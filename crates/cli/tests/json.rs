@@ -1,4 +1,4 @@
-//! What read commands print for programs.
+//! JSON output of read commands.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -48,7 +48,7 @@ fn names_that_are_not_utf_8_lose_nothing() {
     let entry = &esker.json(["ls", "odd:/"])[0];
     assert_eq!(entry["path"], "/caf\u{fffd}");
     assert_eq!(entry["path_hex"], "2f636166e9");
-    // In a pipe names are what they are, and a path takes the same bytes.
+    // In a pipe names are unchanged, and a path accepts the same bytes.
     assert_eq!(esker.run(["ls", "odd:/"]).stdout, b"caf\xe9\n");
     let path = [b"odd:/".as_slice(), name.as_bytes()].concat();
     assert_eq!(esker.ok([OsStr::new("cat"), OsStr::from_bytes(&path)]), "x");

@@ -1,4 +1,5 @@
-//! What commands say: errors name the verb, the path and the next step; reports say what was done.
+//! Messages of commands: errors name the verb, the path and the next step; reports say what was
+//! done.
 
 use crate::esker::Esker;
 use crate::mounted::{Mounted, can_mount, wait_for_end};
@@ -9,8 +10,9 @@ fn example() -> Esker {
     esker
 }
 
-/// Symptom: "nope (No such file or directory)": neither what was done to the path nor why.
-/// Cause: an errno with the path alone for its context.
+/// Symptom: "nope (No such file or directory)", which names neither the failed operation nor the
+/// cause.
+/// Cause: an errno with only the path for its context.
 /// Fix: the context has the verb.
 #[test]
 fn an_errno_has_a_verb_and_a_path() {
@@ -31,7 +33,7 @@ fn an_errno_has_a_verb_and_a_path() {
     assert!(!esker.fails(13, ["umount", "."]).contains("os error"));
 }
 
-/// Symptom: of `""`, `.x` and `w*` the error said only which letters names have.
+/// Symptom: for `""`, `.x` and `w*` the error only listed the characters allowed in names.
 #[test]
 fn an_impossible_name_is_told_why() {
     let esker = example();
@@ -52,7 +54,7 @@ fn all_exit_codes_are_listed() {
     assert_eq!(esker.json(["exit-codes"])[1]["code"], 1);
 }
 
-/// Symptom: `compact` of a session printed nothing, also with --json.
+/// Symptom: `compact` of a session printed nothing, even with --json.
 #[test]
 fn a_compacted_session_is_reported() {
     let esker = example();
@@ -96,7 +98,7 @@ fn ls_and_touch_take_what_their_models_take() {
     assert_eq!(esker.json(["stat", "open:/h"])[0]["mode"], "0660");
 }
 
-/// Symptom: `imd get` of a key that is not there printed the head of a table and exited with 0.
+/// Symptom: `imd get` of an absent key printed a table header and exited with 0.
 #[test]
 fn an_absent_key_is_an_error() {
     let esker = Esker::new();
@@ -112,7 +114,7 @@ fn an_absent_key_is_an_error() {
     esker.fails(3, ["imd", "get", "--json", "run:/p", absent]);
 }
 
-/// Symptom: a mount whose name was taken meanwhile suggested to publish under that name.
+/// Symptom: a mount whose name had been taken meanwhile suggested publishing under that name.
 #[test]
 fn a_taken_name_is_not_suggested() {
     if !can_mount() {
@@ -126,7 +128,7 @@ fn a_taken_name_is_not_suggested() {
     assert!(said.contains(" OTHERNAME`: "), "{said}");
 }
 
-/// Symptom: a mount in the background said nothing of what went wrong, unless --log was given.
+/// Symptom: a background mount reported no errors unless --log was given.
 #[test]
 fn a_mount_logs_to_a_file_that_is_named() {
     if !can_mount() {
@@ -167,7 +169,7 @@ fn names_have_details_if_asked() {
     assert_eq!(listed.lines().filter(|line| line.contains(" records ")).count(), 2, "{listed}");
 }
 
-/// Symptom: `log` did not say who made a snapshot, by what, and how long that took.
+/// Symptom: `log` did not show who made a snapshot, with which command, and how long that took.
 #[test]
 fn the_log_names_authors() {
     let esker = example();
@@ -197,7 +199,7 @@ fn what_is_published_keeps_a_message() {
     assert!(esker.ok(["verify"]).starts_with("sound"));
 }
 
-/// Symptom: `rm -r base:/` said that `""` cannot be a file's name.
+/// Symptom: `rm -r base:/` reported that `""` cannot be a file's name.
 #[test]
 fn the_root_is_called_the_root() {
     let esker = example();
@@ -210,8 +212,9 @@ fn the_root_is_called_the_root() {
     }
 }
 
-/// Symptom: an import under a taken name was told of `publish --replace`, which it does not have, and an
-/// open session as a base was to be resumed or abandoned, for which there is no command.
+/// Symptom: an import under a taken name suggested `publish --replace`, which does not exist for
+/// imports, and an open session as a base was to be resumed or abandoned, for which there is no
+/// command.
 #[test]
 fn next_steps_fit_the_command() {
     let esker = example();

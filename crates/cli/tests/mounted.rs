@@ -1,4 +1,4 @@
-//! Mounts as users make them: in the background, ended by a command, a signal or a crash.
+//! Mounts as users create them: in the background, ended by a command, a signal or a crash.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use crate::esker::Esker;
 
-/// Options of all mounts that write, each with its value if it has one: `scripts/mount_matrix.sh` runs
-/// suites in every mode. A test that chooses a mode itself keeps that.
+/// Options for all writing mounts, each with its value if it has one: `scripts/mount_matrix.sh`
+/// runs the suites in every mode. A test that chooses a mode itself keeps that mode.
 const OPTIONS: &str = "ESKER_TEST_MOUNT_OPTIONS";
 
-/// A store and a directory at which something of it may be mounted.
+/// A store, and a directory for a mount of it.
 pub struct Mounted {
     pub esker: Esker,
     at: PathBuf,
 }
 
-/// Whether mounts can be made here; says so if not.
+/// True if mounts work here; prints a message if not.
 pub fn can_mount() -> bool {
     let can = esker_fuse::is_supported();
     if !can {
@@ -27,33 +27,33 @@ pub fn can_mount() -> bool {
 }
 
 impl Mounted {
-    /// An empty store, nothing mounted.
+    /// Creates an empty store with nothing mounted.
     pub fn new() -> Self {
         Self::of(Esker::new())
     }
 
-    /// The store of `esker`, nothing mounted.
+    /// Uses the store of `esker`, with nothing mounted.
     pub fn of(esker: Esker) -> Self {
         let at = esker.path("at");
         std::fs::create_dir(&at).expect("a new directory");
         Self { esker, at }
     }
 
-    /// A session on top of `bases` that is mounted and will be `name`.
+    /// Mounts a session on top of `bases` that will be published as `name`.
     pub fn writing(name: &str, bases: &[&str]) -> Self {
         let mounted = Self::new();
         mounted.write(name, bases);
         mounted
     }
 
-    /// Mounts a session on top of `bases`.
+    /// Mounts a session on top of `bases` that will be published as `name`.
     pub fn write(&self, name: &str, bases: &[&str]) {
         let mut arguments = vec!["mount", "--write", name];
         bases.iter().for_each(|base| arguments.extend(["--base", base]));
         self.mount(&arguments);
     }
 
-    /// Mounts as `arguments` say, in the directory.
+    /// Mounts in the directory with `arguments`.
     pub fn mount(&self, arguments: &[&str]) {
         let log = self.esker.path("log");
         let options = std::env::var(OPTIONS).unwrap_or_default();
@@ -65,17 +65,17 @@ impl Mounted {
         self.esker.ok(all);
     }
 
-    /// What went wrong in the background.
+    /// The log of the background process.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.esker.path("log")).unwrap_or_default()
     }
 
-    /// The place `name` in the mount.
+    /// The path of `name` in the mount.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.at.join(name)
     }
 
-    /// The directory at which it is mounted.
+    /// The mount point.
     pub fn root(&self) -> &Path {
         &self.at
     }
@@ -86,8 +86,8 @@ impl Mounted {
         i32::try_from(status.pid).expect("a process id")
     }
 
-    /// Ends the mount by command; returns what that prints. A program that has just ended may
-    /// still hold it for a moment.
+    /// Ends the mount by command; returns the output. A program that has just ended may still hold
+    /// the mount for a moment.
     pub fn end(&self) -> String {
         for _ in 0..50 {
             let output = self.esker.run([OsStr::new("umount"), self.at.as_os_str()]);
@@ -101,7 +101,7 @@ impl Mounted {
         panic!("somebody uses the mount, and goes on using it");
     }
 
-    /// Kills the process that serves the mount, and removes what is left of it.
+    /// Kills the process that serves the mount, and unmounts the remains.
     pub fn crash(&self) {
         let pid = self.pid();
         let process = rustix::process::Pid::from_raw(pid).expect("a process");
@@ -109,20 +109,20 @@ impl Mounted {
         wait_for_end(pid);
     }
 
-    /// As [`Mounted::crash`]; the session is compacted then, which gives up what was overwritten.
+    /// As [`Mounted::crash`]; then compacts the session, which frees overwritten data.
     pub fn crash_and_compact(&self) {
         let set = esker_fuse::status_of(&self.at).expect("it runs").set.expect("a session");
         self.crash();
         self.esker.ok(["compact", &format!("@{set}")]);
     }
 
-    /// Mounts the session again that a crash has left.
+    /// Mounts the session that a crash has left.
     pub fn resume(&self, name: &str) {
         self.mount(&["mount", "--write", name, "--resume"]);
     }
 }
 
-/// What `options` has that `arguments` do not choose.
+/// The part of `options` that `arguments` do not choose.
 fn options_beside<'a>(arguments: &[&str], options: &'a str) -> Vec<&'a str> {
     let mut is_kept = true;
     let is_beside = |word: &&str| {
@@ -140,7 +140,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Waits until process `pid` is gone, but for what its parent may still ask about it.
+/// Waits until process `pid` is gone, or is a zombie.
 pub fn wait_for_end(pid: i32) {
     let is_zombie = |stat: &str| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z"));
     while std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !is_zombie(&stat)) {
@@ -148,7 +148,7 @@ pub fn wait_for_end(pid: i32) {
     }
 }
 
-/// Runs a program, which succeeds; returns what it prints.
+/// Runs a program, which must succeed; returns its output.
 pub fn run<A: AsRef<OsStr>>(directory: &Path, program: &str, arguments: &[A]) -> String {
     let output = try_run(directory, program, arguments);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -158,11 +158,11 @@ pub fn run<A: AsRef<OsStr>>(directory: &Path, program: &str, arguments: &[A]) ->
     told
 }
 
-/// Runs a program, whatever becomes of it.
+/// Runs a program, whatever its outcome.
 pub fn try_run<A: AsRef<OsStr>>(directory: &Path, program: &str, arguments: &[A]) -> Output {
     let mut command = Command::new(program);
     command.current_dir(directory).args(arguments).env("GIT_CONFIG_NOSYSTEM", "1");
-    // Nothing of whoever runs the tests decides what git does.
+    // Isolates git from the settings of the user who runs the tests.
     command.env("HOME", directory).env("GIT_AUTHOR_NAME", "a").env("GIT_AUTHOR_EMAIL", "a@a");
     command.env("GIT_COMMITTER_NAME", "a").env("GIT_COMMITTER_EMAIL", "a@a");
     command.output().unwrap_or_else(|error| {

@@ -1,4 +1,4 @@
-//! Mounts begin, end, commit, crash and go on, and do not disturb each other.
+//! Mounts begin, end, commit, crash and resume, without disturbing each other.
 
 use std::fs;
 use std::io::Write;
@@ -18,7 +18,7 @@ fn what_is_written_is_published_at_the_end() {
     fs::write(mounted.path("d/file"), "text").expect("write");
     assert!(mounted.end().starts_with("published first @"));
     assert_eq!(mounted.esker.ok(["cat", "first:/d/file"]), "text");
-    // And the next one builds on it.
+    // The next one builds on it.
     mounted.write("second", &["first"]);
     fs::write(mounted.path("d/file"), "other").expect("write");
     fs::hard_link(mounted.path("d/file"), mounted.path("link")).expect("link");
@@ -50,8 +50,9 @@ fn every_way_to_end_a_mount_publishes() {
     assert_eq!(mounted.log(), "");
 }
 
-/// A mount that ended also unmounted the file system beneath it: the session of the FUSE library
-/// unmounts its directory once more when it is dropped. The session is kept until the process ends.
+/// Symptom: a mount that ended also unmounted the file system beneath it.
+/// Cause: the FUSE library's session unmounts its directory again when it is dropped.
+/// Fix: the session is kept until the process ends.
 #[test]
 fn ending_a_mount_leaves_what_is_mounted_beneath_it() {
     if !can_mount() || !rustix::process::geteuid().is_root() {
@@ -101,7 +102,7 @@ fn end_by_a_signal(mounted: &Mounted, name: &str, may_be_passed: bool) {
     let pid = mounted.pid();
     run("/".as_ref(), "kill", &["-TERM", &pid.to_string()]);
     wait_for_end(pid);
-    // The kernel may go on writing by itself, which changes nothing that was published.
+    // The kernel may continue to write in place, which changes nothing that was published.
     let is_written = open.write_all(b"too late").is_ok();
     assert!(may_be_passed || !is_written, "the mount is gone");
     open.sync_all().expect_err("the mount is gone");
@@ -160,7 +161,7 @@ fn what_was_synced_survives_the_death_of_the_mount() {
 }
 
 /// As `at_always_a_file_that_is_closed_survives_power_loss` in the tests of `esker-fuse`, with
-/// processes: the mount is killed as soon as `close` has returned.
+/// processes: the mount is killed as soon as `close` returns.
 #[test]
 fn at_always_a_file_that_is_closed_survives_the_death_of_the_mount() {
     if !can_mount() {
@@ -244,11 +245,11 @@ fn mistakes_are_explained_before_the_command_returns() {
     mounted.esker.fails(13, ["commit", &at, "x"]);
     mounted.esker.publish("taken", &[("f", "")]);
     mounted.esker.fails(4, ["mount", "--write", "taken", &at]);
-    // Nothing was left behind by any of them.
+    // None of them left anything behind.
     assert_eq!(mounted.esker.ok(["session", "list"]), "");
 }
 
-/// A file system of a few megabytes in memory, on which a store is put.
+/// A file system of a few megabytes in memory, for a store.
 struct Small(std::path::PathBuf);
 
 impl Small {
@@ -307,7 +308,8 @@ fn a_full_disk_is_an_error_of_writes_and_the_mount_goes_on_once_there_is_room() 
     drop(mounted);
 }
 
-/// A name that does not shrink, and what is in the file: up to so many bytes, for one in ten.
+/// Returns a name that does not compress and a file's content, which for one file in ten has up to
+/// `bytes_max` bytes.
 fn entry(random: &mut esker_base::Random, bytes_max: u64) -> (String, Vec<u8>) {
     let name = (0..12).map(|_| format!("{:016x}", random.next_u64())).collect();
     let bytes = if random.below(10) == 0 { random.below(bytes_max + 1) } else { 0 };
@@ -316,8 +318,8 @@ fn entry(random: &mut esker_base::Random, bytes_max: u64) -> (String, Vec<u8>) {
     (name, content)
 }
 
-/// Programs that make files fill the disk, until there is no room for the tables, or the log, of
-/// what they made; then something else on the disk goes, and they go on in the same mount.
+/// Programs create files until the disk is full and has no room for the tables, or the log. After
+/// something else on the disk is deleted they continue in the same mount.
 #[test]
 fn a_disk_that_is_full_when_tables_are_written_stops_a_mount_only_until_there_is_room() {
     if !can_mount() || !rustix::process::geteuid().is_root() {
@@ -380,8 +382,9 @@ fn a_disk_that_is_full_when_tables_are_written_stops_a_mount_only_until_there_is
     }
 }
 
-/// Symptom: a collection freed at once what a mount showed, if its name had been deleted; at
-/// `--grace 0` it also took the tables that a compaction had replaced. Fix: a mount renews markers.
+/// Symptom: a collection immediately freed what a mount showed, if its name had been deleted; at
+/// `--grace 0` it also freed tables that a compaction had replaced.
+/// Fix: a mount renews markers.
 #[test]
 fn what_is_mounted_is_not_collected() {
     if !can_mount() {
@@ -423,9 +426,9 @@ fn what_is_mounted_is_not_collected() {
     assert_eq!(mounted.log(), "");
 }
 
-/// Symptom: a mount over the directory that has its store hid the store from itself; `init` in a mount
-/// made a store that needs the mount to be read.
-/// Fix: both are refused with a sentence.
+/// Symptom: a mount over the directory of its store hid the store from itself; `init` in a mount
+/// created a store that needs the mount to be readable.
+/// Fix: both are refused with an explanation.
 #[test]
 fn a_mount_and_a_store_are_not_made_in_each_other() {
     if !can_mount() {

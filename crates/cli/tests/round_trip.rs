@@ -1,4 +1,4 @@
-//! A tree with everything that breaks copies comes back as it was.
+//! A tree with everything that breaks copies survives a round trip.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags}
 
 use crate::esker::Esker;
 
-/// What a copy must keep of one file.
+/// The attributes of a file that a copy must keep.
 #[derive(Debug, PartialEq, Eq)]
 struct Kept {
     mode: u32,
@@ -78,7 +78,7 @@ fn set_times(path: &Path, seconds: i64, nanoseconds: i64) {
     rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).expect("times");
 }
 
-/// Makes a tree of odd files; true if the file system keeps extended attributes.
+/// Creates a tree of odd files; returns true if the file system supports extended attributes.
 fn make_odd_tree(top: &Path) -> bool {
     fs::create_dir(top).expect("new");
     let write = |name: &OsStr, bytes: &[u8]| {

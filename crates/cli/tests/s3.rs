@@ -9,7 +9,7 @@ use crate::faulty_proxy::FaultyProxy;
 use crate::mounted::can_mount;
 use crate::s3_server::S3Server;
 
-/// A machine whose commands use a store on `server`, by `proxy`.
+/// A machine whose commands reach a store on `server` through `proxy`.
 struct Machine {
     esker: Esker,
     server: S3Server,
@@ -22,7 +22,7 @@ impl Machine {
         Self { esker: Esker::without_store(), server, proxy }
     }
 
-    /// Runs the command, whatever becomes of it, in the store at `url`.
+    /// Runs the command on the store at `url`, whatever its outcome.
     fn run(&self, url: &str, arguments: &[&str]) -> Output {
         let mut command = self.esker.command(arguments);
         command.envs(self.server.variables(self.proxy.address())).env("AWS_TIMEOUT", "3s");
@@ -40,7 +40,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// Reading from a mount waited for minutes for a server that hangs.
+/// Symptom: reads from a mount blocked for minutes if the server hung.
 #[test]
 fn a_mount_on_a_server_that_hangs_answers_errors_and_goes_on_once_it_answers() {
     if !can_mount() {
@@ -94,8 +94,8 @@ fn small_files_of_one_directory_come_together_through_a_mount() {
     assert!(requests <= 10, "{requests} requests");
 }
 
-/// What keeps the command from a store was reported as there being none: an address at which there
-/// is no S3, a bucket that is not there.
+/// Symptom: an address without an S3 server and a missing bucket were both reported as a missing
+/// store.
 #[test]
 fn what_keeps_from_a_store_does_not_pass_for_no_store() {
     let Some(server) = S3Server::start() else { return };

@@ -47,7 +47,7 @@ fn changes_of_a_published_name_get_a_new_name() {
     assert!(esker.ok(["rm", "base:/a", "--as", "without"]).starts_with("published without @"));
     assert_eq!(esker.ok(["ls", "without"]), "");
     assert_eq!(esker.ok(["ls", "base"]), "a\n");
-    // A name that is taken is refused before anything is done.
+    // A taken name is refused before anything is done.
     assert!(esker.fails(4, ["rm", "base:/a", "--as", "without"]).contains("is taken"));
 }
 

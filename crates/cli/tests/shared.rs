@@ -1,4 +1,4 @@
-//! Shared files as users replay them, by threads and by processes, and as files afterwards.
+//! Shared files: replayed by threads and by processes, and read as files afterwards.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ fn processes_replay_a_trace() {
     let bytes = esker.run(["cat", "run:/t"]).stdout;
     assert_eq!(bytes.len(), 9001);
     assert!(bytes[4400..9000].iter().all(|byte| *byte == 0), "the hole");
-    // On top of it, over it.
+    // On top of the first, overwriting it.
     replay(&esker, &[], &["run:/t", "--as", "more", "--ranks", "2", "--block", "64K"]);
     assert_eq!(esker.run(["cat", "more:/t"]).stdout.len(), 2 << 16);
     esker.fails(13, ["segment", "replay", "x:/t", "--transfer", "3K", "--block", "4K"]);
@@ -79,8 +79,9 @@ fn processes_replay_a_trace() {
     assert!(String::from_utf8_lossy(&said).contains("line 1"));
 }
 
-/// Symptom: the help says that the store is made, and processes said that there is none. Cause: none
-/// of them was to make what the others look for. Fix: the first does, and the others wait.
+/// Symptom: the help promises that the store is created, but processes reported that there is none.
+/// Cause: no process created the store that all of them waited for.
+/// Fix: the first does, and the others wait.
 #[test]
 fn processes_make_the_store_if_there_is_none() {
     let esker = Esker::without_store();
@@ -97,8 +98,8 @@ fn processes_make_the_store_if_there_is_none() {
 const RANKS: u32 = 4;
 const FILE_BYTES: u64 = 700_000;
 
-/// Has a job of several ranks write a file in strides, over each other, with holes, and cut it;
-/// returns its content. Published as `run`.
+/// A job of several ranks writes a file in strides, overlapping, with holes, and truncates it;
+/// publishes it as `run` and returns its content.
 fn write_together(esker: &Esker) -> Vec<u8> {
     let store: SharedStore = Arc::new(PosixStore::new(esker.store()).expect("a store"));
     let repository = Repository::new(store);
@@ -111,7 +112,7 @@ fn write_together(esker: &Esker) -> Vec<u8> {
         let mut model: Vec<u8> = Vec::new();
         let mut random = Random::from_seed(3);
         for round in 0..6_u64 {
-            // In a round ranks take turns, or have parts of their own.
+            // In each round, ranks either interleave or have separate parts.
             let (length, start) = (1 + random.below(3_000), random.below(FILE_BYTES / 3));
             for turn in 0..20 {
                 for rank in 0..RANKS {

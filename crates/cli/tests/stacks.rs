@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use crate::esker::Esker;
 
-/// Two snapshots that share a path, and both composed.
+/// Two snapshots that share a path, and a composition of both.
 fn composed() -> Esker {
     let esker = Esker::new();
     esker.publish("a", &[("shared", "from a"), ("d/a", "x")]);
@@ -23,7 +23,7 @@ fn earlier_bases_win_and_directories_merge() {
     assert_eq!(esker.ok(["ls", "ab:/d"]), "a\nb\n");
 }
 
-/// Symptom: of two bases that had both changed a file the first hid the other, and nobody was told.
+/// Symptom: of two bases that had both changed a file, the first silently hid the other.
 #[test]
 fn conflicts_of_bases_are_reported_refused_or_decided() {
     let esker = Esker::new();
@@ -53,7 +53,7 @@ fn conflicts_of_bases_are_reported_refused_or_decided() {
     assert_eq!(esker.ok(["cat", "first:/file"]), "from new");
     let lines = esker.json(with(&["json"]));
     assert_eq!((&lines[0]["conflict"], &lines[1]["published"]), (&"/file".into(), &"json".into()));
-    // No conflict with what it builds on.
+    // A set does not conflict with its own base.
     esker.ok(["publish", "--base", "new", "--base", "common", "--conflicts", "refuse", "over"]);
 }
 
@@ -154,8 +154,8 @@ fn compaction_keeps_what_is_shown() {
     assert_eq!(esker.ok(["ls", "many"]), "f0\nf1\nf2\nf3\nf4\n");
 }
 
-/// Symptom: `gc` freed a snapshot whose name had been deleted a second before, and nothing gave the
-/// name back.
+/// Symptom: `gc` freed a snapshot whose name had been deleted a second before, and no command could
+/// restore the name.
 #[test]
 fn a_deleted_name_is_given_back_until_the_grace_is_over() {
     let esker = Esker::new();
@@ -196,8 +196,8 @@ fn names_move_in_one_step() {
     esker.ok(["verify"]);
 }
 
-/// Symptom: `delete a b c` that failed at `b` did not say that `a` was gone; `delete @SET` and
-/// patterns were "no name" without a word on what to do.
+/// Symptom: `delete a b c` that failed at `b` did not report that `a` was gone; for `delete @SET`
+/// and patterns the error was "no name" without a next step.
 #[test]
 fn a_deletion_that_fails_says_what_was_deleted() {
     let esker = composed();
@@ -212,14 +212,15 @@ fn a_deletion_that_fails_says_what_was_deleted() {
     assert_eq!(esker.json(["names"]).len(), 2, "nothing was deleted where an argument is wrong");
 }
 
-/// Symptom: `cat n:/1 n:/2` beside `publish --replace` showed the first of one snapshot and the second
-/// of the next.
-/// Cause: each location looked its name up when its turn came.
-/// Fix: a command looks all names up first, each once.
+/// Symptom: `cat n:/1 n:/2` during a `publish --replace` showed the first file of one snapshot and
+/// the second of the next.
+/// Cause: each location looked up its name when its turn came.
+/// Fix: a command first looks up all names, each once.
 #[test]
 fn all_locations_of_a_command_are_in_one_snapshot() {
     let esker = Esker::new();
-    // More than a pipe takes: the command waits for its reader before it comes to the next location.
+    // More than a pipe holds: the command waits for its reader before it comes to the next
+    // location.
     let large = "x".repeat(1 << 20);
     esker.publish("n", &[("1", &large), ("2", "old")]);
     esker.publish("next", &[("1", "new"), ("2", "new")]);
@@ -234,11 +235,11 @@ fn all_locations_of_a_command_are_in_one_snapshot() {
     assert_eq!(String::from_utf8(shown).expect("UTF-8"), large + "old");
 }
 
-/// Symptom: of two sessions that began from one snapshot and were published by `--replace` under its
-/// name, the second hid what the first had changed, and nobody was told.
+/// Symptom: of two sessions that began from one snapshot and were published by `--replace` under
+/// its name, the second silently hid the changes of the first.
 /// Cause: a name was replaced whatever it stood for by then.
-/// Fix: what is published builds on what the name stands for, or shares nothing with it; else it is
-/// refused unless `--hide-newer` is given.
+/// Fix: the new snapshot must build on the one that the name stands for, or share nothing with it;
+/// otherwise it is refused unless `--hide-newer` is given.
 #[test]
 fn a_name_that_moved_meanwhile_is_not_replaced_silently() {
     let esker = Esker::new();
@@ -253,7 +254,7 @@ fn a_name_that_moved_meanwhile_is_not_replaced_silently() {
     esker.ok(["publish", "--replace", &first, "name"]);
     let said = esker.fails(9, ["publish", "--replace", &second, "name"]);
     assert!(said.contains("name has moved") && said.contains("--hide-newer"), "{said}");
-    // The session goes on, and may be published otherwise.
+    // The session stays open, and may be published otherwise.
     put(&second, "/more");
     esker.ok(["publish", &second, "other"]);
     for replacing in [
@@ -267,22 +268,22 @@ fn a_name_that_moved_meanwhile_is_not_replaced_silently() {
     assert_eq!(esker.ok(["ls", "name"]), "f\nfirst\n");
     esker.ok(["publish", "--replace", "--base", "other", "--base", "name", "name"]);
     assert_eq!(esker.ok(["ls", "name"]), "f\nfirst\nmore\nsecond\n");
-    // Back to where both began from, which hides all of that.
+    // Back to the snapshot that both began from, which hides all of that.
     esker.fails(2, ["publish", "--hide-newer", "other", "name"]);
     esker.fails(9, ["publish", "--replace", "other", "name"]);
     esker.ok(["publish", "--replace", "--hide-newer", "other", "name"]);
     assert_eq!(esker.ok(["ls", "name"]), "f\nmore\nsecond\n");
-    // A snapshot that shares nothing with it replaces it as ever.
+    // A snapshot that shares nothing with it still replaces it.
     esker.publish("unrelated", &[("g", "")]);
     esker.ok(["publish", "--replace", "unrelated", "name"]);
     assert_eq!(esker.ok(["ls", "name"]), "g\n");
     esker.ok(["verify"]);
 }
 
-/// Symptom: `gc --dry-run` left out sessions that `gc` drops before it collects, what they held,
+/// Symptom: `gc --dry-run` left out sessions that `gc` drops before it collects, their contents,
 /// unfinished uploads and leftovers of compactions.
-/// Cause: a dry run stopped short where a step depends on what the step before it wrote.
-/// Fix: a dry run keeps in memory what it would write.
+/// Cause: a dry run stopped where a step depends on what an earlier step wrote.
+/// Fix: a dry run keeps its would-be writes in memory.
 #[test]
 fn a_dry_run_says_what_a_collection_then_does() {
     let esker = composed();
@@ -297,7 +298,7 @@ fn a_dry_run_says_what_a_collection_then_does() {
     for name in ["ab", "b"] {
         esker.ok(["delete", name]);
     }
-    // An import that is killed, and one object of an upload that is.
+    // A killed import, and one object of a killed upload.
     let mut import = esker.command(["import", "tree-a", "killed"]);
     import.env("ESKER_TEST_SIGNAL", "9:12");
     assert!(!import.output().expect("the binary runs").status.success());
@@ -311,7 +312,7 @@ fn a_dry_run_says_what_a_collection_then_does() {
     };
     let dry = said(&[&gc[..], &["--dry-run"]].concat());
     assert_eq!(esker.json(["names"]).len(), 2);
-    // In text the first time, since it cannot be repeated: ages in it are of whole seconds.
+    // As text only once, since it cannot be repeated: its ages are in whole seconds.
     let without_ages = |(printed, said): (String, String)| {
         let is_total = |line: &&str| line.starts_with("freed") || line.starts_with("kept");
         (printed.lines().filter(is_total).collect::<Vec<_>>().join("\n"), said)

@@ -1,6 +1,6 @@
-//! Suites of others and real programs, run in a mount: bounded here, long in `make soak`.
+//! External suites and real programs, run in a mount: bounded here, long in `make soak`.
 //!
-//! `scripts/setup.sh test` installs them; what is missing fails, it is not skipped.
+//! `scripts/setup.sh test` installs them; a missing one fails the test rather than skipping it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use crate::mounted::{Mounted, can_mount, run, try_run};
 
 /// Operations of fsx in the quick run.
 const FSX_OPERATIONS: u32 = 10_000;
-/// Operations of one process of fsx. What it maps to read it never unmaps, an operation in six, and a
-/// process may have 65,530 mappings.
+/// Operations of one fsx process. It never unmaps what it maps for reading, one operation in six,
+/// and a process may have 65,530 mappings.
 const FSX_OPERATIONS_MAX: u32 = 50_000;
 
 /// A suite that cargo installs beside the tests.
@@ -25,7 +25,7 @@ fn beside(name: &str) -> String {
     format!("{}/tests/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Ends the mount and looks whether everything is right with what it published.
+/// Ends the mount and verifies what it published.
 fn end(mounted: &Mounted) {
     mounted.end();
     mounted.esker.ok(["verify"]);
@@ -43,7 +43,7 @@ fn pjdfstest_passes() {
     }
     let mounted = Mounted::writing("posix", &[]);
     let elsewhere = tempfile::tempdir_in("/dev/shm").expect("another file system");
-    // The suite cannot make a path of the greatest length below a few lengths of directories.
+    // The suite cannot build a path of maximum length below a few directory names.
     let mut name = String::from("suite");
     while (4_095 - mounted.path(&name).as_os_str().len() - 23) % 127 < 20 {
         name.push('x');
@@ -59,8 +59,8 @@ fn pjdfstest_passes() {
     let arguments = ["-c", &config, "-p", place, "-s", elsewhere.expect("UTF-8")];
     let summary = summary_of(&run("/".as_ref(), &suite("pjdfstest"), &arguments));
     assert!(summary.starts_with("Summary: 0 failed"), "{summary}");
-    // As many as there are, but for `link::link_count_max`, since the C library knows no limit of
-    // FUSE, and those that mount the file system again to be read only, which come next.
+    // All there are, except `link::link_count_max`, since the C library knows no limit for FUSE,
+    // and those that remount the file system read-only, which come next.
     assert!(summary.contains(" 384 passed") && summary.contains(" 14 skipped"), "{summary}");
     let summary = pjdfstest_remounting(&mounted, &arguments);
     assert!(summary.starts_with("Summary: 0 failed, 0 skipped, 13 passed"), "{summary}");
@@ -71,13 +71,13 @@ fn summary_of(told: &str) -> String {
     told.lines().rfind(|line| line.starts_with("Summary")).unwrap_or_default().to_owned()
 }
 
-/// pjdfstest's cases of read-only file systems, for which it mounts this one again.
+/// pjdfstest's cases of read-only file systems, for which it remounts this one.
 fn pjdfstest_remounting(mounted: &Mounted, arguments: &[&str; 6]) -> String {
     let config = fs::read_to_string(arguments[1]).expect("a configuration");
     let config = config.replace("allow_remount = false", "allow_remount = true");
     let place = mounted.esker.path("remount.toml");
     fs::write(&place, config).expect("write");
-    // What `mount` runs for file systems of type `fuse` takes the source for a program.
+    // For file systems of type `fuse`, `mount` takes the source for a program.
     let bin = mounted.esker.path("bin");
     fs::create_dir(&bin).expect("mkdir");
     let path = std::env::var("PATH").expect("a path of programs");
@@ -93,7 +93,7 @@ fn pjdfstest_remounting(mounted: &Mounted, arguments: &[&str; 6]) -> String {
     summary_of(&run("/".as_ref(), "env", &all))
 }
 
-/// fsx on `file`, which it cuts off first; several times if that is too much for one process.
+/// Runs fsx on `file`, which it first truncates; several times if that is too much for one process.
 fn fsx(mounted: &Mounted, file: &str, operations: u32, seed: u64) {
     let mut left = operations;
     for part in 0.. {
@@ -125,8 +125,8 @@ fn fsx_once(mounted: &Mounted, file: &str, operations: u32, seed: u64) {
     run("/".as_ref(), &suite("fsx"), &arguments);
 }
 
-/// fsx on a file that is new, then, in another session, on one that a base has. Files of a base that
-/// are not cut off first are for `inherited.rs`.
+/// fsx on a new file, then, in another session, on a file that a base has. `inherited.rs` tests
+/// files of a base that are not truncated first.
 fn fsx_fresh_and_inherited(operations: u32, seed: u64, mode: &[&str]) {
     let mounted = Mounted::new();
     let mount = |name: &str, more: &[&str]| {
@@ -136,7 +136,7 @@ fn fsx_fresh_and_inherited(operations: u32, seed: u64, mode: &[&str]) {
     fsx(&mounted, "file", operations, seed);
     end(&mounted);
     mount("inherited", &["--base", "fresh"]);
-    // fsx begins with an empty file: it is given one that was cut off and grows over the old one.
+    // fsx starts with an empty file: truncate the file and let it grow over the old one.
     fs::copy(mounted.path("file"), mounted.path("copy")).expect("copy");
     let before = fs::read(mounted.path("file")).expect("read");
     fsx(&mounted, "file", operations, seed + 1);
@@ -168,7 +168,7 @@ fn fsx_finds_nothing_when_the_kernel_writes_by_itself() {
     }
 }
 
-/// Half of them on a file that is new, half on one that a base has.
+/// Half of them on a new file, half on one that a base has.
 #[test]
 #[ignore = "long: see scripts/soak.sh"]
 fn soak_fsx_a_million_operations() {
@@ -177,8 +177,8 @@ fn soak_fsx_a_million_operations() {
     }
 }
 
-/// fsx in a session without a base, then in one on it; after each round the mount dies, and what was
-/// synced must be there.
+/// fsx in a session without a base, then in one on top of it; the mount dies after each round, and
+/// synced data must survive.
 fn fsx_with_crashes_between(rounds: u64, operations: u32) {
     let mounted = Mounted::new();
     for (name, bases, seed) in [("fresh", &[][..], 100), ("inherited", &["fresh"][..], 200)] {
@@ -187,7 +187,7 @@ fn fsx_with_crashes_between(rounds: u64, operations: u32) {
             fsx(&mounted, &format!("file-{round}"), operations, seed + round);
             let sum = "cat file-* | sha256sum";
             let before = run(mounted.root(), "sh", &["-c", &format!("sync file-* && {sum}")]);
-            // Which also keeps the store from growing by all that was ever written.
+            // This also keeps the store from growing by everything ever written.
             match round % 2 {
                 0 => mounted.crash(),
                 _ => mounted.crash_and_compact(),
@@ -206,7 +206,7 @@ fn fsx_finds_nothing_with_a_few_crashes_between() {
     }
 }
 
-/// A million operations together, half of them on files that a base has.
+/// A million operations in total, half of them on files that a base has.
 #[test]
 #[ignore = "long: see scripts/soak.sh"]
 fn soak_fsx_finds_nothing_with_crashes_between() {
@@ -245,7 +245,7 @@ fn fio_reads_what_it_wrote() {
     end(&mounted);
 }
 
-/// fio; after each round the mount dies, and what was synced must be there.
+/// fio; the mount dies after each round, and synced data must survive.
 fn fio_with_crashes_between(rounds: u32, megabytes: u32) {
     let mounted = Mounted::writing("io", &[]);
     for round in 0..rounds {
@@ -275,8 +275,9 @@ fn soak_fio_reads_what_it_wrote_with_crashes_between() {
     }
 }
 
-/// A buffered read beside a direct write may bring a page in that the write replaces in the store. After
-/// asynchronous ones the kernel leaves such pages, so a mount makes none of them asynchronous.
+/// A buffered read beside a direct write may load a page that the write replaces in the store.
+/// After asynchronous writes the kernel keeps such pages, so a mount makes no direct write
+/// asynchronous.
 #[test]
 fn buffered_reads_find_what_asynchronous_direct_writes_wrote() {
     if !can_mount() {
@@ -295,7 +296,7 @@ fn buffered_reads_find_what_asynchronous_direct_writes_wrote() {
         let command = format!("dd if=file bs=1M iflag={flag} status=none | sha256sum");
         run(mounted.root(), "sh", &["-c", &command])
     };
-    // The pages that the kernel has, and then what the store has.
+    // The kernel's pages, and then the store's contents.
     assert_eq!(sum("fullblock"), sum("direct"));
     end(&mounted);
 }
@@ -339,8 +340,8 @@ fn git_clones_checks_and_finds_nothing_changed_after_a_remount() {
     assert_eq!(run(&clone, "git", &["status", "--porcelain"]), "");
     end(&mounted);
     mounted.write("again", &["clone"]);
-    // By the times and numbers that its index has: a file that it had to read again would be a
-    // file that it does not know any more.
+    // By the times and inode numbers in its index: a file that git had to read again would be one
+    // that it no longer recognizes.
     assert_eq!(run(&clone, "git", &["diff-files"]), "");
     assert_eq!(run(&clone, "git", &["status", "--porcelain"]), "");
     run(&clone, "git", &["gc", "-q", "--prune=now"]);
@@ -376,7 +377,7 @@ fn cargo_builds_in_a_mount() {
         env!("CARGO")
     );
     assert_eq!(run(&package, "sh", &["-c", &build]).trim(), "42");
-    // And from what the first run left.
+    // And from the remains of the first run.
     assert_eq!(run(&package, "sh", &["-c", &build]).trim(), "42");
     end(&mounted);
 }
@@ -396,7 +397,7 @@ fn tar_and_rsync_bring_trees_in_and_out_unchanged() {
     let mounted = Mounted::writing("trees", &[]);
     run(mounted.root(), "sh", &["-c", "tar -C /usr -cf - include | tar -xf -"]);
     same_trees(source, &mounted.path("include"));
-    // Extended attributes and hard links come along, and a second look finds no difference.
+    // Extended attributes and hard links are copied too, and a second run finds no difference.
     let extra = mounted.esker.path("extra");
     fs::create_dir_all(extra.join("d")).expect("mkdir");
     fs::write(extra.join("d/one"), "content").expect("write");
@@ -411,7 +412,7 @@ fn tar_and_rsync_bring_trees_in_and_out_unchanged() {
         assert_eq!(run("/".as_ref(), "rsync", &differences), "");
         fs::remove_dir_all(mounted.path("synced")).expect("remove");
     }
-    // Out again, after a remount, as a snapshot that can only be read.
+    // Copied out again, after a remount, from a read-only snapshot.
     end(&mounted);
     mounted.mount(&["mount", "trees"]);
     let out = mounted.esker.path("out");
@@ -422,7 +423,7 @@ fn tar_and_rsync_bring_trees_in_and_out_unchanged() {
     mounted.end();
 }
 
-/// SQLite's program.
+/// Runs SQLite's program.
 fn sqlite(database: &Path, sql: &str) -> String {
     run("/".as_ref(), "sqlite3", &["-batch", database.to_str().expect("UTF-8"), sql])
 }
@@ -433,7 +434,7 @@ fn sqlite_survives(mode: &str) {
     sqlite(&database, &format!("PRAGMA journal_mode={mode}; CREATE TABLE t(n INTEGER, x TEXT);"));
     let mut durable = 0;
     for round in 0..3 {
-        // With `FULL` the removal of a rollback journal need not survive, and so the transaction.
+        // With `FULL` the removal of a rollback journal, and so the transaction, need not survive.
         let insert = "PRAGMA synchronous=EXTRA; BEGIN; WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n+1 \
              FROM c WHERE n < 2000) INSERT INTO t SELECT n, hex(randomblob(40)) FROM c; COMMIT; \
              SELECT count(*) FROM t;";

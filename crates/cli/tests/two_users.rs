@@ -1,6 +1,6 @@
-//! Several users: stores of their own and a store of their group, kept apart by mode bits.
+//! Several users: private stores and a store of their group, separated by mode bits.
 //!
-//! Only the superuser can be several users, so these are skipped for others.
+//! Only the superuser can act as several users, so these tests are skipped for others.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 
 use crate::user::{User, is_root};
 
-/// The user `nobody`, since only users who have a name may mount.
+/// The user `nobody`, since only users with a name may mount.
 const ANN: u32 = 65_534;
 const BOB: u32 = 65_502;
 const EVE: u32 = 65_503;
 /// The group that Ann and Bob are in, and Eve is not.
 const LAB: u32 = 65_500;
 
-/// Ann, whose files nobody else reads unless she says so, and Bob, whose files everybody reads.
+/// Ann, whose files are private by default, and Bob, whose files everybody may read.
 fn ann_and_bob() -> (User, User) {
     (User::new(ANN, vec![LAB], "077"), User::new(BOB, vec![LAB], "022"))
 }
 
-/// Ann, Bob and Eve at a store that Ann made with `--shared` or `--shared=world`.
+/// Ann, Bob and Eve with a store that Ann made with `--shared` or `--shared=world`.
 fn lab(shared: &str) -> [User; 3] {
     let (ann, bob) = ann_and_bob();
     let store = ann.path("store");
@@ -63,10 +63,10 @@ fn assert_modes(store: &Path, directory: u32, file: u32) {
     }
 }
 
-/// Symptom: what a user with umask 077 wrote into a store of several users, others could not read:
+/// Symptom: in a store of several users, nobody else could read what a user with umask 077 wrote:
 /// `names`, `verify` and `gc` failed for all.
-/// Cause: the umask of each writer decided on the modes of objects.
-/// Fix: a store whose directory has the set-group-id bit gives everything the directory's modes.
+/// Cause: the umask of each writer determined the modes of objects.
+/// Fix: in a store whose directory has the set-group-id bit, everything gets the directory's modes.
 #[test]
 fn a_group_shares_a_store_whatever_umasks_its_members_have() {
     if skipped() {
@@ -77,7 +77,7 @@ fn a_group_shares_a_store_whatever_umasks_its_members_have() {
     assert_eq!(bob.ok(["cat", "ann:/d/f"]), "ann\n");
     bob.does("mkdir more && echo bob >more/g");
     bob.ok(["import", "more", "bob"]);
-    // Each writes on top of, and beside, what is the other's.
+    // Each writes on top of the other's snapshot, and beside it.
     bob.ok(["publish", "--base", "ann", "--base", "bob", "both"]);
     let session = ann.ok(["session", "begin", "--base", "both"]).trim().to_owned();
     ann.ok(["put", "tree/d/f", &format!("{session}:/h")]);
@@ -87,7 +87,7 @@ fn a_group_shares_a_store_whatever_umasks_its_members_have() {
         assert!(user.ok(["ls", &format!("{session}:/")]).contains('h'));
     }
     assert_modes(ann.store(), 0o2770, 0o660);
-    // Each collects what the other made.
+    // Each collects the other's garbage.
     bob.ok(["squash", "both", "--as", "flat"]);
     bob.ok(["session", "drop", &session]);
     bob.ok(["delete", "ann", "both"]);
@@ -128,14 +128,15 @@ fn a_store_is_shared_by_its_directory_alone() {
         return;
     }
     let (ann, bob) = ann_and_bob();
-    // Without --shared a umask decides.
+    // Without --shared the umask determines the modes.
     ann.ok(["init"]);
     ann.does("mkdir tree && echo ann >tree/f");
     ann.ok(["import", "tree", "ann"]);
     let bob = bob.with_store(ann.store());
     let said = bob.fails(8, ["names"]);
     assert!(said.contains(&ann.store().display().to_string()), "{said}");
-    // A store of a group that its maker is not in cannot be shared; nor one that is no directory.
+    // Neither a store of a group that its creator is not in nor one outside a directory can be
+    // shared.
     let eve = User::new(EVE, vec![], "022");
     eve.does("mkdir store");
     std::os::unix::fs::chown(eve.store(), None, Some(LAB)).expect("the superuser may");
@@ -145,7 +146,7 @@ fn a_store_is_shared_by_its_directory_alone() {
     assert!(said.contains("only a directory has a group"), "{said}");
 }
 
-/// What one user may not read or change in files, others may not in snapshots of it.
+/// Permissions that one user lacks on files, other users lack on snapshots of them.
 #[test]
 fn mode_bits_keep_users_apart() {
     if skipped() {
@@ -174,7 +175,7 @@ fn mode_bits_keep_users_apart() {
         }
         bob.fails(3, ["ls", "new"]);
     }
-    // The source is not to blame.
+    // The error does not blame the source.
     let said = bob.fails(8, ["import", "tree", "new:/d", "--base", "ann"]);
     assert!(said.starts_with("esker: put tree/f into the target: f: permission denied"), "{said}");
     let said = bob.fails(8, ["ls", "ann:/closed"]);
@@ -184,7 +185,7 @@ fn mode_bits_keep_users_apart() {
     let found = bob.run(["find", "ann:/", "--sorted"]);
     assert_eq!(found.stdout, b"/\n/closed\n/d\n/d/f\n/secret\n");
     assert_eq!(found.status.code(), Some(8));
-    // In a session of hers as well, which goes on.
+    // The same in her session, which stays open.
     let session = ann.ok(["session", "begin", "--base", "ann"]).trim().to_owned();
     bob.fails(8, ["put", "esker", &format!("{session}:/d/f")]);
     ann.ok(["put", "tree/d/f", &format!("{session}:/d/g")]);
@@ -195,8 +196,8 @@ fn mode_bits_keep_users_apart() {
 }
 
 /// Symptom: an export of somebody else's snapshot was complete, and exited with 8.
-/// Cause: that the files have another owner was reported as a problem.
-/// Fix: it is counted, and said once, as `tar` would not even say.
+/// Cause: the changed owner of each file was reported as a problem.
+/// Fix: such files are counted and reported once; `tar` does not report them at all.
 #[test]
 fn an_export_of_what_others_own_is_complete() {
     if skipped() {
@@ -214,12 +215,12 @@ fn an_export_of_what_others_own_is_complete() {
     let report = bob.ok(["export", "--json", "ann:/", "again"]);
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     assert_eq!((&report["owners_dropped"], &report["problem_count"]), (&4.into(), &0.into()));
-    // Their own comes back as it was, and is imported as theirs.
+    // Their own files come back unchanged, and are imported as theirs.
     let output = ann.run(["export", "ann:/", "out"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     bob.ok(["import", "out", "bob"]);
     bob.assert_owned("bob:/d/f", "0755");
-    // What they may not read is a problem.
+    // Files that they may not read are a problem.
     ann.does("echo s >tree/secret; chmod 600 tree/secret");
     ann.ok(["import", "tree", "more"]);
     let said = bob.fails(8, ["export", "more:/", "more"]);
@@ -227,7 +228,7 @@ fn an_export_of_what_others_own_is_complete() {
     assert!(bob.path("more/d/f").exists() && !bob.path("more/secret").exists());
 }
 
-/// A mount shows others what they may see, if its user lets them.
+/// A mount shows other users what they may see, if its user allows that.
 #[test]
 fn others_work_in_a_mount_as_mode_bits_let_them() {
     if skipped() {

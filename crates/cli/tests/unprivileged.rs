@@ -1,25 +1,25 @@
-//! The command in the hands of a user who is not the superuser, with a store of their own.
+//! The command run by an ordinary user, with a private store.
 
 use crate::user::User;
 
-/// A user with a store of their own.
+/// A user with a private store.
 fn user() -> User {
     let user = User::ordinary("027");
     user.ok(["init"]);
     user
 }
 
-/// Symptom: nobody but the superuser could import, put or make anything: all was denied, and an
+/// Symptom: only the superuser could import, put or create anything: everything was denied, and an
 /// import published an empty snapshot.
-/// Cause: the root of a new file system was made up as the superuser's.
-/// Fix: the first session writes a root that belongs to its user.
+/// Cause: the root directory of a new file system was assumed to be the superuser's.
+/// Fix: the first session writes a root directory that belongs to its user.
 #[test]
 fn a_user_fills_a_store_of_their_own() {
     let user = user();
     assert!(user.shell("mkdir -p tree/d; echo 1 >tree/d/f; chmod 750 tree").status.success());
     user.ok(["import", "tree", "tree"]);
     assert_eq!(user.ok(["cat", "tree:/d/f"]), "1\n");
-    // The root has the attributes of what was imported.
+    // The root has the attributes of the imported directory.
     user.assert_owned("tree:/", "0750");
     user.ok(["put", "tree/d/f", "tree:/g", "--as", "put"]);
     user.ok(["mkdir", "tree:/e", "--as", "made"]);
@@ -30,7 +30,7 @@ fn a_user_fills_a_store_of_their_own() {
     user.ok(["put", "tree/d/f", &format!("{id}:/e/f")]);
     user.ok(["publish", &id, "session"]);
     assert_eq!(user.ok(["find", "session:/", "--sorted"]), "/\n/e\n/e/f\n");
-    // Of snapshots that are composed, the first's root rules.
+    // In a composition the root of the first snapshot wins.
     user.ok(["publish", "--base", "session", "--base", "tree", "both"]);
     user.assert_owned("both:/", "0750");
     user.ok(["rm", "-r", "both:/d", "--as", "less"]);
@@ -39,8 +39,8 @@ fn a_user_fills_a_store_of_their_own() {
 
 /// Symptom: an import into a directory that its user may not write to published an empty snapshot,
 /// with exit code 8.
-/// Cause: each denied entry was one more that was left out.
-/// Fix: a denial by the target ends the import, and its session is given up.
+/// Cause: each denied entry was merely counted as left out.
+/// Fix: a denial by the target ends the import, and its session is abandoned.
 #[test]
 fn an_import_that_is_denied_publishes_nothing() {
     let user = user();
@@ -97,7 +97,7 @@ fn a_user_changes_attributes_of_their_files() {
     assert!(user.ok(["verify"]).starts_with("sound"));
 }
 
-/// A user works in a mount as in their home directory.
+/// A user works in a mount as in a home directory.
 #[test]
 fn a_user_mounts_and_works() {
     let user = user();
@@ -126,10 +126,10 @@ fn a_user_mounts_and_works() {
     user.assert_owned("work:/t", "0600");
 }
 
-/// Symptom: `ls -R` and `tree` reported a directory that could not be read, without its path, and
-/// exited with 0; `du` and `find` left out the snapshot; the first location that failed ended all.
-/// Cause: each command treated such directories in its own way.
-/// Fix: all report the path, go on, and exit with the code of the first problem, as GNU's do.
+/// Symptom: `ls -R` and `tree` reported an unreadable directory without its path, and exited with
+/// 0; `du` and `find` left out the snapshot; the first location that failed ended the command.
+/// Cause: each command treated such directories differently.
+/// Fix: all report the path, continue, and exit with the code of the first problem, as GNU's do.
 #[test]
 fn walks_go_on_past_what_cannot_be_read_and_say_so() {
     let user = user();
@@ -148,7 +148,7 @@ fn walks_go_on_past_what_cannot_be_read_and_say_so() {
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.status.code(), Some(8), "{command:?}: {said}");
         assert!(said.contains("n:/closed: ") && said.lines().count() == 1, "{command:?}: {said}");
-        // What comes after it is there.
+        // Later entries are still shown.
         assert!(printed.contains('z'), "{command:?}: {printed}");
     }
     for command in [&["ls"][..], &["du"], &["find"]] {

@@ -1,7 +1,7 @@
-//! Users of the machine whom the command obeys: each with a home, a umask, and their groups.
+//! Users that run the command: each with a home, a umask, and groups.
 //!
-//! Where the suite runs as the superuser, commands run as others by `setpriv`; else all run as the
-//! user of the suite.
+//! If the suite runs as the superuser, commands run as other users by `setpriv`; otherwise all run
+//! as the user of the suite.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -11,10 +11,10 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Who runs the command if the suite's user is the superuser.
+/// The user that runs the command if the suite's user is the superuser.
 const NOBODY: u32 = 65_534;
 
-/// A user, in a home of their own.
+/// A user with a home.
 pub struct User {
     home: TempDir,
     pub uid: u32,
@@ -25,7 +25,7 @@ pub struct User {
 }
 
 impl User {
-    /// A user who is not the superuser, if the suite can be one, whose store is in their home.
+    /// An ordinary user, if the suite can switch to one, with a store in the user's home.
     pub fn ordinary(umask: &'static str) -> Self {
         if is_root() {
             return Self::new(NOBODY, vec![], umask);
@@ -41,7 +41,7 @@ impl User {
         user
     }
 
-    /// A user of that number, with a group of the same number and further `groups`. Takes the
+    /// The user with number `uid`, a group of the same number and further `groups`. Needs the
     /// superuser.
     pub fn new(uid: u32, groups: Vec<u32>, umask: &'static str) -> Self {
         let user = Self::at_home(uid, uid, groups, umask);
@@ -56,7 +56,7 @@ impl User {
         Self { home, uid, gid, groups, umask, store }
     }
 
-    /// Copies the program to the home, since the build's own directory may be closed to others.
+    /// Copies the program to the home, since the build directory may be closed to other users.
     fn move_in(&self) {
         let program = self.path("esker");
         std::fs::copy(env!("CARGO_BIN_EXE_esker"), &program).expect("room for a copy");
@@ -66,7 +66,7 @@ impl User {
         }
     }
 
-    /// Has the user work in the store at `path`.
+    /// Makes the user work in the store at `path`.
     pub fn with_store(self, path: &Path) -> Self {
         Self { store: path.to_owned(), ..self }
     }
@@ -79,7 +79,7 @@ impl User {
         &self.store
     }
 
-    /// A program of the user, in their home.
+    /// A program run by the user, in the user's home.
     pub fn command(&self, program: &str) -> Command {
         let mut command = if is_root() && self.uid != 0 {
             let mut command = Command::new("setpriv");
@@ -100,14 +100,14 @@ impl User {
         command
     }
 
-    /// A shell of the user that runs `line`.
+    /// Runs `line` in a shell of the user.
     pub fn shell(&self, line: &str) -> Output {
         let mut command = self.command("sh");
         command.arg("-c").arg(format!("umask {}; {line}", self.umask));
         command.output().expect("a shell; run `scripts/setup.sh test`, which installs setpriv")
     }
 
-    /// Runs `line`, which succeeds; returns what it prints.
+    /// Runs `line`, which must succeed; returns its output.
     pub fn does(&self, line: &str) -> String {
         let output = self.shell(line);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -115,7 +115,7 @@ impl User {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// Whether the user may mount.
+    /// True if the user may mount.
     pub fn can_mount(&self) -> bool {
         let can = "test -r /dev/fuse -a -w /dev/fuse && \
                    { test $(id -u) = 0 || command -v fusermount3; }";
@@ -160,7 +160,7 @@ impl User {
     }
 }
 
-/// Whether the suite runs as the superuser.
+/// True if the suite runs as the superuser.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
