@@ -25,12 +25,12 @@ use crate::users::Users;
 /// Durability of a session.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum DurabilityLevel {
-    /// Nothing until the end: no log is written
+    /// Survives nothing until the end: no log is written
     None,
-    /// The death of the process; power loss up to the last sync
+    /// Survives the death of the process, and power loss up to the last sync
     #[default]
     Async,
-    /// Everything: each change is synced before the next
+    /// Survives everything: each change is synced before the next
     Always,
 }
 
@@ -38,10 +38,10 @@ pub enum DurabilityLevel {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Session")]
 pub struct SessionSettings {
-    /// What survives a crash before the command ends; afterwards everything does
+    /// Durability of changes before the command ends; afterwards all are durable
     #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
     pub durability: DurabilityLevel,
-    /// Memory for changes that are not in tables yet, as 512M or 2G
+    /// Memory for changes that are not in tables yet, such as 512M or 2G
     #[arg(long, default_value = "768M", value_parser = crate::quantity::bytes, value_name = "SIZE")]
     pub memory: u64,
 }
@@ -78,7 +78,7 @@ impl SessionSettings {
 /// Treatment of a process that still writes the session a command resumes.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct TakeOver {
-    /// Take a session from the process that still writes it, which then stops
+    /// Take the session over from the process that still writes it, which then stops
     #[arg(long, help_heading = "Session")]
     take_over: bool,
 }
@@ -100,11 +100,11 @@ pub fn message_parser() -> impl TypedValueParser<Value = String> {
 /// Treatment of a name that already stands for another snapshot.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Replacing {
-    /// The new name may stand for another snapshot: readers find that one or the new one, never none.
-    /// Fails if somebody has published under the name since this began from what it stood for
+    /// Let the new name replace another snapshot: readers find the old or the new one, never none.
+    /// Fails if somebody else has published under the name in the meantime
     #[arg(long)]
     pub replace: bool,
-    /// Replace what was published under the name since, too, and so hide what that changed
+    /// Also replace what others have published under the name in the meantime, hiding their changes
     #[arg(long, requires = "replace")]
     hide_newer: bool,
 }
@@ -142,7 +142,7 @@ pub struct ChangeArguments {
     /// Settings of the session
     #[command(flatten)]
     pub settings: SessionSettings,
-    /// What becomes of another writer of the session
+    /// Treatment of another writer of the session
     #[command(flatten)]
     pub take_over: TakeOver,
 }

@@ -23,12 +23,12 @@ type Take<'t> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 't;
 /// The form in which an indexed directory is exported.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum IndexedFormName {
-    /// A directory with a file for each key, of its values one after the other
+    /// A directory with a file per key, which holds the key's values one after the other
     #[default]
     Files,
-    /// A NumPy array of all records, each field of its type
+    /// A NumPy array of all records, with typed fields
     Npy,
-    /// A table of all records, comma-separated
+    /// A table of all records, with comma-separated values
     Csv,
 }
 

@@ -38,11 +38,11 @@ use crate::context::Context;
 /// share them without locks or servers.
 ///
 /// Paths are NAME:/path for a published name and @SETID:/path for a change set, whose id may be
-/// cut to a few digits.
+/// shortened to a few digits.
 #[derive(Parser)]
 #[command(name = "esker", version = VERSION, max_term_width = 100, after_long_help = AFTER_HELP)]
 pub struct Cli {
-    /// Store: a directory, s3://bucket/prefix, or memory: for tries
+    /// Store: a directory, s3://bucket/prefix, or memory: to experiment
     #[arg(
         long,
         global = true,
@@ -52,7 +52,7 @@ pub struct Cli {
         help_heading = GLOBAL_HEADING
     )]
     store: Option<String>,
-    /// Print JSON, for programs
+    /// Print JSON for programs
     #[arg(long, global = true, help_heading = GLOBAL_HEADING)]
     json: bool,
     #[command(subcommand)]

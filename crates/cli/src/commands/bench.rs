@@ -23,9 +23,9 @@ use crate::location::Location;
 
 /// Measure creates, look-ups, listings, removals and squashes
 ///
-/// `create` makes files as mdtest does, in random order, each checked for collision, logged and in
-/// tables by the end, and publishes them as `bench`; `stat`, `list` and `remove` run on what it left.
-/// With --json, figures come with the same fields as those of the rival engines in peers/.
+/// `create` creates files like mdtest, in random order, each checked for collision, logged and in
+/// tables by the end, and publishes them as `bench`; `stat`, `list` and `remove` run on the result.
+/// With --json the fields are the same as those of the rival engines in peers/.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -45,34 +45,34 @@ enum Workload {
     Routing(bench_ranks::Routing),
     Collective(bench_ranks::Collective),
     Messages(bench_ranks::Messages),
-    /// Create files; makes the store if there is none
+    /// Create files; creates the store if there is none
     #[command(after_help = "Example:\n  esker bench create --store /scratch/bench --files 1000000")]
     Create {
-        /// Files
+        /// Number of files
         #[arg(long, default_value_t = 1_000_000, value_name = "N")]
         files: u64,
-        /// Directories that they are spread over
+        /// Number of directories that hold them
         #[arg(long, default_value_t = 1_000, value_name = "N")]
         directories: u64,
         /// Threads that create
         #[arg(long, default_value_t = 1, value_name = "N")]
         threads: usize,
-        /// These threads write the tables as well, with no other beside them
+        /// The same threads also write the tables, with no background thread
         #[arg(long)]
         inline: bool,
-        /// Bases that the session is on, which are made first
+        /// Number of bases below the session, which are created first
         #[arg(long, default_value_t = 0, value_name = "N")]
         bases: usize,
         #[command(flatten)]
         settings: SessionSettings,
     },
-    /// Look names up, in random order
+    /// Look up names in random order
     #[command(after_help = "Example:\n  esker bench stat --store /scratch/bench --cold --absent")]
     Stat {
-        /// How many; each file once unless given
+        /// Number of look-ups; each file once unless given
         #[arg(long, value_name = "N")]
         operations: Option<u64>,
-        /// Names that are not there
+        /// Look up names that do not exist
         #[arg(long)]
         absent: bool,
         #[command(flatten)]
@@ -84,18 +84,18 @@ enum Workload {
         #[command(flatten)]
         query: Query,
     },
-    /// Make several change sets and squash them into one; makes the store if there is none
+    /// Create several change sets and squash them into one; creates the store if there is none
     #[command(
         after_help = "Example:\n  esker bench squash --store /scratch/bench --sets 8 --threads 2"
     )]
     Squash {
-        /// Change sets
+        /// Number of change sets
         #[arg(long, default_value_t = 8, value_name = "N")]
         sets: u64,
         /// Files in each
         #[arg(long, default_value_t = 1_000_000, value_name = "N")]
         files: u64,
-        /// Directories that they are spread over
+        /// Number of directories that hold them
         #[arg(long, default_value_t = 1_000, value_name = "N")]
         directories: u64,
         /// Threads that merge
@@ -103,13 +103,13 @@ enum Workload {
         threads: usize,
     },
     Segment(super::bench_segment::Segment),
-    /// Get keys of what `esker imd write` wrote, in random order
+    /// Get keys that `esker imd write` wrote, in random order
     #[command(after_help = "Example:\n  esker bench imd-get run:/particles --operations 100000")]
     ImdGet {
         /// The directory
         #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
         target: Location,
-        /// How many
+        /// Number of gets
         #[arg(long, default_value_t = 100_000, value_name = "N")]
         operations: u64,
         #[command(flatten)]
@@ -125,15 +125,15 @@ enum Workload {
         #[arg(long, default_value_t = 2, value_name = "N")]
         threads: usize,
     },
-    /// Measure what indexing adds to writing where storage is the bottleneck
+    /// Measure the overhead of indexing when storage is the bottleneck
     #[command(
         after_help = "Example:\n  esker bench imd-throttled --store /dev/shm/bench --keys 16000000"
     )]
     ImdThrottled {
-        /// Records
+        /// Number of records
         #[arg(long, default_value_t = 16_000_000, value_name = "N")]
         keys: u64,
-        /// Hundredths of the unthrottled rate that the store takes
+        /// Percentage of the unthrottled rate that the store accepts
         #[arg(long, default_value_t = 25, value_name = "PERCENT")]
         share: u32,
     },
@@ -150,13 +150,13 @@ enum Workload {
 
 #[derive(Args)]
 struct Query {
-    /// Threads that ask
+    /// Threads that query
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: usize,
-    /// Nothing is cached by the process
+    /// Do not cache in the process
     #[arg(long, conflicts_with = "cache")]
     cold: bool,
-    /// Memory for what was read, as 256M or 1G
+    /// Memory for cached data, such as 256M or 1G
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = crate::quantity::bytes)]
     cache: u64,
 }

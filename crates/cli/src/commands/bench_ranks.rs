@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::context::Context;
 
-/// Memory that routing takes from a rank, directly and over three hops, measured and modelled
+/// Measure and model the memory per rank of direct and three-hop routing
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -22,16 +22,16 @@ pub struct Routing {
     /// Sizes of the jobs to run, as threads
     #[arg(long, value_delimiter = ',', default_value = "64,128,256", value_name = "N,…")]
     ranks: Vec<u32>,
-    /// Ranks on each simulated node of these
+    /// Ranks on each simulated node of these jobs
     #[arg(long, default_value_t = 16, value_name = "C")]
     per_node: u32,
-    /// Records of 48 bytes that each rank pushes to each other
+    /// Records of 48 bytes that each rank pushes to every other rank
     #[arg(long, default_value_t = 200, value_name = "N")]
     records: u32,
     /// Ranks on each node of the model
     #[arg(long, default_value_t = 32, value_name = "C")]
     model_per_node: u32,
-    /// Draw it, as SVG
+    /// Draw a chart, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -45,16 +45,17 @@ impl Routing {
     }
 }
 
-/// Time that all ranks take to agree on an attribute: directly, over delegates, along a log-ring
+/// Measure the time in which all ranks agree on an attribute: directly, over delegates, along a
+/// log-ring
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   esker bench collective --clients 1024 --plot collective.svg")]
 pub struct Collective {
-    /// Clients of the model, shared out among 1 to 1,024 servers
+    /// Clients of the model, distributed over 1 to 1,024 servers
     #[arg(long, default_value_t = 1024, value_name = "N")]
     clients: u32,
-    /// Ranks of the job to run, as threads, 16 on a node
+    /// Ranks of the job to run, as threads, 16 per node
     #[arg(long, default_value_t = 1024, value_name = "N")]
     ranks: u32,
     /// Collectives to run
@@ -63,7 +64,7 @@ pub struct Collective {
     /// Latency of a message between nodes in the model, in nanoseconds
     #[arg(long, default_value_t = Costs::default().latency_ns, value_name = "NS")]
     latency_ns: u64,
-    /// Time that handling a message takes a server in the model, in nanoseconds
+    /// Time that a server in the model takes to handle a message, in nanoseconds
     #[arg(long, default_value_t = Costs::default().overhead_ns, value_name = "NS")]
     overhead_ns: u64,
     /// Draw the model, as SVG
@@ -84,22 +85,22 @@ impl Collective {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Transport {
-    /// Ranks that are threads
+    /// Ranks are threads
     Threads,
-    /// Ranks that reach each other over loopback
+    /// Ranks communicate over loopback
     Tcp,
 }
 
-/// Messages and records that ranks of this machine move
+/// Measure messages and records between ranks on this machine
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   esker bench messages --transport tcp --ranks 2")]
 pub struct Messages {
-    /// How they reach each other
+    /// Transport between ranks
     #[arg(long, value_enum, default_value = "threads", value_name = "HOW")]
     transport: Transport,
-    /// Ranks; one sends to itself
+    /// Number of ranks; a single rank sends to itself
     #[arg(long, default_value_t = 2, value_name = "N")]
     ranks: u32,
     /// Ranks on each simulated node
@@ -108,7 +109,7 @@ pub struct Messages {
     /// Records that each rank pushes
     #[arg(long, default_value_t = 2_000_000, value_name = "N")]
     records: u32,
-    /// Bytes of each
+    /// Bytes per record
     #[arg(long, default_value_t = 48, value_name = "B")]
     record_bytes: u32,
     /// Messages that one rank sends another

@@ -16,7 +16,7 @@ use crate::context::Context;
 /// Write pattern of the ranks.
 #[derive(Clone, Copy, ValueEnum)]
 enum Workload {
-    /// Transfers of the ranks take turns, as IOR's
+    /// Transfers of the ranks take turns, as with IOR
     Strided,
     /// Each rank has a tile of a two-dimensional array, as in MPI-Tile-IO
     Tile,
@@ -37,18 +37,18 @@ enum Class {
     E,
 }
 
-/// Put the segments of a shared file in batches, find them again, list them
+/// Put the segments of a shared file in batches, look them up, list them
 ///
-/// Clients are simulated in the process: their batches arrive one after the other, interleaved at
-/// random. Puts count until everything is on the store and compaction has settled; look-ups start
-/// with nothing in memory, and every answer is compared.
+/// Clients are simulated within the process: their batches arrive one after the other, interleaved
+/// at random. The put time includes storing everything and finishing compaction; look-ups start
+/// with empty caches, and every answer is checked.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   esker bench segment --store /scratch/segments --pattern strided --clients 1024 --segments 16000000
   esker bench segment --store /scratch/segments --pattern btio --class d --clients 256 --json")]
 pub struct Segment {
-    /// How offsets follow one another
+    /// Order of offsets
     #[arg(long, value_enum, default_value = "strided", value_name = "PATTERN")]
     pattern: Workload,
     /// BTIO's problem size
@@ -60,17 +60,17 @@ pub struct Segment {
     /// Ranks that write
     #[arg(long, default_value_t = 1_024, value_name = "C")]
     clients: u64,
-    /// Segments of all of them
+    /// Total number of segments
     #[arg(long, default_value_t = 16_000_000, value_name = "N")]
     segments: u64,
     /// Segments in a batch
     #[arg(long, default_value_t = BATCH, value_name = "N")]
     batch: usize,
-    /// Batches come in random order, also those of one rank
+    /// Send batches in random order, even those of one rank
     #[arg(long)]
     shuffled: bool,
-    /// Clients send what they write as strides of several dimensions, not segment by segment: not to
-    /// be compared with what takes segments
+    /// Clients send their writes as multi-dimensional strides, not segment by segment: not
+    /// comparable with systems that accept only segments
     #[arg(long, conflicts_with_all = ["batch", "shuffled", "dump"])]
     descriptors: bool,
     /// Only write the batches to this file, for other programs

@@ -14,8 +14,8 @@ const PIECE_BYTES: usize = 4 << 20;
 
 /// Print the bytes of files
 ///
-/// A whole file is checked against its checksum: if it is damaged, the exit code tells, although
-/// bytes were printed by then.
+/// A whole file is checked against its checksum: if it is damaged the exit code says so, although
+/// bytes have been printed by then.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -12,8 +12,8 @@ use crate::mode_change::ModeChange;
 
 /// Change permission bits
 ///
-/// As chmod(1). On a published name with --as, which publishes the result as a new name; or in an
-/// open session.
+/// As chmod(1). Works on a published name with --as, which publishes the result under a new name,
+/// or in an open session.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -23,10 +23,10 @@ pub struct Chmod {
     /// Permission bits in octal, or changes such as u+x, go-w or g=u
     #[arg(value_name = "MODE", value_parser = ModeChange::parse, allow_hyphen_values = true)]
     mode: ModeChange,
-    /// What to change, all in one name or session
+    /// Paths to change, all in one name or session
     #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
     locations: Vec<Location>,
-    /// Directories with everything in them; symbolic links in them are passed over
+    /// Change directories and everything in them; symbolic links in them are skipped
     #[arg(short = 'R', long)]
     recursive: bool,
     #[command(flatten)]

@@ -12,16 +12,16 @@ use crate::users::Users;
 
 /// Change owners and groups
 ///
-/// As chown(1). Only the superuser gives files away; their owner may give them to a group that the
-/// owner is in. On a published name with --as, which publishes the result as a new name; or in an
-/// open session.
+/// As chown(1). Only the superuser can change owners; an owner can change the group to one of their
+/// own groups. Works on a published name with --as, which publishes the result under a new name, or
+/// in an open session.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker chown -R alice:staff headers:/alice --as given
   esker chown 1001 @3f2a:/results")]
 pub struct Chown {
-    /// Owner, by name or number; with :GROUP also the group, with : and nothing before it only that
+    /// Owner, by name or number; OWNER:GROUP also sets the group, :GROUP only the group
     #[arg(value_name = "OWNER[:GROUP]")]
     owner: String,
     #[command(flatten)]
@@ -30,8 +30,8 @@ pub struct Chown {
 
 /// Change groups
 ///
-/// As chgrp(1): the owner may give files to a group that the owner is in. On a published name with
-/// --as, which publishes the result as a new name; or in an open session.
+/// As chgrp(1): an owner can change the group to one of their own groups. Works on a published name
+/// with --as, which publishes the result under a new name, or in an open session.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -46,10 +46,10 @@ pub struct Chgrp {
 
 #[derive(Args)]
 struct OwnerArguments {
-    /// What to change, all in one name or session
+    /// Paths to change, all in one name or session
     #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
     locations: Vec<Location>,
-    /// Directories with everything in them; symbolic links in them are passed over
+    /// Change directories and everything in them; symbolic links in them are skipped
     #[arg(short = 'R', long)]
     recursive: bool,
     #[command(flatten)]

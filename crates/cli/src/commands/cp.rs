@@ -17,19 +17,19 @@ use crate::location::Location;
 
 /// Copy files and whole trees
 ///
-/// As cp(1). The last argument is the new path, or a directory to copy into. A copy shares the bytes
-/// of its original in the store, and takes no room for them. On a published name with --as, which
-/// publishes the result as a new name; or in an open session.
+/// As cp(1). The last argument is the new path, or a directory to copy into. A copy shares the
+/// bytes of its original in the store, and takes no space for them. Works on a published name with
+/// --as, which publishes the result under a new name, or in an open session.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker cp headers:/stdio.h headers:/stdio.old --as kept
   esker cp -r -p @3f2a:/run7 @3f2a:/run8")]
 pub struct Cp {
-    /// What to copy, then the new path; all in one name or session
+    /// Paths to copy, then the new path; all in one name or session
     #[arg(required = true, num_args = 2.., value_name = "NAME:/path", value_parser = Location::parser())]
     locations: Vec<Location>,
-    /// Directories with everything in them; symbolic links are copied as such
+    /// Copy directories and everything in them; symbolic links are copied as links
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
     /// Keep modes, times, extended attributes and, for the superuser, owners

@@ -8,18 +8,18 @@ use crate::change::{Replacing, announce};
 use crate::context::Context;
 use crate::{progress, usage};
 
-/// Take published names back
+/// Delete published names
 ///
-/// Snapshots that build on a deleted one stay whole. A deleted name can be given back by `esker
-/// undelete` while its snapshot is there. What nobody needs any more goes with `esker gc`, an hour
-/// after the deletion unless told otherwise.
+/// Snapshots that build on a deleted one stay whole. `esker undelete` restores a name while its
+/// snapshot still exists. `esker gc` frees snapshots that are no longer needed, by default an hour
+/// after the deletion.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker delete headers-old && esker gc
   esker delete headers-old && esker gc --grace 0    # free it at once")]
 pub struct Delete {
-    /// Names
+    /// Names to delete
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
 }
@@ -61,7 +61,7 @@ fn check_is_name(name: &str) {
     usage::exit(what)
 }
 
-/// Give a deleted name back to the snapshot that lost it last
+/// Restore a deleted name, for the snapshot that lost it last
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -81,19 +81,19 @@ impl Undelete {
     }
 }
 
-/// Change a published name
+/// Rename a published name
 ///
-/// First the new name is there, then the old one goes: a reader always finds one of them.
+/// The new name appears before the old one disappears: a reader always finds one of them.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker rename run-7 climate-7
   esker rename candidate current --replace")]
 pub struct Rename {
-    /// The name
+    /// The old name
     #[arg(value_name = "OLD")]
     old: String,
-    /// What it will be
+    /// The new name
     #[arg(value_name = "NEW")]
     new: String,
     #[command(flatten)]

@@ -12,29 +12,30 @@ use crate::context::Context;
 use crate::location::Location;
 use crate::{progress, text};
 
-/// Show what differs between two trees
+/// Show the differences between two trees
 ///
-/// A line for each path: A was added, D deleted, M modified, with what of it: kind, content, mode,
-/// owner, time, device, xattrs. Content that both have from the same change set is not read.
+/// One line per path: A for added, D for deleted, M for modified with the aspects that differ:
+/// kind, content, mode, owner, time, device, xattrs. Content that both trees have from the same
+/// change set is not read.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker diff headers headers-2
   esker diff climate-6:/out climate-7:/out --json")]
 pub struct Diff {
-    /// The tree before
+    /// The old tree
     #[arg(value_name = "A[:/path]", value_parser = Location::parser())]
     before: Location,
-    /// The tree after
+    /// The new tree
     #[arg(value_name = "B[:/path]", value_parser = Location::parser())]
     after: Location,
     /// Exit with 1 if anything differs
     #[arg(long)]
     exit_code: bool,
-    /// Leave out what differs in times only
+    /// Ignore paths that differ only in times
     #[arg(long)]
     ignore_times: bool,
-    /// Only count
+    /// Print only counts
     #[arg(short, long)]
     summarize: bool,
 }

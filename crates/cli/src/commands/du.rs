@@ -12,8 +12,8 @@ use crate::text;
 
 /// Sum up sizes below directories
 ///
-/// Bytes of content, each file once however many names it has. What a change set takes in the
-/// store is shown by `esker show`.
+/// Counts bytes of content, each file once however many names it has. `esker show` shows the space
+/// that a change set takes in the store.
 #[derive(Args)]
 #[command(
     disable_help_flag = true,
@@ -26,13 +26,13 @@ pub struct Du {
     /// Directories or files
     #[arg(required = true, value_name = "NAME[:/path]", value_parser = Location::parser())]
     locations: Vec<Location>,
-    /// Only the sum of each argument
+    /// Show only the total of each argument
     #[arg(short, long, conflicts_with = "max_depth")]
     summarize: bool,
-    /// Directories down to this depth
+    /// Show directories down to this depth
     #[arg(short = 'd', long, value_name = "N")]
     max_depth: Option<usize>,
-    /// Files too
+    /// Show files too
     #[arg(short, long)]
     all: bool,
     /// Sizes as 1.5 KiB

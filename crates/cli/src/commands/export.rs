@@ -18,12 +18,12 @@ use crate::{mount_overlap, progress};
 
 /// Export a tree as real files
 ///
-/// The opposite of import: everything that was imported comes back, hard links and times too.
-/// Owners are kept for the superuser only. The content of each file is checked against its
-/// checksum. A single file is written to DEST itself.
+/// The inverse of import: restores everything that was imported, including hard links and times.
+/// Only the superuser can restore owners. The content of each file is checked against its checksum.
+/// A single file is written to DEST itself.
 ///
-/// All is written to DEST.esker-partial-DIGEST beside DEST, which becomes DEST once it is complete.
-/// What an interrupted export has written stays there: the same command with --resume goes on with it.
+/// Everything is written to DEST.esker-partial-DIGEST beside DEST, which is renamed to DEST once it
+/// is complete. An interrupted export keeps it: the same command with --resume continues.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -32,22 +32,23 @@ Examples:
   esker export run:/ /tmp/run --indexed npy
   esker export climate-7:/runs/7/out.nc ./out.nc")]
 pub struct Export {
-    /// What to export
+    /// Path to export
     #[arg(value_name = "NAME[:/path]", value_parser = Location::parser())]
     source: Location,
-    /// Where to; must be new or an empty directory, unless --overwrite is given
+    /// Destination; must be new or an empty directory, unless --overwrite is given
     #[arg(value_name = "DEST")]
     target: PathBuf,
-    /// Replace DEST once the export is complete: a directory with all that is in it, or a file
+    /// Replace DEST once the export is complete: a directory with everything in it, or a file
     #[arg(long)]
     overwrite: bool,
-    /// Go on with an interrupted export of the same to DEST, if there is one
+    /// Continue an interrupted export of the same path to DEST, if there is one
     #[arg(long)]
     resume: bool,
     /// Threads that write files
     #[arg(long, default_value_t = 4, value_name = "N")]
     threads: usize,
-    /// What indexed directories become; one file has a name that ends so, unless it is exported alone
+    /// Form of indexed directories; a single file gets the form's extension, unless it is exported
+    /// alone
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     indexed: IndexedFormName,
 }

@@ -23,9 +23,9 @@ const DAY_NS: i64 = 86_400_000_000_000;
 
 /// Search a tree
 ///
-/// Prints the paths of entries that meet every condition. Patterns are those of the shell and meet
-/// the whole name or path; `*` meets slashes too. As with find(1), one dash is enough for the
-/// names of conditions.
+/// Prints the paths of entries that meet all conditions. Patterns are shell patterns that match the
+/// whole name or path; `*` also matches slashes. As with find(1), one dash is enough for the names
+/// of conditions.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -36,46 +36,46 @@ pub struct Find {
     /// Where to start
     #[arg(required = true, value_name = "NAME[:/path]", value_parser = Location::parser())]
     locations: Vec<Location>,
-    /// The name fits
+    /// Name matches
     #[arg(long, value_name = "GLOB")]
     name: Option<OsString>,
-    /// The name fits in upper or lower case
+    /// Name matches, ignoring case
     #[arg(long, value_name = "GLOB")]
     iname: Option<OsString>,
-    /// The path from the root on fits
+    /// Path from the root matches
     #[arg(long, value_name = "GLOB")]
     path: Option<OsString>,
     /// f file, d directory, l symbolic link, p pipe, s socket, c b devices; several as f,l
     #[arg(long = "type", value_name = "KINDS", value_parser = kinds)]
     kinds: Option<Kinds>,
-    /// More than (+), less than (-) or just so many bytes, as +10M
+    /// More than (+), less than (-) or exactly this many bytes, such as +10M
     #[arg(long, value_name = "[+-]SIZE", allow_hyphen_values = true)]
     size: Option<String>,
-    /// Modified more than (+) or less than (-) so many days ago, or on that day before now
+    /// Modified more than (+) or less than (-) this many days ago, or that day
     #[arg(long, value_name = "[+-]DAYS", allow_hyphen_values = true)]
     mtime: Option<String>,
-    /// Modified after a time: 2026-01-31, 2026-01-31T17:30 (UTC), @SECONDS, or an age as 7d
+    /// Modified after a time: 2026-01-31, 2026-01-31T17:30 (UTC), @SECONDS, or an age such as 7d
     #[arg(long, value_name = "TIME")]
     newer: Option<String>,
     /// Modified before a time
     #[arg(long, value_name = "TIME")]
     older: Option<String>,
-    /// Of this owner, by number
+    /// Owned by this user number
     #[arg(long, value_name = "UID")]
     uid: Option<u32>,
-    /// Of this group, by number
+    /// Owned by this group number
     #[arg(long, value_name = "GID")]
     gid: Option<u32>,
-    /// No further below the start than this
+    /// At most this many levels below the start
     #[arg(long, value_name = "N")]
     maxdepth: Option<usize>,
-    /// At least so far below the start
+    /// At least this many levels below the start
     #[arg(long, value_name = "N", default_value_t = 0)]
     mindepth: usize,
-    /// A zero byte instead of a line's end after each path
+    /// End each path with a zero byte instead of a newline
     #[arg(long)]
     print0: bool,
-    /// In order of names
+    /// Sort by name
     #[arg(long)]
     sorted: bool,
 }

@@ -20,9 +20,9 @@ use crate::{progress, usage};
 
 /// Import a directory tree and publish it
 ///
-/// Everything comes along: directories, files, symbolic and hard links, named pipes, sockets and
-/// devices, with modes, owners, times to the nanosecond and extended attributes. Owners are kept
-/// for the superuser only. What cannot be read is left out and reported; the exit code tells.
+/// Imports everything: directories, files, symbolic and hard links, named pipes, sockets and
+/// devices, with modes, owners, times to the nanosecond and extended attributes. Only the superuser
+/// can keep owners. Unreadable files are left out and reported, and the exit code says so.
 ///
 /// With --base the tree is laid over other snapshots: directories merge, files replace files. With
 /// @SETID:/path it goes into an open session, which stays open.
@@ -42,13 +42,13 @@ pub struct Import {
     /// Build on this snapshot, whoever published it; of several, earlier ones win
     #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser())]
     bases: Vec<Stack>,
-    /// Threads that read the tree; more help where the source is a network away
+    /// Threads that read the tree; more help if the source is across a network
     #[arg(long, default_value_t = 4, value_name = "N")]
     threads: usize,
     /// Stay on the file system of DIR
     #[arg(long, short = 'x')]
     one_file_system: bool,
-    /// Keep MESSAGE with what is published; `esker log` shows it
+    /// Store MESSAGE with the published snapshot; `esker log` shows it
     #[arg(short, long, value_parser = message_parser())]
     message: Option<String>,
     #[command(flatten)]

@@ -8,15 +8,15 @@ use serde_json::json;
 use crate::context::Context;
 use crate::mount_overlap;
 
-/// Make a store
+/// Create a store
 ///
-/// The place must be empty or new. A store on a parallel file system must be on one that every
-/// process sees the same way; one on S3 must support conditional writes (`If-None-Match`).
+/// The directory must be empty or new. On a parallel file system every process must see it the same
+/// way; S3 must support conditional writes (`If-None-Match`).
 ///
-/// With --shared the group of the directory works in the store too, whatever umasks its members
-/// have: the directory gets the set-group-id bit, and all that is made in it gets its group and
-/// permission bits. Make the directory before, and give it to the group by `chgrp`, where that is
-/// not your own.
+/// With --shared the group of the directory can use the store too, whatever umasks its members
+/// have: the directory gets the set-group-id bit, and everything created in it gets its group and
+/// permission bits. To share with a group other than your own, first create the directory and give
+/// it to the group with `chgrp`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -13,26 +13,26 @@ use crate::commands::one_stack;
 use crate::context::Context;
 use crate::location::Location;
 
-/// Give a file a further name, or make a symbolic link
+/// Add a name to a file, or create a symbolic link
 ///
-/// As ln(1). A directory as NAME:/path takes the link under the target's own name. On a published
-/// name with --as, which publishes the result as a new name; or in an open session.
+/// As ln(1). If NAME:/path is a directory, the link in it gets the target's own name. Works on a
+/// published name with --as, which publishes the result under a new name, or in an open session.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker ln headers:/stdio.h headers:/io.h --as linked
   esker ln -s ../data/run7 @3f2a:/latest")]
 pub struct Ln {
-    /// The file, in the same name or session; with -s what the link leads to, any text
+    /// The file, in the same name or session; with -s the text of the link
     #[arg(value_name = "TARGET")]
     target: OsString,
     /// The new name
     #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
     link: Location,
-    /// Make a symbolic link
+    /// Create a symbolic link
     #[arg(short, long)]
     symbolic: bool,
-    /// Remove a file that has the new name
+    /// Remove an existing file of the new name
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]

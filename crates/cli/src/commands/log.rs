@@ -18,12 +18,12 @@ use crate::{text, writers};
 /// Digits of an id that are enough to tell change sets apart at a glance.
 const DIGITS_SHOWN: usize = 8;
 
-/// Draw change sets and what they build on
+/// Draw change sets and their bases
 ///
-/// Each with its size, how long it was written, and the user, host and command that wrote it last.
-/// Newest first; a change set stands above those it builds on, and the leftmost of those wins. A
-/// full circle is complete, an empty one an open session, a point one of which only data is left that
-/// squashes refer to, a cross something that cannot be read.
+/// Shows each change set with its size, how long it was written, and the user, host and command of
+/// its last writer. Newest first; a change set is above its bases, and the leftmost base wins. A
+/// full circle is complete, an empty circle an open session, a point a set of which only data
+/// remains that squashes refer to, and a cross something unreadable.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -33,10 +33,10 @@ pub struct Log {
     /// Names or change sets; all unless given
     #[arg(value_name = "NAME", value_parser = Stack::parser())]
     stacks: Vec<Stack>,
-    /// No more than so many change sets
+    /// Show at most this many change sets
     #[arg(short = 'n', long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
     limit: usize,
-    /// ASCII characters only
+    /// Use only ASCII characters
     #[arg(long)]
     ascii: bool,
 }

@@ -37,11 +37,11 @@ enum Sort {
 
 /// List directories
 ///
-/// One entry a line; of an indexed directory its keys, in the order in which they are stored, unless
-/// -l or -d asks for the entry itself. The size of a directory is the number of its entries, and its
-/// links are 2 and one for each directory in it, as in a mount; 1 and - where they may not be
-/// listed, or are too many. Times are UTC. In a pipe names are written byte by byte; on a terminal what
-/// cannot be shown is escaped.
+/// Prints one entry per line; for an indexed directory its keys, in stored order, unless -l or -d
+/// asks for the entry itself. The size of a directory is the number of its entries, and its link
+/// count is 2 plus one for each subdirectory, as in a mount; they are - and 1 if the directory
+/// cannot be listed or has too many entries. Times are UTC. In a pipe, names are written byte by
+/// byte; on a terminal, unprintable characters are escaped.
 #[derive(Args)]
 #[command(
     disable_help_flag = true,
@@ -55,16 +55,16 @@ pub struct Ls {
     /// Directories, or files
     #[arg(required = true, value_name = "NAME[:/path]", value_parser = Location::parser())]
     locations: Vec<Location>,
-    /// Mode, links, owner, group, size and time too
+    /// Also show mode, links, owner, group, size and time
     #[arg(short, long)]
     long: bool,
-    /// Names that begin with a dot too
+    /// Include names that begin with a dot
     #[arg(short, long)]
     all: bool,
-    /// Directories themselves, not what is in them
+    /// List directories themselves, not their contents
     #[arg(short, long)]
     directory: bool,
-    /// Everything below, each with its path
+    /// List everything below, each with its path
     #[arg(short = 'R', long)]
     recursive: bool,
     /// Sizes as 1.5 KiB
@@ -73,7 +73,7 @@ pub struct Ls {
     /// Print help
     #[arg(long, action = ArgAction::Help)]
     help: Option<bool>,
-    /// Owners and groups by number
+    /// Show owners and groups by number
     #[arg(short, long)]
     numeric: bool,
     /// Order of entries
@@ -85,13 +85,13 @@ pub struct Ls {
     /// Largest first, as --sort size
     #[arg(short = 'S', conflicts_with_all = ["sort", "by_time"])]
     by_size: bool,
-    /// Other way round
+    /// Reverse the order
     #[arg(short, long)]
     reverse: bool,
-    /// The id of each file first: the same for all names of one file
+    /// Print the id of each file first: the same for all names of one file
     #[arg(short, long)]
     inode: bool,
-    /// One entry a line, which is always so
+    /// One entry per line, which is always so
     #[arg(short = '1')]
     one: bool,
 }

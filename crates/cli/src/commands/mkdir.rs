@@ -11,9 +11,10 @@ use crate::context::Context;
 use crate::location::Location;
 use crate::quantity;
 
-/// Make directories
+/// Create directories
 ///
-/// On a published name with --as, which publishes the result as a new name; or in an open session.
+/// Works on a published name with --as, which publishes the result under a new name, or in an open
+/// session.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -23,10 +24,10 @@ pub struct Mkdir {
     /// Directories, all in one name or session
     #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
     locations: Vec<Location>,
-    /// Make missing parents too; existing directories are fine
+    /// Create missing parents too; existing directories are not an error
     #[arg(short, long)]
     parents: bool,
-    /// Permission bits; 777 without those of the umask unless given
+    /// Permission bits; by default 777 less the umask
     #[arg(short, long, value_parser = quantity::mode, value_name = "OCTAL")]
     mode: Option<u32>,
     #[command(flatten)]

@@ -37,7 +37,7 @@ const READY: &str = "ESKER_MOUNT_READY";
 /// New files that the kernel writes directly in the store.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Passed {
-    /// Those in directories in which the last new file got large (4 MiB)
+    /// Those in directories whose last new file became large (4 MiB)
     #[default]
     Auto,
     /// All
@@ -58,15 +58,15 @@ impl From<Passed> for InPlace {
 
 /// Show a snapshot, or a session to write in, as a directory
 ///
-/// Without --write the snapshot NAME is shown; nothing can change it. With --write a session begins
-/// on top of the bases, and any program then reads and writes files in it; when the mount ends, the
-/// result is published as NEWNAME, as one more snapshot. A mount ends by `esker umount`, which also
-/// says whether publishing went well, by `fusermount3 -u` or `umount`, and by SIGTERM or SIGINT.
-/// `esker commit` publishes what there is so far and goes on.
+/// Without --write, shows the snapshot NAME, which nothing can change. With --write, begins a
+/// session on top of the bases, in which any program reads and writes files; when the mount ends,
+/// the result is published as NEWNAME, as one more snapshot. A mount ends by `esker umount`, which
+/// also reports whether publishing succeeded, by `fusermount3 -u` or `umount`, and by SIGTERM or
+/// SIGINT. `esker commit` publishes the current state and keeps the mount.
 ///
-/// What a program has written survives the death of the mount up to a tenth of a second before;
-/// what it has synced with fsync survives power loss. The session of a mount that died is still
-/// open: --resume goes on with it.
+/// Data that a program has written survives the death of the mount, except for up to the last tenth
+/// of a second; data that it has synced with fsync survives power loss. The session of a mount that
+/// died is still open: --resume continues it.
 ///
 /// Needs /dev/fuse and, unless you are root, the `fuse3` package.
 #[derive(Args)]
@@ -78,37 +78,37 @@ Examples:
   esker umount /mnt                                   publish as build-1 and end
   esker mount --write build-1 --resume /mnt           go on after a crash")]
 pub struct Mount {
-    /// The snapshot, unless --write is given; then the directory at which it is shown
+    /// The snapshot, unless --write is given; then the mount point
     #[arg(required = true, num_args = 1..=2, value_names = ["NAME", "MOUNTPOINT"])]
     what: Vec<String>,
-    /// Take changes, and publish them as NEWNAME at the end
+    /// Accept changes, and publish them as NEWNAME at the end
     #[arg(long, value_name = "NEWNAME")]
     write: Option<String>,
     /// Build on this snapshot; of several, earlier ones win
     #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser(), requires = "write")]
     bases: Vec<Stack>,
-    /// Go on with the session of a mount that died
+    /// Continue the session of a mount that died
     #[arg(long, requires = "write", conflicts_with = "bases")]
     resume: bool,
-    /// Let other users see it; always so for root, else /etc/fuse.conf must allow it
+    /// Let other users access the mount; always so for root, otherwise /etc/fuse.conf must allow it
     #[arg(long)]
     allow_other: bool,
     /// Let the kernel collect small writes and pass them on together: faster for programs that
     /// write a few bytes or random pages at a time, slower for many small files
     #[arg(long)]
     write_back: bool,
-    /// New files that the kernel writes in the store by itself, at the store's speed, where it can:
-    /// in a store that is a directory, for root, from Linux 6.9 on, without --write-back and
-    /// --durability always
+    /// New files that the kernel writes directly in the store, at the store's speed, where
+    /// possible: in a store that is a directory, for root, from Linux 6.9 on, without --write-back
+    /// and --durability always
     #[arg(long, value_name = "WHICH", value_enum, default_value_t = Passed::Auto)]
     in_place: Passed,
-    /// Threads that answer the kernel
+    /// Threads that serve the kernel's requests
     #[arg(long, value_name = "N", default_value_t = 4)]
     threads: usize,
-    /// Stay in the foreground, and say there what goes wrong
+    /// Stay in the foreground, and report errors there
     #[arg(long)]
     foreground: bool,
-    /// Append to FILE what goes wrong in the background, instead of to one that `esker mounts` names
+    /// Append errors in the background to FILE, instead of to a file that `esker mounts` names
     #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
     log: Option<PathBuf>,
     #[command(flatten)]

@@ -10,9 +10,9 @@ use esker_fuse::{mountpoints, status_of};
 use crate::context::Context;
 use crate::text;
 
-/// List mounts, who serves them, and where they log
+/// List mounts, the processes that serve them, and their logs
 ///
-/// Of mounts of other users only the directory is shown.
+/// For mounts of other users only the directory is shown.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

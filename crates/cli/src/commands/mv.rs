@@ -13,22 +13,22 @@ use crate::location::Location;
 
 /// Rename files and whole trees
 ///
-/// The last argument is the new path, or a directory to move into. Renaming takes one step,
-/// whatever is below. On a published name with --as, which publishes the result as a new name; or
-/// in an open session.
+/// The last argument is the new path, or a directory to move into. Renaming takes one step, however
+/// large the tree is. Works on a published name with --as, which publishes the result under a new
+/// name, or in an open session.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker mv headers:/linux headers:/kernel --as renamed
   esker mv @3f2a:/a @3f2a:/b @3f2a:/archive")]
 pub struct Mv {
-    /// What to rename, then the new path; all in one name or session
+    /// Paths to rename, then the new path; all in one name or session
     #[arg(required = true, num_args = 2.., value_name = "NAME:/path", value_parser = Location::parser())]
     locations: Vec<Location>,
     /// Fail if the new path is taken
     #[arg(short = 'n', long, conflicts_with = "exchange")]
     no_replace: bool,
-    /// Let the two paths change places
+    /// Exchange the two paths
     #[arg(long)]
     exchange: bool,
     #[command(flatten)]

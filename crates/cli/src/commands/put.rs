@@ -16,10 +16,11 @@ use crate::context::Context;
 use crate::location::Location;
 use crate::quantity;
 
-/// Write a file, from a file or standard input
+/// Write a file from a local file or standard input
 ///
-/// A directory as the target takes the file under its own name; an existing file is replaced. On a
-/// published name with --as, which publishes the result as a new name; or in an open session.
+/// If the target is a directory, the file keeps its own name; an existing file is replaced. Works
+/// on a published name with --as, which publishes the result under a new name, or in an open
+/// session.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -32,7 +33,7 @@ pub struct Put {
     /// Where to write it
     #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
     target: Location,
-    /// Permission bits of a new file; unless given those of FILE or 666, without the umask's
+    /// Permission bits of a new file; by default those of FILE, or 666, less the umask
     #[arg(short, long, value_parser = quantity::mode, value_name = "OCTAL")]
     mode: Option<u32>,
     #[command(flatten)]

@@ -12,8 +12,8 @@ use crate::location::Location;
 
 /// Remove files and whole trees
 ///
-/// On a published name with --as, which publishes the result as a new name and leaves the old one
-/// as it is; or in an open session. Removing a tree takes one step, whatever its size.
+/// Works on a published name with --as, which publishes the result under a new name and leaves the
+/// old one unchanged, or in an open session. Removing a tree takes one step, whatever its size.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -23,10 +23,10 @@ pub struct Rm {
     /// Files or, with -r, directories, all in one name or session
     #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
     locations: Vec<Location>,
-    /// Directories with everything in them
+    /// Remove directories and everything in them
     #[arg(short, long)]
     recursive: bool,
-    /// Pass over what is not there
+    /// Ignore paths that do not exist
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]

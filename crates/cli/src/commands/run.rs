@@ -12,13 +12,13 @@ use crate::change::SessionSettings;
 use crate::context::Context;
 use crate::{output, text};
 
-/// Run a program as the ranks of a job, on this machine
+/// Run a program as the ranks of a job on this machine
 ///
-/// Every rank is told who it is by ESKER_RANK, ESKER_RANKS, ESKER_JOB and ESKER_NODE, and meets the
-/// others through the store; without --store they meet in a directory that is removed afterwards.
-/// Output is passed through; signals are handed on. When a rank fails the others are ended, and the
-/// exit code is that of the rank that failed first. Sessions that commands had begun for themselves as
-/// ranks, and left when they were killed, are given up.
+/// ESKER_RANK, ESKER_RANKS, ESKER_JOB and ESKER_NODE identify each rank. Ranks find each other
+/// through the store; without --store, through a directory that is removed afterwards. Output and
+/// signals are passed on. If a rank fails, the others are ended, and the exit code is that of the
+/// rank that failed first. Sessions that commands began for themselves as ranks, and left when they
+/// were killed, are dropped.
 ///
 /// Programs that use Esker's ranks also run under srun and mpirun, with ESKER_STORE set to a store
 /// that all machines see.
@@ -28,7 +28,7 @@ Examples:
   esker run -n 16 --per-node 4 -- ./simulation --steps 100
   esker run -n 4 --store /scratch/store -- esker imd write particles:/p")]
 pub struct Run {
-    /// Ranks
+    /// Number of ranks
     #[arg(short = 'n', long = "ranks", value_name = "N")]
     ranks: u32,
     /// Ranks on each simulated node; all on one unless given

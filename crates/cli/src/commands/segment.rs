@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::location::Location;
 use crate::{interrupt, quantity, usage};
 
-/// Write and read files that all ranks of a job share
+/// Write and read files shared by all ranks of a job
 #[derive(Args)]
 pub struct Segment {
     #[command(subcommand)]
@@ -39,10 +39,10 @@ impl Segment {
 /// Arrangement of the ranks' transfers in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Order {
-    /// They take turns
+    /// Ranks take turns
     #[default]
     Strided,
-    /// Each rank has a block of its own
+    /// Each rank has a separate block
     Segmented,
 }
 
@@ -52,15 +52,16 @@ enum ReadsName {
     /// From the store
     #[default]
     Store,
-    /// By messages to the rank that wrote them
+    /// Through messages to the rank that wrote them
     Ranks,
 }
 
-/// Write a shared file as a program did, read it back, and compare every byte
+/// Replay a program's writes to a shared file, read them back, and compare every byte
 ///
-/// Ranks are threads, or, started by `esker run`, srun or mpirun, processes. Each writes its
-/// transfers, syncs, and then reads those of the rank --shift above it; the file is published in the
-/// end. A trace has a line `rank offset length` for each write. Makes the store if there is none.
+/// Ranks are threads or, if started by `esker run`, srun or mpirun, processes. Each rank writes its
+/// transfers, syncs, and then reads those of the rank --shift above it; at the end the file is
+/// published. A trace has a line `rank offset length` for each write. Creates the store if there is
+/// none.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -68,52 +69,52 @@ Examples:
   esker segment replay run:/output --trace writes.txt --check-published
   esker run -n 16 --per-node 4 -- esker segment replay run:/output --reads ranks --json")]
 struct ReplayArguments {
-    /// Where the file is made; published as NAME
+    /// Path of the new file; published as NAME
     #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
     target: Location,
     /// Publish as NEWNAME, on top of NAME
     #[arg(long = "as", value_name = "NEWNAME")]
     new_name: Option<String>,
-    /// Ranks, of threads; at least those of the trace
+    /// Number of ranks, as threads; at least those of the trace
     #[arg(long, default_value_t = 4, value_name = "R")]
     ranks: u32,
-    /// Ranks on each simulated node, of threads; all on one unless given
+    /// Ranks on each simulated node, for threads; all on one unless given
     #[arg(long, value_name = "C")]
     per_node: Option<u32>,
     /// Ranks on each node that serve segments
     #[arg(long, default_value_t = 1, value_name = "S")]
     servers: u32,
-    /// Bytes whose segments one server has
+    /// Bytes whose segments one server owns
     #[arg(long, value_parser = quantity::bytes, value_name = "SIZE")]
     slice: Option<u64>,
-    /// Bytes of a write
+    /// Bytes per write
     #[arg(long, default_value = "64K", value_parser = quantity::bytes, value_name = "SIZE")]
     transfer: u64,
-    /// Bytes of a rank in a segment
+    /// Bytes of each rank in a segment
     #[arg(long, default_value = "1M", value_parser = quantity::bytes, value_name = "SIZE")]
     block: u64,
-    /// Segments, in each of which every rank has a block
+    /// Number of segments; every rank has a block in each
     #[arg(long, default_value_t = 1, value_name = "N")]
     segments: u64,
-    /// How transfers lie in a segment
+    /// Arrangement of transfers in a segment
     #[arg(long, value_enum, default_value_t, value_name = "ORDER")]
     order: Order,
-    /// Each rank writes a file of its own, the path and its number
+    /// Each rank writes a separate file, named by the path and its number
     #[arg(long)]
     file_per_process: bool,
-    /// Write the lines of this file instead
+    /// Replay the lines of this file instead
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Each rank reads what the one so many above it wrote
+    /// Each rank reads what the rank this many above it wrote
     #[arg(long, default_value_t = 1, value_name = "N")]
     shift: u32,
-    /// How bytes of other ranks are read
+    /// Source of bytes that other ranks wrote
     #[arg(long, value_enum, default_value_t, value_name = "WAY")]
     reads: ReadsName,
-    /// Give all ranks the index before they read
+    /// Send the index to all ranks before they read
     #[arg(long)]
     laminate: bool,
-    /// Read all once more as published
+    /// Read everything again after publishing
     #[arg(long)]
     check_published: bool,
     #[command(flatten)]

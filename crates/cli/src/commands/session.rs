@@ -43,10 +43,10 @@ enum Action {
         /// Build on this snapshot; of several, earlier ones win
         #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser())]
         bases: Vec<Stack>,
-        /// Begin one writer's part of a job; `esker session job` gives ids
+        /// Begin one writer's part of a job; `esker session job` prints ids
         #[arg(long, value_name = "JOBID", requires = "rank")]
         job: Option<JobId>,
-        /// Which writer of the job; of changes that disagree, the lower rank's may win
+        /// Number of the writer in the job; of conflicting changes, the lower rank's may win
         #[arg(long, value_name = "N", requires = "job")]
         rank: Option<u32>,
         #[command(flatten)]
@@ -54,8 +54,8 @@ enum Action {
     },
     /// Print a new id for a job of several writers
     ///
-    /// Each writer begins its own part and completes it; nobody waits for anybody. One of them, or
-    /// a script after them, publishes all parts as one change set.
+    /// Each writer begins and completes its own part, without waiting for the others. One of them,
+    /// or a script after them, publishes all parts as one change set.
     #[command(after_help = "\
 Example:
   job=$(esker session job)
@@ -65,7 +65,7 @@ Example:
   esker session complete $a $b
   esker publish --job $job both")]
     Job,
-    /// Complete parts of a job, which takes no more changes then
+    /// Complete parts of a job, which then accept no more changes
     #[command(after_help = "Example:\n  esker session complete @3f2a")]
     Complete {
         /// The parts
@@ -78,8 +78,8 @@ Example:
     },
     /// List sessions that have no name yet
     ///
-    /// Each with what is in it, and who writes it or left it. `esker gc --sessions-older-than` drops
-    /// those that nobody goes on with.
+    /// Shows the contents of each session, and its current or last writer. `esker gc
+    /// --sessions-older-than` drops abandoned sessions.
     #[command(after_help = "Example:\n  esker session list")]
     List,
     /// Show one session, as `esker show` does
@@ -89,7 +89,7 @@ Example:
         #[arg(value_name = "@SETID", value_parser = Stack::parser())]
         stack: Stack,
     },
-    /// Give a session up; `esker gc` frees its room
+    /// Drop a session; `esker gc` frees its space
     #[command(after_help = "Example:\n  esker session drop @3f2a")]
     Drop {
         /// The session

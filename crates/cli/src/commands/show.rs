@@ -16,10 +16,10 @@ use crate::context::Context;
 use crate::location::Stack;
 use crate::{text, writers};
 
-/// Show what a change set consists of
+/// Show the contents of a change set
 ///
-/// Its manifest: state, bases, properties, tables with their sizes and ranges. With --columns,
-/// what each column of its records takes, for which all its tables are read.
+/// Prints its manifest: state, bases, properties, and tables with their sizes and ranges. With
+/// --columns, also prints the size of each column of its records, for which it reads all tables.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -29,7 +29,7 @@ pub struct Show {
     /// A name or change set
     #[arg(value_name = "NAME", value_parser = Stack::parser())]
     stack: Stack,
-    /// Bytes of each column
+    /// Print the bytes of each column
     #[arg(short, long)]
     columns: bool,
 }

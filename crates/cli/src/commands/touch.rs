@@ -13,10 +13,10 @@ use crate::context::Context;
 use crate::location::Location;
 use crate::{quantity, usage};
 
-/// Set times of files; make those that are not there
+/// Set times of files, and create missing files
 ///
-/// As touch(1). On a published name with --as, which publishes the result as a new name; or in an
-/// open session.
+/// As touch(1). Works on a published name with --as, which publishes the result under a new name,
+/// or in an open session.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -27,19 +27,20 @@ pub struct Touch {
     /// Files, all in one name or session
     #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
     locations: Vec<Location>,
-    /// Make no files
+    /// Do not create files
     #[arg(short = 'c', long)]
     no_create: bool,
-    /// Only the time of access
+    /// Set only the access time
     #[arg(short = 'a', conflicts_with = "modification")]
     access: bool,
-    /// Only the time of modification
+    /// Set only the modification time
     #[arg(short = 'm')]
     modification: bool,
-    /// This time, as 2026-01-31, 2026-01-31T17:30 (UTC), @SECONDS, or 7d ago, instead of now
+    /// Use this time instead of now: 2026-01-31, 2026-01-31T17:30 (UTC), @SECONDS, or an age such
+    /// as 7d
     #[arg(short, long, value_name = "TIME")]
     date: Option<String>,
-    /// The times of this file instead of now
+    /// Use the times of this file instead of now
     #[arg(short, long, value_name = "NAME:/path", value_parser = Location::parser(), conflicts_with = "date")]
     reference: Option<Location>,
     #[command(flatten)]

@@ -25,19 +25,19 @@ pub struct Tree {
     /// Where to start
     #[arg(value_name = "NAME[:/path]", value_parser = Location::parser())]
     location: Location,
-    /// Directories only
+    /// Show only directories
     #[arg(short, long)]
     directories: bool,
-    /// No further below the start than this
+    /// Show at most this many levels below the start
     #[arg(short = 'L', long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
     level: usize,
-    /// Names that begin with a dot too
+    /// Include names that begin with a dot
     #[arg(short, long)]
     all: bool,
-    /// Sizes of files too
+    /// Show sizes of files
     #[arg(short, long)]
     size: bool,
-    /// Lines of ASCII characters only
+    /// Use only ASCII characters
     #[arg(long)]
     ascii: bool,
 }

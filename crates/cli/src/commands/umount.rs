@@ -10,22 +10,23 @@ use crate::context::Context;
 
 /// End a mount, and publish what was written in it
 ///
-/// Waits until everything is published, and says as what. It fails while somebody uses the mount.
+/// Waits until everything is published, and prints the published name. Fails while the mount is in
+/// use.
 #[derive(Args)]
 #[command(after_help = "Example:\n  esker umount /mnt")]
 pub struct Umount {
-    /// The directory at which it is mounted
+    /// The mount point
     mountpoint: PathBuf,
 }
 
-/// Publish what a mount shows now, and go on
+/// Publish the current state of a mount, and keep it mounted
 ///
-/// The snapshot is as of a moment during the call: all that was written before it is in it. The
-/// mount will be published under its own name at the end as before.
+/// The snapshot is of one moment during the call and includes everything written before the call.
+/// At its end the mount is still published under its own name.
 #[derive(Args)]
 #[command(after_help = "Example:\n  esker commit /mnt build-1-compiled")]
 pub struct Commit {
-    /// The directory at which it is mounted
+    /// The mount point
     mountpoint: PathBuf,
     /// The name of the snapshot
     name: String,

@@ -16,21 +16,21 @@ use crate::text;
 
 /// Check every checksum, order, reference and path
 ///
-/// Reads names, markers, manifests, tables and file data, and names each object that is not as it
-/// was written, with the place in it. Exits with 12 if something is lost or wrong.
+/// Reads names, markers, manifests, tables and file data, and reports each damaged object with the
+/// location of the damage. Exits with 12 if something is lost or damaged.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker verify
   esker verify climate-7 --no-data")]
 pub struct Verify {
-    /// Names or change sets, with what they build on; the whole store unless given
+    /// Names or change sets, with their bases; the whole store unless given
     #[arg(value_name = "NAME", value_parser = Stack::parser())]
     stacks: Vec<Stack>,
-    /// Do not read file data; only check that it is there
+    /// Do not read file data; only check that it exists
     #[arg(long)]
     no_data: bool,
-    /// What is worth knowing too, as garbage that waits for `esker gc`
+    /// Also report harmless findings, such as garbage that waits for `esker gc`
     #[arg(short, long)]
     all: bool,
     /// Threads that read; all processors unless given
