@@ -1,7 +1,8 @@
-//! Attributes: of inodes to what the kernel is told, and changing them.
+//! Attributes: converts inodes to the attributes that the kernel gets, and changes them.
 //!
-//! Times outside the range of timestamps (`esker_fs::timestamp`) are kept as the nearest in it. The kernel has applied the rules of who may change what; what it leaves to the file
-//! system is to take set-id bits away when content or owner changes (`HANDLE_KILLPRIV_V2`).
+//! Times outside the range of timestamps (`esker_fs::timestamp`) are stored as the nearest time in
+//! it. The kernel has checked permissions; it leaves only the removal of set-id bits when content
+//! or owner change to the file system (`HANDLE_KILLPRIV_V2`).
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,10 +16,10 @@ use crate::front::Front;
 use crate::nodes::Node;
 use crate::place::Place;
 
-/// What reads are best made in, and what programs size their buffers by.
+/// Preferred size of reads, by which programs size their buffers.
 const BLOCK_BYTES: u32 = 4096;
 
-/// What a listing keeps of an inode.
+/// The part of an inode that a listing keeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes {
     pub(crate) id: u128,
@@ -29,7 +30,7 @@ pub(crate) struct Attributes {
     gid: u32,
     rdev: u64,
     size: u64,
-    /// Without holes.
+    /// Bytes of content without holes.
     stored_bytes: u64,
     mtime_ns: i64,
     ctime_ns: i64,
@@ -37,7 +38,7 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
-    /// Attributes of `inode`, which `namespace` shows.
+    /// The attributes of `inode`, an inode of `namespace`.
     pub(crate) fn of(namespace: &Namespace, inode: &Inode) -> esker_base::Result<Self> {
         let attributes = Self::from(inode);
         if inode.kind() != Some(FileKind::File) {
@@ -67,7 +68,7 @@ impl From<&Inode> for Attributes {
 }
 
 impl Attributes {
-    /// What the kernel is told of the file with this inode number.
+    /// The attributes for the kernel, with inode number `number`.
     pub(crate) fn shown(&self, number: u64) -> FileAttr {
         FileAttr {
             ino: INodeNo(number),
@@ -103,20 +104,20 @@ pub(crate) fn type_of(kind: FileKind) -> FileType {
     }
 }
 
-/// A device's number as the protocol has it: the kernel's 32-bit form (`new_encode_dev`).
+/// Converts a device number to the protocol's form, the kernel's 32 bits (`new_encode_dev`).
 fn shown_device(rdev: u64) -> u32 {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xf_ff00) << 12)
 }
 
-/// The number of a device that the protocol shows as `rdev`.
+/// Converts a device number from the protocol's form.
 pub(crate) fn device_of(rdev: u32) -> u64 {
     let (major, minor) = ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00));
     rustix::fs::makedev(major, minor)
 }
 
-/// The timestamp that the kernel sent as `time`. Of a time before 1970 the FUSE library takes away the
-/// nanoseconds that it should add to the seconds.
+/// Converts a time from the kernel to a timestamp. For times before 1970 the FUSE library subtracts
+/// the nanoseconds that it should add to the seconds.
 fn timestamp_of(time: SystemTime) -> i64 {
     let parts = |distance: Duration| {
         let seconds = i64::try_from(distance.as_secs()).unwrap_or(i64::MAX);
@@ -131,7 +132,7 @@ fn timestamp_of(time: SystemTime) -> i64 {
     }
 }
 
-/// What is to change, as the kernel says it.
+/// Attribute changes that the kernel requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) mode: Option<u32>,
@@ -140,14 +141,14 @@ pub(crate) struct Wanted {
     pub(crate) size: Option<u64>,
     pub(crate) atime: Option<TimeOrNow>,
     pub(crate) mtime: Option<TimeOrNow>,
-    /// From a kernel that collects writes, and knows when they were made.
+    /// Change time, from a kernel that collects writes and knows when they were made.
     pub(crate) ctime: Option<SystemTime>,
-    /// Whether who changes the size loses set-id bits by it.
+    /// True if a change of size removes set-id bits.
     pub(crate) drops_set_id: bool,
 }
 
 impl Front {
-    /// Attributes of `node` as they are now.
+    /// The current attributes of `node`.
     pub(crate) fn attributes(&self, node: &Node) -> Result<FileAttr, Errno> {
         let inode = self.inode(node)?;
         self.shown(node, &inode)
@@ -168,7 +169,7 @@ impl Front {
         found.map_err(|error| self.errno(&error))
     }
 
-    /// Changes attributes of `node`; returns them all.
+    /// Changes attributes of `node`; returns all of them.
     pub(crate) fn change(&self, node: &Node, wanted: &Wanted) -> Result<FileAttr, Errno> {
         let session = self.session()?;
         let now_ns = || self.now_ns();
@@ -211,19 +212,20 @@ impl Front {
         self.shown(node, &inode)
     }
 
-    /// Takes set-id bits away from `node`, whose content somebody else has changed; the kernel, which
-    /// leaves that to us, is told to ask for the mode again.
+    /// Removes set-id bits from `node` after another user has changed its content. The kernel
+    /// leaves that to the mount, so it is also made to read the mode again.
     pub(crate) fn drop_set_id(&self, node: &Node) -> Result<(), Errno> {
         let Some(mode) = self.mode_without_set_id(node)? else { return Ok(()) };
         self.change(node, &Wanted { mode: Some(mode), ..Wanted::default() })?;
         if let Some(notifier) = self.notifier.get() {
-            // It may have forgotten the file.
+            // The kernel may have forgotten the file.
             let _ = notifier.inval_inode(INodeNo(node.number), -1, 0);
         }
         Ok(())
     }
 
-    /// The mode that `node` has once somebody else has written to it, if that is another.
+    /// The mode of `node` without the set-id bits that a write by another user removes; `None` if
+    /// it has none of them.
     fn mode_without_set_id(&self, node: &Node) -> Result<Option<u32>, Errno> {
         let mode = self.inode(node)?.mode;
         // Without group execution, set-group-id means mandatory locking and stays.
@@ -232,7 +234,7 @@ impl Front {
     }
 }
 
-/// A file without names is changed where it is left: here.
+/// Applies `changes` to a file without names, which exists only here.
 fn changed_gone(inode: &Inode, changes: &Changes, now_ns: i64) -> Inode {
     let mut inode = inode.clone();
     inode.mode = changes.mode.unwrap_or(inode.mode);
@@ -258,7 +260,7 @@ mod tests {
 
     #[test]
     fn times_are_what_the_kernel_sent() {
-        // As the FUSE library passes on -2 seconds and 300 nanoseconds.
+        // In the form in which the FUSE library passes -2 seconds and 300 nanoseconds.
         let before = UNIX_EPOCH - Duration::new(2, 300);
         assert_eq!(timestamp_of(before), -2_000_000_000 + 300);
         let after = UNIX_EPOCH + Duration::new(2, 300);

@@ -1,8 +1,8 @@
-//! Control: how commands talk to a running mount.
+//! Control: communication between commands and a running mount.
 //!
-//! The root of a mount has an extended attribute, [`STATUS`], that nobody lists: it says which
-//! process serves it and at which socket it listens. A request is a line of JSON, as is its answer.
-//! Only whoever runs the mount and the superuser are listened to.
+//! The root of a mount has an unlisted extended attribute, [`STATUS`], which names the process that
+//! serves the mount and its socket. A request is one line of JSON, and so is its answer. Only the
+//! user who runs the mount and the superuser may send requests.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -15,44 +15,44 @@ use std::time::Duration;
 use esker_base::{Error, Kind, Random, Result};
 use serde_json::{Value, json};
 
-/// The attribute of a mount's root that says who serves it.
+/// The attribute of a mount's root that identifies its server.
 pub const STATUS: &str = "user.esker.mount";
-/// What the source of every mount begins with, as `mount` shows it; the name follows.
+/// Prefix of every mount's source, as `mount` shows it; the name follows.
 pub const SOURCE: &str = "esker:";
-/// A request is shorter than this.
+/// Maximum bytes of a request.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
-/// How long whoever connects may take to say what it wants.
+/// Time that a client has to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The kernel's list of what is mounted where.
+/// The kernel's list of mounts.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// What a command asks of a mount.
+/// A request from a command to a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Publish what it shows now as this name, and go on.
+    /// Publish the current state under this name, and keep the mount.
     Commit(String),
-    /// Merge the tables of its session and give back what was overwritten, and go on.
+    /// Merge the tables of its session, free overwritten data, and keep the mount.
     Compact,
-    /// Unmount, publish what is to be published, and end.
+    /// Unmount, publish the session if there is one, and end.
     End,
 }
 
-/// Who serves a mount.
+/// Identity of a mount's server.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// The process.
+    /// Process number.
     pub pid: u32,
-    /// The change set that is being written, if any.
+    /// The change set that it writes, if any.
     pub set: Option<String>,
-    /// The name as which it will be published, or that is shown.
+    /// The name of the mounted snapshot, or the name for the session.
     pub name: String,
     socket: String,
 }
 
-/// Who serves the mount at `mountpoint`.
+/// Reads the status of the mount at `mountpoint`.
 ///
 /// # Errors
-/// `Invalid` if it is no mount of Esker.
+/// `Invalid` if it is not an Esker mount.
 pub fn status_of(mountpoint: &Path) -> Result<Status> {
     let none = |what: String| {
         Error::new(Kind::Invalid, format!("{}: not a mount of esker{what}", mountpoint.display()))
@@ -75,8 +75,8 @@ pub fn status_of(mountpoint: &Path) -> Result<Status> {
     }
 }
 
-/// Where this machine, as far as this process sees it, has the mount that writes the change set `set`,
-/// if it does and may be asked.
+/// The mount point on this machine, as visible to this process, of the mount that writes the change
+/// set `set`, if there is one and this user may send it requests.
 #[must_use]
 pub fn mountpoint_of(set: &str) -> Option<PathBuf> {
     let is_of_set = |mountpoint: &PathBuf| {
@@ -85,7 +85,7 @@ pub fn mountpoint_of(set: &str) -> Option<PathBuf> {
     mountpoints().ok()?.into_iter().find(is_of_set)
 }
 
-/// Where mounts of Esker are, whoever serves them, as far as this process sees.
+/// Mount points of all Esker mounts, of any user, that are visible to this process.
 ///
 /// # Errors
 /// Those of reading the kernel's list.
@@ -95,18 +95,18 @@ pub fn mountpoints() -> Result<Vec<PathBuf>> {
     Ok(mounts.split(|byte| *byte == b'\n').filter_map(mountpoint_of_esker).collect())
 }
 
-/// The mount point in a line of `mountinfo`, if that is of a mount of Esker.
+/// The mount point in a line of `mountinfo`, if it is an Esker mount.
 fn mountpoint_of_esker(line: &[u8]) -> Option<PathBuf> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mountpoint = fields.nth(4)?;
-    // Optional fields end with a lone minus; the kind and what is mounted follow.
+    // Optional fields end with a lone minus; the type and the source follow.
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (fields.next()?, fields.next()?);
     let is_esker = kind.starts_with(b"fuse") && source.starts_with(SOURCE.as_bytes());
     is_esker.then(|| OsString::from_vec(unescaped(mountpoint)).into())
 }
 
-/// `field` without the escapes (`\040`) that the kernel writes blanks as.
+/// `field` without the escapes (`\040`) that the kernel uses for blanks.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -127,10 +127,10 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Asks the mount at `mountpoint` and waits for its answer; returns what it did, in its fields.
+/// Sends a request to the mount at `mountpoint` and waits for the answer; returns its fields.
 ///
 /// # Errors
-/// As [`status_of`]; what the mount answers; `Closed` if it ended without an answer.
+/// As [`status_of`]; the error that the mount answers; `Closed` if it ended without an answer.
 pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
     let status = status_of(mountpoint)?;
     let gone = |error: std::io::Error| {
@@ -161,33 +161,33 @@ pub fn ask(mountpoint: &Path, request: &Request) -> Result<Value> {
     }
 }
 
-/// Where a mount listens.
+/// The socket of a mount.
 pub(crate) struct Listener {
     socket: UnixListener,
     name: String,
 }
 
-/// Somebody who waits for an answer.
+/// A client that waits for an answer.
 #[derive(Debug)]
 pub(crate) struct Asker(UnixStream);
 
 impl Listener {
-    /// Listens at a new address.
+    /// Creates a socket with a new address.
     pub(crate) fn new() -> std::io::Result<Self> {
         let name = format!("esker-{:032x}", Random::from_system().u128());
         let socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         Ok(Self { socket, name })
     }
 
-    /// What the root's attribute says.
+    /// The value of the root's attribute.
     pub(crate) fn status(&self, name: &str, set: Option<String>) -> Vec<u8> {
         let pid = std::process::id();
         let status = json!({"pid": pid, "name": name, "set": set, "socket": self.name});
         status.to_string().into_bytes()
     }
 
-    /// The next request, and who waits for its answer. Whoever may not ask, or says nothing that
-    /// makes sense, is answered here.
+    /// Accepts the next request, and the client that waits for its answer. Answers unauthorized
+    /// clients and invalid requests itself.
     pub(crate) fn next(&self) -> std::io::Result<(Request, Asker)> {
         loop {
             let (stream, _) = self.socket.accept()?;
@@ -223,7 +223,7 @@ impl Asker {
         }
     }
 
-    /// Answers; whoever asked may be gone by now.
+    /// Sends the answer; the client may be gone by now.
     pub(crate) fn answer(&mut self, answer: &Result<Value>) {
         let line = match answer {
             Ok(value) => value.clone(),

@@ -1,13 +1,14 @@
 //! Content of files: opening, reading, writing, holes.
 //!
-//! A file that the kernel has open is opened once here, whoever opens it; the last release gives it
-//! back. It goes on working when its names are gone.
+//! A file that the kernel has open is opened once here, however many programs share it; the last
+//! release closes it. It continues to work after its names are gone.
 //!
-//! A large file of a snapshot that is a file of the store as well is read by the kernel from there
-//! (passthrough): its requests never come here. So are new files of a session written, and read while
-//! somebody writes them, where files get large: in directories of which the last one did. The kernel
-//! asks once, when a file is opened first, and small ones are faster here. What exists is written
-//! here: it goes to new places of logs, since snapshots may show the old ones.
+//! Passthrough: the kernel reads a large file of a snapshot directly from the store if it is a file
+//! there too; such reads never come here. Likewise the kernel writes new files of a session
+//! directly, and reads them while they are being written, if they are likely to get large: in
+//! directories whose last new file did. The kernel can be told only once, at the first open, and
+//! small files are faster here. Existing files are written here: their new bytes go to new ranges
+//! of logs, since snapshots may show the old ones.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -30,32 +31,32 @@ use crate::place::Place;
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 16;
-/// `lseek`'s that ask for holes.
+/// `lseek`'s modes for holes.
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// What a file is opened with by who may write it.
+/// Open flags that grant write access.
 const WRITES: OFlags = OFlags::WRONLY.union(OFlags::RDWR);
 
-/// Smaller files are read, or written, in as many requests as it takes to tell the kernel of a file of
-/// the store.
+/// Minimum size for passthrough: below it, registering the store's file takes as many requests as
+/// serving the reads or writes.
 const BACKED_BYTES_MIN: u64 = 4 << 20;
 
 /// An open file, and how often it is open.
 pub(crate) struct Opened {
     content: Content,
     count: u64,
-    /// Whether nothing was written to it before it was opened to be written.
+    /// True if nothing had been written to it before it was opened for writing.
     is_new: bool,
-    /// What the kernel knows the store's file by that it reads and writes instead: the same for all
-    /// who have it open.
+    /// Registration of the store's file that the kernel reads and writes directly, shared by all
+    /// opens of the file.
     backing: Option<Arc<BackingId>>,
 }
 
-/// Which new files of a session the kernel writes in the store, if it can.
+/// New files of a session that the kernel writes directly in the store, where possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InPlace {
-    /// Those in directories of which the last file got large.
+    /// Those in directories whose last new file got large.
     #[default]
     Auto,
     /// All.
@@ -73,7 +74,7 @@ impl fmt::Debug for Opened {
 
 #[derive(Clone, Debug)]
 enum Content {
-    /// Of a snapshot: the inode says it all.
+    /// From a snapshot: the inode is enough.
     Fixed(Arc<Inode>),
     Changing(Arc<OpenFile>),
     /// Of a key of an indexed directory: its values.
@@ -81,8 +82,8 @@ enum Content {
 }
 
 impl Front {
-    /// Opens the file `number` as `flags` say; who cuts it off takes set-id bits away if `drops_set_id`.
-    /// Returns what `register` told the kernel to use instead, if anything.
+    /// Opens the file `number` with `flags`; a truncation removes set-id bits if `drops_set_id`.
+    /// Returns the backing that `register` gave the kernel, if any.
     pub(crate) fn open(
         &self,
         number: u64,
@@ -108,14 +109,14 @@ impl Front {
             let wanted =
                 crate::attributes::Wanted { size: Some(0), drops_set_id, ..Default::default() };
             self.change(&node, &wanted).inspect_err(|_| {
-                // What went wrong first is what counts.
+                // The first error is the one that counts.
                 let _ = self.release(number);
             })?;
         }
         Ok(backing)
     }
 
-    /// Opens `node`, which nobody has open.
+    /// Opens `node`, which is not open yet.
     fn open_first(
         &self,
         node: &Node,
@@ -137,8 +138,8 @@ impl Front {
         Ok(Opened { content, count: 1, is_new, backing })
     }
 
-    /// Lets the kernel read the store's file instead of asking for `inode`, if there is one; what
-    /// cannot be passed through is read like any other.
+    /// Lets the kernel read the store's file in place of `inode`, if there is one. Otherwise the
+    /// file is read through the mount.
     fn pass_reads(
         &self,
         inode: &Inode,
@@ -151,8 +152,8 @@ impl Front {
         register(&file).ok().map(Arc::new)
     }
 
-    /// Lets the kernel write `file`, in `parent`, in the store, if it is new and likely to get large;
-    /// what cannot be passed through is written like any other.
+    /// Lets the kernel write `file`, in `parent`, directly in the store, if it is new and likely to
+    /// get large. Otherwise the file is written through the mount.
     fn pass_writes(
         &self,
         parent: Option<&Node>,
@@ -171,13 +172,13 @@ impl Front {
         let direct = session.begin_in_place(file).ok().flatten()?;
         let registered = register(&direct);
         if registered.is_err() {
-            // Should that fail, it is written in place by this process.
+            // If that fails, this process writes the file in place.
             let _ = session.end_in_place(file);
         }
         registered.ok().map(Arc::new)
     }
 
-    /// The directory that a file is in, if it has one name and the kernel knows it.
+    /// The directory of a file, if the file has one name and the kernel knows the directory.
     fn parent(&self, node: &Node) -> Option<Arc<Node>> {
         let dir = match &*node.place.lock() {
             Place::Name(dir, _) => dir.id(),
@@ -191,7 +192,7 @@ impl Front {
         let (dir, name) = match &place {
             Place::Name(dir, name) => (dir, name),
             Place::Key(file) => return self.read_key(file).map(Content::Values),
-            // The kernel opens what has a name or is open already.
+            // The kernel opens only files that have a name or are open already.
             Place::Dir(_) | Place::Gone(_) => return Err(Errno::ESTALE),
         };
         let opened = match self.view.session() {
@@ -201,8 +202,8 @@ impl Front {
         opened.map_err(|error| self.errno(&error))
     }
 
-    /// Makes the regular file `name` in `parent` and opens it; the kernel is told of it, and, as by
-    /// [`Front::open`], what it may use instead.
+    /// Creates the regular file `name` in `parent` and opens it. Returns its attributes for the
+    /// kernel and, as [`Front::open`], the backing.
     pub(crate) fn create(
         &self,
         request: &Request,
@@ -228,7 +229,7 @@ impl Front {
         Ok((shown, backing))
     }
 
-    /// Closes the file `number` once.
+    /// Closes one open of the file `number`.
     pub(crate) fn release(&self, number: u64) -> Result<(), Errno> {
         let node = self.node(number)?;
         let closed = {
@@ -253,17 +254,18 @@ impl Front {
         ended.and(self.close(file))
     }
 
-    /// Nobody has the store's file any more that the kernel wrote.
+    /// Ends in-place writing, once nobody has the store's file open any more.
     fn end_in_place(&self, number: u64, file: &Arc<OpenFile>) -> Result<(), Errno> {
         let got_set_id = self.session()?.end_in_place(file).map_err(|error| self.errno(&error))?;
         if got_set_id && let Some(notifier) = self.notifier.get() {
-            // It keeps the mode without those bits otherwise; it may have forgotten the file.
+            // Otherwise the kernel keeps the mode without those bits; it may have forgotten the
+            // file.
             let _ = notifier.inval_inode(INodeNo(number), -1, 0);
         }
         Ok(())
     }
 
-    /// Notes for the next file in the directory whether this one got large.
+    /// Records for the next file in the directory whether this one got large.
     fn learn(&self, node: &Node, file: &OpenFile, was_in_place: bool) {
         let is_large = file.size().is_ok_and(|size| size >= BACKED_BYTES_MIN);
         if self.in_place == InPlace::Auto
@@ -280,8 +282,8 @@ impl Front {
         closed.map_err(|error| self.errno(&error))
     }
 
-    /// Closes everything that is still open, when the kernel is gone. Who has the store's file goes on
-    /// writing to it, which changes nothing of what is published.
+    /// Closes all open files when the kernel has detached. Programs that have the store's file open
+    /// can still write to it, which changes nothing that is published.
     pub(crate) fn close_all(&self) -> Result<(), Errno> {
         let mut first = Ok(());
         for node in self.nodes.open() {
@@ -297,7 +299,7 @@ impl Front {
         self.open_for_change(&*self.node(number)?).ok_or(Errno::EBADF)
     }
 
-    /// The open file behind `node`, if it is open to be changed.
+    /// The open file behind `node`, if it is open and can change.
     pub(crate) fn open_for_change(&self, node: &Node) -> Option<Arc<OpenFile>> {
         match &*node.file.lock() {
             Some(Opened { content: Content::Changing(file), .. }) => Some(file.clone()),
@@ -305,14 +307,14 @@ impl Front {
         }
     }
 
-    /// The inode behind `node`, if it is open.
+    /// The current inode of `node`, if it is open.
     pub(crate) fn open_inode(&self, node: &Node) -> Result<Option<Inode>, Errno> {
         let Some(file) = self.open_for_change(node) else { return Ok(None) };
         let inode = self.session()?.stat_file(&file).map_err(|error| self.errno(&error))?;
         Ok(Some(inode))
     }
 
-    /// Up to `bytes_max` bytes from `offset` on.
+    /// Reads up to `bytes_max` bytes from `offset` on.
     pub(crate) fn read(&self, number: u64, offset: u64, bytes_max: usize) -> Result<Bytes, Errno> {
         let node = self.node(number)?;
         let content = match &*node.file.lock() {
@@ -331,7 +333,7 @@ impl Front {
         read.map_err(|error| self.errno(&error))
     }
 
-    /// Writes `bytes` at `offset`; takes set-id bits away if `drops_set_id`.
+    /// Writes `bytes` at `offset`; removes set-id bits if `drops_set_id`.
     pub(crate) fn write(
         &self,
         number: u64,
@@ -347,8 +349,8 @@ impl Front {
         if drops_set_id { self.drop_set_id(&node) } else { Ok(()) }
     }
 
-    /// Makes what was written to the file an operation of the session, as a program closes it; at
-    /// durability `always` it survives power loss then.
+    /// Commits writes to the file as an operation of the session when a program closes it; at
+    /// durability `always` they then survive power loss.
     pub(crate) fn flush(&self, number: u64) -> Result<(), Errno> {
         let flushed = self.session()?.flush_file(&self.changing(number)?);
         self.note_change();
@@ -367,7 +369,8 @@ impl Front {
         synced.map_err(|error| self.errno(&error))
     }
 
-    /// Reserves, punches or zeroes a range, as `mode` says; takes set-id bits away if `drops_set_id`.
+    /// Reserves, punches or zeroes a range, depending on `mode`; removes set-id bits if
+    /// `drops_set_id`.
     pub(crate) fn fallocate(
         &self,
         number: u64,
@@ -382,7 +385,7 @@ impl Front {
         let keeps_size = mode & KEEP_SIZE != 0;
         let done = match mode & !KEEP_SIZE {
             0 => session.allocate(&file, offset..end, keeps_size),
-            // The kernel asks for holes within the file's size only.
+            // The kernel requests holes only within the file's size.
             PUNCH_HOLE if keeps_size => session.punch(&file, offset..end, true),
             ZERO_RANGE => session.punch(&file, offset..end, keeps_size),
             _ => return Err(Errno::EOPNOTSUPP),
@@ -392,16 +395,16 @@ impl Front {
         if drops_set_id { self.drop_set_id(&node) } else { Ok(()) }
     }
 
-    /// Where data or a hole begins at or after `offset`.
+    /// The start of data or of a hole at or after `offset`.
     pub(crate) fn seek(&self, number: u64, offset: i64, whence: i32) -> Result<i64, Errno> {
         let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
         let Some(session) = self.view.session() else {
-            // The kernel then takes files of snapshots for data all over.
+            // The kernel then treats files of snapshots as all data.
             return Err(Errno::ENOSYS);
         };
         let node = self.node(number)?;
         if let Place::Key(file) = &*node.place.lock() {
-            // It is data all over.
+            // A key's file is all data.
             let size = i64::try_from(file.size()).map_err(|_| Errno::EOVERFLOW)?;
             let offset = i64::try_from(offset).unwrap_or(i64::MAX);
             return match whence {
@@ -425,7 +428,8 @@ impl Front {
         i64::try_from(at).map_err(|_| Errno::EOVERFLOW)
     }
 
-    /// Copies by sharing extents, and takes set-id bits away if `drops_set_id`; returns how many bytes.
+    /// Copies by sharing extents, and removes set-id bits if `drops_set_id`; returns the number of
+    /// bytes.
     pub(crate) fn copy(
         &self,
         (from, offset): (u64, u64),

@@ -1,8 +1,8 @@
-//! Indexed directories: their keys as files that are read.
+//! Indexed directories: shows their keys as read-only files.
 //!
-//! A key is a file with all values of the key, one after the other. It belongs to whom the directory
-//! belongs to, who may read that may read it, and nobody changes it: what is in an indexed directory
-//! stays as it was written. It is looked up in the logs of the directory; readers of some directories
+//! A key's file holds all values of the key, one after the other. It has the directory's owner,
+//! whoever may read the directory may read it, and nobody can change it: the contents of an indexed
+//! directory are immutable. A look-up searches the directory's logs; readers of some directories
 //! stay open.
 //! Concurrency: readers are shared; the map of open ones is a leaf lock, not held across store I/O.
 
@@ -23,18 +23,18 @@ use crate::listing::{Shown, Sink};
 use crate::nodes::Node;
 use crate::place::Place;
 
-/// Directories with more keys are not listed: nobody reads the names of millions, and programs that
-/// list whatever they find would read all records for them.
+/// Directories with more keys are not listed: nobody reads millions of names, and programs that
+/// list everything they find would cause reads of all records.
 pub(crate) const LISTED_KEYS_MAX: usize = 16 << 10;
 
-/// Readers that stay open, each with so much of what it read.
+/// Number of readers that stay open, and the cache of each.
 const READERS_MAX: usize = 32;
 const READER_CACHE_BYTES: u64 = 8 << 20;
 
-/// Cookies of the two dots, which listings of keys begin with.
+/// Cookies of the two dots, with which listings of keys begin.
 const DOTS: u64 = 2;
 
-/// Readers that are open, by the last part of their directory.
+/// Open readers, by the last part of their directory.
 #[derive(Debug, Default)]
 pub(crate) struct IndexedReaders {
     open: Mutex<HashMap<(u128, u64), Arc<IndexedReader>>>,
@@ -43,32 +43,32 @@ pub(crate) struct IndexedReaders {
 /// A key of an indexed directory.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyFile {
-    /// The directory, which keeps its node while keys of it are known.
+    /// The directory, whose node stays alive while its keys are known.
     pub(crate) directory: Arc<Node>,
     key: Bytes,
-    /// Bytes of its values.
+    /// Bytes of the key's values.
     size: u64,
 }
 
-/// The keys of a directory as they were when it was opened.
+/// The keys of a directory, as of when it was opened.
 #[derive(Debug)]
 pub(crate) struct KeyList {
     keys: Vec<(String, Bytes, u64)>,
 }
 
 impl KeyFile {
-    /// Bytes of its values.
+    /// Bytes of the key's values.
     pub(crate) const fn size(&self) -> u64 {
         self.size
     }
 
-    /// The file, in a directory that has the inode `directory`.
+    /// The inode of the file, in a directory with the inode `directory`.
     fn inode(&self, directory: &Inode) -> Inode {
         let mut inode =
             Inode::new(Entry::Is(FileKind::File), directory.mode & 0o444, directory.mtime_ns);
         let id = directory.id.to_le_bytes();
-        // Of another hash each, so that no two keys of a mount share an identity but by an accident of
-        // 128 bits.
+        // Two independent hashes, so that two keys of a mount share an identity only by a 128-bit
+        // collision.
         let halves = [[&id[..], &self.key].concat(), [&self.key[..], &id].concat()];
         let [high, low] = halves.map(|bytes| u128::from(key_hash(&bytes)));
         inode.id = high << 64 | low;
@@ -110,8 +110,8 @@ impl Front {
         Ok(Arc::clone(open.entry(name).or_insert(reader)))
     }
 
-    /// What `name` in the indexed directory `directory` is, which the kernel is told; none if no key
-    /// is called so, or it has no value.
+    /// The attributes for the kernel of `name` in the indexed directory `directory`; `None` if
+    /// `name` is not the name of a key, or the key has no value.
     pub(crate) fn look_up_key(
         &self,
         directory: &Arc<Node>,
@@ -129,7 +129,7 @@ impl Front {
         self.remember_key(file, &inode).map(Some)
     }
 
-    /// Attributes of `file`, in a directory with `inode`, which the kernel is told of.
+    /// The attributes for the kernel of `file`, in a directory with `inode`.
     fn remember_key(&self, file: KeyFile, inode: &Inode) -> Result<FileAttr, Errno> {
         let shown = file.inode(inode);
         let node = self.nodes.remember(&shown, || Place::Key(Box::new(file)));
@@ -156,7 +156,7 @@ impl Front {
     /// The keys of an indexed directory.
     ///
     /// # Errors
-    /// `EFBIG` if there are more than [`LISTED_KEYS_MAX`], which is reported with what to do instead.
+    /// `EFBIG` if there are more than [`LISTED_KEYS_MAX`], which is reported with an alternative.
     pub(crate) fn key_list(&self, directory: &Node) -> Result<KeyList, Errno> {
         let reader = self.indexed_reader(&self.indexed_inode(directory)?)?;
         let listed = reader.list(LISTED_KEYS_MAX).map_err(|error| self.errno(&error))?;

@@ -1,14 +1,14 @@
-//! Link counts of directories: 2, and one for each directory in it.
+//! Link counts of directories: 2, and one for each subdirectory.
 //!
-//! Records do not have them: a directory may have entries in several bases, of which none knows the
-//! others. A directory is counted when the kernel is first told of it, by listing it, and from then
-//! on its node keeps the count. One that was made in this mount is known to be empty. A directory
-//! with more than [`ENTRIES_MAX`] entries is not counted and has one link, as ext4 shows those with
-//! more than 64,998 directories; programs take that for "not known".
+//! Records do not store them, since a directory may have entries in several bases that do not know
+//! of each other. A directory is counted by listing it when the kernel first asks for its
+//! attributes; from then on its node maintains the count. A directory created in this mount is
+//! known to be empty. A directory with more than [`ENTRIES_MAX`] entries is not counted and shows
+//! one link, as ext4 does beyond 64,998 subdirectories; programs take that for "unknown".
 //!
-//! Concurrency: a node's count is locked while names of directories in it change, and while it is
-//! counted, so that no change is missed or counted twice; of two nodes that with the lower number
-//! first. Taken before any lock of the session.
+//! Concurrency: a node's count is locked while names of subdirectories change, and while it is
+//! counted, so that no change is missed or counted twice; of two nodes, the lower number first.
+//! Taken before any lock of the session.
 
 use esker_fs::inode::{FileKind, Inode};
 use fuser::{Errno, FileAttr};
@@ -19,13 +19,13 @@ use crate::front::Front;
 use crate::nodes::Node;
 use crate::place::Place;
 
-/// A directory with more entries is not counted: looking at so many takes about 10 ms.
+/// Directories with more entries are not counted: a count of this many takes about 10 ms.
 const ENTRIES_MAX: u32 = 1 << 16;
 
-/// How many directories are in a directory.
+/// Number of subdirectories of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Directories {
-    /// Nobody has asked yet.
+    /// Not counted yet.
     #[default]
     Unknown,
     /// Too many entries to count.
@@ -33,14 +33,14 @@ pub(crate) enum Directories {
     Counted(u32),
 }
 
-/// The counts of the directories in which a name changes, locked; one if both are the same.
+/// The locked counts of the directories in which a name changes; only one if both are the same.
 pub(crate) struct Counts<'a> {
     from: MutexGuard<'a, Directories>,
     to: Option<MutexGuard<'a, Directories>>,
 }
 
 impl Directories {
-    /// One more directory, or one less, or neither.
+    /// Adds `by`, if the count is known.
     pub(crate) fn change(&mut self, by: i32) {
         if let Self::Counted(count) = self {
             *count = count.saturating_add_signed(by);
@@ -69,7 +69,7 @@ impl<'a> Counts<'a> {
         Self { from: from.directories.lock(), to: Some(to) }
     }
 
-    /// So many more directories in `to`, and so many less in `from`.
+    /// Records that `count` subdirectories moved from `from` to `to`.
     pub(crate) fn moved(&mut self, count: i32) {
         if let Some(to) = &mut self.to {
             self.from.change(-count);
@@ -77,20 +77,20 @@ impl<'a> Counts<'a> {
         }
     }
 
-    /// So many directories less in `to`.
+    /// Records that `count` subdirectories of `to` were removed.
     pub(crate) fn removed(&mut self, count: i32) {
         self.to.as_mut().unwrap_or(&mut self.from).change(-count);
     }
 }
 
 impl Front {
-    /// What the kernel is told of `node`, whose inode is `inode`.
+    /// The attributes for the kernel of `node`, whose inode is `inode`.
     pub(crate) fn shown(&self, node: &Node, inode: &Inode) -> Result<FileAttr, Errno> {
         let attributes = Attributes::of(&self.view, inode);
         self.shown_as(node, attributes.map_err(|error| self.errno(&error))?)
     }
 
-    /// What the kernel is told of `node`, which has these attributes.
+    /// The attributes for the kernel of `node`, from `attributes`.
     pub(crate) fn shown_as(
         &self,
         node: &Node,
@@ -99,7 +99,7 @@ impl Front {
         if attributes.kind != FileKind::Directory {
             return Ok(attributes.shown(node.number));
         }
-        // One that was removed has no links, and says so itself.
+        // A removed directory has no links, which its inode says.
         let place = node.place.lock().clone();
         if let Place::Dir(dir) = place {
             let mut directories = node.directories.lock();

@@ -1,14 +1,15 @@
-//! Listing: entries of a directory in pieces as the kernel asks for them, with cookies that mean
-//! the same however long it waits.
+//! Listing: returns a directory's entries in the pieces that the kernel asks for, with cookies that
+//! stay valid indefinitely.
 //!
-//! A cookie names the place after an entry: the high 52 bits of the hash of its name, and which of
-//! the names with these bits it is (10 bits; nearly always the first). Entries come in order of the
-//! hash, so a cookie stays good while others come and go, and over `telldir` and `seekdir`. A
-//! handle also remembers the name behind its last cookie and goes on exactly there.
+//! A cookie identifies the position after an entry: the high 52 bits of the hash of its name, and
+//! the rank of the entry among names with equal bits (10 bits; almost always the first). Entries
+//! come in hash order, so a cookie stays valid while other entries come and go, and across
+//! `telldir` and `seekdir`. A handle also remembers the name at its last cookie and continues
+//! exactly there.
 //!
-//! A handle reads a batch of entries at once, and while the kernel takes them in, the next.
-//! Attributes read ahead are passed on only while nothing in the mount has changed since; else each
-//! is looked up again, and what is gone is left out, so the kernel is never told of a file that it
+//! A handle reads a batch of entries at once and, while the kernel processes them, the next batch.
+//! Attributes read ahead are used only if nothing in the mount has changed since. Otherwise each
+//! entry is looked up again and missing ones are left out, so the kernel never gets a file that it
 //! has just removed.
 
 use std::mem;
@@ -28,18 +29,18 @@ use crate::front::Front;
 use crate::indexed::KeyList;
 use crate::nodes::{Node, ROOT};
 
-/// Entries of the first batch: a small directory costs little.
+/// Entries of the first batch; few, so that a small directory is cheap.
 const BATCH_FIRST: usize = 512;
-/// Entries of later batches. Each begins by sorting what a shard of the memtable has of the
-/// directory, of which the batch before may have used a part: few large batches sort little twice.
+/// Entries of later batches. Each batch begins by sorting the directory's entries in a memtable
+/// shard, of which the previous batch may have used a part: few large batches sort little twice.
 const BATCH_NEXT: usize = 64 << 10;
 
 /// Cookies of the two entries that every directory has; those of others follow.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
-/// Bits of a cookie that tell names with the same hash bits apart.
+/// Bits of a cookie that distinguish names with equal hash bits.
 const TIE_BITS: u32 = 10;
-/// Bits of the hash that a cookie does not have; cookies must be positive as `off_t`.
+/// Bits of the hash that a cookie omits; cookies must be positive as `off_t`.
 const DROPPED_BITS: u32 = 64 - 52;
 const _: () = assert!(52 + TIE_BITS < 63);
 
@@ -47,7 +48,7 @@ const _: () = assert!(52 + TIE_BITS < 63);
 #[derive(Debug)]
 pub(crate) struct DirHandle {
     node: Arc<Node>,
-    /// Of an indexed directory: its keys.
+    /// For an indexed directory: its keys.
     keys: Option<KeyList>,
     state: Mutex<State>,
     ahead: Mutex<Ahead>,
@@ -56,47 +57,47 @@ pub(crate) struct DirHandle {
 #[derive(Debug, Default)]
 struct State {
     batch: Batch,
-    /// Which entry of the batch comes next.
+    /// Index of the next entry of the batch.
     next: usize,
-    /// The cookie that was given out last; 0 if there is no batch.
+    /// The last cookie given out; 0 if there is no batch.
     cookie: u64,
-    /// Whether a batch was read that followed another.
+    /// True if this batch follows another.
     goes_on: bool,
 }
 
-/// Entries that were read at once.
+/// Entries read at once.
 #[derive(Debug, Default)]
 struct Batch {
     entries: Vec<Listed>,
     names: Vec<u8>,
-    /// Whether nothing follows.
+    /// True if nothing follows.
     is_end: bool,
-    /// The mount's count of changes when these were read.
+    /// The mount's count of changes before these were read.
     changes: u64,
 }
 
-/// The batch that was read ahead.
+/// A batch that was read ahead.
 #[derive(Debug, Default)]
 struct Ahead {
     batch: Batch,
-    /// The last name of the batch before it; none if nothing was read ahead.
+    /// The last name of the batch before it; `None` if nothing was read ahead.
     after: Option<Vec<u8>>,
 }
 
-/// Where a batch begins.
+/// Start of a batch.
 enum Start<'a> {
     Beginning,
-    /// Behind the entry with this name and cookie.
+    /// After the entry with this name and cookie.
     After(&'a [u8], u64),
-    /// Behind the cookie of an entry.
+    /// After the entry with this cookie.
     Cookie(u64),
 }
 
-/// What became of an entry that was to be given to the kernel.
+/// Outcome of passing an entry to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passed {
     Given,
-    /// It is not there any more.
+    /// The entry no longer exists.
     Gone,
     NoRoom,
 }
@@ -108,19 +109,18 @@ struct Listed {
     attributes: Attributes,
 }
 
-/// Takes one entry: its cookie, name, number and kind, and for listings with attributes these.
-/// Returns false if it has no room.
+/// Receives entries for a reply to the kernel.
 pub(crate) trait Sink {
-    /// Whether the kernel wants attributes, and is told of each entry.
+    /// True if the kernel wants attributes, and counts a look-up of each entry.
     const WITH_ATTRIBUTES: bool;
 
     fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool;
 
-    /// Sends what it took, or what went wrong.
+    /// Sends the received entries, or the error.
     fn end(self, listed: Result<(), Errno>);
 }
 
-/// What is shown of an entry.
+/// The attributes of an entry in a listing.
 pub(crate) enum Shown {
     /// Number and kind only.
     Kind(u64, FileKind),
@@ -133,8 +133,8 @@ fn cookie_of(hash: u64, tie: u64) -> u64 {
     DOT_DOT + 1 + ((hash >> DROPPED_BITS) << TIE_BITS | tie)
 }
 
-/// The hash from which on to list for what comes after `cookie`, and how many entries with its
-/// leading bits to pass over.
+/// The hash at which to continue after `cookie`, and the number of entries with its leading bits to
+/// skip.
 fn resume(cookie: u64) -> (u64, u64) {
     let place = cookie - DOT_DOT - 1;
     ((place >> TIE_BITS) << DROPPED_BITS, (place & ((1 << TIE_BITS) - 1)) + 1)
@@ -147,13 +147,13 @@ impl DirHandle {
 }
 
 impl State {
-    /// Whether what comes next is behind `cookie`, to which this goes back within the batch: a
-    /// kernel asks again for entries that had no room where the program wanted them.
+    /// True if the next entry is the one after `cookie`. Moves back within the batch if necessary:
+    /// a kernel asks again for entries that did not fit the program's buffer.
     fn is_at(&mut self, cookie: u64) -> bool {
         if cookie == self.cookie {
             return true;
         }
-        // The last tie stands for all that follow it, too.
+        // The last tie also stands for all later ones.
         let is_one = resume(cookie).1 < 1 << TIE_BITS;
         let passed =
             self.batch.entries[..self.next].binary_search_by_key(&cookie, |one| one.cookie);
@@ -168,7 +168,7 @@ impl Batch {
         &self.names[entry.name.clone()]
     }
 
-    /// Name and cookie of its last entry, if any follow it.
+    /// Name and cookie of the last entry, if the listing continues after it.
     fn last_of_more(&self) -> Option<(&[u8], u64)> {
         let last = self.entries.last().filter(|_| !self.is_end)?;
         Some((self.name(last), last.cookie))
@@ -176,7 +176,7 @@ impl Batch {
 }
 
 impl Front {
-    /// Passes entries after `cookie` to `sink` until it is full or they end.
+    /// Passes entries after `cookie` to `sink` until it is full or the directory ends.
     pub(crate) fn list<S: Sink>(
         &self,
         handle: &DirHandle,
@@ -187,7 +187,7 @@ impl Front {
             return self.list_keys(&handle.node, keys, cookie, sink);
         }
         let dir = match self.dir(&handle.node) {
-            // A directory that was removed while it was open is empty, and has not even dots.
+            // An open directory that was removed is empty, without even the dots.
             Err(Errno::ENOENT) => return Ok(()),
             dir => dir?,
         };
@@ -196,13 +196,13 @@ impl Front {
             return Ok(());
         }
         if cookie <= DOT_DOT || !state.is_at(cookie) {
-            // What comes from here on is as the directory is now.
+            // From here on the listing shows the directory's current state.
             handle.ahead.lock().after = None;
             let start = match cookie {
                 ..=DOT_DOT => Start::Beginning,
                 _ => Start::Cookie(cookie),
             };
-            // Until it has all of the batch, so that what fails is read again.
+            // 0 until the whole batch is read, so that a failed read is repeated.
             state.cookie = 0;
             self.fill(&dir, start, BATCH_FIRST, &mut state.batch)?;
             (state.next, state.cookie, state.goes_on) = (0, cookie.max(DOT_DOT), false);
@@ -216,7 +216,7 @@ impl Front {
                 }
             }
             let Some((name, cookie)) = state.batch.last_of_more() else { return Ok(()) };
-            // An answer is of one batch, so that the kernel can go back in it.
+            // An answer stays within one batch, so that the kernel can go back in it.
             if has_given {
                 return Ok(());
             }
@@ -229,11 +229,11 @@ impl Front {
         }
     }
 
-    /// Reads the batch that will be asked for next, while the kernel takes in what it was given, if
-    /// it seems to want more than a few entries. What fails is tried again when it is asked for.
+    /// Reads the next batch while the kernel processes the current one, if it seems to want more
+    /// than a few entries. A failed read is repeated when the batch is needed.
     pub(crate) fn read_ahead(&self, handle: &DirHandle) {
         let Ok(dir) = self.dir(&handle.node) else { return };
-        // Another thread does so, or needs the batch at once.
+        // Otherwise another thread reads ahead, or needs the batch at once.
         let Some(mut ahead) = handle.ahead.try_lock() else { return };
         if ahead.after.is_some() {
             return;
@@ -250,7 +250,7 @@ impl Front {
         }
     }
 
-    /// Passes `.` and `..` on, as far as they come after `cookie`; false if there is no room.
+    /// Passes on those of `.` and `..` that come after `cookie`; returns false if there is no room.
     fn list_dots<S: Sink>(&self, node: &Node, dir: &Dir, cookie: u64, sink: &mut S) -> bool {
         let parent = dir
             .place()
@@ -261,7 +261,7 @@ impl Front {
         })
     }
 
-    /// Passes the next entry on.
+    /// Passes on the next entry.
     fn pass<S: Sink>(&self, dir: &Dir, state: &mut State, sink: &mut S) -> Result<Passed, Errno> {
         let entry = &state.batch.entries[state.next];
         let name = state.batch.name(entry);
@@ -287,7 +287,7 @@ impl Front {
         Ok(passed)
     }
 
-    /// Attributes and node of an entry as they are now; none if it is gone.
+    /// The current attributes and node of an entry; `None` if it no longer exists.
     fn current(
         &self,
         dir: &Dir,
@@ -323,8 +323,8 @@ impl Front {
             let (hash, ties) = resume(cookie);
             (hash >> DROPPED_BITS, ties)
         };
-        // The leading bits of the last hash, and how many entries with them there were; and where
-        // only a cookie is known, which of them to pass over.
+        // The leading bits of the last hash and the number of entries with them so far; and, if
+        // only a cookie is known, the entries to skip.
         let (cursor, mut tie, passed_over) = match start {
             Start::Beginning => (DirCursor::default(), None, None),
             Start::After(name, cookie) => {
@@ -334,7 +334,7 @@ impl Front {
                 (DirCursor::at_hash(resume(cookie).0), None, Some(bits_and_ties(cookie)))
             }
         };
-        // Before anything is read: what changes from here on is noticed.
+        // Before anything is read, so that later changes are noticed.
         batch.changes = self.changes.load(Ordering::Acquire);
         batch.entries.clear();
         batch.names.clear();
@@ -363,7 +363,7 @@ impl Front {
             Ok(ControlFlow::Break(()))
         });
         match listed {
-            // It was removed a moment ago.
+            // The directory was removed a moment ago.
             Err(error) if error.kind() == Kind::NotFound => Ok(()),
             listed => listed.map_err(|error| self.errno(&error)),
         }

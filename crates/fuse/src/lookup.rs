@@ -1,4 +1,4 @@
-//! Looking up names.
+//! Look-up: resolves names to nodes.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::nodes::Node;
 use crate::place::Place;
 
 impl Front {
-    /// What `name` in `parent` is, which the kernel is told; none if there is nothing.
+    /// The attributes for the kernel of `name` in `parent`; `None` if there is no such entry.
     pub(crate) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Option<FileAttr>, Errno> {
         let parent = self.node(parent)?;
         if parent.kind == FileKind::Indexed {
@@ -26,13 +26,13 @@ impl Front {
         }
     }
 
-    /// Attributes of `inode`, found as `name` in `dir`, which the kernel is told of.
+    /// The attributes for the kernel of `inode`, found as `name` in `dir`.
     pub(crate) fn tell(&self, dir: &Dir, name: &[u8], inode: &Inode) -> Result<FileAttr, Errno> {
         let node = self.remember(dir, name, inode)?;
         self.shown(&node, inode).inspect_err(|_| self.forget(node.number, 1))
     }
 
-    /// The node of `inode`, found as `name` in `dir`, which the kernel is told of.
+    /// The node of `inode`, found as `name` in `dir`, with one more kernel look-up.
     pub(crate) fn remember(
         &self,
         dir: &Dir,
@@ -50,12 +50,12 @@ impl Front {
         }))
     }
 
-    /// How a file with several names is reached.
+    /// The location of a file with several names.
     pub(crate) fn link_place(&self, inode: &Inode) -> Place {
         Place::Name(self.view.links().clone(), inode.id.to_be_bytes().into())
     }
 
-    /// The file that the kernel calls `number`.
+    /// The node with inode number `number`.
     pub(crate) fn node(&self, number: u64) -> Result<Arc<Node>, Errno> {
         self.nodes.get(number).ok_or(Errno::ESTALE)
     }
@@ -64,7 +64,7 @@ impl Front {
     pub(crate) fn dir(&self, node: &Node) -> Result<Dir, Errno> {
         match &*node.place.lock() {
             Place::Dir(dir) => Ok(dir.clone()),
-            // Keys come and go with all of it.
+            // Keys exist only together with their directory.
             Place::Name(..) if node.kind == FileKind::Indexed => Err(Errno::EROFS),
             Place::Name(..) | Place::Key(_) => Err(Errno::ENOTDIR),
             Place::Gone(inode) if inode.is_directory() => Err(Errno::ENOENT),

@@ -1,4 +1,4 @@
-//! Making files of every kind, and further names.
+//! Make: creates files of every kind, and further names.
 
 use esker_fs::inode::FileKind;
 use esker_fs::ops::NewFile;
@@ -9,10 +9,10 @@ use crate::front::Front;
 use crate::link_count::Directories;
 use crate::place::Place;
 
-/// Bits of a mode that say what a file is.
+/// Bits of a mode that encode the file type.
 const TYPE_BITS: u32 = 0o170_000;
 
-/// A file to be made, as the kernel asks for it.
+/// A file to create, as the kernel requests it.
 pub(crate) struct Asked<'a> {
     pub(crate) kind: FileKind,
     pub(crate) mode: u32,
@@ -25,7 +25,7 @@ impl Asked<'_> {
         Asked { kind, mode, rdev: 0, target: &[] }
     }
 
-    /// As `mknod` asks for it, by the type bits of its mode.
+    /// From a `mknod` request, by the type bits of its mode.
     pub(crate) fn node(mode: u32, rdev: u32) -> Result<Self, Errno> {
         let kind = match mode & TYPE_BITS {
             0o100_000 | 0 => FileKind::File,
@@ -38,7 +38,7 @@ impl Asked<'_> {
         Ok(Self { kind, mode, rdev, target: &[] })
     }
 
-    /// On behalf of whoever sent `request`. The kernel has applied the umask.
+    /// Completes it with the user of `request`. The kernel has applied the umask.
     pub(crate) fn by(&self, request: &Request) -> NewFile<'_> {
         NewFile {
             kind: self.kind,
@@ -52,7 +52,7 @@ impl Asked<'_> {
 }
 
 impl Front {
-    /// Makes `asked` at `name` in `parent`; the kernel is told of it.
+    /// Creates `asked` at `name` in `parent`; returns its attributes for the kernel.
     pub(crate) fn make(
         &self,
         request: &Request,
@@ -66,7 +66,7 @@ impl Front {
         let is_directory = asked.kind == FileKind::Directory;
         let mut count = is_directory.then(|| parent.directories.lock());
         let made = match is_directory {
-            // Open until the kernel knows it, so that it stays known to be new.
+            // Keep it open until the kernel knows it, so that it stays known to be new.
             true => session
                 .make_dir(&dir, name, &asked.by(request))
                 .map(|(inode, dir)| (inode, Some(dir))),
@@ -79,21 +79,22 @@ impl Front {
         }
         let node = self.remember(&dir, name, &inode)?;
         if is_directory {
-            // The kernel lets nobody look it up before it has this answer.
+            // The kernel allows no look-up of it before this answer.
             *node.directories.lock() = Directories::Counted(0);
         }
         self.shown(&node, &inode)
     }
 
-    /// Makes `name` in `parent` a further name of the file `number`; the kernel is told of it.
+    /// Adds `name` in `parent` as a name of the file `number`; returns the attributes for the
+    /// kernel.
     pub(crate) fn link(&self, number: u64, parent: u64, name: &[u8]) -> Result<FileAttr, Errno> {
         let session = self.session()?;
         let node = self.node(number)?;
         let dir = self.dir(&*self.node(parent)?)?;
         let place = node.place.lock().clone();
         let (old_dir, old_name) = match place {
-            // Among the links there are inodes, not names: any name that is left will do, and the
-            // file system finds it.
+            // The directory of links holds inodes, not names: the file system finds any remaining
+            // name.
             Place::Name(old_dir, old_name) => (old_dir, old_name),
             Place::Gone(_) => return Err(Errno::ENOENT),
             Place::Dir(_) | Place::Key(_) => return Err(Errno::EPERM),

@@ -1,15 +1,15 @@
-//! Nodes: what the kernel's inode numbers stand for, for as long as it remembers them.
+//! Nodes: the files behind the kernel's inode numbers, for as long as the kernel remembers them.
 //!
-//! The number is made from the file's identity, so that it is the same at every mount: of a
-//! directory the low half of its id, of a file `FileId::number`. Identities are longer than
-//! numbers, so two may want one number; the later gets another, which `displaced` remembers, since
-//! the kernel must never take one file for another.
+//! A number derives from the file's identity, so that it is the same at every mount: for a
+//! directory the low half of its id, for a file `FileId::number`. Identities are longer than
+//! numbers, so two files may want the same number. The later file gets another, recorded in
+//! `displaced`, since the kernel must never mistake one file for another.
 //!
-//! Invariant: a number is in the table while the kernel's count of look-ups of it is above 0. The
-//! root's is not in the table, and known always.
-//! Concurrency: sharded by number. Under a shard's lock come `displaced` and a node's `file`; under
-//! `file`, which is held while the session opens the file, its `place`, which is a leaf.
-//! `directories` is as `link_count` says.
+//! Invariant: a number is in the table while the kernel's look-up count for it is above 0. The root
+//! is always known, and not in the table.
+//! Concurrency: sharded by number. `displaced` and a node's `file` are locked under a shard's lock;
+//! the node's `place`, a leaf, is locked under `file`, which is held while the session opens the
+//! file. `directories` follows the rules of `link_count`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ use crate::place::Place;
 
 /// The number of the root, which the protocol fixes.
 pub(crate) const ROOT: u64 = 1;
-/// Locks of the table: enough that a few threads seldom meet.
+/// Number of locks of the table: enough that a few threads rarely collide.
 const SHARDS: usize = 64;
 
 /// A file that the kernel knows.
@@ -37,19 +37,19 @@ pub(crate) struct Node {
     pub(crate) id: u128,
     pub(crate) kind: FileKind,
     pub(crate) place: Mutex<Place>,
-    /// Its content, while somebody has it open.
+    /// Its content, while it is open.
     pub(crate) file: Mutex<Option<Opened>>,
-    /// Of a directory: what its count of links is made of.
+    /// For a directory: the state of its link count.
     pub(crate) directories: Mutex<Directories>,
-    /// Of a directory: whether the last file that was made in it got large.
+    /// For a directory: true if the last file created in it got large.
     pub(crate) grows_large: AtomicBool,
-    /// Whether it certainly has no extended attributes.
+    /// True if it certainly has no extended attributes.
     pub(crate) is_bare: AtomicBool,
 }
 
 struct Known {
     node: Arc<Node>,
-    /// How often the kernel was told of it, less what it has forgotten.
+    /// The kernel's look-up count: look-ups reported, less those forgotten.
     lookups: u64,
 }
 
@@ -57,7 +57,7 @@ struct Known {
 pub(crate) struct Nodes {
     root: Arc<Node>,
     shards: Vec<Mutex<HashMap<u64, Known>>>,
-    /// Numbers of files whose own number was taken.
+    /// Numbers of files whose preferred number was taken.
     displaced: Mutex<HashMap<u128, u64>>,
     displaced_count: AtomicUsize,
 }
@@ -76,7 +76,7 @@ impl Nodes {
         self.shards[(number % SHARDS as u64) as usize].lock()
     }
 
-    /// The file with this number; none if the kernel was never told of it or forgot it.
+    /// The node with this number; `None` if the kernel has never learned or has forgotten it.
     #[inline]
     pub(crate) fn get(&self, number: u64) -> Option<Arc<Node>> {
         if number == ROOT {
@@ -90,7 +90,8 @@ impl Nodes {
         self.get(self.number(id, kind)).filter(|node| node.id == id)
     }
 
-    /// The number that the file has, or gets unless another has it by then.
+    /// The number of the file; for an unknown file, its preferred number, which may be taken by
+    /// then.
     #[inline]
     pub(crate) fn number(&self, id: u128, kind: FileKind) -> u64 {
         if self.displaced_count.load(Ordering::Acquire) > 0
@@ -101,14 +102,13 @@ impl Nodes {
         number_of(id, kind)
     }
 
-    /// The node of `inode`, which the kernel is told of once more; `place` says how it is reached
-    /// if it was not known.
+    /// The node of `inode`, with one more kernel look-up; `place` gives its location if it is new.
     #[inline]
     pub(crate) fn remember(&self, inode: &Inode, place: impl FnOnce() -> Place) -> Arc<Node> {
         self.remember_id(inode.id, inode.kind().unwrap_or(FileKind::File), place)
     }
 
-    /// As [`Nodes::remember`] of a file that has one name, `name` in `dir`.
+    /// As [`Nodes::remember`], for a file whose only name is `name` in `dir`.
     #[inline]
     pub(crate) fn remember_plain(
         &self,
@@ -150,8 +150,8 @@ impl Nodes {
         }
     }
 
-    /// The kernel forgets `count` of the times that it was told of `number`. Returns the node if
-    /// it does not know it any more.
+    /// Subtracts `count` from the kernel's look-ups of `number`. Returns the node if the kernel has
+    /// forgotten it.
     pub(crate) fn forget(&self, number: u64, count: u64) -> Option<Arc<Node>> {
         if number == ROOT {
             return None;
@@ -171,16 +171,16 @@ impl Nodes {
         Some(known.node)
     }
 
-    /// How many files the kernel knows.
+    /// Number of files that the kernel knows.
     pub(crate) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// Numbers of files that nobody has open: one in `share` of all, whichever.
+    /// Numbers of closed files: up to one in `share` of all, in any order.
     pub(crate) fn unused(&self, share: usize) -> Vec<u64> {
         let of_shard = |shard: &Mutex<HashMap<u64, Known>>| -> Vec<u64> {
             let shard = shard.lock();
-            // Who opens a file holds its lock while the store is read.
+            // An opener holds this lock while it reads the store.
             let is_closed =
                 |known: &&Known| known.node.file.try_lock().is_some_and(|file| file.is_none());
             let closed = shard.values().filter(is_closed);
@@ -189,7 +189,7 @@ impl Nodes {
         self.shards.iter().flat_map(of_shard).collect()
     }
 
-    /// Every file that somebody has open.
+    /// Every open file.
     pub(crate) fn open(&self) -> Vec<Arc<Node>> {
         let of_shard = |shard: &Mutex<HashMap<u64, Known>>| -> Vec<Arc<Node>> {
             let shard = shard.lock();

@@ -1,21 +1,21 @@
-//! Place: how the file behind an inode number is reached.
+//! Place: the location of the file behind an inode number.
 
 use esker_fs::dir::Dir;
 use esker_fs::inode::Inode;
 
 use crate::indexed::KeyFile;
 
-/// How a file is reached. The kernel serializes changes of one directory's names, so a place is
-/// changed by whoever changes the name.
+/// Location of a file. The kernel serializes name changes within a directory; the request that
+/// changes the name also updates the location.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     /// A directory, by its handle, which follows it when it moves.
     Dir(Dir),
-    /// The name in the directory. Of a file with several names it is its name among the links,
-    /// which stays whatever becomes of the others.
+    /// A name in a directory. A file with several names has its name in the directory of links,
+    /// which stays whatever happens to the other names.
     Name(Dir, Box<[u8]>),
     /// A key of an indexed directory.
     Key(Box<KeyFile>),
-    /// Its last name is gone; what is left of its attributes.
+    /// The last name is gone; its remaining attributes.
     Gone(Box<Inode>),
 }

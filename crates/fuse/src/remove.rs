@@ -1,4 +1,4 @@
-//! Removing names and moving them, and what becomes of the files behind.
+//! Remove: removes and moves names, and updates the files behind them.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ impl Front {
         Ok(())
     }
 
-    /// Removes what the kernel takes for a directory: one that is empty, or an indexed one, whose
-    /// keys nobody can list and remove one by one.
+    /// Removes a directory as the kernel sees it: an empty one, or an indexed one, whose keys
+    /// nobody can remove one by one.
     pub(crate) fn rmdir(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let session = self.session()?;
         let parent = self.node(parent)?;
@@ -43,7 +43,8 @@ impl Front {
         Ok(())
     }
 
-    /// `inode` lost a name and has the links that it says; whoever still has it open keeps it.
+    /// Updates the node of `inode`, which lost a name and has `nlink` names left; open files stay
+    /// usable.
     fn lost_name(&self, inode: &Inode) {
         if inode.nlink > 0 {
             return;
@@ -67,7 +68,7 @@ impl Front {
         let renamed = session.rename((&dir, name), (&new_dir, new_name), flags);
         self.note_change();
         let renamed = renamed.map_err(|error| self.errno(&error))?;
-        // Two names of one file: nothing happened.
+        // Two names of one file: nothing to do.
         let Some(Renamed { moved, other }) = renamed else { return Ok(()) };
         let directories =
             |inode: &Inode| i32::from(inode.kind().is_some_and(FileKind::is_shown_as_directory));
@@ -89,7 +90,8 @@ impl Front {
         Ok(())
     }
 
-    /// The file `inode` is at `name` in `dir` now. Directories know by themselves.
+    /// Records that the file `inode` is now at `name` in `dir`. Directory handles follow moves
+    /// themselves.
     fn moved(&self, inode: &Inode, dir: &Dir, name: &[u8]) {
         let node: Option<Arc<Node>> =
             self.nodes.find(inode.id, inode.kind().unwrap_or(FileKind::File));

@@ -1,4 +1,4 @@
-//! View: what is mounted, a snapshot that never changes or a session that takes changes.
+//! View: the contents of a mount, an immutable snapshot or a writable session.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -6,10 +6,11 @@ use std::sync::Arc;
 use esker_fs::namespace::Namespace;
 use esker_fs::session::Session;
 
-/// What is mounted. Its identity must be the superuser's: the kernel has checked permissions.
+/// The contents of a mount. Its identity must be the superuser's, since the kernel has checked
+/// permissions.
 #[derive(Clone, Debug)]
 pub enum View {
-    /// A stack of published change sets, which can only be read.
+    /// A stack of published change sets, read-only.
     Snapshot(Arc<Namespace>),
     /// A session on top of such a stack.
     Session(Arc<Session>),
@@ -27,7 +28,7 @@ impl Deref for View {
 }
 
 impl View {
-    /// The session, if changes are possible.
+    /// The session, if the view is writable.
     #[must_use]
     pub fn session(&self) -> Option<&Arc<Session>> {
         match self {

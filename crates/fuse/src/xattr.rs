@@ -1,8 +1,8 @@
-//! Extended attributes: `user.*` for whoever may write, `trusted.*` and `security.*` for the
-//! superuser, as the kernel has checked; no others. Access control lists (`system.posix_acl_*`)
-//! are refused by the kernel, since nothing here would apply them.
+//! Extended attributes: `user.*` for all who may write, `trusted.*` and `security.*` for the
+//! superuser, as checked by the kernel; no others. The kernel refuses access control lists
+//! (`system.posix_acl_*`), since nothing here would enforce them.
 //!
-//! The root has one more that is not listed: [`STATUS`], by which commands find a running mount.
+//! The root has one more, unlisted: [`STATUS`], through which commands find a running mount.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ use crate::place::Place;
 /// `setxattr`'s flags.
 const CREATE: i32 = 1;
 const REPLACE: i32 = 2;
-/// Names that only the superuser sees.
+/// Prefix of names visible only to the superuser.
 const TRUSTED: &[u8] = b"trusted.";
 
 impl Front {
@@ -52,7 +52,7 @@ impl Front {
     }
 
     /// The names of all attributes, each followed by a zero byte; those of [`TRUSTED`] only for a
-    /// superuser, the only one who can read them.
+    /// superuser, who alone can read them.
     pub(crate) fn xattr_names(&self, number: u64, is_superuser: bool) -> Result<Vec<u8>, Errno> {
         let mut names = Vec::new();
         for name in self.xattrs(&*self.node(number)?)?.keys() {
@@ -90,7 +90,7 @@ impl Front {
         };
         self.note_change();
         set.map_err(|error| match error.kind() {
-            // What a file's attributes may take together: other file systems call it room.
+            // Beyond the limit on a file's attributes, other file systems report a lack of space.
             Kind::TooLarge => Errno::ENOSPC,
             _ => self.errno(&error),
         })
@@ -109,7 +109,7 @@ impl Front {
         removed.map_err(|error| self.errno(&error))
     }
 
-    /// Where attributes of a file are changed; nowhere for the root.
+    /// Directory and name under which attributes of a file are changed; `None` for the root.
     fn xattr_place(&self, node: &Node) -> Result<Option<(Dir, Vec<u8>)>, Errno> {
         let place = node.place.lock().clone();
         match place {
