@@ -1,4 +1,4 @@
-//! Stores that fail: what programs are told, and that nothing acknowledged is lost.
+//! Failing stores: programs get errors, and nothing acknowledged is lost.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,7 +21,7 @@ fn content(seed: usize) -> Vec<u8> {
     (0..LARGE).map(|at| (at * 31 + seed + at / 4_096) as u8).collect()
 }
 
-/// Names in the mount, for which the kernel asks each time.
+/// Names in the mount, read without the kernel's cache.
 fn names(mounted: &Mounted) -> Vec<String> {
     let entries = std::fs::read_dir(mounted.root()).expect("a directory");
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("an entry").file_name();
@@ -48,13 +48,13 @@ fn failures_of_the_store_are_errors_of_calls_and_lose_nothing_acknowledged() {
         let kept = File::create(mounted.path("kept")).expect("create");
         kept.write_all_at(&content(1), 0).expect("write");
         kept.sync_all().expect("sync");
-        // A name of which the kernel was told nothing.
+        // A name that the kernel does not know.
         session.create(session.root(), b"unseen", 0o640).expect("create");
         store.fail_one_in(1, kind);
         let failed = kept.write_all_at(&content(2), LARGE as u64);
         let failed = failed.and_then(|()| kept.sync_all()).expect_err("the store fails");
         assert_eq!(failed.raw_os_error(), Some(errno.raw_os_error()), "{kind:?}: {failed}");
-        // What needs no store goes on, and so does the end.
+        // Operations that need no store still work, and so does the end of the mount.
         let unseen = mounted.path("unseen").metadata().expect("it is in memory");
         assert_eq!(unseen.permissions().mode() & 0o777, 0o640);
         drop(kept);
@@ -85,7 +85,7 @@ fn a_mount_whose_store_vanished_answers_errors_and_can_be_unmounted() {
     });
     let error = file.expect_err("nothing can be written any more");
     assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
-    // No pages are kept of this range: it must be read.
+    // Drop the cached pages of this range: it must be read.
     rustix::fs::fadvise(
         File::open(mounted.path("before")).expect("open"),
         0,
@@ -98,9 +98,10 @@ fn a_mount_whose_store_vanished_answers_errors_and_can_be_unmounted() {
     let _ = mounted.end();
 }
 
-/// A closed file had no bytes after power loss at durability `always`: `close` returned before the
-/// mount had put what was written, as the mount answered FLUSH with ENOSYS and put it at the
-/// release, which no program waits for. FLUSH makes it an operation, which `always` syncs.
+/// Symptom: at durability `always` a closed file had no bytes after power loss.
+/// Cause: the mount answered FLUSH with ENOSYS and committed writes at the release, which no
+/// program waits for, so `close` returned before that.
+/// Fix: FLUSH commits them as an operation, which `always` syncs.
 #[test]
 fn at_always_a_file_that_is_closed_survives_power_loss() {
     if !can_mount() {
@@ -156,7 +157,8 @@ fn a_store_that_is_full_for_a_while_stops_changes_for_that_while() {
     store.fail_one_in(1, Kind::NoSpace);
     let is_full = |error: std::io::Error| assert_eq!(error.raw_os_error(), Some(28), "{error}");
     is_full(file.write_all_at(&content(2), LARGE as u64).expect_err("no room"));
-    // From then on also what would have stayed in memory, and names once the log cannot be written.
+    // Now even data that would have stayed in memory fails, and names once the log cannot be
+    // written.
     is_full(small.write_all_at(b"not kept", 0).expect_err("no room"));
     is_full(file.sync_all().and_then(|()| small.sync_all()).expect_err("no room"));
     is_full(File::create(mounted.path("no room for a name")).expect_err("no room"));

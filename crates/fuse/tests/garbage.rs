@@ -9,9 +9,10 @@ use esker_fuse::View;
 
 use crate::mounted::{Mounted, can_mount, options, repository};
 
-/// Symptom: a file that was overwritten in a mount took more of the store each time, until the end.
-/// Cause: only a compaction gave up what was overwritten, and only of files that were closed.
-/// Fix: the mount gives garbage up in the background.
+/// Symptom: a file that was overwritten in a mount took more space in the store each time, until
+/// the end of the mount.
+/// Cause: only a compaction freed overwritten data, and only of closed files.
+/// Fix: the mount frees garbage in the background.
 #[test]
 fn garbage_is_given_up_in_the_background() {
     const FILE_BYTES: usize = 8 << 20;

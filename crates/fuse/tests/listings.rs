@@ -36,7 +36,7 @@ fn every_entry_is_listed_once() {
         let listed = names(&at);
         let distinct: BTreeSet<&OsString> = listed.iter().collect();
         assert_eq!((listed.len(), distinct.len()), (count, count));
-        // With attributes: what `ls -l` does.
+        // With attributes, like `ls -l`.
         for entry in fs::read_dir(&at).expect("a directory") {
             assert!(entry.expect("entry").metadata().expect("stat").is_file());
         }
@@ -58,7 +58,7 @@ fn what_stays_is_listed_once_while_others_come_and_go() {
         let name = entry.expect("entry").file_name();
         if step % 10 == 0 {
             File::create(at.join(format!("new.{step}"))).expect("create");
-            // Even numbers go, whether they were listed or not.
+            // Even numbers are removed, whether they were listed or not.
             let _ = fs::remove_file(at.join(format!("file.{}", (step * 7) % 5_000 / 2 * 2)));
         }
         seen.push(name);
@@ -68,7 +68,7 @@ fn what_stays_is_listed_once_while_others_come_and_go() {
     for number in (1..5_000).step_by(2) {
         assert!(distinct.contains(&OsString::from(format!("file.{number}"))), "{number}");
     }
-    // What a listing says is there, is there.
+    // Every listed entry exists.
     for entry in fs::read_dir(&at).expect("a directory") {
         entry.expect("entry").metadata().expect("stat");
     }
@@ -84,7 +84,7 @@ fn a_removed_file_does_not_come_back_by_a_listing() {
     let at = mounted.path("d");
     fs::create_dir(&at).expect("mkdir");
     make(&at, 0..2_000);
-    // Begins a listing, which reads ahead, and goes on with it after all is gone.
+    // Begin a listing, which reads ahead, and continue it after everything is removed.
     let mut listing = fs::read_dir(&at).expect("a directory");
     let first = listing.next().expect("one").expect("entry").file_name();
     for number in 0..2_000 {
@@ -98,14 +98,13 @@ fn a_removed_file_does_not_come_back_by_a_listing() {
     mounted.end().expect("closed");
 }
 
-/// What a handle of the directory `at` that has seen nothing of it lists from `cookie` on: each
-/// entry's cookie and name.
+/// Lists the directory `at` from `cookie` on with a new handle: cookie and name of each entry.
 fn listed_from(at: &Path, cookie: u64) -> Vec<(u64, Vec<u8>)> {
     listed_with(at, cookie, 16 << 10, &mut |_| {})
 }
 
-/// As [`listed_from`], asking for so many bytes at once; `between` is told how many entries there
-/// have been after each.
+/// As [`listed_from`], with a buffer of `buffer_bytes`; calls `between` after each entry with the
+/// number of entries so far.
 fn listed_with(
     at: &Path,
     cookie: u64,
@@ -125,14 +124,14 @@ fn listed_with(
     entries
 }
 
-/// Entries of the first batch that a mount reads of a directory, of each that follows, and as many
-/// as it counts for its links (`listing.rs`, `link_count.rs`).
+/// Entries of the first batch that a mount reads of a directory, of each later one, and the maximum
+/// that it counts for links (`listing.rs`, `link_count.rs`).
 const BATCH_FIRST: usize = 512;
 const BATCH_NEXT: usize = 64 << 10;
 const ENTRIES_MAX: usize = 1 << 16;
 
-/// A mount of a session with a directory that was filled before, the last `directories` of its
-/// entries with directories.
+/// Mounts a session with a directory that was filled before; the last `directories` of its entries
+/// are directories.
 fn mounted_with(name: &str, entries: usize, directories: usize) -> Mounted {
     let session = session();
     let dir = session.mkdir(session.root(), name.as_bytes(), 0o755).expect("mkdir");
@@ -154,7 +153,7 @@ fn directories_have_links_for_those_in_them_up_to_as_many_entries_as_are_counted
     let mounted = mounted_with("d", ENTRIES_MAX, 3);
     let links = |mounted: &Mounted| fs::metadata(mounted.path("d")).expect("stat").nlink();
     assert_eq!(links(&mounted), 5);
-    // Once counted, the count is kept up however many there are.
+    // Once known, the count is maintained, however many entries there are.
     fs::create_dir(mounted.path("d/another")).expect("mkdir");
     assert_eq!(links(&mounted), 6);
     mounted.end().expect("closed");
@@ -180,8 +179,9 @@ fn listings_go_over_the_ends_of_batches_while_entries_come_and_go() {
         let listed = listed_with(&at, 0, buffer_bytes, &mut |_| {});
         assert!(listed == all, "{buffer_bytes} bytes at a time");
     }
-    // Before each end of a batch those around it go: what the last batch ended with, after which
-    // the next goes on, and what that begins with, which may be read ahead already.
+    // Shortly before each end of a batch, remove the entries around it: the last ones of the batch,
+    // after which the next continues, and the first ones of the next, which may have been read
+    // ahead.
     let mut gone = BTreeSet::new();
     let mut made = 0;
     let ends = [2 + BATCH_FIRST, 2 + BATCH_FIRST + BATCH_NEXT];
@@ -206,7 +206,7 @@ fn listings_go_over_the_ends_of_batches_while_entries_come_and_go() {
     for (_, name) in all.iter().filter(|(_, name)| !gone.contains(name)) {
         assert!(distinct.contains(&name[..]), "{}", String::from_utf8_lossy(name));
     }
-    // Nothing that is gone comes back, and everything that was made is there.
+    // No removed entry comes back, and every created one is listed.
     let after = listed_with(&at, 0, 1 << 20, &mut |_| {});
     assert_eq!(after.len(), all.len() - gone.len() + made);
     assert!(after.iter().all(|(_, name)| !gone.contains(name)));
@@ -225,7 +225,8 @@ fn a_listing_goes_on_where_it_is_told_to() {
     let all = listed_from(&at, 0);
     assert_eq!(all.len(), 3_002, "with the two dots");
     assert!(all.iter().is_sorted_by_key(|(cookie, _)| *cookie), "cookies ascend");
-    // Another handle goes on at any cookie; so it does at the next mount, as cookies are of names.
+    // Another handle continues at any cookie, even at the next mount, since cookies derive from
+    // names.
     let check = |at: &Path| {
         for entry in [0, 1, 2, 511, 512, 1_777, 3_000] {
             assert!(listed_from(at, all[entry].0) == all[entry + 1..], "after entry {entry}");
@@ -236,7 +237,7 @@ fn a_listing_goes_on_where_it_is_told_to() {
     let mounted = Mounted::new(View::Session(session));
     let at = mounted.path("d");
     check(&at);
-    // A removed directory that is open has nothing any more.
+    // An open directory that was removed is empty.
     let dir = File::open(&at).expect("open");
     let mut open = Dir::read_from(&dir).expect("open");
     fs::remove_dir_all(&at).expect("remove");

@@ -1,5 +1,5 @@
-//! Mounts in the process of the test, over stores that fail as they are told, and what programs
-//! may rely on whatever is mounted.
+//! Mounts in the test's own process, over stores that fail on request, and guarantees to programs
+//! whatever is mounted.
 
 mod faults;
 mod garbage;

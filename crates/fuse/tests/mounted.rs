@@ -16,11 +16,11 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
 
-/// How often, and how many times at most, to look whether a mount is used no more.
+/// Interval and maximum number of checks for the end of a mount's use.
 const LOOK: Duration = Duration::from_millis(10);
 const LOOKS_MAX: u32 = 1_000;
 
-/// A mount that ends with it.
+/// A mount that ends when it is dropped.
 pub struct Mounted {
     directory: TempDir,
     /// Counts the files that the kernel knows.
@@ -28,7 +28,7 @@ pub struct Mounted {
     serving: Option<JoinHandle<Result<()>>>,
 }
 
-/// Whether mounts can be made here; says so if not.
+/// True if mounts work here; prints a message if not.
 pub fn can_mount() -> bool {
     if !is_supported() {
         println!("skipped: this machine has no /dev/fuse, or it may not be used");
@@ -63,7 +63,7 @@ impl Mounted {
         Self::with(view, InPlace::default())
     }
 
-    /// Mounts `view`; the kernel writes such files in the store.
+    /// Mounts `view`; the kernel writes the files that `in_place` selects directly in the store.
     pub fn with(view: View, in_place: InPlace) -> Self {
         Self::with_options(view, |options| options.in_place = in_place)
     }
@@ -73,7 +73,7 @@ impl Mounted {
         Self::with_options(view, |options| options.writes_back = true)
     }
 
-    /// Mounts `view`; `change` changes the options.
+    /// Mounts `view` with options adjusted by `change`.
     pub fn with_options(view: View, change: impl FnOnce(&mut MountOptions)) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let at = directory.path().join("at");
@@ -111,10 +111,11 @@ impl Mounted {
         self.root().join(name)
     }
 
-    /// Unmounts; returns whether everything that was open could be closed.
+    /// Unmounts; returns the outcome of closing all open files.
     pub fn end(mut self) -> Result<()> {
         let mut looks = 0;
-        // A process that another test starts has all that is open here until it runs its program.
+        // A process that another test starts holds all open files of this one until it runs its
+        // program.
         while let Err(errno) = rustix::mount::unmount(self.root(), UnmountFlags::empty()) {
             assert_eq!(errno, Errno::BUSY);
             looks += 1;

@@ -1,5 +1,5 @@
-//! Large files, which the kernel reads and writes in the store itself where it can: those of snapshots,
-//! and new ones of sessions.
+//! Passthrough: where possible, the kernel directly reads large files of snapshots from the store,
+//! and writes new large files of sessions.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ fn content(seed: usize) -> Vec<u8> {
     (0..BYTES).map(|at| (at * 31 + seed + at / 4_096) as u8).collect()
 }
 
-/// Whether the kernel has passthrough (Linux 6.9), and lets this process use it.
+/// True if the kernel supports passthrough (Linux 6.9), and allows it to this process.
 fn is_offered() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("Linux");
     let mut parts = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
@@ -61,7 +61,7 @@ fn the_kernel_reads_files_of_snapshots_from_the_store() {
     let shorter = File::options().write(true).open(mounted.path("shorter")).expect("open");
     shorter.set_len(BYTES as u64 - 5_000).expect("truncate");
     drop(shorter);
-    // A program that does nothing, and ends in bytes that nobody looks at.
+    // A program that does nothing, padded with unused bytes.
     let mut program = std::fs::read("/bin/true").expect("every machine has it");
     program.resize(BYTES, 0);
     std::fs::write(mounted.path("program"), &program).expect("write");
@@ -105,7 +105,7 @@ fn the_kernel_reads_files_of_snapshots_from_the_store() {
     mounted.end().expect("end");
 }
 
-/// A session that is mounted, of whose store it is counted what the mount writes to it.
+/// A mounted session with a counter of what the mount writes to the store.
 struct Writing {
     store: Arc<CountedStore>,
     session: Arc<Session>,
@@ -127,18 +127,19 @@ impl Writing {
         self.mounted.path(name)
     }
 
-    /// A new file with `length` bytes; returns how many came by the mount.
+    /// Writes a new file of `length` bytes; returns how many of them passed through the mount.
     fn write(&self, name: &str, length: usize) -> u64 {
         let before = self.store.counts().log_bytes;
         let mut file = File::create(self.path(name)).expect("create");
         file.write_all(&content(1)[..length]).expect("write");
-        // What is written behind the mount is no part of this.
+        // Bytes that the mount writes after the close do not count.
         let came = self.store.counts().log_bytes - before;
         drop(file);
         came
     }
 
-    /// Ends the mount and publishes; every name must have these bytes, and all checksums be right.
+    /// Ends the mount and publishes; checks that every name has these bytes and all checksums are
+    /// right.
     fn check(self, wanted: &[(&str, Vec<u8>)]) {
         let Self { store, session, mounted, .. } = self;
         for (name, bytes) in wanted {
@@ -158,7 +159,7 @@ impl Writing {
     }
 }
 
-/// Whether what happens here is what a test is about; says so if not.
+/// True if this machine supports what the test is about; prints a message if not.
 fn can_pass_writes() -> bool {
     if can_mount() && !is_offered() {
         println!("skipped: passthrough takes Linux 6.9 and the superuser");
@@ -176,7 +177,7 @@ fn where_files_get_large_the_kernel_writes_them_in_the_store() {
     let all = BYTES as u64;
     let is_passed = |name: &str, length: usize| {
         let came = writing.write(name, length);
-        // Released, so that the next file is made after it.
+        // Wait for the release, so that the next file is created after it.
         std::thread::sleep(Duration::from_millis(100));
         came < 1 << 20
     };
@@ -184,7 +185,7 @@ fn where_files_get_large_the_kernel_writes_them_in_the_store() {
     std::thread::sleep(Duration::from_millis(100));
     assert!(is_passed("second", BYTES), "the last one got large");
     assert!(writing.write("other/first", BYTES) >= all, "another directory");
-    // It is made in the store, and found to be small.
+    // This one is written in the store, and turns out small.
     assert!(is_passed("small", 9_000));
     assert!(writing.write("third", BYTES) >= all, "the last one was small");
     let whole = content(1);
@@ -196,8 +197,8 @@ fn where_files_get_large_the_kernel_writes_them_in_the_store() {
     ]);
 }
 
-/// What was made longer first, and read so, has zeros in the kernel's pages, which are not what the
-/// store's file gets.
+/// A file that was extended and then read has zeros in the kernel's pages, which become stale when
+/// the kernel writes the store's file.
 #[test]
 fn what_was_read_before_the_kernel_writes_it_is_read_anew() {
     if !can_pass_writes() {
@@ -231,7 +232,7 @@ fn files_that_the_kernel_writes_are_files_like_others() {
     let mut wanted = content(2);
     let file = File::create_new(writing.path("file")).expect("create");
     file.write_all_at(&wanted, 0).expect("write");
-    // Seen by who looks, and by who opens it as well.
+    // Visible to `stat`, and to another open.
     assert_eq!(std::fs::metadata(writing.path("file")).expect("stat").len(), BYTES as u64);
     let mut second = File::options().append(true).open(writing.path("file")).expect("open");
     second.write_all(b"appended").expect("append");
@@ -246,14 +247,14 @@ fn files_that_the_kernel_writes_are_files_like_others() {
     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&file, flags, 1 << 20, 2 << 20).expect("punch");
     wanted[1 << 20..3 << 20].fill(0);
-    // Into it, and out of it.
+    // Copies into it and out of it.
     let copy = File::create_new(writing.path("copy")).expect("create");
     let (mut from, mut to) = (4 << 20, 100);
     let copied = rustix::fs::copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), 1 << 20);
     let copied = copied.expect("copy");
     assert!(copied > 0);
     let copy_wanted = [&[0; 100][..], &wanted[4 << 20..(4 << 20) + copied]].concat();
-    // A snapshot shows what is there now.
+    // A snapshot shows the current state.
     let set = writing.session.snapshot("between").expect("snapshot");
     file.write_all_at(b"later", 7).expect("write");
     let at_snapshot = wanted.clone();
@@ -289,7 +290,7 @@ fn set_id_bits_are_no_way_around_who_writes() {
         let mode = || std::fs::metadata(writing.path(name)).expect("stat").mode() & 0o7777;
         assert_eq!(mode(), 0o755, "{name}: while it is written");
         drop(file);
-        // The kernel says that it is closed when it likes.
+        // The kernel sends the release at its own time.
         let is_there = (0..100).any(|_| {
             std::thread::sleep(Duration::from_millis(20));
             wanted == 0o4755 && mode() == wanted

@@ -1,5 +1,5 @@
-//! What programs know of other file systems: set-id bits, blocks, holes, times, and how a mount refuses
-//! what it does not have.
+//! Behaviour that programs know from other file systems: set-id bits, blocks, holes, times, and the
+//! errors for missing features.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -8,18 +8,19 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom, XattrFlags};
 
 use crate::mounted::{Mounted, can_mount};
 
-/// Runs `script` with Python in `mounted`, which succeeds.
+/// Runs `script` with Python in `mounted`, which must succeed.
 fn run_python(mounted: &Mounted, script: &str) {
     let mut python = std::process::Command::new("python3");
     let done = python.args(["-c", script]).current_dir(mounted.root()).status();
     assert!(done.expect("python3 is installed").success(), "{script}");
 }
 
-/// Runs `script` with Python in `mounted` as a user who is nobody; false if that cannot be done here.
+/// Runs `script` with Python in `mounted` as the user nobody; returns false if that is impossible
+/// here.
 fn run_as_nobody(mounted: &Mounted, script: &str) -> bool {
     let done = std::process::Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "python3", "-c", script])
-        // Another Python may be where only its owner may look.
+        // Another Python may be in a directory that only its owner may enter.
         .env("PATH", "/usr/bin:/bin")
         .current_dir(mounted.root())
         .status();
@@ -30,9 +31,9 @@ fn run_as_nobody(mounted: &Mounted, script: &str) -> bool {
 
 /// Symptom: after `posix_fallocate` and `copy_file_range` by another user a program kept its set-id
 /// bits; after an `O_DIRECT` write by its owner `stat` showed them until caches were dropped.
-/// Cause: the kernel leaves it to the mount to take them away, and only writes and truncations did;
-/// and it keeps the mode that it knows.
-/// Fix: all four do, and the kernel is told.
+/// Cause: the kernel leaves their removal to the mount, which did it only for writes and
+/// truncations; and the kernel caches the mode.
+/// Fix: all four remove the bits, and the mount invalidates the kernel's cached mode.
 #[test]
 fn set_id_bits_go_however_others_change_the_content() {
     if !can_mount() || !rustix::process::geteuid().is_root() {
@@ -67,8 +68,8 @@ fn set_id_bits_go_however_others_change_the_content() {
 }
 
 /// Symptom: a file of 1 TiB with 3 bytes showed 2^31 blocks.
-/// Cause: blocks were made of the size.
-/// Fix: they are made of what is stored.
+/// Cause: blocks were computed from the size.
+/// Fix: they are computed from the stored bytes.
 #[test]
 fn blocks_count_what_is_stored() {
     if !can_mount() {
@@ -100,7 +101,7 @@ fn blocks_count_what_is_stored() {
     mounted.end().expect("closed");
 }
 
-/// Holes are found in blocks of 4 KiB, as programs expect that know other file systems.
+/// Holes have a granularity of 4 KiB, which programs expect from other file systems.
 #[test]
 fn holes_have_the_size_of_blocks() {
     if !can_mount() {
@@ -109,7 +110,7 @@ fn holes_have_the_size_of_blocks() {
     let (mounted, _session) = Mounted::session();
     let file = File::create_new(mounted.path("sparse")).expect("create");
     file.set_len(1 << 30).expect("truncate");
-    // More than is kept in memory.
+    // More than stays in memory.
     file.write_all_at(&[1; 2 << 20], 64 << 20).expect("write");
     file.write_all_at(b"bytes", (32 << 20) + 5000).expect("write");
     let seek = |to| rustix::fs::seek(&file, to);
@@ -127,10 +128,10 @@ fn holes_have_the_size_of_blocks() {
     mounted.end().expect("closed");
 }
 
-/// Symptom: with `--write-back` a file's time of change moved when the mount was published.
-/// Cause: the kernel passes on times with the pages that it has collected, and the time of change was
-/// taken for now.
-/// Fix: that one is kept, too.
+/// Symptom: with `--write-back` a file's change time moved when the mount was published.
+/// Cause: the kernel sends times along with the pages that it has collected, and the change time
+/// was replaced by the current time.
+/// Fix: the kernel's change time is kept.
 #[test]
 fn times_of_collected_writes_stay() {
     if !can_mount() {
@@ -141,7 +142,7 @@ fn times_of_collected_writes_stay() {
     let path = mounted.path("f");
     fs::write(&path, "text").expect("write");
     let before = fs::metadata(&path).expect("stat");
-    // The clock moves on before the pages are written.
+    // Let time pass before the pages are written.
     std::thread::sleep(std::time::Duration::from_millis(20));
     File::open(&path).expect("open").sync_all().expect("sync");
     let file = File::options().write(true).open(&path).expect("open");
@@ -155,8 +156,8 @@ fn times_of_collected_writes_stay() {
 }
 
 /// Symptom: times before 1970 became 1970.
-/// Cause: timestamps had no sign.
-/// Fix: they have; what is outside their range is kept as the nearest in it.
+/// Cause: timestamps were unsigned.
+/// Fix: they are signed; a time outside their range is stored as the nearest time in it.
 #[test]
 fn times_before_1970_are_kept() {
     use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
@@ -188,9 +189,10 @@ fn times_before_1970_are_kept() {
     mounted.end().expect("closed");
 }
 
-/// Symptom: a handle of a file opened it until the kernel had forgotten the file, then never again.
+/// Symptom: a file handle opened its file until the kernel had forgotten the file, then never
+/// again.
 /// Cause: a mount finds files by the numbers that the kernel remembers.
-/// Fix: it gives no handles, and programs that need some know at once.
+/// Fix: it gives out no handles, and programs that need them fail at once.
 #[test]
 fn file_handles_are_refused() {
     if !can_mount() {
@@ -239,7 +241,7 @@ subprocess.run([sys.executable, '-c', child], check=True)"
     mounted.end().expect("closed");
 }
 
-/// What is refused is refused as other file systems do that lack it; the guide has the table.
+/// Missing features are refused as other file systems without them do; the guide has the table.
 #[test]
 fn what_is_not_supported_says_so() {
     use rustix::io::Errno;
@@ -267,7 +269,7 @@ fn what_is_not_supported_says_so() {
         let got = rustix::fs::getxattr(mounted.root(), name, &mut [0; 64][..]);
         assert_eq!(got, Err(Errno::OPNOTSUPP), "{name}");
     }
-    // Locks are the kernel's, and hold between all who have the file open in this mount.
+    // Locks are the kernel's, and shared by all programs that have the file open in this mount.
     use rustix::fs::{FlockOperation, flock};
     flock(&from, FlockOperation::LockExclusive).expect("lock");
     let again = File::open(&a).expect("open");

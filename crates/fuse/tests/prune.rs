@@ -1,4 +1,4 @@
-//! What a mount remembers because the kernel does.
+//! Memory that a mount uses because the kernel remembers files.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -11,7 +11,7 @@ use crate::mounted::{Mounted, can_mount, session};
 const FILES: usize = 5_000;
 const KNOWN_FILES_MAX: usize = 1_000;
 
-/// Whether the kernel forgets files when it is asked to.
+/// True if the kernel forgets files on request.
 fn can_prune() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a Linux");
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
@@ -22,9 +22,10 @@ fn can_prune() -> bool {
     version >= (6, 18)
 }
 
-/// Symptom: a mount took 250 bytes of memory for every file that was made or looked up in it, until
-/// memory got short on the whole machine.
-/// Cause: it remembers what the kernel does, and the kernel forgets nothing while it has room.
+/// Symptom: a mount took 250 bytes of memory for every file created or looked up in it, until the
+/// whole machine ran short of memory.
+/// Cause: it remembers every file that the kernel remembers, and the kernel forgets none while
+/// memory suffices.
 /// Fix: it asks the kernel to forget some.
 #[test]
 fn the_files_that_a_mount_remembers_are_bounded() {

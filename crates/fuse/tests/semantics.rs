@@ -1,4 +1,4 @@
-//! What programs may rely on, besides what the suites of `crates/cli/tests` look at.
+//! Guarantees to programs beyond those that the suites of `crates/cli/tests` check.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -32,7 +32,7 @@ fn open_files_outlive_their_names() {
     let mut bytes = [0; 10];
     assert_eq!(file.read_at(&mut bytes, 0).expect("read"), 5);
     assert_eq!(&bytes[..5], b"one\x07\x07");
-    // Another file of that name is another file; one that is replaced goes on, too.
+    // Another file with that name is another file; a replaced file stays usable too.
     fs::write(&path, "second").expect("write");
     fs::write(mounted.path("third"), "third").expect("write");
     let replaced = File::open(&path).expect("open");
@@ -63,7 +63,7 @@ fn exchange_and_noreplace_rename() {
     assert_eq!(fs::read_to_string(mounted.path("d")).expect("read"), "f");
     let inode = open.metadata().expect("stat").ino();
     assert_eq!(fs::metadata(mounted.path("d")).expect("stat").ino(), inode);
-    // Those that moved are reached where they are, by names and by handles.
+    // Moved files are reachable at their new location, by names and by handles.
     fs::write(mounted.path("f/new"), "x").expect("write");
     fs::set_permissions(mounted.path("d"), fs::Permissions::from_mode(0o600)).expect("chmod");
     assert_eq!(open.metadata().expect("stat").mode() & 0o777, 0o600);
@@ -248,7 +248,7 @@ fn set_id_bits_go_when_others_write() {
         assert!(done.success(), "{change}");
         assert_eq!(fs::metadata(&path).expect("stat").mode() & 0o7777, 0o777, "{change}");
     }
-    // The superuser's writes leave them.
+    // Writes by the superuser leave them.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).expect("chmod");
     fs::write(&path, "new").expect("write");
     assert_eq!(fs::metadata(&path).expect("stat").mode() & 0o7777, 0o4755);
@@ -291,7 +291,7 @@ fn directories_have_a_link_for_each_directory_in_them() {
         return;
     }
     let (mounted, session) = Mounted::session();
-    // Some are there before the kernel asks.
+    // Some exist before the kernel asks.
     session.mkdir(session.root(), b"before", 0o755).expect("mkdir");
     let before = session.stat("/before", Follow::No).expect("stat");
     let before = session.open_dir(session.root(), b"before", &before).expect("open");
@@ -322,15 +322,15 @@ fn directories_have_a_link_for_each_directory_in_them() {
     assert_eq!(links(&mounted.path("a/file")), 2);
     drop((open, root));
     mounted.end().expect("closed");
-    // Another mount, which has to count.
+    // A second mount, which has to count.
     let mounted = Mounted::new(View::Session(session));
     let of = |names: [&str; 4]| names.map(|name| links(&mounted.path(name)));
     assert_eq!(of(["", "a", "b", "before"]), [5, 3, 2, 4]);
     mounted.end().expect("closed");
 }
 
-/// They could not be removed at all: `rmdir` found no directory, and the kernel passes no `unlink`
-/// of a directory on.
+/// Symptom: indexed directories could not be removed: `rmdir` did not recognize a directory, and
+/// the kernel does not pass on `unlink` of a directory.
 #[test]
 fn indexed_directories_are_shown_as_directories_and_removed_whole() {
     if !can_mount() {
@@ -357,7 +357,7 @@ fn indexed_directories_are_shown_as_directories_and_removed_whole() {
         let output = command.current_dir(mounted.root()).args(arguments).output();
         output.expect("it runs").status.success()
     };
-    // Nobody takes it for an empty one.
+    // No program mistakes it for an empty directory.
     run("find", &[".", "-type", "d", "-empty", "-delete"]);
     assert!(mounted.path("rm").exists());
     assert!(run("rm", &["-r", "rm"]));
