@@ -178,13 +178,13 @@ impl Namespace {
                 path.push(b'/');
             }
             path.extend_from_slice(&entry.name);
-            match visit(Step::Entry(&Visit { path: &path, depth, inode: &entry.inode }))? {
+            let there = Visit { path: &path, depth, inode: &entry.inode };
+            match visit(Step::Entry(&there))? {
                 Next::Stop => return Ok(()),
                 Next::Into
                     if entry.inode.is_directory()
                         && frames.iter().any(|frame| frame.dir.id() == entry.inode.dir_id()) =>
                 {
-                    let there = Visit { path: &path, depth, inode: &entry.inode };
                     if visit(Step::Unreadable(&there, loop_error()))? == Next::Stop
                         || visit(Step::Left(&there))? == Next::Stop
                     {

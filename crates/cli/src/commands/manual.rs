@@ -22,8 +22,9 @@ pub struct ManualCommand {
 impl ManualCommand {
     /// Writes `esker.1`, and `esker-COMMAND.1` for each command and subcommand.
     pub fn run(self, _: &Context) -> Result<()> {
-        let failed =
-            |error| Error::io(error, format!("writing manual pages to {}", self.directory.display()));
+        let failed = |error| {
+            Error::io(error, format!("writing manual pages to {}", self.directory.display()))
+        };
         fs::create_dir_all(&self.directory).map_err(failed)?;
         clap_mangen::generate_to(Cli::command(), &self.directory).map_err(failed)
     }

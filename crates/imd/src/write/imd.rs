@@ -213,8 +213,8 @@ impl<T: Transport> Imd<T> {
         options.shape.check()?;
         options.schema.check(options.shape)?;
         let (me, partitions) = (transport.rank().0, transport.size());
-        let Options { format, shape, .. } = *options;
-        let head = Head { directory: options.directory, partition: me, partitions, format, shape };
+        let Options { directory, format, shape, .. } = *options;
+        let head = Head { directory, partition: me, partitions, format, shape };
         let (batch_bytes, batch_memory) = batch_share(&transport, options)?;
         let has_auxiliary = matches!(format, Format::Lossy | Format::Static);
         let left = options.memory_bytes - batch_memory;
@@ -224,7 +224,7 @@ impl<T: Transport> Imd<T> {
         let by_key = format == Format::Ordered;
         let bounds_memory = if by_key { left / 8 } else { 0 };
         let setup = Setup {
-            directory: head.directory,
+            directory,
             partition: me,
             partitions: head.hash_partitions(),
             shape: head.row_shape(),
@@ -248,11 +248,12 @@ impl<T: Transport> Imd<T> {
             received: 0,
             row: Vec::new(),
         };
-        let mut routing = RouterOptions::new(options.routing);
-        routing.batch_bytes = batch_bytes;
-        routing.record_bytes = message_bytes(&head);
+        let record_bytes = message_bytes(&head);
+        let routing =
+            RouterOptions { batch_bytes, record_bytes, ..RouterOptions::new(options.routing) };
         let moves = partitions > 1 && matches!(format, Format::Base | Format::Ordered);
-        let balancer = by_key.then(|| Balancer::new(partitions, me, bounds_memory));
+        let balancer =
+            (format == Format::Ordered).then(|| Balancer::new(partitions, me, bounds_memory));
         Ok(Self {
             router: Router::new(transport, routing)?,
             local,
