@@ -193,7 +193,7 @@ fn check_export_beside_planting(rights: u32) {
         let before = fs::metadata(&outside).expect("stat");
         let to = outside.clone();
         let shown = Repository::new(inner.clone()).open(&[set], Identity::of_process());
-        let from = shown.expect("open").export_partial_path(b"/", &target);
+        let from = shown.expect("open").export_partial_path(b"/", &target, None);
         let planting = Box::new(move || {
             if from.exists() {
                 plant(&from, &to);

@@ -10,6 +10,7 @@ mod conflicts;
 mod crash;
 mod data_logs;
 mod emptying;
+mod export;
 mod far_store;
 #[cfg(feature = "s3")]
 #[expect(dead_code, reason = "the tests of the stores use the rest")]

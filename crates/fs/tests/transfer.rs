@@ -187,8 +187,8 @@ fn an_export_goes_on_where_it_was_interrupted() {
     let real = tempfile::tempdir().expect("a directory");
     let session = session_to_export();
     let target = real.path().join("out");
-    let partial = session.export_partial_path(b"/", &target);
-    assert_ne!(partial, session.export_partial_path(b"/a", &target));
+    let partial = session.export_partial_path(b"/", &target, None);
+    assert_ne!(partial, session.export_partial_path(b"/a", &target, None));
     let export = |resume| {
         let options = ExportOptions { resume, ..Default::default() };
         session.export(b"/", &target, &options, &Tally::default())
@@ -237,8 +237,10 @@ fn an_export_takes_up_no_file_of_others() {
     let mut rest = &b"own"[..];
     let mut content = |buffer: &mut [u8]| rest.read(buffer).map_err(|e| Error::io(e, "read"));
     session.create_with(&root, b"program", 0o4755, &mut content).expect("create");
-    let (target, partial) =
-        (real.path().join("out"), session.export_partial_path(b"/", &real.path().join("out")));
+    let (target, partial) = (
+        real.path().join("out"),
+        session.export_partial_path(b"/", &real.path().join("out"), None),
+    );
     for plants_link in [false, true] {
         let options = ExportOptions { resume: true, ..Default::default() };
         session.export(b"/", &target, &options, &Tally::default()).expect("export");

@@ -63,7 +63,8 @@ impl Export {
         let Self { threads, overwrite, resume, .. } = self;
         let indexed = Some(self.indexed.form());
         let options = ExportOptions { threads, overwrite, resume, indexed };
-        let partial = view.export_partial_path(&self.source.path, &self.target);
+        let partial =
+            view.export_partial_path(&self.source.path, &self.target, options.indexed.as_ref());
         interrupt::advise(self.advice(&partial));
         let (done, seconds) = context.timed(|| {
             progress::watch("export:", &tally, || {

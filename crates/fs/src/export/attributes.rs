@@ -9,7 +9,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use esker_base::{Error, Result};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use crate::identity::Identity;
@@ -23,7 +23,7 @@ pub(super) fn failure(error: impl Into<std::io::Error>, what: &str) -> Error {
 }
 
 /// What a file did not get because only the superuser can give it, and not on every file system.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dropped {
     /// Whether the file has another owner or group, and no set-id bits.
     pub(super) owner: bool,
@@ -42,7 +42,8 @@ pub(super) enum FileHandle<'a> {
 }
 
 impl FileHandle<'_> {
-    fn proc_path(fd: BorrowedFd) -> String {
+    /// A path that leads to the file of a handle, whatever kind of handle it is.
+    pub(super) fn proc_path(fd: BorrowedFd) -> String {
         format!("/proc/self/fd/{}", fd.as_raw_fd())
     }
 
@@ -84,13 +85,8 @@ pub(super) fn give(handle: FileHandle, inode: &Inode, identity: &Identity) -> Re
     let is_owner_kept = give_owner(handle, inode, identity)?;
     let xattrs = give_xattrs(handle, inode, identity);
     if inode.kind() != Some(FileKind::Symlink) {
-        let mut mode = inode.mode;
-        if !is_owner_kept {
-            // A program must not lend rights that its former owner meant to lend.
-            mode &= !0o6000;
-        }
         handle
-            .set_mode(Mode::from_raw_mode(mode))
+            .set_mode(Mode::from_raw_mode(exported_mode(inode, is_owner_kept)))
             .map_err(|error| failure(error, "set its mode"))?;
     }
     let times = Timestamps {
@@ -99,6 +95,46 @@ pub(super) fn give(handle: FileHandle, inode: &Inode, identity: &Identity) -> Re
     };
     handle.set_times(&times).map_err(|error| failure(error, "set its times"))?;
     xattrs.map(|attributes| Dropped { owner: !is_owner_kept, attributes })
+}
+
+/// What [`give`] has returned for the regular file of `handle`; `None` if the file does not have all that
+/// it gives. `stat` is that of the file.
+pub(super) fn given(
+    handle: BorrowedFd,
+    stat: &Stat,
+    inode: &Inode,
+    identity: &Identity,
+) -> Result<Option<Dropped>> {
+    let is_owner_kept = (stat.st_uid, stat.st_gid) == (inode.uid, inode.gid);
+    let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
+    let mtime = timespec(inode.mtime_ns);
+    let has_rest = stat.st_mode & 0o7777 == exported_mode(inode, is_owner_kept)
+        && (stat.st_mtime, i64::try_from(stat.st_mtime_nsec)) == (mtime.tv_sec, Ok(mtime.tv_nsec));
+    // The superuser's files have their owners, but where nobody can give them: there all is written anew.
+    if !has_rest || !(is_owner_kept || is_own && !identity.is_root()) {
+        return Ok(None);
+    }
+    let mut dropped = Dropped { owner: !is_owner_kept, attributes: 0 };
+    for (name, value) in xattr::decode(&inode.xattrs)? {
+        let mut found = vec![0; value.len() + 1];
+        match rustix::fs::getxattr(FileHandle::proc_path(handle), &name, &mut found) {
+            Ok(bytes) if found[..bytes] == value => {}
+            Err(_) if is_droppable(&name, identity) => dropped.attributes += 1,
+            _ => return Ok(None),
+        }
+    }
+    Ok(Some(dropped))
+}
+
+/// The mode of an exported file.
+const fn exported_mode(inode: &Inode, is_owner_kept: bool) -> u32 {
+    // A program must not lend rights that its former owner meant to lend.
+    if is_owner_kept { inode.mode } else { inode.mode & !0o6000 }
+}
+
+/// Whether an extended attribute is the superuser's to give, and this is somebody else.
+fn is_droppable(name: &[u8], identity: &Identity) -> bool {
+    !identity.is_root() && !name.starts_with(b"user.")
 }
 
 /// Makes a directory that may have its final attributes one of the user of the process alone.
@@ -130,7 +166,7 @@ fn give_xattrs(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result
     let mut dropped = 0;
     for (name, value) in xattr::decode(&inode.xattrs)? {
         match handle.set_xattr(&name, &value) {
-            Err(Errno::PERM) if !identity.is_root() && !name.starts_with(b"user.") => dropped += 1,
+            Err(Errno::PERM) if is_droppable(&name, identity) => dropped += 1,
             given => given.map_err(|error| {
                 let name = String::from_utf8_lossy(&name);
                 failure(error, &format!("set its extended attribute {name}"))

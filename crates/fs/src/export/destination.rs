@@ -7,21 +7,21 @@
 //! and must be the one that was made.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_base::{Error, Kind, Result};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::attributes::{self, FileHandle, failure};
-use super::partial;
-use crate::inode::{FileKind, Inode};
+use super::attributes::failure;
+use super::earlier::{self, UnclaimedNames};
+use crate::inode::Inode;
 
 /// Opens what has a name itself, whoever has put it there.
-const NO_FOLLOW: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
+pub(super) const NO_FOLLOW: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
 
 /// Number of a directory in the order of their making; `None` for that which the target is in.
 pub(super) type MadeIndex = Option<usize>;
@@ -46,12 +46,11 @@ pub(super) struct Destination {
     target_name: Vec<u8>,
     is_resumed: bool,
     made: Vec<MadeDirectory>,
-    /// The directories that the walk is in, outermost first.
-    entered: Vec<usize>,
+    /// The directories that the walk is in, outermost first, and the names that an export that goes on
+    /// has found in each.
+    entered: Vec<(usize, UnclaimedNames)>,
     /// The directory that was used last.
     current: (MadeIndex, DirHandle),
-    /// The outermost directory, which is locked while this process exports to it.
-    lock: Option<DirHandle>,
 }
 
 impl Destination {
@@ -66,7 +65,6 @@ impl Destination {
             is_resumed,
             made: Vec::new(),
             entered: Vec::new(),
-            lock: None,
         }
     }
 
@@ -77,7 +75,7 @@ impl Destination {
 
     /// The directory that the walk is in.
     pub(super) fn innermost(&self) -> MadeIndex {
-        self.entered.last().copied()
+        self.entered.last().map(|(index, _)| *index)
     }
 
     /// The handle of a directory.
@@ -89,37 +87,35 @@ impl Destination {
     }
 
     /// Makes the directory `name` in that which the walk is in, and enters it. A resumed export takes
-    /// the one that is there.
-    pub(super) fn make(&mut self, name: &[u8], inode: &Inode) -> Result<()> {
+    /// the one that is there. Returns a handle that holds the lock of the outermost directory, if it
+    /// is that.
+    pub(super) fn make(&mut self, name: &[u8], inode: &Inode) -> Result<Option<OwnedFd>> {
         let parent = self.innermost();
         let parent_handle = self.handle(parent)?;
-        let handle = match rustix::fs::mkdirat(&parent_handle, name, Mode::RWXU) {
-            Err(Errno::EXIST) if self.is_resumed => retake_directory(&parent_handle, name)?,
-            made => {
-                made.map_err(|error| failure(error, "make directory"))?;
-                open_directory(&parent_handle, name)?
-            }
-        };
-        let stat = rustix::fs::fstat(&handle).map_err(|error| failure(error, "stat"))?;
+        let is_outermost = self.made.is_empty();
+        let opened = make_directory(&parent_handle, name, inode, (is_outermost, self.is_resumed))?;
+        let stat = rustix::fs::fstat(&opened.handle).map_err(|error| failure(error, "stat"))?;
         if stat.st_mode & 0o077 != 0 {
             return Err(replaced());
         }
         let file = (stat.st_dev, stat.st_ino);
         self.made.push(MadeDirectory { parent, name: name.to_vec(), file, inode: inode.clone() });
         let index = self.made.len() - 1;
-        self.entered.push(index);
-        let handle = Arc::new(handle);
-        if self.lock.is_none() {
-            partial::lock(&handle)?;
-            self.lock = Some(handle.clone());
-        }
-        self.current = (Some(index), handle);
-        Ok(())
+        self.entered.push((index, opened.names));
+        self.current = (Some(index), Arc::new(opened.handle));
+        Ok(opened.locked)
     }
 
-    /// Leaves the directory that the walk is in.
-    pub(super) fn leave(&mut self) {
-        self.entered.pop();
+    /// The names that were found in the directory that the walk is in, but for those of the snapshot.
+    pub(super) fn unclaimed(&mut self) -> Option<&mut UnclaimedNames> {
+        self.entered.last_mut().map(|(_, names)| names)
+    }
+
+    /// Leaves the directory that the walk is in, of which all entries were exported. Returns the path
+    /// of another entry, if it has one.
+    pub(super) fn leave(&mut self) -> Option<PathBuf> {
+        let (index, names) = self.entered.pop()?;
+        names.first().map(|name| self.path_of(index).join(name))
     }
 
     /// How many directories were made.
@@ -179,40 +175,44 @@ pub(super) fn open_directory(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
     }
 }
 
-/// Opens a directory of an interrupted export, which may have its final attributes already, and
-/// makes it one that only this process's user can change.
-pub(super) fn retake_directory(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | NO_FOLLOW;
-    let handle = match rustix::fs::openat(parent, name, flags, Mode::empty()) {
-        Err(Errno::LOOP | Errno::NOTDIR | Errno::NOENT) => return Err(replaced()),
-        opened => opened.map_err(|error| failure(error, "open"))?,
-    };
-    attributes::take_back(FileHandle::Path(handle.as_fd()))?;
-    open_directory(&handle, b".")
+/// A directory that an export fills.
+pub(super) struct OpenedDirectory {
+    pub(super) handle: OwnedFd,
+    /// What an export that goes on has found in it.
+    pub(super) names: UnclaimedNames,
+    /// Of the outermost directory: a handle that holds its lock.
+    pub(super) locked: Option<OwnedFd>,
 }
 
-/// Whether `name` in `dir` is a regular file that an interrupted export wrote to its end: files get
-/// their times last. Then its handle (`O_PATH`); anything else but a directory is removed. Between the
-/// exports others may have reached directories that are theirs: a file of theirs, or a further name of
-/// one that was there before, is none of the export's.
-pub(super) fn complete_file(dir: &OwnedFd, name: &[u8], inode: &Inode) -> Result<Option<OwnedFd>> {
-    let handle = match rustix::fs::openat(dir, name, OFlags::PATH | NO_FOLLOW, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(None),
-        opened => opened.map_err(|error| failure(error, "open"))?,
+/// Makes the directory `name` in `parent` for `inode`, or, if `is_resumed`, takes the one that is there.
+/// The outermost one is locked before anything of it is changed.
+pub(super) fn make_directory(
+    parent: &OwnedFd,
+    name: &[u8],
+    inode: &Inode,
+    (is_outermost, is_resumed): (bool, bool),
+) -> Result<OpenedDirectory> {
+    let earlier = match is_outermost && is_resumed {
+        true => earlier::lock_what_is_there(parent, name)?,
+        false => None,
     };
-    let stat = rustix::fs::fstat(&handle).map_err(|error| failure(error, "stat"))?;
-    let mtime = attributes::timespec(inode.mtime_ns);
-    let is_complete = inode.kind() == Some(FileKind::File)
-        && type_of(&stat) == FileType::RegularFile
-        && u64::try_from(stat.st_size) == Ok(inode.size)
-        && (stat.st_mtime, i64::try_from(stat.st_mtime_nsec)) == (mtime.tv_sec, Ok(mtime.tv_nsec))
-        && [inode.uid, rustix::process::geteuid().as_raw()].contains(&stat.st_uid)
-        && stat.st_nlink == 1;
-    if is_complete {
-        return Ok(Some(handle));
+    match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
+        Err(Errno::EXIST) if is_resumed && is_outermost == earlier.is_some() => {
+            let (handle, names) = earlier::retake_directory(parent, name, inode)?;
+            Ok(OpenedDirectory { handle, names, locked: earlier })
+        }
+        made => {
+            made.map_err(|error| failure(error, "make directory"))?;
+            let handle = open_directory(parent, name)?;
+            let mut locked = None;
+            if is_outermost {
+                earlier::lock(&handle, parent, name)?;
+                let copied = handle.try_clone();
+                locked = Some(copied.map_err(|error| failure(error, "copy its handle"))?);
+            }
+            Ok(OpenedDirectory { handle, names: UnclaimedNames::default(), locked })
+        }
     }
-    rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(|error| failure(error, "remove"))?;
-    Ok(None)
 }
 
 /// Makes the regular file `name` in `dir`, open for writing.

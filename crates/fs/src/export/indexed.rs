@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use esker_base::store::SharedStore;
 use esker_base::{Error, Kind, Result};
-use rustix::fs::{AtFlags, Mode};
-use rustix::io::Errno;
+
+use xxhash_rust::xxh3::Xxh3Default;
 
 use super::attributes::{FileHandle, failure};
-use super::{Export, Job, destination};
+use super::{Export, Job, destination, earlier};
 use crate::indexed::{IndexedPart, parts_of};
 use crate::inode::{Entry, FileKind, Inode};
 
@@ -36,6 +36,25 @@ pub enum IndexedForm {
     OneFile(&'static str, IndexedContent),
 }
 
+impl IndexedForm {
+    /// What an indexed directory's name ends in where it is exported with others.
+    pub(super) const fn suffix(&self) -> &'static str {
+        match self {
+            Self::Files(_) => "",
+            Self::OneFile(suffix, _) => suffix,
+        }
+    }
+
+    /// Adds to a digest what tells this form from others.
+    pub(super) fn digest(&self, hasher: &mut Xxh3Default) {
+        hasher.update(match self {
+            Self::Files(_) => b"//files",
+            Self::OneFile(..) => b"//one",
+        });
+        hasher.update(self.suffix().as_bytes());
+    }
+}
+
 impl fmt::Debug for IndexedForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -50,7 +69,7 @@ impl Export<'_> {
     pub(super) fn indexed(&self, job: &Job) -> Result<()> {
         match self.form {
             Some(IndexedForm::Files(content)) => self.indexed_files(job, content),
-            Some(IndexedForm::OneFile(suffix, content)) => self.indexed_file(job, suffix, content),
+            Some(IndexedForm::OneFile(_, content)) => self.indexed_file(job, content),
             None => {
                 let what = "an indexed directory has no form as a file, and none was given";
                 Err(Error::new(Kind::Invalid, what))
@@ -59,30 +78,28 @@ impl Export<'_> {
     }
 
     fn indexed_files(&self, job: &Job, content: &IndexedContent) -> Result<()> {
-        let made = match rustix::fs::mkdirat(&*job.dir, &*job.name, Mode::RWXU) {
-            Err(Errno::EXIST) if self.is_resumed => {
-                destination::retake_directory(&job.dir, &job.name)
-            }
-            made => made
-                .map_err(|error| failure(error, "make directory"))
-                .and_then(|()| destination::open_directory(&job.dir, &job.name)),
-        };
-        let dir = made?;
+        let kinds = (self.is_single, self.is_resumed);
+        let opened = destination::make_directory(&job.dir, &job.name, &job.inode, kinds)?;
         self.tally.directory();
+        self.keep_outermost(opened.locked);
+        let (dir, mut names) = (opened.handle, opened.names);
         self.each_piece(job, content, &mut |name, bytes| {
+            names.claim(name);
             let named = |error: Error| error.within(String::from_utf8_lossy(name));
             self.key_file(&dir, name, bytes, &file_inode(&job.inode, bytes.len())).map_err(named)
         })?;
+        if let Some(name) = names.first() {
+            let path = self.partial_path(&job.path.join(name));
+            self.failure.lock().get_or_insert(earlier::foreign().within(path.display()));
+            return Ok(());
+        }
         self.give(FileHandle::Open(dir.as_fd()), &job.inode)
     }
 
     /// Makes the file of a key.
     fn key_file(&self, dir: &OwnedFd, name: &[u8], bytes: &[u8], inode: &Inode) -> Result<()> {
-        if self.is_resumed
-            && let Some(file) = destination::complete_file(dir, name, inode)?
-        {
-            self.tally.file();
-            return self.give(FileHandle::Path(file.as_fd()), inode);
+        if self.is_resumed && self.take_up(dir, name, inode)? {
+            return Ok(());
         }
         let mut file = File::from(destination::create(dir, name)?);
         file.write_all(bytes).map_err(|error| failure(error, "write"))?;
@@ -91,18 +108,15 @@ impl Export<'_> {
         self.give(FileHandle::Open(file.as_fd()), inode)
     }
 
-    fn indexed_file(&self, job: &Job, suffix: &str, content: &IndexedContent) -> Result<()> {
-        // An entry that is exported alone has the name that the user chose.
-        let suffix = if self.is_single { "" } else { suffix };
-        let name = [&job.name[..], suffix.as_bytes()].concat();
-        let remove = || rustix::fs::unlinkat(&*job.dir, &*name, AtFlags::empty());
+    fn indexed_file(&self, job: &Job, content: &IndexedContent) -> Result<()> {
+        let remove = || earlier::remove(&job.dir, &job.name);
+        let earlier = self.lock_earlier(job)?;
         if self.is_resumed {
-            match remove() {
-                Err(Errno::NOENT) => {}
-                removed => removed.map_err(|error| failure(error, "remove"))?,
-            }
+            remove()?;
         }
-        let mut file = File::from(destination::create(&job.dir, &name)?);
+        let mut file = File::from(destination::create(&job.dir, &job.name)?);
+        self.lock_new(file.as_fd(), job)?;
+        drop(earlier);
         let mut size = 0;
         let written = self.each_piece(job, content, &mut |_, bytes| {
             self.tally.bytes(bytes.len());

@@ -13,11 +13,12 @@
 
 mod attributes;
 mod destination;
+mod earlier;
 mod indexed;
 mod partial;
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -25,13 +26,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use esker_base::{Error, Kind, Result};
-use esker_table::tree::Tree;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode};
 use xxhash_rust::xxh3::Xxh3Default;
 
-use self::attributes::{FileHandle, failure};
+use self::attributes::{Dropped, FileHandle, failure};
 use self::destination::{Destination, DirHandle, MadeIndex};
 pub use self::indexed::{IndexedContent, IndexedForm};
 use self::partial::Partial;
@@ -82,8 +82,13 @@ struct Export<'a> {
     /// Whether all that is exported is one entry that is no directory, and so has the target's name.
     is_single: bool,
     is_resumed: bool,
+    /// Where all goes in the end, and where it is until then.
+    target: &'a Path,
+    partial: PathBuf,
     /// Files and directories that the store did not give.
     unavailable: AtomicU64,
+    /// Guards the handle of what has the partial name, which holds its lock, once there is one.
+    outermost: Mutex<Option<OwnedFd>>,
     /// Guards the error that ends the export.
     failure: Mutex<Option<Error>>,
 }
@@ -122,8 +127,8 @@ impl Namespace {
     ) -> Result<()> {
         let found = self.find(start, Follow::Yes)?;
         let &ExportOptions { overwrite, resume, .. } = options;
-        let digest = self.export_digest(start);
         let form = options.indexed.as_ref();
+        let digest = self.export_digest(start, form);
         let is_single = !found.inode.is_directory();
         let is_directory = !is_single || indexed::becomes_directory(&found.inode, form);
         let partial = Partial::new(target, digest, is_directory, overwrite, resume)?;
@@ -135,33 +140,52 @@ impl Namespace {
             form,
             is_single,
             is_resumed: resume,
+            target,
+            partial: partial::path(target, digest),
             unavailable: AtomicU64::new(0),
+            outermost: Mutex::default(),
             failure: Mutex::default(),
         };
         export.write_all(start, &mut destination, options.threads)?;
-        export.check_available()?;
-        if let Err(error) = partial.install()? {
+        // Without a handle nothing could be exported, and is a problem; the target stays as it is.
+        if let Some(written) = export.outermost.lock().as_ref()
+            && let Err(error) = partial.install(written)?
+        {
             tally.problem(target.as_os_str().as_bytes(), error);
         }
         Ok(())
     }
 
-    /// Where an export of `start` to `target` is written until it is complete.
+    /// Where an export of `start` to `target` with this form of indexed directories is written until it
+    /// is complete.
     #[must_use]
-    pub fn export_partial_path(&self, start: &[u8], target: &Path) -> PathBuf {
-        partial::path(target, self.export_digest(start))
+    pub fn export_partial_path(
+        &self,
+        start: &[u8],
+        target: &Path,
+        indexed: Option<&IndexedForm>,
+    ) -> PathBuf {
+        partial::path(target, self.export_digest(start, indexed))
     }
 
-    /// Tells exports of different snapshots and paths apart.
-    fn export_digest(&self, start: &[u8]) -> u32 {
+    /// Tells exports of different snapshots, paths and forms apart. What a writer has not flushed does
+    /// not count.
+    fn export_digest(&self, start: &[u8], indexed: Option<&IndexedForm>) -> u32 {
         let mut hasher = Xxh3Default::new();
-        let sets = self.layers().writer().map(Tree::set).into_iter();
-        for set in sets.chain(self.layers().bases().iter().map(|base| base.set)) {
-            hasher.update(&set.0.to_le_bytes());
+        if let Some(writer) = self.layers().writer() {
+            hasher.update(&writer.set().0.to_le_bytes());
+        }
+        for base in self.layers().bases() {
+            hasher.update(&base.set.0.to_le_bytes());
+            // An open set shows more after each flush.
+            hasher.update(&base.manifest.last_seq.to_le_bytes());
         }
         for component in start.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
             hasher.update(b"/");
             hasher.update(component);
+        }
+        if let Some(form) = indexed {
+            form.digest(&mut hasher);
         }
         hasher.digest() as u32
     }
@@ -185,6 +209,8 @@ impl Export<'_> {
         }
         walked?;
         self.link(destination, linked)?;
+        // What goes on later stays private until then.
+        self.check_available()?;
         self.finish_directories(destination)
     }
 
@@ -223,11 +249,16 @@ impl Export<'_> {
                     self.directory(visit, destination)
                 }
                 Step::Entry(visit) => self.send(visit, destination, sender, linked),
-                Step::Left(_) => {
-                    destination.leave();
-                    Ok(Next::Into)
-                }
+                Step::Left(_) => match destination.leave() {
+                    None => Ok(Next::Into),
+                    Some(path) => {
+                        Err(earlier::foreign().within(self.partial_path(&path).display()))
+                    }
+                },
                 Step::Unreadable(visit, error) => {
+                    if let Some(names) = destination.unclaimed() {
+                        names.claim_all();
+                    }
                     self.count_unavailable(&error);
                     self.tally.problem(visit.path, error);
                     Ok(Next::Into)
@@ -238,15 +269,20 @@ impl Export<'_> {
 
     fn directory(&self, visit: &Visit, destination: &mut Destination) -> Result<Next> {
         let name = destination.name_of(visit.depth, visit.name()).to_vec();
+        if let Some(names) = destination.unclaimed() {
+            names.claim(&name);
+        }
         match destination.make(&name, visit.inode) {
-            Ok(()) => {
+            Ok(locked) => {
+                self.keep_outermost(locked);
                 self.tally.directory();
                 Ok(Next::Into)
             }
             // Without the target there is nothing to export to.
-            Err(error) if visit.depth == 0 => {
-                Err(error.within(destination.path(None, &name).display()))
-            }
+            Err(error) if visit.depth == 0 => match error.kind() {
+                Kind::Conflict => Err(error.within(self.partial.display())),
+                _ => Err(error.within(self.target.display())),
+            },
             Err(error) => {
                 let path = destination.path(destination.innermost(), &name);
                 self.report(&path, Err(error))?;
@@ -264,8 +300,21 @@ impl Export<'_> {
         linked: &mut LinkedNames,
     ) -> Result<Next> {
         let inode = visit.inode;
-        let name = destination.name_of(visit.depth, visit.name()).to_vec();
+        let mut name = destination.name_of(visit.depth, visit.name()).to_vec();
         let parent = destination.innermost();
+        if let Some(form) = self.form
+            && inode.kind() == Some(FileKind::Indexed)
+            && visit.depth > 0
+        {
+            name.extend_from_slice(form.suffix().as_bytes());
+            if let Err(error) = self.check_suffix(visit, form.suffix()) {
+                self.report(&destination.path(parent, &name), Err(error))?;
+                return Ok(Next::Into);
+            }
+        }
+        if let Some(names) = destination.unclaimed() {
+            names.claim(&name);
+        }
         if inode.nlink > 1 {
             if linked.first.contains_key(&inode.id) {
                 linked.further.push((inode.id, (parent, name)));
@@ -307,6 +356,10 @@ impl Export<'_> {
                 Kind::NoSpace | Kind::ReadOnly | Kind::Fenced | Kind::Closed => {
                     Err(error.within(path.display()))
                 }
+                // What somebody else has put there would become part of the destination.
+                Kind::Conflict if self.is_resumed || self.is_single => {
+                    Err(error.within(self.partial_path(path).display()))
+                }
                 _ => {
                     self.tally.problem(path.as_os_str().as_bytes(), error);
                     Ok(())
@@ -318,15 +371,7 @@ impl Export<'_> {
 
     fn file(&self, job: &Job) -> Result<()> {
         let kind = match job.inode.kind().expect("a walk shows what names stand for") {
-            FileKind::File => {
-                if let Some(file) = self.earlier(job)? {
-                    self.tally.file();
-                    return self.give(FileHandle::Path(file.as_fd()), &job.inode);
-                }
-                let file = self.content(job)?;
-                self.tally.file();
-                return self.give(FileHandle::Open(file.as_fd()), &job.inode);
-            }
+            FileKind::File => return self.regular_file(job),
             FileKind::Symlink => FileType::Symlink,
             FileKind::Fifo => FileType::Fifo,
             FileKind::Socket => FileType::Socket,
@@ -335,8 +380,11 @@ impl Export<'_> {
             FileKind::Indexed => return self.indexed(job),
             FileKind::Directory => unreachable!("the walk makes directories"),
         };
-        self.earlier(job)?;
         let (dir, name) = (&*job.dir, &*job.name);
+        let earlier = self.lock_earlier(job)?;
+        if self.is_resumed {
+            earlier::remove(dir, name)?;
+        }
         if kind == FileType::Symlink {
             rustix::fs::symlinkat(&*job.inode.content, dir, name)
                 .map_err(|error| failure(error, "make symbolic link"))?;
@@ -346,29 +394,96 @@ impl Export<'_> {
                 .map_err(|error| failure(error, "make named pipe, socket or device"))?;
         }
         let handle = destination::handle_of(dir, name, kind)?;
+        drop(earlier);
         match kind {
             FileType::Symlink => self.tally.symlink(),
             _ => self.tally.special(),
         }
-        self.give(FileHandle::Path(handle.as_fd()), &job.inode)
+        self.give(FileHandle::Path(handle.as_fd()), &job.inode)?;
+        self.keep_outermost(self.is_single.then_some(handle));
+        Ok(())
     }
 
-    /// The file, if the export that this one goes on with has written all of it.
-    fn earlier(&self, job: &Job) -> Result<Option<OwnedFd>> {
-        if !self.is_resumed {
-            return Ok(None);
+    /// Where that is, until the export is complete, which `path` leads to in the end.
+    fn partial_path(&self, path: &Path) -> PathBuf {
+        match path.strip_prefix(self.target) {
+            Ok(below) if below.as_os_str().is_empty() => self.partial.clone(),
+            Ok(below) => self.partial.join(below),
+            Err(_) => path.to_owned(),
         }
-        destination::complete_file(&job.dir, &job.name, &job.inode)
     }
 
-    /// Makes a regular file with its content.
-    fn content(&self, job: &Job) -> Result<OwnedFd> {
+    fn regular_file(&self, job: &Job) -> Result<()> {
+        let earlier = self.lock_earlier(job)?;
+        if self.is_resumed && self.take_up(&job.dir, &job.name, &job.inode)? {
+            self.keep_outermost(earlier);
+            return Ok(());
+        }
         let file = File::from(destination::create(&job.dir, &job.name)?);
+        self.lock_new(file.as_fd(), job)?;
+        drop(earlier);
         self.write(&file, &job.inode).inspect_err(|_| {
             // Part of a file is worse than none.
             let _ = rustix::fs::unlinkat(&*job.dir, &*job.name, AtFlags::empty());
         })?;
-        Ok(file.into())
+        self.tally.file();
+        self.give(FileHandle::Open(file.as_fd()), &job.inode)
+    }
+
+    /// Whether `name` in `dir` is a file that the export which this one goes on with has written to
+    /// its end. Otherwise the name is free.
+    fn take_up(&self, dir: &OwnedFd, name: &[u8], inode: &Inode) -> Result<bool> {
+        let identity = self.namespace.identity();
+        let Some(dropped) = earlier::complete_file(dir, name, inode, identity)? else {
+            return Ok(false);
+        };
+        self.tally.file();
+        self.count_dropped(dropped);
+        Ok(true)
+    }
+
+    /// Locks what an export of one entry that is no directory has left, until the handle is dropped.
+    fn lock_earlier(&self, job: &Job) -> Result<Option<OwnedFd>> {
+        if !self.is_single || !self.is_resumed {
+            return Ok(None);
+        }
+        earlier::lock_what_is_there(&job.dir, &job.name)
+    }
+
+    /// Locks the file that was made for `job`, if it is all that is exported.
+    fn lock_new(&self, file: BorrowedFd, job: &Job) -> Result<()> {
+        if !self.is_single {
+            return Ok(());
+        }
+        let handle = file.try_clone_to_owned();
+        let handle = handle.map_err(|error| failure(error, "copy its handle"))?;
+        earlier::lock(&handle, &job.dir, &job.name)?;
+        self.keep_outermost(Some(handle));
+        Ok(())
+    }
+
+    /// Keeps the handle of what has the partial name, and with it the lock, until the export ends.
+    fn keep_outermost(&self, handle: Option<OwnedFd>) {
+        if let Some(handle) = handle {
+            *self.outermost.lock() = Some(handle);
+        }
+    }
+
+    /// Fails if another entry has the name that the indexed directory of `visit` gets with `suffix`.
+    fn check_suffix(&self, visit: &Visit, suffix: &str) -> Result<()> {
+        if suffix.is_empty() {
+            return Ok(());
+        }
+        let other = [visit.path, suffix.as_bytes()].concat();
+        match self.namespace.find(&other, Follow::No) {
+            Err(error) if error.kind() == Kind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => {
+                let what = "an indexed directory gets this name, which another entry of the tree has: \
+                            export it alone, or as a directory by --indexed files";
+                Err(Error::new(Kind::Exists, what))
+            }
+        }
     }
 
     fn write(&self, file: &File, inode: &Inode) -> Result<()> {
@@ -405,12 +520,15 @@ impl Export<'_> {
     }
 
     fn give(&self, handle: FileHandle, inode: &Inode) -> Result<()> {
-        let dropped = attributes::give(handle, inode, self.namespace.identity())?;
+        self.count_dropped(attributes::give(handle, inode, self.namespace.identity())?);
+        Ok(())
+    }
+
+    fn count_dropped(&self, dropped: Dropped) {
         if dropped.owner {
             self.tally.owner_dropped();
         }
         self.tally.attributes_dropped(dropped.attributes);
-        Ok(())
     }
 
     /// Gives files their further names.

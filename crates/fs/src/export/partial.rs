@@ -1,8 +1,8 @@
 //! Partial: the name beside its destination under which an export is written until it is complete.
 //!
-//! The name says which destination it belongs to, and has a digest of what is exported: a resumed
-//! export finds only what was begun from the same snapshot and path, whose files are the same where
-//! size and time are. One rename makes a complete export the destination. What it replaces gets
+//! The name says which destination it belongs to, and has a digest of what is exported, and how: an
+//! export that goes on finds only what was begun from the same snapshot and path, whose files are the
+//! same where size and time are, with the same form of indexed directories. One rename makes a complete export the destination. What it replaces gets
 //! a third name before it is removed, so a process that is killed at any moment leaves a
 //! destination that is whole, and names that say what they are: `NAME.esker-partial-DIGEST` is to be
 //! resumed or removed, `NAME.esker-replaced-DIGEST` to be removed.
@@ -18,8 +18,8 @@ use esker_base::{Error, Kind, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
-use super::attributes::failure;
 use super::destination::{DirHandle, type_of};
+use super::earlier;
 
 /// The longest name of a file.
 const NAME_BYTES_MAX: usize = 255;
@@ -187,15 +187,22 @@ impl Partial {
             .map_err(|error| Error::io(error.into(), format!("list {shown}")))
     }
 
-    /// Makes what was written the destination. If there is nothing, because what was to be exported
-    /// could not be, the destination stays as it is. What was replaced is removed; if that fails
-    /// it stays under its third name, and the error is returned.
+    /// Makes the file or directory of `written` the destination. What was replaced is removed; if that
+    /// fails it stays under its third name, and the error is returned.
     ///
     /// # Errors
-    /// `Exists` or `NotEmpty` if the destination was made meanwhile; what the file system reports.
-    pub(super) fn install(&self) -> Result<Result<()>> {
-        if self.type_at(&self.partial_name)?.is_none() {
-            return Ok(Ok(()));
+    /// `Conflict` if something else has the partial name; `Exists` or `NotEmpty` if the destination was
+    /// made meanwhile; what the file system reports.
+    pub(super) fn install(&self, written: &OwnedFd) -> Result<Result<()>> {
+        if !earlier::has_name(written, &self.top, &self.partial_name)? {
+            let partial = self.target.with_file_name(OsStr::from_bytes(&self.partial_name));
+            let what = format!(
+                "{} is not what this export has written: somebody else has renamed, replaced or removed \
+                 it, and {} stays as it was; export again, to a directory that only you can write to",
+                partial.display(),
+                self.target.display()
+            );
+            return Err(Error::new(Kind::Conflict, what));
         }
         let (from, to) = (&*self.partial_name, &*self.name);
         if !self.is_directory && self.present == Present::Nothing {
@@ -274,19 +281,6 @@ fn has_entries(handle: &OwnedFd) -> rustix::io::Result<bool> {
         }
     }
     Ok(false)
-}
-
-/// Waits for nobody: fails if another process exports to the directory of `handle`.
-pub(super) fn lock(handle: &OwnedFd) -> Result<()> {
-    match rustix::fs::flock(handle, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => {
-            let what = "another process is exporting the same to this place: let it end first";
-            Err(Error::new(Kind::Conflict, what))
-        }
-        // Some network file systems have no locks.
-        Err(Errno::NOTSUP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => Ok(()),
-        locked => locked.map_err(|error| failure(error, "lock")),
-    }
 }
 
 #[cfg(test)]

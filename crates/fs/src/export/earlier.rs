@@ -1,0 +1,194 @@
+//! Earlier: what an interrupted export has left under the partial name, and what of it an export that
+//! goes on takes up.
+//!
+//! Between the two exports other users may have reached directories that were theirs already, and
+//! whoever can write to the directory of the destination may have put anything under the partial name.
+//! So an export that goes on
+//! - locks what has the partial name before it changes anything, and makes sure of the name then;
+//! - takes up directories of its own user, and of the user whom they are exported for, only;
+//! - takes up a file only if that has every attribute that the export gives, and gives it nothing;
+//! - refuses a directory that has names of which the snapshot knows nothing, and removes none of them.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use esker_base::{Error, Kind, Result};
+use hashbrown::HashSet;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::attributes::{self, Dropped, FileHandle, failure};
+use super::destination::{NO_FOLLOW, open_directory, type_of};
+use crate::identity::Identity;
+use crate::inode::{FileKind, Inode};
+
+/// Names of a directory that an export that goes on has found there and not come to yet.
+#[derive(Debug, Default)]
+pub(super) struct UnclaimedNames(HashSet<Vec<u8>>);
+
+impl UnclaimedNames {
+    fn of(dir: &OwnedFd) -> Result<Self> {
+        let list = || -> rustix::io::Result<HashSet<Vec<u8>>> {
+            let mut names = HashSet::new();
+            for entry in Dir::read_from(dir)? {
+                let entry = entry?;
+                let name = entry.file_name().to_bytes();
+                if !matches!(name, b"." | b"..") {
+                    names.insert(name.to_vec());
+                }
+            }
+            Ok(names)
+        };
+        list().map(Self).map_err(|error| failure(error, "list"))
+    }
+
+    /// Takes a name that the snapshot has.
+    pub(super) fn claim(&mut self, name: &[u8]) {
+        self.0.remove(name);
+    }
+
+    /// Takes all names, of a directory of which it is not known what the snapshot has.
+    pub(super) fn claim_all(&mut self) {
+        self.0.clear();
+    }
+
+    /// The first name that nobody has claimed, if any.
+    pub(super) fn first(&self) -> Option<&OsStr> {
+        self.0.iter().min().map(|name| OsStr::from_bytes(name))
+    }
+}
+
+/// The error that something is in the way which the export has not made.
+pub(super) fn foreign() -> Error {
+    let what = "the interrupted export has not written this: move it elsewhere or remove it, and go on \
+                with --resume";
+    Error::new(Kind::Conflict, what)
+}
+
+/// Waits for nobody: fails if another process exports to the file or directory of `handle`, or if
+/// that has lost the name `name` in `dir`.
+pub(super) fn lock(handle: &OwnedFd, dir: &OwnedFd, name: &[u8]) -> Result<()> {
+    let conflict = || {
+        let what = "another process is exporting the same to this place: let it end first";
+        Error::new(Kind::Conflict, what)
+    };
+    match rustix::fs::flock(handle, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Err(conflict()),
+        // Some network file systems have no locks.
+        Err(Errno::NOTSUP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => {}
+        locked => locked.map_err(|error| failure(error, "lock"))?,
+    }
+    // Who had the lock may have removed or renamed it since it was opened.
+    if has_name(handle, dir, name)? { Ok(()) } else { Err(conflict()) }
+}
+
+/// Whether `name` in `dir` stands for the file of `handle`.
+pub(super) fn has_name(handle: &OwnedFd, dir: &OwnedFd, name: &[u8]) -> Result<bool> {
+    let held = rustix::fs::fstat(handle).map_err(|error| failure(error, "stat"))?;
+    match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(failure(error, "stat")),
+        Ok(named) => Ok((named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)),
+    }
+}
+
+/// Opens and locks the file or directory that has the partial name, and changes nothing; `None` if
+/// nothing has the name, or something that cannot be locked.
+pub(super) fn lock_what_is_there(dir: &OwnedFd, name: &[u8]) -> Result<Option<OwnedFd>> {
+    let handle = match rustix::fs::openat(dir, name, OFlags::PATH | NO_FOLLOW, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        opened => opened.map_err(|error| failure(error, "open"))?,
+    };
+    let stat = rustix::fs::fstat(&handle).map_err(|error| failure(error, "stat"))?;
+    if !matches!(type_of(&stat), FileType::RegularFile | FileType::Directory) {
+        return Ok(None);
+    }
+    let path = FileHandle::proc_path(handle.as_fd());
+    let open = || rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let opened = match open() {
+        // It has a mode by which its owner may not read it: that is the complete export's.
+        Err(Errno::ACCESS) => {
+            let mode = Mode::from_raw_mode(stat.st_mode);
+            rustix::fs::chmodat(CWD, &path, mode | Mode::RUSR, AtFlags::empty())
+                .map_err(|error| failure(error, "set its mode"))?;
+            let opened = open();
+            rustix::fs::chmodat(CWD, &path, mode, AtFlags::empty())
+                .map_err(|error| failure(error, "set its mode"))?;
+            opened
+        }
+        opened => opened,
+    };
+    let opened = opened.map_err(|error| failure(error, "open"))?;
+    lock(&opened, dir, name)?;
+    Ok(Some(opened))
+}
+
+/// Opens a directory of an interrupted export, which may have its final attributes already, and
+/// makes it one that only this process's user can change.
+pub(super) fn retake_directory(
+    parent: &OwnedFd,
+    name: &[u8],
+    inode: &Inode,
+) -> Result<(OwnedFd, UnclaimedNames)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | NO_FOLLOW;
+    let handle = match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+        Err(Errno::LOOP | Errno::NOTDIR | Errno::NOENT) => return Err(foreign()),
+        opened => opened.map_err(|error| failure(error, "open"))?,
+    };
+    let stat = rustix::fs::fstat(&handle).map_err(|error| failure(error, "stat"))?;
+    if !is_owner_expected(&stat, inode) {
+        return Err(foreign());
+    }
+    attributes::take_back(FileHandle::Path(handle.as_fd()))?;
+    let handle = open_directory(&handle, b".")?;
+    let names = UnclaimedNames::of(&handle)?;
+    Ok((handle, names))
+}
+
+fn is_owner_expected(stat: &Stat, inode: &Inode) -> bool {
+    [inode.uid, rustix::process::geteuid().as_raw()].contains(&stat.st_uid)
+}
+
+/// Whether `name` in `dir` is a regular file that an interrupted export wrote to its end: files get
+/// their times last. Then what it did not get; anything else but a directory is removed.
+pub(super) fn complete_file(
+    dir: &OwnedFd,
+    name: &[u8],
+    inode: &Inode,
+    identity: &Identity,
+) -> Result<Option<Dropped>> {
+    let handle = match rustix::fs::openat(dir, name, OFlags::PATH | NO_FOLLOW, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        opened => opened.map_err(|error| failure(error, "open"))?,
+    };
+    let stat = rustix::fs::fstat(&handle).map_err(|error| failure(error, "stat"))?;
+    // A further name may be of a file that was there before.
+    if inode.kind() == Some(FileKind::File)
+        && type_of(&stat) == FileType::RegularFile
+        && u64::try_from(stat.st_size) == Ok(inode.size)
+        && stat.st_nlink == 1
+    {
+        let dropped = attributes::given(handle.as_fd(), &stat, inode, identity)?;
+        if dropped.is_some() {
+            return Ok(dropped);
+        }
+    }
+    remove(dir, name)?;
+    Ok(None)
+}
+
+/// Removes `name` from `dir` if it has it, unless that is a directory.
+pub(super) fn remove(dir: &OwnedFd, name: &[u8]) -> Result<()> {
+    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        // Not every kernel says the same of a directory.
+        Err(Errno::ISDIR | Errno::PERM) if is_directory(dir, name) => Err(foreign()),
+        Err(error) => Err(failure(error, "remove")),
+    }
+}
+
+fn is_directory(dir: &OwnedFd, name: &[u8]) -> bool {
+    rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| type_of(&stat) == FileType::Directory)
+}

@@ -1,0 +1,415 @@
+//! Exports beside each other, and exports that go on with what others have left: what is at the
+//! destination in the end is what the snapshot holds, whoever else wrote there.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_base::store::{MemoryStore, SharedStore};
+use esker_base::{Error, Kind, Result};
+use esker_fs::export::{ExportOptions, IndexedForm};
+use esker_fs::identity::Identity;
+use esker_fs::indexed::{self, IndexedPart};
+use esker_fs::namespace::{Follow, Namespace};
+use esker_fs::repository::Repository;
+use esker_fs::session::{Session, SessionOptions};
+use esker_fs::tally::Tally;
+use esker_table::manifest::SetId;
+
+use crate::interleave::Interrupted;
+use crate::operation::Content;
+use crate::subject::source;
+
+/// Takes a piece of an indexed directory.
+type TakePiece<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
+
+fn session(store: &SharedStore) -> Session {
+    let options = SessionOptions { identity: Identity::of_process(), ..Default::default() };
+    Repository::new(store.clone()).begin(&[], options).expect("begin")
+}
+
+fn memory() -> SharedStore {
+    Arc::new(MemoryStore::new())
+}
+
+/// A file whose content takes a read of the store.
+fn put_file(session: &Session, name: &[u8], mode: u32) {
+    let mut content = source(Content { bytes: 9_000, seed: 1 });
+    let root = session.root().clone();
+    session.create_with(&root, name, mode, &mut content).expect("create");
+}
+
+fn put_indexed(session: &Session, name: &[u8]) {
+    let store = &session.layers().source().store;
+    let root = format!("{}root", indexed::prefix(session.set(), 1));
+    if store.get(&root, 1 << 20).is_err() {
+        store.put_if_absent(&root, b"root").expect("put");
+    }
+    let dir = session.root().clone();
+    session.create_indexed(&dir, name, 0o644, 1, 4).expect("create");
+}
+
+fn shown(store: SharedStore, set: SetId) -> Namespace {
+    let repository = Repository::with(store, 0, Arc::new(esker_base::clock::SystemClock));
+    repository.open(&[set], Identity::of_process()).expect("open")
+}
+
+fn going_on() -> ExportOptions {
+    ExportOptions { threads: 1, resume: true, ..Default::default() }
+}
+
+fn export(namespace: &Namespace, start: &str, to: &Path, options: &ExportOptions) -> Result<Tally> {
+    let tally = Tally::default();
+    namespace.export(start.as_bytes(), to, options, &tally)?;
+    Ok(tally)
+}
+
+fn names_in(path: &Path) -> Vec<String> {
+    let entries = fs::read_dir(path).expect("a directory");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// What an export to `to` has under the partial name, if anything.
+fn partial_of(to: &Path) -> Option<PathBuf> {
+    let name = to.file_name().expect("a name").to_string_lossy().into_owned();
+    let parent = to.parent().expect("a directory");
+    let is_partial = |found: &&String| found.starts_with(&format!("{name}.esker-partial-"));
+    names_in(parent).iter().find(is_partial).map(|found| parent.join(found))
+}
+
+/// Makes a complete export an interrupted one.
+fn interrupt(namespace: &Namespace, start: &str, to: &Path) -> PathBuf {
+    let partial = namespace.export_partial_path(start.as_bytes(), to, None);
+    fs::rename(to, &partial).expect("rename");
+    partial
+}
+
+/// Symptom: of two exports of one file to one destination, the second with `resume`, both wrote; the
+/// first then renamed what the second had written so far.
+/// Cause: only directories were locked, and whatever had the partial name was renamed.
+/// Fix: files are locked as directories are, and only the file of the own handle is renamed.
+#[test]
+fn exports_of_one_file_exclude_each_other() {
+    let inner = memory();
+    let writer = session(&inner);
+    put_file(&writer, b"f", 0o640);
+    let set = writer.publish("base").expect("publish");
+    let mut requests = 0;
+    let mut refused = 0;
+    loop {
+        let around = tempfile::tempdir().expect("a directory");
+        let target = around.path().join("out");
+        let (second, to) = (shown(inner.clone(), set), target.clone());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let other = Box::new(move || {
+            if partial_of(&to).is_some() {
+                let done = export(&second, "/f", &to, &going_on());
+                sender.send(done.map(drop)).expect("received");
+            }
+        });
+        let store = Interrupted::new(inner.clone(), requests, other);
+        let namespace = shown(store.clone(), set);
+        let tally = export(&namespace, "/f", &target, &ExportOptions::default()).expect("export");
+        assert_eq!(tally.counts().problems, 0, "at request {requests}");
+        if let Ok(done) = receiver.try_recv() {
+            assert_eq!(done.expect_err("beside the first").kind(), Kind::Conflict);
+            refused += 1;
+        }
+        assert_eq!(names_in(around.path()), ["out"]);
+        assert_eq!(fs::metadata(&target).expect("exported").len(), 9_000);
+        if !store.has_happened() {
+            break;
+        }
+        requests += 1;
+    }
+    assert!(refused > 0, "no export met another in {requests} requests");
+}
+
+/// Symptom: an export renamed whatever had the partial name in the end to its destination.
+/// Cause: nothing compared it with what the export had written.
+/// Fix: the name must stand for the file of the export's handle.
+#[test]
+fn an_export_renames_nothing_but_its_own() {
+    for start in ["/f", "/"] {
+        let inner = memory();
+        let writer = session(&inner);
+        put_file(&writer, b"f", 0o640);
+        let set = writer.publish("base").expect("publish");
+        let around = tempfile::tempdir().expect("a directory");
+        let target = around.path().join("out");
+        let to = target.clone();
+        let (mut requests, mut replaced) = (0, 0);
+        loop {
+            let to = to.clone();
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let other = Box::new(move || {
+                if let Some(partial) = partial_of(&to) {
+                    fs::rename(&partial, to.with_file_name("aside")).expect("rename");
+                    match start {
+                        "/f" => fs::write(&partial, "another's").expect("planted"),
+                        _ => fs::create_dir(&partial).expect("planted"),
+                    }
+                    sender.send(()).expect("received");
+                }
+            });
+            let store = Interrupted::new(inner.clone(), requests, other);
+            let done =
+                export(&shown(store.clone(), set), start, &target, &ExportOptions::default());
+            if receiver.try_recv().is_ok() {
+                let error = done.expect_err("replaced");
+                assert_eq!(error.kind(), Kind::Conflict, "{error}");
+                assert!(error.to_string().contains("esker-partial-"), "{error}");
+                assert!(!target.exists(), "{start} at request {requests}");
+                replaced += 1;
+            }
+            for name in names_in(around.path()) {
+                let path = around.path().join(name);
+                let _ = fs::remove_file(&path);
+                let _ = fs::remove_dir_all(&path);
+            }
+            if !store.has_happened() {
+                break;
+            }
+            requests += 1;
+        }
+        assert!(replaced > 0, "{start}: nothing replaced in {requests} requests");
+    }
+}
+
+/// Symptom: the superuser's resumed export gave the set-group-id bit of the snapshot's program, and its
+/// group, to a file that its owner had put there.
+/// Cause: a file of the inode's owner, of the right size and time, was taken for the export's own, and got
+/// all attributes again.
+/// Fix: a file is taken up only if it has all that the export gives already, and is given nothing.
+#[test]
+fn an_export_gives_nothing_to_files_that_it_finds() {
+    if !Identity::of_process().is_root() {
+        println!("skipped: takes the superuser");
+        return;
+    }
+    let store = memory();
+    let writer = session(&store);
+    put_file(&writer, b"program", 0o2755);
+    put_file(&writer, b"plain", 0o644);
+    let root = writer.root().clone();
+    for name in [&b"program"[..], b"plain"] {
+        let owner = esker_fs::ops::Changes { uid: Some(54_321), ..Default::default() };
+        writer.setattr(&root, name, &owner).expect("chown");
+        let mode = esker_fs::ops::Changes { mode: Some(0o2755), ..Default::default() };
+        if name == b"program" {
+            writer.setattr(&root, name, &mode).expect("chmod");
+        }
+    }
+    let namespace = shown(store.clone(), writer.publish("base").expect("publish"));
+    let around = tempfile::tempdir().expect("a directory");
+    let target = around.path().join("out");
+    export(&namespace, "/", &target, &going_on()).expect("export");
+    let partial = interrupt(&namespace, "/", &target);
+    let program = partial.join("program");
+    let modified = fs::metadata(&program).expect("stat").modified().expect("a time");
+    // What its owner may do to the file: a write takes the bit away.
+    fs::write(&program, [7; 9_000]).expect("forged");
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("chmod");
+    let forged = fs::File::options().write(true).open(&program).expect("open");
+    forged.set_modified(modified).expect("its time");
+    let plain = fs::metadata(partial.join("plain")).expect("stat");
+    export(&namespace, "/", &target, &going_on()).expect("export");
+    let is_forged = fs::read(target.join("program")).expect("readable") == [7; 9_000];
+    assert!(!is_forged);
+    let metadata = fs::metadata(target.join("program")).expect("stat");
+    assert_eq!((metadata.uid(), metadata.mode() & 0o7777), (54_321, 0o2755));
+    // What has all its attributes stays, also if it belongs to somebody else.
+    assert_eq!(fs::metadata(target.join("plain")).expect("stat").ino(), plain.ino());
+}
+
+/// Symptom: a resumed export that was refused because another was going on had changed the mode of
+/// the directory, or the destination if the other ended just then.
+/// Cause: the directory was made private before it was locked.
+/// Fix: it is locked first, and must still have its name then.
+#[test]
+fn an_export_changes_nothing_before_it_holds_the_lock() {
+    let store = memory();
+    let writer = session(&store);
+    put_file(&writer, b"f", 0o000);
+    let namespace = shown(store.clone(), writer.publish("base").expect("publish"));
+    for (start, mode) in [("/", 0o755), ("/", 0o300), ("/f", 0o000)] {
+        let around = tempfile::tempdir().expect("a directory");
+        let target = around.path().join("out");
+        export(&namespace, start, &target, &ExportOptions::default()).expect("export");
+        let partial = interrupt(&namespace, start, &target);
+        let locked = fs::File::open(&partial);
+        fs::set_permissions(&partial, Permissions::from_mode(mode)).expect("chmod");
+        let Ok(locked) = locked else {
+            println!("skipped: takes the superuser");
+            continue;
+        };
+        rustix::fs::flock(&locked, rustix::fs::FlockOperation::LockExclusive).expect("lock");
+        let refused = export(&namespace, start, &target, &going_on()).map(drop);
+        assert_eq!(refused.expect_err("locked").kind(), Kind::Conflict);
+        let after = fs::metadata(&partial).expect("stat");
+        assert_eq!(after.mode() & 0o7777, mode, "{start}");
+        drop(locked);
+        export(&namespace, start, &target, &going_on()).expect("export");
+        assert_eq!(names_in(around.path()), ["out"]);
+    }
+}
+
+/// The form of a directory of two keys, of which the second fails as often as `failures` says.
+fn files_form(failures: u64) -> IndexedForm {
+    let left = std::sync::atomic::AtomicU64::new(failures);
+    IndexedForm::Files(Arc::new(
+        move |_: &SharedStore, _: &[IndexedPart], take: &mut TakePiece<'_>| {
+            take(b"one", b"1")?;
+            let was = left.load(std::sync::atomic::Ordering::SeqCst);
+            if was > 0 {
+                left.store(was - 1, std::sync::atomic::Ordering::SeqCst);
+                return Err(Error::new(Kind::Unavailable, "the store is away"));
+            }
+            take(b"two", b"2")
+        },
+    ))
+}
+
+fn npy_form() -> IndexedForm {
+    IndexedForm::OneFile(
+        ".npy",
+        Arc::new(|_: &SharedStore, _: &[IndexedPart], take: &mut TakePiece<'_>| {
+            take(b"", b"array")
+        }),
+    )
+}
+
+fn going_on_as(form: IndexedForm) -> ExportOptions {
+    ExportOptions { indexed: Some(form), ..going_on() }
+}
+
+/// Symptom: an export that went on with another form of indexed directories had both forms' files.
+/// Cause: the partial name did not depend on the form.
+/// Fix: the form is part of the digest.
+#[test]
+fn an_export_goes_on_with_the_same_form_only() {
+    let store = memory();
+    let writer = session(&store);
+    put_file(&writer, b"f", 0o644);
+    put_indexed(&writer, b"p");
+    let namespace = shown(store.clone(), writer.publish("base").expect("publish"));
+    let around = tempfile::tempdir().expect("a directory");
+    let target = around.path().join("out");
+    let ended = export(&namespace, "/", &target, &going_on_as(files_form(1))).map(drop);
+    assert_eq!(ended.expect_err("the store failed").kind(), Kind::Unavailable);
+    export(&namespace, "/", &target, &going_on_as(npy_form())).expect("export");
+    assert_eq!(names_in(&target), ["f", "p.npy"]);
+    fs::remove_dir_all(&target).expect("removed");
+    export(&namespace, "/", &target, &going_on_as(files_form(0))).expect("export");
+    assert_eq!(names_in(&target), ["f", "p"]);
+    assert_eq!(names_in(&target.join("p")), ["one", "two"]);
+    assert_eq!(names_in(around.path()), ["out"]);
+}
+
+/// Symptom: a file that somebody had put into what an interrupted export left became part of the
+/// complete export.
+/// Cause: nothing compared the names in a directory with the snapshot's.
+/// Fix: an export that goes on refuses a directory with names of others.
+#[test]
+fn an_export_that_goes_on_keeps_nothing_of_others() {
+    let store = memory();
+    let writer = session(&store);
+    let root = writer.root().clone();
+    writer.mkdir(&root, b"d", 0o755).expect("mkdir");
+    put_file(&writer, b"f", 0o644);
+    put_indexed(&writer, b"p");
+    let namespace = shown(store.clone(), writer.publish("base").expect("publish"));
+    let around = tempfile::tempdir().expect("a directory");
+    let target = around.path().join("out");
+    for place in ["foreign", "d/foreign", "p/foreign", "f", "d", "p"] {
+        let options = going_on_as(files_form(0));
+        let ended = export(&namespace, "/", &target, &going_on_as(files_form(1))).map(drop);
+        assert_eq!(ended.expect_err("the store failed").kind(), Kind::Unavailable);
+        let partial = partial_of(&target).expect("interrupted");
+        let planted = partial.join(place);
+        match place {
+            "f" => {
+                fs::remove_file(&planted).expect("removed");
+                fs::create_dir(&planted).expect("planted");
+            }
+            "d" | "p" => {
+                fs::remove_dir_all(&planted).expect("removed");
+                symlink("/", &planted).expect("planted");
+            }
+            _ => fs::write(&planted, "foreign").expect("planted"),
+        }
+        let refused = export(&namespace, "/", &target, &options).map(drop);
+        let refused = refused.expect_err("not the export's");
+        assert_eq!(refused.kind(), Kind::Conflict, "{place}: {refused}");
+        assert!(refused.to_string().contains(&*planted.to_string_lossy()), "{place}: {refused}");
+        assert!(!target.exists());
+        let _ = fs::remove_file(&planted);
+        let _ = fs::remove_dir(&planted);
+        export(&namespace, "/", &target, &options).expect("export");
+        assert_eq!(names_in(&target), ["d", "f", "p"]);
+        assert_eq!(names_in(&target.join("p")), ["one", "two"]);
+        fs::remove_dir_all(&target).expect("removed");
+    }
+}
+
+/// Symptom: of a file `p.npy` and an indexed directory `p` that is exported as such a file, a resumed
+/// export kept one or the other, and reported nothing.
+/// Cause: the name that the directory gets was not looked up in the snapshot.
+/// Fix: it is; the directory is then a problem, however often the export goes on.
+#[test]
+fn an_indexed_directory_takes_no_file_s_name() {
+    let store = memory();
+    let writer = session(&store);
+    put_file(&writer, b"p.npy", 0o644);
+    put_indexed(&writer, b"p");
+    let namespace = shown(store.clone(), writer.publish("base").expect("publish"));
+    let around = tempfile::tempdir().expect("a directory");
+    let target = around.path().join("out");
+    for round in 0..2 {
+        if round > 0 {
+            let form = Some(npy_form());
+            let partial = namespace.export_partial_path(b"/", &target, form.as_ref());
+            fs::rename(&target, partial).expect("rename");
+        }
+        let tally = export(&namespace, "/", &target, &going_on_as(npy_form())).expect("export");
+        let problems = tally.take_problems();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(problems[0].error.kind(), Kind::Exists, "{problems:?}");
+        assert_eq!(fs::metadata(target.join("p.npy")).expect("exported").len(), 9_000);
+    }
+}
+
+/// A directory of another user's in the place of one of the export's is not made the export's.
+#[test]
+fn an_export_takes_up_no_directory_of_others() {
+    if !Identity::of_process().is_root() {
+        println!("skipped: takes the superuser");
+        return;
+    }
+    let store = memory();
+    let writer = session(&store);
+    let root = writer.root().clone();
+    writer.mkdir(&root, b"d", 0o755).expect("mkdir");
+    let namespace = shown(store.clone(), writer.publish("base").expect("publish"));
+    let around = tempfile::tempdir().expect("a directory");
+    let target = around.path().join("out");
+    for place in ["", "d"] {
+        export(&namespace, "/", &target, &going_on()).expect("export");
+        let partial = interrupt(&namespace, "/", &target);
+        let planted = if place.is_empty() { partial } else { partial.join(place) };
+        chown(&planted, Some(54_321), None).expect("given away");
+        let refused = export(&namespace, "/", &target, &going_on()).map(drop);
+        assert_eq!(refused.expect_err("another's").kind(), Kind::Conflict, "{place}");
+        assert_eq!(fs::metadata(&planted).expect("stat").uid(), 54_321);
+        chown(&planted, Some(0), None).expect("taken back");
+        export(&namespace, "/", &target, &going_on()).expect("export");
+        let found = namespace.stat("/d", Follow::No).expect("stat");
+        assert_eq!(fs::metadata(target.join("d")).expect("exported").mode() & 0o7777, found.mode);
+        fs::remove_dir_all(&target).expect("removed");
+    }
+}
