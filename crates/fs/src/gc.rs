@@ -22,7 +22,7 @@ use self::sweep::{SetFolder, SweepRules};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use esker_base::store::{Store, concurrent};
+use esker_base::store::{ObjectInfo, Store, concurrent};
 use esker_base::{Error, Kind, Result};
 use esker_table::manifest::{Manifest, SetId, SetState};
 
@@ -214,7 +214,7 @@ struct Collection<'a> {
     /// Parts of the name table that cannot be read.
     damaged_names: NameSurvey,
     sets: BTreeMap<SetId, Known>,
-    /// Objects that a dry run has counted of sets that it may come to again.
+    /// Objects that a dry run would have deleted by now.
     counted: BTreeSet<String>,
     /// Markers that are missing in the store, which had no room for them.
     unrestored: BTreeSet<(SetId, Holder)>,
@@ -622,7 +622,13 @@ impl<'a> Collection<'a> {
                 let is_new = condemn::phase(&known) != Phase::DataOnly;
                 Verdict::DataOnly { before: is_new.then_some(known) }
             }
-            (true, Some(known)) => Verdict::Doomed(known),
+            (true, Some(mut known)) => {
+                if condemn::phase(&known) != Phase::Doomed {
+                    // The manifest that dooms it would be new.
+                    known.written_ns = self.now_ns;
+                }
+                Verdict::Doomed(known)
+            }
             (true, None) if is_data_needed => Verdict::Kept,
             (true, None) => Verdict::Doomed(Box::new(Manifest::new(Vec::new(), self.now_ns))),
         };
@@ -642,8 +648,8 @@ impl<'a> Collection<'a> {
     ) -> Result<Vec<Dependency>> {
         let store = self.store();
         let folder = Manifest::folder(set);
-        let (mut manifests, others): (Vec<_>, Vec<_>) = store
-            .list(&format!("set/{set}/"))?
+        let (mut manifests, others): (Vec<_>, Vec<_>) = self
+            .left_objects(set)?
             .into_iter()
             .partition(|object| object.name.starts_with(&folder));
         let was_doomed = self.is_doomed(set);
@@ -679,10 +685,8 @@ impl<'a> Collection<'a> {
             }
             manifests.retain(|object| object.name == last);
         }
-        // Of one that is doomed now the last manifest is new.
         let age_ns = self.now_ns.saturating_sub(manifest.written_ns);
-        let is_new = self.options.dry_run && !was_doomed;
-        if !is_new && age_ns >= ns(self.options.grace.max(SLEEP_MAX)) {
+        if age_ns >= ns(self.options.grace.max(SLEEP_MAX)) {
             for object in &manifests {
                 self.delete(&object.name, object.bytes)?;
             }
@@ -706,7 +710,7 @@ impl<'a> Collection<'a> {
             // Of a set that others refer to, and that has lost its manifests, nobody knows what they need.
             return Ok(Vec::new());
         }
-        let objects = self.store().list(&format!("set/{set}/"))?;
+        let objects = self.left_objects(set)?;
         let has_manifest = objects.iter().any(|o| o.name.starts_with(&Manifest::folder(set)));
         if !has_manifest && objects.iter().all(|object| self.is_old(object.modified_ns)) {
             for object in &objects {
@@ -716,11 +720,18 @@ impl<'a> Collection<'a> {
         Ok(Vec::new())
     }
 
+    /// Objects in the folder of `set`; a dry run leaves out those that it would have deleted by now.
+    fn left_objects(&self, set: SetId) -> Result<Vec<ObjectInfo>> {
+        let mut objects = self.store().list(&format!("set/{set}/"))?;
+        objects.retain(|object| !self.counted.contains(&object.name));
+        Ok(objects)
+    }
+
     fn delete(&mut self, name: &str, bytes: u64) -> Result<()> {
-        if !self.options.dry_run {
+        if self.options.dry_run {
+            self.counted.insert(name.to_owned());
+        } else {
             self.store().delete(name)?;
-        } else if self.counted.contains(name) {
-            return Ok(());
         }
         self.report.objects += 1;
         self.report.bytes += bytes;

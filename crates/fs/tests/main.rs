@@ -19,6 +19,7 @@ mod faulty_proxy;
 mod files;
 mod garbage;
 mod gc;
+mod gc_dry_run;
 mod holds;
 mod hooked;
 mod hostile;

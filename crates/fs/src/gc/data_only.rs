@@ -22,7 +22,7 @@ impl Collection<'_> {
         let store = self.store();
         let referenced = self.logs_that_others_need(set)?;
         let manifests = Manifest::folder(set);
-        let mut objects = store.list(&format!("set/{set}/"))?;
+        let mut objects = self.left_objects(set)?;
         objects.retain(|object| !object.name.starts_with(&manifests));
         for object in &objects {
             let is_needed = match Place::of(set, &object.name) {
@@ -33,9 +33,6 @@ impl Collection<'_> {
             };
             if !is_needed {
                 self.delete(&object.name, object.bytes)?;
-                if self.options.dry_run {
-                    self.counted.insert(object.name.clone());
-                }
             }
         }
         let Some(before) = before else { return Ok(Vec::new()) };
