@@ -61,7 +61,7 @@ fn a_directory_is_read_by_path() {
     assert!(long.starts_with("irwxr-xr-x"), "{long}");
     esker.fails(3, ["cat", "run:/particles/0000000000000000"]);
     esker.fails(13, ["cat", "run:/particles/short"]);
-    esker.fails(13, ["imd", "get", "run:/", "x"]);
+    esker.fails(5, ["imd", "get", "run:/", "x"]);
     esker.fails(3, ["imd", "get", "run:/absent", "x"]);
     esker.fails(13, ["imd", "range", "run:/particles", FIRST_KEY, FIRST_KEY]);
 }

@@ -85,7 +85,7 @@ fn keys_values_and_epochs_are_read_as_what_they_are() {
     let fields = serde_json::json!({"id2": 12, "tag": a});
     let value = serde_json::json!({"key": "12", "epoch": 1, "step": 700, "fields": fields});
     assert_eq!(later["values"], serde_json::json!([value]));
-    let said = esker.fails(13, ["imd", "get", "run:/p", "12", "--steps", "301"]);
+    let said = esker.fails(3, ["imd", "get", "run:/p", "12", "--steps", "301"]);
     assert!(said.contains("its 2 epochs are of steps 300 to 700"), "{said}");
     let said = esker.fails(3, ["imd", "get", "run:/p", "50"]);
     assert!(said.contains("run:/p: no value has the key 50"), "{said}");
@@ -117,6 +117,52 @@ fn keys_values_and_epochs_are_read_as_what_they_are() {
     let text = esker.ok(["imd", "stat", "run:/p"]);
     assert!(text.contains("field        tag: i8 at byte 3, in mm/s"), "{text}");
     assert!(text.contains("epochs       2, of steps 300 to 700"), "{text}");
+}
+
+/// Symptom: the help's example for `--bytes` had a number as the key, whose digits were taken for the
+/// bytes of a key; the error was that no value has the key. A negative key was taken for an option.
+/// Epochs that are not there were an invalid request by step, and by number a key that is not there.
+/// Fix: errors say how keys were read, and how else they can be.
+#[test]
+fn errors_say_how_keys_and_epochs_were_read() {
+    let esker = Esker::new();
+    let records: Vec<u8> = (-3_i64..3).flat_map(i64::to_le_bytes).collect();
+    std::fs::write(esker.path("dump"), records).expect("a dump");
+    let layout = ["--record-bytes", "8", "--key", "id=0:i64", "--format", "ordered"];
+    let words = [&["imd", "import", "run:/p", "--rank-memory", "4M"][..], &layout, &["dump"]];
+    esker.ok(words.concat());
+    let get = |more: &[&'static str]| [&["imd", "get", "run:/p"][..], more].concat();
+    assert!(esker.ok(get(&["-3"])).ends_with("-3,0,0,fdffffffffffffff\n"));
+    assert_eq!(esker.ok(["imd", "range", "run:/p", "-2", "1"]).lines().count(), 1 + 4);
+
+    let number = "numbers of type i64, or 0x and 16 digits";
+    for (code, words, parts) in [
+        (3, &["77"][..], &["no value has the key 77", "keys are read as", number, "--hex"][..]),
+        (3, &["12345678", "--bytes"], &["with --bytes", "the bytes that they are", number]),
+        (13, &["77", "--bytes"], &["77 is no key", "with --bytes", number, "with --hex"]),
+        (13, &["77", "--hex"], &["77 is no key", "with --hex", number]),
+        (13, &["x"], &[number]),
+        (3, &["1", "--steps", "9"], &["run:/p: no epoch of step 9: its only epoch is of step 0"]),
+        (3, &["1", "--epochs", "4..6"], &["run:/p: no epoch 4: its only epoch is 0"]),
+        (2, &["1", "--steps", "3..1"], &["3..1", "from A to below B"]),
+        (2, &["1", "--epochs", "3..3"], &["3..3", "from A to below B"]),
+    ] {
+        let said = esker.fails(code, get(words));
+        assert!(parts.iter().all(|part| said.contains(part)), "{words:?}: {said}");
+    }
+    for words in [
+        ["imd", "get", "run:/", "1"],
+        ["imd", "show", "run:/", "--queries=1"],
+        ["imd", "range", "run:/", "1"],
+    ] {
+        let words = words.into_iter().chain((words[1] == "range").then_some("2"));
+        assert!(esker.fails(5, words).contains("no indexed directory"));
+    }
+    // Commands of the help.
+    let help = esker.ok(["imd", "get", "--help"]);
+    let numbers = help.lines().filter(|line| line.contains("12345678") && line.contains("--bytes"));
+    assert_eq!(numbers.count(), 0, "{help}");
+    assert_eq!(esker.run(["cat", "run:/p/-3"]).stdout, (-3_i64).to_le_bytes());
 }
 
 /// Symptom: an import with a wrong header or width failed with "bytes are not what was written".

@@ -221,9 +221,10 @@ impl AppendBase {
             return invalid(format!("records of {shape}, but the directory has {}", self.shape));
         }
         if *schema != self.schema {
-            let what = "keys or fields that are not those of the directory's schema: `esker imd show` \
-                        prints it";
-            return invalid(what.into());
+            return invalid(format!(
+                "keys or fields that are not those of the directory's schema: {}",
+                self.schema
+            ));
         }
         match (first_step, self.last_step) {
             (Some(first), Some(last)) if first <= last => invalid(format!(

@@ -78,6 +78,26 @@ impl KeyNames {
         if self.has_bare_digits() { digits } else { format!("0x{digits}") }
     }
 
+    /// Describes in words how the keys of this directory are named: `numbers of type u64, or 0x and 16 digits`.
+    #[must_use]
+    pub fn description(&self) -> String {
+        match self.shape {
+            Shape::Fixed { key_bytes, .. } if self.key_type.is_number() => format!(
+                "numbers of type {}, or 0x and {} digits",
+                self.key_type,
+                2 * u32::from(key_bytes)
+            ),
+            Shape::Fixed { key_bytes, .. } => format!(
+                "{key_bytes} bytes each, as text or as 0x and {} digits",
+                2 * u32::from(key_bytes)
+            ),
+            Shape::Variable => format!(
+                "{KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes each, as text or as 0x and two hexadecimal \
+                 digits for each byte"
+            ),
+        }
+    }
+
     /// True if names of 8-byte keys omit `0x`.
     const fn has_bare_digits(&self) -> bool {
         matches!(self.shape, Shape::Fixed { key_bytes: 8, .. }) && !self.key_type.is_number()
@@ -91,22 +111,8 @@ impl KeyNames {
     }
 
     fn misnamed(&self, name: &[u8]) -> Error {
-        let wanted = match self.shape {
-            Shape::Fixed { key_bytes, .. } if self.key_type.is_number() => format!(
-                "keys of this directory are numbers of type {}, or 0x and {} digits",
-                self.key_type,
-                2 * u32::from(key_bytes)
-            ),
-            Shape::Fixed { key_bytes, .. } => format!(
-                "keys of this directory have {key_bytes} bytes, as text or as 0x and {} digits",
-                2 * u32::from(key_bytes)
-            ),
-            Shape::Variable => format!(
-                "keys have {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes, as text or as 0x and two \
-                 hexadecimal digits for each byte"
-            ),
-        };
-        Error::new(Kind::Invalid, format!("{}: {wanted}", String::from_utf8_lossy(name)))
+        let what = format!("keys of this directory are {}", self.description());
+        Error::new(Kind::Invalid, format!("{}: {what}", String::from_utf8_lossy(name)))
     }
 }
 

@@ -9,6 +9,8 @@
 mod field_type;
 mod key_names;
 
+use std::fmt;
+
 use esker_base::{Error, Kind, Result};
 use esker_table::wire::{Damage, Input, put_bytes, put_varint};
 
@@ -76,6 +78,19 @@ impl SchemaField {
 
     fn end(&self) -> u64 {
         u64::from(self.offset) + u64::from(self.kind.bytes())
+    }
+}
+
+impl fmt::Display for DirectorySchema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut part = |name: &str, kind: &dyn fmt::Display, unit: &str| match unit {
+            "" => write!(f, "{name}: {kind}"),
+            _ => write!(f, "{name}: {kind}, in {unit}"),
+        };
+        part(&self.key_name, &self.key_type, &self.key_unit)?;
+        self.fields.iter().try_for_each(|SchemaField { name, unit, offset, kind }| {
+            part(&format!("; {name}"), &format!("{kind} at byte {offset}"), unit)
+        })
     }
 }
 

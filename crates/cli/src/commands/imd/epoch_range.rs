@@ -25,17 +25,27 @@ impl EpochRange {
     /// The numbers of those epochs, where epochs have `steps`, which ascend.
     ///
     /// # Errors
-    /// `Invalid` names the steps that there are, if none is among those given.
+    /// `NotFound` names the epochs or steps that there are, if none is among those given.
     pub fn among(&self, steps: &[u64]) -> Result<Range<u32>> {
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let absent = |what: String| Err(Error::new(Kind::NotFound, what));
         if let Some(epochs) = &self.epochs {
+            let count = steps.len() as u64;
+            if epochs.start >= count {
+                let there = match count {
+                    0 => "the directory has no epoch".into(),
+                    1 => "its only epoch is 0".into(),
+                    _ => format!("its epochs are 0 to {}", count - 1),
+                };
+                return absent(format!("no epoch {}: {there}", epochs.start));
+            }
             return Ok(number(epochs.start)..number(epochs.end));
         }
         let Some(wanted) = &self.steps else { return Ok(0..u32::MAX) };
         let first = steps.partition_point(|step| *step < wanted.start);
         let end = steps.partition_point(|step| *step < wanted.end);
         if first >= end {
-            let (from, to) = (wanted.start, wanted.end.saturating_sub(1));
+            let (from, to) = (wanted.start, wanted.end - 1);
             let there = match steps {
                 [] => "the directory has no epoch".into(),
                 [one] => format!("its only epoch is of step {one}"),
@@ -43,19 +53,28 @@ impl EpochRange {
                     format!("its {} epochs are of steps {least} to {most}", steps.len())
                 }
             };
-            let what = format!("no epoch of a step from {from} to {to}: {there}");
-            return Err(Error::new(Kind::Invalid, what));
+            let wanted = if from == to {
+                format!("step {from}")
+            } else {
+                format!("a step from {from} to {to}")
+            };
+            return absent(format!("no epoch of {wanted}: {there}"));
         }
         Ok(first as u32..end as u32)
     }
 }
 
-/// Reads `N` or `A..B`.
+/// Reads `N` or `A..B`, which is not empty.
 fn range(text: &str) -> Result<Range<u64>, String> {
     let wrong = || format!("{text:?} is no range; expected as 3 or 2..5");
     let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
     match text.split_once("..") {
-        Some((start, end)) => Ok(number(start)?..number(end)?),
+        Some((start, end)) => match number(start)?..number(end)? {
+            range if range.is_empty() => {
+                Err(format!("{text:?} has nothing in it: A..B is from A to below B"))
+            }
+            range => Ok(range),
+        },
         None => number(text).map(|only| only..only.saturating_add(1)),
     }
 }
@@ -75,7 +94,10 @@ mod tests {
         assert_eq!(among("50..1000").expect("there"), 1..3);
         let error = among("101").expect_err("between two");
         assert!(error.to_string().contains("its 3 epochs are of steps 0 to 250"), "{error}");
-        assert!(among("5..5").is_err());
-        assert!(range("a").is_err());
+        assert_eq!(error.kind(), Kind::NotFound);
+        for bad in ["a", "5..5", "3..1", "1..", "..2"] {
+            assert!(range(bad).is_err(), "{bad}");
+        }
+        assert_eq!(range("18446744073709551615").expect("a number").start, u64::MAX);
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
+use esker_imd::schema::KeyNames;
 use esker_imd::{Counts, Value};
 use serde_json::json;
 
@@ -28,13 +29,15 @@ Examples:
   esker imd get run:/tracers 12345678
   esker imd get run:/tracers --keys-from tracers.txt --steps 200..500 --threads 2 --counts
   esker imd get run:/tracers --keys-from tracers.txt --output npy --to tracers.npy
-  esker imd get run:/tracers 12345678 --steps 300 --bytes > record")]
+  esker imd get run:/tracers 12345678 --steps 300 --output npy --to record.npy
+  esker imd get run:/labels electron --steps 300 --bytes > record    # the key is these 8 bytes
+  esker cat run:/tracers/12345678 > values                           # bytes of a number's values")]
 pub struct Get {
     /// The directory
     #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
     target: Location,
     /// Keys
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", allow_negative_numbers = true)]
     keys: Vec<String>,
     /// Read further keys from a file, one a line; - for standard input
     #[arg(long, value_name = "FILE")]
@@ -80,14 +83,11 @@ impl Get {
         let (_, reader) = open(context, &self.target, self.cache)?;
         let texts = self.names()?;
         let names = reader.key_names();
-        let keys = texts.iter().map(|text| match (self.hex, self.bytes) {
-            (true, _) => names.key_of_hex(text),
-            (_, true) => names.key_of_bytes(text.as_bytes()),
-            _ => names.key_of_name(text.as_bytes()),
-        });
+        let reading = self.reading();
+        let keys = texts.iter().map(|text| reading.key_of(&names, text));
         let keys: Vec<Vec<u8>> = keys.collect::<Result<_>>()?;
         let steps = reader.steps()?;
-        let epochs = self.epochs.among(&steps)?;
+        let epochs = self.epochs.among(&steps).map_err(|error| error.within(&self.target))?;
         let table = RecordTable::new(reader.schema(), names, steps);
         let table = if self.hex { table.in_hex() } else { table };
         let answers = reader.get_many(&keys, epochs, self.threads.max(1))?;
@@ -103,7 +103,7 @@ impl Get {
                 let values: Vec<_> = records.map(|record| table.json(record)).collect();
                 let counts = counts_object(&answers.counts);
                 context.out.json(json!({"values": values, "counts": counts}))?;
-                return self.check_all_found(&texts, &answers.values);
+                return self.check_all_found(&names, &texts, &answers.values);
             }
             Form::Csv => {
                 let lines = records.map(|record| table.csv(record) + "\n");
@@ -118,19 +118,36 @@ impl Get {
             }
             None => context.out.raw(&bytes)?,
         }
-        self.check_all_found(&texts, &answers.values)
+        self.check_all_found(&names, &texts, &answers.values)
+    }
+
+    const fn reading(&self) -> KeyReading {
+        match (self.hex, self.bytes) {
+            (true, _) => KeyReading::Hex,
+            (_, true) => KeyReading::Bytes,
+            _ => KeyReading::Name,
+        }
     }
 
     /// Fails with the first of the keys that has no value.
-    fn check_all_found(&self, names: &[String], values: &[Vec<Value>]) -> Result<()> {
-        let mut absent = names.iter().zip(values).filter(|(_, values)| values.is_empty());
+    fn check_all_found(
+        &self,
+        names: &KeyNames,
+        texts: &[String],
+        values: &[Vec<Value>],
+    ) -> Result<()> {
+        let mut absent = texts.iter().zip(values).filter(|(_, values)| values.is_empty());
         let Some((first, _)) = absent.next() else { return Ok(()) };
         let epochs = if self.epochs.is_given() { " in these epochs" } else { "" };
         let others = match absent.count() {
             0 => String::new(),
             count => format!(", nor has {count} of the others"),
         };
-        let what = format!("{}: no value has the key {first}{epochs}{others}", self.target);
+        let what = format!(
+            "{}: no value has the key {first}{epochs}{others}; {}",
+            self.target,
+            self.reading().describe(names)
+        );
         Err(Error::new(Kind::NotFound, what))
     }
 
@@ -145,6 +162,51 @@ impl Get {
         };
         names.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(Into::into));
         Ok(names)
+    }
+}
+
+/// How the keys of a command line are read.
+#[derive(Clone, Copy)]
+enum KeyReading {
+    /// As names of keys.
+    Name,
+    /// As hexadecimal digits, by `--hex`.
+    Hex,
+    /// As the bytes of keys, by `--bytes`.
+    Bytes,
+}
+
+impl KeyReading {
+    /// The key that `text` is.
+    fn key_of(self, names: &KeyNames, text: &str) -> Result<Vec<u8>> {
+        let key = match self {
+            Self::Name => return names.key_of_name(text.as_bytes()),
+            Self::Hex => names.key_of_hex(text),
+            Self::Bytes => names.key_of_bytes(text.as_bytes()),
+        };
+        key.map_err(|error| {
+            let what = format!("{text} is no key of this directory: {}", self.describe(names));
+            Error::new(error.kind(), what)
+        })
+    }
+
+    /// Which reading it is, and which others there are.
+    fn describe(self, names: &KeyNames) -> String {
+        let named = names.description();
+        match self {
+            Self::Name => format!(
+                "keys are read as {named}; with --hex as hexadecimal digits, with --bytes as the \
+                 bytes that they are"
+            ),
+            Self::Hex => format!(
+                "with --hex keys are read as the hexadecimal digits of their bytes, without it as \
+                 {named}"
+            ),
+            Self::Bytes => format!(
+                "with --bytes keys are read as the bytes that they are, without it as {named}, with \
+                 --hex as hexadecimal digits"
+            ),
+        }
     }
 }
 

@@ -92,7 +92,7 @@ pub fn open(
         _ => {
             // What is there says more, if nothing is.
             view.stat(&target.path, esker_fs::namespace::Follow::Yes)?;
-            Err(Error::new(Kind::Invalid, format!("{target}: no indexed directory")))
+            Err(Error::new(Kind::NotADirectory, format!("{target}: no indexed directory")))
         }
     }
 }

@@ -24,10 +24,10 @@ pub struct Range {
     #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
     target: Location,
     /// The lowest key
-    #[arg(value_name = "LOW")]
+    #[arg(value_name = "LOW", allow_negative_numbers = true)]
     low: String,
     /// The highest key
-    #[arg(value_name = "HIGH")]
+    #[arg(value_name = "HIGH", allow_negative_numbers = true)]
     high: String,
     #[command(flatten)]
     epochs: EpochRange,
@@ -47,7 +47,7 @@ impl Range {
         let low = names.key_of_name(self.low.as_bytes())?;
         let high = names.key_of_name(self.high.as_bytes())?;
         let steps = reader.steps()?;
-        let epochs = self.epochs.among(&steps)?;
+        let epochs = self.epochs.among(&steps).map_err(|error| error.within(&self.target))?;
         let epochs = epochs.start..epochs.end.min(reader.epochs_complete()?);
         let table = RecordTable::new(reader.schema(), names, steps);
         let is_json = context.out.is_json();
