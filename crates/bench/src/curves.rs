@@ -20,7 +20,7 @@ pub struct Curve {
     pub name: String,
     /// Points with positive coordinates, in order of the first.
     pub points: Vec<(f64, f64)>,
-    /// Whether a line connects the points.
+    /// True if a line connects the points.
     pub is_line: bool,
 }
 

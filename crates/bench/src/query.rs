@@ -33,7 +33,7 @@ pub struct QueryOptions {
     pub threads: usize,
     /// Bytes of the block cache; 0 caches nothing, not even between two look-ups.
     pub cache_bytes: u64,
-    /// Whether to look up names that never existed.
+    /// True to look up names that never existed.
     pub absent: bool,
 }
 

@@ -44,7 +44,7 @@ pub enum Work {
         block_bytes: u64,
         /// Number of segments.
         segments: u64,
-        /// Whether the transfers of the ranks alternate within a segment; otherwise each rank's
+        /// True if the transfers of the ranks alternate within a segment; otherwise each rank's
         /// block is contiguous.
         is_strided: bool,
     },
@@ -57,15 +57,15 @@ pub enum Work {
 pub struct Replay {
     /// The writes.
     pub work: Work,
-    /// Whether each rank has its own file, distinguished by a number in its name.
+    /// True if each rank has its own file, distinguished by a number in its name.
     pub file_per_process: bool,
     /// Path of the file; with several files, the prefix of their names.
     pub path: Vec<u8>,
     /// Each rank reads the bytes of the rank this many above it.
     pub shift: u32,
-    /// Whether all ranks get the whole index before they read.
+    /// True if all ranks get the whole index before they read.
     pub laminate: bool,
-    /// Whether all files are read once more after publishing, through the namespace.
+    /// True if all files are read once more after publishing, through the namespace.
     pub check_published: bool,
     /// Name under which to publish.
     pub name: String,

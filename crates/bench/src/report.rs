@@ -54,7 +54,7 @@ pub struct Report {
     pub rank_memory_peak_bytes: Option<u64>,
     /// Threads that executed the operations.
     pub threads: usize,
-    /// Whether a background thread wrote tables.
+    /// True if a background thread wrote tables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub background: Option<bool>,
     /// Durability level.

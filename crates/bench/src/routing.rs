@@ -43,7 +43,7 @@ pub struct RoutingRow {
     /// Most bytes of messages that waited for any rank, measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_transport_bytes: Option<u64>,
-    /// Whether the measured bytes of the router, and of the router with waiting messages, do not
+    /// True if the measured bytes of the router, and of the router with waiting messages, do not
     /// exceed the model, and the next hops are equal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_within_model: Option<bool>,

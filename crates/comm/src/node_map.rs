@@ -17,7 +17,7 @@ pub struct NodeMap {
     local: Vec<u32>,
     /// Ranks, node by node.
     members: Vec<Rank>,
-    /// Where each node's members start, followed by the total number of members.
+    /// Start of each node's members, followed by the total number of members.
     starts: Vec<u32>,
 }
 

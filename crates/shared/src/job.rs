@@ -215,7 +215,7 @@ impl<T: Transport> SharedJob<T> {
     }
 }
 
-/// What every new part is begun with.
+/// Parameters of new parts.
 struct Begin<'a> {
     repository: &'a Repository,
     id: JobId,

@@ -30,7 +30,7 @@ pub enum FaultKind {
     ProcessDeath {
         /// The part of the request that was done.
         effect: Effect,
-        /// Whether unsynced bytes are lost.
+        /// True if unsynced bytes are lost.
         loses_buffers: bool,
     },
     /// Every process dies; unsynced data may be lost, torn or garbled.
@@ -46,7 +46,7 @@ pub enum FaultKind {
     /// During the next `requests` requests, of any actor, those that need space fail with
     /// `NoSpace`.
     Full {
-        /// How many requests it lasts.
+        /// Number of requests that it lasts.
         requests: u64,
     },
 }

@@ -39,7 +39,7 @@ pub struct MachineOptions {
     pub start_ns: u64,
     /// The faults, by request.
     pub faults: Vec<Fault>,
-    /// Whether each request is kept in the trace.
+    /// True to keep each request in the trace.
     pub is_traced: bool,
 }
 

@@ -76,7 +76,7 @@ pub struct History {
     /// Seed of the schedule and of the effects of faults.
     pub seed: u64,
     pub switch_one_in: u64,
-    /// How long a collector spares objects that may still be in use.
+    /// Time for which a collector spares objects that may still be in use.
     pub grace: Duration,
     pub faults: Vec<Fault>,
     /// Seconds by which each actor's clock is ahead of the store's.

@@ -88,7 +88,7 @@ pub struct Lineage {
     pub pending: Option<Version>,
     /// The process that writes the set.
     pub owner: u64,
-    /// Whether its publication has begun.
+    /// True once its publication has begun.
     pub is_publishing: bool,
 }
 

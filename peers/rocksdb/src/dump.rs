@@ -68,7 +68,7 @@ pub fn key(file: u64, offset: u64) -> [u8; KEY_BYTES] {
 
 pub struct Dump {
     pub segments: Vec<Segment>,
-    /// Where each batch ends in `segments`.
+    /// The end of each batch in `segments`.
     ends: Vec<usize>,
 }
 

@@ -14,7 +14,7 @@ pub struct Token {
     pub text: String,
     /// The line on which it starts.
     pub line: usize,
-    /// Whether it belongs to a test, or to code built only for tests.
+    /// True if it belongs to a test, or to code built only for tests.
     pub in_test: bool,
     line_end: usize,
 }

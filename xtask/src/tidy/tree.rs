@@ -58,7 +58,7 @@ impl Tree {
         self.files.get(path).map(String::as_str)
     }
 
-    /// Whether `path` is a file or a directory of the tree.
+    /// Returns whether `path` is a file or a directory of the tree.
     pub fn holds(&self, path: &str) -> bool {
         self.files.contains_key(path) || self.directories.contains(path)
     }

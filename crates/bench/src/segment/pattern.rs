@@ -45,7 +45,7 @@ pub struct Shape {
     pub segments: u64,
     /// Number of segments in a batch.
     pub batch: usize,
-    /// Whether batches arrive in random order, even those of one rank.
+    /// True if batches arrive in random order, even those of one rank.
     pub shuffled: bool,
 }
 

@@ -43,7 +43,7 @@ const SPARE_BUFFERS_MAX: usize = 4;
 /// Options of a router; all ranks give the same.
 #[derive(Clone, Debug)]
 pub struct RouterOptions {
-    /// How records travel.
+    /// The routing of records.
     pub routing: Routing,
     /// Size at which a batch is sent; [`BATCH_BYTES`] by default. A longer record goes alone.
     pub batch_bytes: usize,

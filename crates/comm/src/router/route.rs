@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::{NodeMap, Rank};
 
-/// How records travel.
+/// The path that records take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routing {
     /// From origin to destination: a buffer for every rank of the job.
@@ -58,7 +58,7 @@ pub(super) struct Route {
     my_node: u32,
     /// By slot.
     hops: Vec<(u8, Rank)>,
-    /// Where the slots of each hop start, followed by the end.
+    /// Start of each hop's slots, followed by the end.
     starts: [usize; 4],
     /// By node: the slot that a record from here takes first. Unused for the rank's own node.
     slot_of_node: Vec<u32>,

@@ -5,8 +5,7 @@
 //! control, a full channel therefore delays no other, and three-hop routing needs few connections.
 //! For barriers and to watch each other, every rank connects at the start to the ranks 1, 2, 4, …
 //! above it. A rank that notices a loss notifies all ranks connected to it, so every rank learns of
-//! it, by name. A rank that has no connection to any of these and whose own is refused waits for
-//! that notice ([`peers`]).
+//! it, by name. A rank whose own connection is refused waits for that notice ([`peers`]).
 //! There is no other thread: bytes move during calls ([`network`]), and in the kernel between them.
 //! Decision: sockets and epoll by `rustix` rather than tokio, since one owner makes all calls and a
 //! runtime would only pass it the bytes from other threads.

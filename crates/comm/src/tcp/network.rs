@@ -536,7 +536,7 @@ impl Network {
     }
 }
 
-/// Shuts down sockets that were not closed properly, as the kernel would do.
+/// Shuts down all sockets. If a process ends without this drop, the kernel does the same.
 impl Drop for Network {
     fn drop(&mut self) {
         for connection in self.connections.values() {

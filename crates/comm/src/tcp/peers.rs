@@ -35,7 +35,7 @@ struct Peer {
     host: u32,
     port: u16,
     has_goodbye: bool,
-    /// Open connections from this rank that have not said goodbye.
+    /// Connections that the peer opened and that have not said goodbye.
     incoming: u32,
 }
 
