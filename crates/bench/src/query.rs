@@ -114,7 +114,7 @@ fn stat_share(
             Err(error) => return Err(error),
             Ok(_) => {
                 let name = String::from_utf8_lossy(&name);
-                return Err(Error::new(Kind::Corrupt, format!("{name} is not what was made")));
+                return Err(Error::new(Kind::Corrupt, format!("{name}: unexpected result")));
             }
         }
     }

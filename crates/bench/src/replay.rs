@@ -280,7 +280,7 @@ pub fn replay<T: Transport>(
 fn agree<T: Transport>(transport: &mut T) -> Result<JobId> {
     if transport.rank() != Rank(0) {
         let told = transport.receive_soon(&[AGREE], "the job's id")?.bytes;
-        let id = told.try_into().map_err(|_| Error::new(Kind::Corrupt, "rank 0 told no id"))?;
+        let id = told.try_into().map_err(|_| Error::new(Kind::Corrupt, "rank 0 sent no job id"))?;
         return Ok(JobId(u128::from_le_bytes(id)));
     }
     let id = Random::from_system().u128();

@@ -99,7 +99,7 @@ pub fn routing(
         let options = RouterOptions::new(kind);
         for size in sizes {
             if per_node == 0 || size % per_node != 0 {
-                let what = format!("{size} ranks are no whole number of nodes of {per_node}");
+                let what = format!("{size} ranks are not a multiple of {per_node} ranks per node");
                 return Err(Error::new(Kind::Invalid, what));
             }
             let row = modelled(&options, size / per_node, per_node)?;

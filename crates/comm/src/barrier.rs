@@ -120,7 +120,7 @@ impl Barrier {
                     self.note(links, message.from, &message.bytes, number)?;
                 }
                 (None, Some(gone)) => {
-                    let what = format!("{gone} has left the job: it will come to no barrier");
+                    let what = format!("{gone} has left the job and will reach no barrier");
                     return Err(Error::new(Kind::Unavailable, what));
                 }
                 (None, None) => deadline.check(transport, || {
@@ -139,7 +139,7 @@ impl Barrier {
             (current..=last).contains(&step.number) && links.heard(step.way).contains(&from)
         });
         let Some(step) = step.filter(|step| !self.early.contains(step)) else {
-            let what = format!("a barrier message of {from} is none that it could send");
+            let what = format!("an unexpected barrier message of {from}");
             return Err(Error::new(Kind::Corrupt, what));
         };
         self.early.push(step);

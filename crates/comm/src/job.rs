@@ -75,7 +75,7 @@ impl Job {
         };
         let (rank, size) = (number(rank_name, &rank)?, number(size_name, &size)?);
         if rank >= size {
-            let what = format!("{rank_name}={rank} is no rank of {size_name}={size}");
+            let what = format!("{rank_name}={rank} is not below {size_name}={size}");
             return Err(Error::new(Kind::Invalid, what));
         }
         let id = get(JOB).or_else(|| job_of_starter(&get)).ok_or_else(|| {

@@ -130,10 +130,10 @@ impl MpiTransport {
     fn begin(options: &Options) -> Result<Self> {
         let Some((universe, threading)) = ::mpi::initialize_with_threading(Threading::Funneled)
         else {
-            return Err(Error::new(Kind::Exists, "MPI was begun before in this process"));
+            return Err(Error::new(Kind::Exists, "MPI was already initialized in this process"));
         };
         if threading < Threading::Funneled {
-            let what = format!("this MPI offers {threading:?}, and Funneled is needed");
+            let what = format!("this MPI offers {threading:?}, but Funneled is needed");
             return Err(Error::new(Kind::Invalid, what));
         }
         // A communicator of its own keeps messages of other libraries apart.

@@ -163,7 +163,7 @@ impl<T: Transport> Exchange<T> {
     /// Waits for the answer to request `id`, which must not be a put.
     pub fn answer(&mut self, id: u64) -> Result<Reply> {
         self.settle(id, id + 1)?;
-        let what = || Error::new(Kind::Invalid, "an answer that was taken before");
+        let what = || Error::new(Kind::Invalid, "the answer was already taken");
         self.answers.remove(&id).ok_or_else(what)?
     }
 
@@ -273,7 +273,7 @@ impl<T: Transport> Exchange<T> {
         self.deadline = Deadline::start(&self.transport);
         let asked = self.asked.get_mut(&part.id).filter(|asked| asked.to == from);
         let Some(asked) = asked else {
-            let what = format!("{from} answers what it was not asked");
+            let what = format!("{from} sent an unexpected reply");
             return Err(Error::new(Kind::Corrupt, what));
         };
         if asked.kept != KeptAnswers::None {
@@ -355,7 +355,7 @@ mod tests {
                     let bad = (Rank(failing), Request::Index(9));
                     let all = [fetch(1), fetch(0), bad, fetch(2), fetch(1)];
                     let error = exchange.ask_each(all).expect_err("one has no index");
-                    assert!(error.to_string().contains("is no server"), "{error}");
+                    assert!(error.to_string().contains("is not a server"), "{error}");
                 }
                 let next = exchange.next_id();
                 exchange.settle(0, next)?;

@@ -169,14 +169,14 @@ impl<T: Transport> SharedJob<T> {
     /// and the next write or sync sends them.
     pub fn write(&mut self, file: &mut SharedFile, offset: u64, bytes: &[u8]) -> Result<()> {
         if file.sealed.is_some() {
-            return Err(Error::new(Kind::Denied, "a laminated file is not written"));
+            return Err(Error::new(Kind::Denied, "a laminated file cannot be written"));
         }
         if bytes.is_empty() {
             return Ok(());
         }
         let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
         let end =
-            end.ok_or_else(|| Error::new(Kind::FileTooLarge, "a write beyond any file's end"))?;
+            end.ok_or_else(|| Error::new(Kind::FileTooLarge, "a write beyond the size limit"))?;
         let (place, _) = self.session.append_content(bytes)?;
         // No checksum: segments with checksums cannot form runs.
         let (length, place) = (bytes.len() as u64, Some(place));
@@ -341,10 +341,10 @@ impl<T: Transport> SharedJob<T> {
     /// ranks.
     pub fn truncate(&mut self, file: &mut SharedFile, size: u64) -> Result<u64> {
         if file.sealed.is_some() {
-            return Err(Error::new(Kind::Denied, "a laminated file is not cut"));
+            return Err(Error::new(Kind::Denied, "a laminated file cannot be truncated"));
         }
         if size > FILE_BYTES_MAX {
-            return Err(Error::new(Kind::FileTooLarge, "a size beyond any file's"));
+            return Err(Error::new(Kind::FileTooLarge, "a size beyond the limit"));
         }
         let drained = self.send(file).and_then(|()| self.segments.drain());
         self.segments.agree(drained)?;

@@ -277,7 +277,7 @@ pub fn decode_body(from: Rank, succeeded: bool, body: &[u8]) -> Result<Reply> {
 }
 
 fn corrupt(from: Rank) -> Error {
-    Error::new(Kind::Corrupt, format!("a reply of {from} is none"))
+    Error::new(Kind::Corrupt, format!("a malformed reply of {from}"))
 }
 
 /// Each of `segments` as a run of its own, as messages carry them.

@@ -69,7 +69,7 @@ impl Server {
 
     /// The session whose tree holds this rank's segments.
     fn index(&self) -> Result<&Session> {
-        let no_server = || Error::new(Kind::Invalid, format!("{} is no server", self.me));
+        let no_server = || Error::new(Kind::Invalid, format!("{} is not a server", self.me));
         self.index.as_deref().ok_or_else(no_server)
     }
 
@@ -120,7 +120,7 @@ impl Server {
 
     fn locate(&mut self, file: u128, offsets: &[u64]) -> Result<Reply> {
         if offsets.contains(&u64::MAX) {
-            return Err(Error::new(Kind::Invalid, "an offset where no byte can be"));
+            return Err(Error::new(Kind::Invalid, "an offset beyond the last possible byte"));
         }
         // An absent byte is answered with a hole of one byte.
         let absent = |offset: &u64| Segment::hole(file, *offset, 1);

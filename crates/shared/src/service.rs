@@ -145,7 +145,7 @@ impl<T: Transport> Segments<T> {
         let mut batches: BTreeMap<(Rank, u128), Vec<SegmentRun>> = BTreeMap::new();
         let map = self.map.clone();
         if !runs.iter().all(SegmentRun::is_possible) {
-            return Err(Error::new(Kind::Invalid, "a run of segments that is none"));
+            return Err(Error::new(Kind::Invalid, "an invalid run of segments"));
         }
         for run in runs {
             let mut full = Vec::new();
@@ -170,7 +170,7 @@ impl<T: Transport> Segments<T> {
     /// [`esker_table::segment::OPERATION_SEGMENTS_MAX`] runs.
     pub fn put_strides(&mut self, strides: &Strides) -> Result<Ticket> {
         if !strides.is_possible() {
-            return Err(Error::new(Kind::Invalid, "strides that end nowhere, or of too many runs"));
+            return Err(Error::new(Kind::Invalid, "invalid strides, or strides of too many runs"));
         }
         self.put_runs(&strides.runs())
     }
@@ -316,7 +316,7 @@ impl<T: Transport> Segments<T> {
         for (id, indices) in lookup.asked {
             let segments = ones_in(self.exchange().answer(id)?)?;
             if segments.len() != indices.len() {
-                let what = "an owner answered another number of look-ups than it was asked";
+                let what = "an owner answered a wrong number of look-ups";
                 return Err(Error::new(Kind::Corrupt, what));
             }
             for (index, segment) in indices.into_iter().zip(segments) {
@@ -518,7 +518,7 @@ fn rest_of(asked: &Range<u64>, found: &[Segment]) -> Result<Option<Range<u64>>> 
 }
 
 pub(crate) fn no_answer() -> Error {
-    Error::new(Kind::Corrupt, "a rank answered something else than it was asked")
+    Error::new(Kind::Corrupt, "a rank sent an answer of the wrong kind")
 }
 
 #[cfg(test)]

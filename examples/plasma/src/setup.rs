@@ -60,7 +60,7 @@ impl Setup {
             || self.electrons == 0
             || !lengths.iter().all(|length| *length > 0.0)
         {
-            return invalid("a plane, a step and some electrons must not be empty".to_owned());
+            return invalid("plane, step and number of electrons must be positive".to_owned());
         }
         Ok(())
     }

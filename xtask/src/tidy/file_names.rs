@@ -14,7 +14,7 @@ pub fn file_names(tree: &Tree) -> Vec<Problem> {
     for (path, _) in tree.files() {
         let Some(stem) = path.strip_suffix(".rs") else { continue };
         for name in stem.split('/').filter(|name| NAMES_FORBIDDEN.contains(name)) {
-            problems.push(Problem::new(path, 1, format!("`{name}` is no name: say what it is")));
+            problems.push(Problem::new(path, 1, format!("`{name}` is vague: say what it is")));
         }
     }
     problems

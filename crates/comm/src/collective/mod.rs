@@ -366,7 +366,7 @@ fn head(message: &Message) -> Result<(u64, u8)> {
             Ok((u64::from_le_bytes(*number), *way))
         }
         _ => {
-            let what = format!("a message of {} is none of a collective", message.from);
+            let what = format!("a message of {} is not of a collective", message.from);
             Err(Error::new(Kind::Corrupt, what))
         }
     }

@@ -136,7 +136,7 @@ impl<T: Transport> Router<T> {
         let record_bytes = options.record_bytes.unwrap_or(0) as usize;
         let fits = options.batch_bytes <= MESSAGE_BYTES_MAX && record_bytes <= RECORD_BYTES_MAX;
         if !fits || options.channel > Channel(Channel::MAX.0 - 2) {
-            let what = format!("a router of batches or records that are no message: {options:?}");
+            let what = format!("batches or records that do not fit a message: {options:?}");
             return Err(Error::new(Kind::Invalid, what));
         }
         let route = Route::new(transport.nodes(), options.routing, transport.rank());
@@ -266,7 +266,8 @@ impl<T: Transport> Router<T> {
         let (hop, _) = self.route.next(slot);
         if let Some(before) = came_over {
             if hop <= before || self.route.is_unused(slot) {
-                let what = format!("a record for {to} came to {}, not on its way", self.me);
+                let what =
+                    format!("a record for {to} reached {}, which is not on its route", self.me);
                 return Err(Error::new(Kind::Corrupt, what));
             }
             self.counters.forwarded += 1;
@@ -402,7 +403,7 @@ impl<T: Transport> Router<T> {
         let arrival = arrival.filter(|arrival| !arrival.is_over);
         let (Some(arrival), true) = (arrival, header.hop == hop && header.epoch == self.epoch)
         else {
-            let what = format!("{header:?} is not to come on hop {hop} of epoch {}", self.epoch);
+            let what = format!("unexpected {header:?} on hop {hop} of epoch {}", self.epoch);
             return Err(Error::new(Kind::Corrupt, what));
         };
         arrival.records += u64::from(header.records);

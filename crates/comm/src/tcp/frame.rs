@@ -194,7 +194,7 @@ impl Decoder {
             Some(kind) if zero == 0 && channel <= Channel::MAX => {
                 Ok(Head { kind, channel, length })
             }
-            _ => Err(self.corrupt(4, format!("{kind} {zero} {} is no kind of frame", channel.0))),
+            _ => Err(self.corrupt(4, format!("{kind} {zero} {} is an unknown kind", channel.0))),
         }
     }
 

@@ -82,7 +82,7 @@ impl Meeting<'_> {
             })?;
         let secret = from_hex(&ranks.secret)
             .filter(|_| ranks.ranks.len() == self.job.size as usize)
-            .ok_or_else(|| Error::corrupt(&name, 0, "no secret, or another number of ranks"))?;
+            .ok_or_else(|| Error::corrupt(&name, 0, "no secret, or a wrong number of ranks"))?;
         let labels: Vec<&str> = ranks.ranks.iter().map(|entry| &entry.node[..]).collect();
         let nodes = NodeMap::of_labels(&labels)?;
         Ok(Met { nodes, entries: ranks.ranks, secret })
