@@ -1,4 +1,4 @@
-//! Concurrent requests: issues store requests that do not depend on each other together.
+//! Concurrent requests: issues independent store requests side by side.
 //!
 //! A far store answers after a round trip, which concurrent requests share. A near store
 //! ([`Store::requests_at_once`] of 1) gets them one after the other, in the given order and on the

@@ -31,7 +31,7 @@ pub struct CountedStore {
 pub struct Counts {
     /// Read requests: whole objects and runs of ranges.
     pub reads: u64,
-    /// Bytes returned by them.
+    /// Bytes that those reads returned.
     pub read_bytes: u64,
     /// Requests for the size of an object.
     pub sizes: u64,

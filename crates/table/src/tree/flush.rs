@@ -26,7 +26,7 @@ use crate::table::TABLE_BYTES;
 use crate::tables::Tables;
 use crate::wal::ShardLog;
 
-/// Denominator of the share of a tree's memory that compressed runs take at most.
+/// Compressed runs take at most one part in this many of a tree's memory.
 const COMPRESSED_SHARE: usize = 4;
 /// Maximum number of compressed runs; reads would have to search too many.
 const COMPRESSED_RUNS_MAX: usize = 64;

@@ -130,9 +130,9 @@ impl FaultStore {
         image::take(&self.shared, |_, _, bytes| Some(bytes))
     }
 
-    /// Returns a store in memory with what a machine finds after power loss. Of each append log
-    /// that is not synced to its end, that is a random prefix with at least the synced bytes, whose
-    /// last pages may be zeroed, garbled or lost out of order. Each call draws another outcome.
+    /// Returns a store in memory with what a machine finds after power loss. An append log that is
+    /// not synced to its end is cut to a random prefix with at least its synced bytes; the last
+    /// pages may be zeroed, garbled or lost out of order. Each call draws another outcome.
     ///
     /// # Errors
     /// Those of reading the inner store.
