@@ -64,7 +64,7 @@ impl FromStr for SetId {
         let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let id = u128::from_str_radix(text, 16).ok().filter(|_| digits);
         id.map(Self).ok_or_else(|| {
-            Error::new(Kind::Invalid, format!("{text:?} is no change set id (32 hex digits)"))
+            Error::new(Kind::Invalid, format!("{text:?} is not a change set id (32 hex digits)"))
         })
     }
 }
@@ -330,7 +330,7 @@ impl Manifest {
             return Err("texts about the writer of at most 1 KiB each");
         }
         if self.epoch > EPOCH_MAX || numbers.into_iter().any(|number| number > NUMBER_MAX) {
-            return Err("numbers that leave room to count on");
+            return Err("numbers that leave room for later ones");
         }
         if !tables.iter().all(TableRef::is_within_bounds) {
             return Err("tables within bounds");
@@ -480,7 +480,8 @@ impl Manifest {
         if error.kind() != Kind::NoSpace || is_absent() {
             return error;
         }
-        let what = format!("{name}: whether it was committed is not known; resume the change set");
+        let what =
+            format!("{name}: it is unknown whether this was committed; resume the change set");
         Error::new(Kind::Closed, what).with_source(error)
     }
 
@@ -567,7 +568,7 @@ impl Manifest {
                 ),
             );
         }
-        Error::new(Kind::Conflict, format!("change set {set} was changed by somebody else; retry"))
+        Error::new(Kind::Conflict, format!("change set {set} was changed by another writer; retry"))
     }
 }
 

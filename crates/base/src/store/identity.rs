@@ -39,7 +39,7 @@ impl Identity {
         let identity = Self { format: FORMAT, id: format!("{:032x}", random.u128()) };
         let json = serde_json::to_vec(&identity).expect("a number and a string are JSON");
         store.put_if_absent(NAME, &json).map_err(|error| match error.kind() {
-            Kind::Exists => Error::new(Kind::Exists, format!("{} is a store already", store.url())),
+            Kind::Exists => Error::new(Kind::Exists, format!("{} is already a store", store.url())),
             _ => error.within(format!("make a store at {}", store.url())),
         })?;
         Ok(identity)
@@ -54,7 +54,7 @@ impl Identity {
         let url = store.url();
         let json = store.get(NAME, BYTES_MAX).map_err(|error| match error.kind() {
             Kind::NotFound => {
-                let what = "is no Esker store: make one with `esker init --store";
+                let what = "is not an Esker store: make one with `esker init --store";
                 Error::new(Kind::NotFound, format!("{url} {what} {url}`"))
             }
             _ => error.within(format!("open the store {url}")),

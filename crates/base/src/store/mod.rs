@@ -266,7 +266,7 @@ fn taken(name: &str) -> Error {
 
 /// Returns `Closed`: an earlier write or sync of the object or log `name` failed.
 fn poisoned(name: &str) -> Error {
-    let what = "an earlier write or sync failed, so what it holds is uncertain: start another";
+    let what = "an earlier write or sync failed, so its contents are uncertain: start another";
     Error::new(Kind::Closed, format!("{name}: {what}"))
 }
 

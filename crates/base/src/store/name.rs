@@ -38,13 +38,13 @@ pub fn check(name: &str) -> Result<()> {
             "" => return refuse("has an empty component"),
             "." | ".." => return refuse("has a component `.` or `..`"),
             _ if component.len() > COMPONENT_BYTES_MAX => {
-                return refuse("has too long a component");
+                return refuse("has a component that is too long");
             }
             _ => {}
         }
     }
     if name.split('/').next() == Some(UNFINISHED) {
-        return refuse("begins with `tmp`, which the store keeps to itself");
+        return refuse("begins with `tmp`, which is reserved for the store");
     }
     Ok(())
 }

@@ -58,7 +58,7 @@ pub fn connect(url: &str) -> Result<SharedStore> {
         Location::Directory(path) => {
             Arc::new(PosixStore::new(&path).map_err(|error| match error.kind() {
                 Kind::NotFound => {
-                    let what = "is not there: make a store with `esker init --store";
+                    let what = "does not exist: make a store with `esker init --store";
                     Error::new(Kind::NotFound, format!("{} {what} {url}`", path.display()))
                 }
                 _ => error,
@@ -94,8 +94,8 @@ pub fn init_shared(url: &str, sharing: StoreSharing) -> Result<SharedStore> {
 fn make(url: &str, sharing: Option<StoreSharing>) -> Result<SharedStore> {
     let location = Location::parse(url)?;
     if sharing.is_some() && !matches!(location, Location::Directory(_)) {
-        let what = "only a directory has a group to share it with; the owner of a bucket says who \
-                    may use it";
+        let what = "only a directory can be shared with a group; the owner of a bucket controls \
+                    access to it";
         return Err(Error::new(Kind::Invalid, format!("share {url}: {what}")));
     }
     let store: SharedStore = match location {
@@ -121,7 +121,8 @@ fn make(url: &str, sharing: Option<StoreSharing>) -> Result<SharedStore> {
         Err(error) if error.kind() == Kind::Exists => Ok(store),
         Err(error) => Err(error),
         Ok(_) => {
-            let what = "lets one writer replace what another put: use one with conditional writes";
+            let what =
+                "lets one writer overwrite another's object: use one with conditional writes";
             Err(Error::new(Kind::Invalid, format!("{} {what}", store.url())))
         }
     }
@@ -223,7 +224,7 @@ fn s3(bucket: &str, prefix: &str) -> Result<SharedStore> {
 
 #[cfg(not(feature = "s3"))]
 fn s3(bucket: &str, prefix: &str) -> Result<SharedStore> {
-    let what = "this build has no S3: build it with `cargo build --release --features s3`";
+    let what = "this build lacks S3 support: build with `cargo build --release --features s3`";
     Err(Error::new(Kind::Invalid, format!("s3://{bucket}/{prefix}: {what}")))
 }
 
@@ -244,7 +245,7 @@ fn refuse_marked(store: &dyn Store) -> Result<()> {
     match Identity::read(store) {
         Err(error) if error.kind() == Kind::NotFound => Ok(()),
         Err(error) => Err(error),
-        Ok(_) => Err(Error::new(Kind::Exists, format!("{} is a store already", store.url()))),
+        Ok(_) => Err(Error::new(Kind::Exists, format!("{} is already a store", store.url()))),
     }
 }
 
@@ -262,7 +263,7 @@ fn refuse_used_directory(path: &Path) -> Result<()> {
 }
 
 fn not_empty(place: &str, name: &str) -> Error {
-    let what = format!("{place} holds {name:?} and is no store: give an empty or a new place");
+    let what = format!("{place} holds {name:?} and is not a store: give an empty or new location");
     Error::new(Kind::NotEmpty, what)
 }
 

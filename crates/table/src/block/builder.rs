@@ -120,7 +120,7 @@ impl BlockBuilder {
         }
         let checksum = crc32c::crc32c(&out[start + 4..]);
         out[start..start + 4].copy_from_slice(&checksum.to_le_bytes());
-        assert!(out.len() - start <= BLOCK_BYTES_MAX, "a block within what a reader takes");
+        assert!(out.len() - start <= BLOCK_BYTES_MAX, "a block within the readers' bound");
         (self.rows, self.text_bytes) = (0, 0);
     }
 }

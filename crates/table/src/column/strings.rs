@@ -72,7 +72,7 @@ impl StringsBuilder {
     /// # Panics
     /// If they take more than [`TEXT_BYTES_MAX`].
     pub fn encode(&mut self, out: &mut Vec<u8>) {
-        assert!(self.text.len() <= TEXT_BYTES_MAX, "strings within what a reader takes");
+        assert!(self.text.len() <= TEXT_BYTES_MAX, "strings within the readers' bound");
         self.lengths.resize(self.rows, 0);
         if self.text.is_empty() {
             Ints::encode_constant(0, out);

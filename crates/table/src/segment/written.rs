@@ -148,7 +148,7 @@ impl Written {
             Some(lattice) => lattice,
             None => {
                 *cut_max = cut_max.checked_sub(self.segments).ok_or_else(|| {
-                    let what = "more segments that overlap than one memtable can have";
+                    let what = "more overlapping segments than one memtable can have";
                     Error::new(Kind::TooLarge, what)
                 })?;
                 Lattice::cut(self.segments, self.in_order())?

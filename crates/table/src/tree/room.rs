@@ -106,7 +106,7 @@ impl Stall {
     }
 
     fn error(&self) -> Error {
-        Error::new(Kind::NoSpace, format!("no room for what waits in memory: {}", self.context))
+        Error::new(Kind::NoSpace, format!("no room for records in memory: {}", self.context))
     }
 }
 

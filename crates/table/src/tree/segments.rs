@@ -40,7 +40,7 @@ impl Tree {
         }
         let is_possible = |segment: &Segment| SegmentRun::one(*segment).is_possible();
         if !segments.iter().all(is_possible) {
-            let context = "a segment that is empty, or ends beyond what its file or log can have";
+            let context = "an empty segment, or one that ends past the limit of its file or log";
             return Err(Error::new(Kind::Invalid, context));
         }
         let mut live = inner.segments.lock();

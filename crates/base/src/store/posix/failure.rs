@@ -24,16 +24,16 @@ pub(super) fn failed(action: &str, path: &Path, errno: Errno) -> Error {
 /// Returns what a user can do about `errno`, if the bare message does not say it.
 fn advice(errno: Errno) -> Option<&'static str> {
     Some(match errno {
-        Errno::NOSPC => "no room is left: free some and retry",
+        Errno::NOSPC => "no space left: free some and retry",
         Errno::DQUOT => "the quota is used up: free some or ask for more, and retry",
-        Errno::ROFS => "the file system can only be read: mount it writable or use another store",
+        Errno::ROFS => "the file system is read-only: mount it writable or use another store",
         Errno::ACCESS | Errno::PERM => "not allowed: check owner and mode of the directories",
         Errno::MFILE => "too many open files: raise `ulimit -n`",
         Errno::NFILE => "the machine has too many open files: close some and retry",
         Errno::LOOP => {
-            "symbolic links inside a store are not followed: replace it by what it points to"
+            "symbolic links inside a store are not followed: replace the link with its target"
         }
-        Errno::NOTDIR => "an object has the name of a directory: names may not do both",
+        Errno::NOTDIR => "an object and a directory cannot have the same name",
         Errno::STALE => "the server lost the file: remount the file system and retry",
         Errno::IO => "the device failed: check the kernel's log before trusting the store again",
         _ => return None,

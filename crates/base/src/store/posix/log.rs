@@ -163,7 +163,7 @@ pub(super) fn sync(directories: &Directories, name: &str) -> Result<()> {
 
 impl AppendLog for PosixLog {
     fn append(&self, bytes: &[u8]) -> Result<u64> {
-        assert!(!self.is_in_place, "{}: appended to a log that somebody else writes", self.name);
+        assert!(!self.is_in_place, "{}: append to a log that is written in place", self.name);
         let mut state = self.state.lock();
         if state.poisoned {
             return Err(poisoned(&self.name));

@@ -17,11 +17,11 @@ type Requirement = (&'static str, fn(&Path) -> io::Result<()>);
 
 /// The requirements. Each is tested in an empty directory of its own.
 const REQUIREMENTS: &[Requirement] = &[
-    ("files that keep what is written", keeps_bytes),
-    ("files that only one process makes", makes_once),
+    ("files that keep written data", keeps_bytes),
+    ("files that only one process creates", makes_once),
     ("hard links from one directory to another", links),
     ("syncs of directories", syncs_directories),
-    ("files that are read on after they were removed", reads_removed),
+    ("files that stay readable after their removal", reads_removed),
     ("files with holes", has_holes),
     ("names that differ in case alone", keeps_case),
 ];
@@ -50,7 +50,7 @@ pub(in crate::store) fn check(store: &Path) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let what = "the file system lacks what a store needs";
+    let what = "the file system lacks features that a store needs";
     let context = format!("{}: {what}: {}", store.display(), missing.join(", "));
     Err(Error::new(Kind::Unsupported, context))
 }
@@ -109,7 +109,7 @@ fn makes_once(directory: &Path) -> io::Result<()> {
     match make(&directory.join("a")) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
-        Ok(_) => fails("two made the same"),
+        Ok(_) => fails("two processes created the same file"),
     }
 }
 
@@ -126,7 +126,7 @@ fn links(directory: &Path) -> io::Result<()> {
     match fs::hard_link(&second, &link) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
-        Ok(()) => fails("one replaces the name of another"),
+        Ok(()) => fails("a link replaces an existing name"),
     }
 }
 
@@ -153,7 +153,7 @@ fn has_holes(directory: &Path) -> io::Result<()> {
     let hole = bytes.len().checked_sub(BYTES.len()).and_then(|end| bytes.get(BYTES.len()..end));
     match hole {
         Some(hole) if hole.iter().all(|byte| *byte == 0) => Ok(()),
-        _ => fails("they read as something else than zeros"),
+        _ => fails("holes do not read as zeros"),
     }
 }
 

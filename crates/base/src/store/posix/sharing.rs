@@ -49,7 +49,7 @@ impl StoreSharing {
         std::fs::set_permissions(path, Permissions::from_mode(self.mode())).map_err(failure)?;
         let mode = std::fs::metadata(path).map_err(failure)?.permissions().mode();
         if mode & 0o7777 != self.mode() {
-            let what = "its group is none of yours: give it to one that is, by `chgrp`";
+            let what = "you are not in its group: change the group with `chgrp`";
             return Err(Error::new(Kind::Denied, format!("share {}: {what}", path.display())));
         }
         Ok(())

@@ -11,14 +11,14 @@ const CAUSE_CHARS_MAX: usize = 300;
 /// Returns the error for an `action` on `place` in `bucket` that failed with `error`.
 pub(super) fn failed(action: &str, place: &str, bucket: &str, error: S3Error) -> Error {
     let no_bucket =
-        format!("is the bucket {bucket} there? make it first, or check AWS_ENDPOINT_URL");
+        format!("does the bucket {bucket} exist? make it first, or check AWS_ENDPOINT_URL");
     let cause = error.to_string();
     let (kind, advice) = match &error {
         S3Error::NotFound { .. } if action == "get" => {
             (Kind::NotFound, "no such object in this store".to_owned())
         }
         S3Error::NotFound { .. } if cause.contains("NoSuchUpload") => {
-            (Kind::Unavailable, "somebody removed the unfinished upload: write it again".to_owned())
+            (Kind::Unavailable, "the unfinished upload was removed: write it again".to_owned())
         }
         S3Error::NotFound { .. } if ["list", "delete"].contains(&action) => {
             // Not `NotFound`, which would mean that an object is absent.
@@ -28,14 +28,14 @@ pub(super) fn failed(action: &str, place: &str, bucket: &str, error: S3Error) ->
         S3Error::PermissionDenied { .. } | S3Error::Unauthenticated { .. } => denied(),
         S3Error::NotSupported { .. } | S3Error::NotImplemented { .. } => (
             Kind::Invalid,
-            "the server lacks what Esker needs: use one with conditional writes".to_owned(),
+            "the server lacks what Esker requires: use one with conditional writes".to_owned(),
         ),
-        S3Error::InvalidPath { .. } => (Kind::Invalid, "no such key can be".to_owned()),
+        S3Error::InvalidPath { .. } => (Kind::Invalid, "not a valid key".to_owned()),
         error if is_refusal(error) => {
-            (Kind::Conflict, "somebody else wrote at the same time: look again".to_owned())
+            (Kind::Conflict, "another process wrote it as well: read it again".to_owned())
         }
         _ if cause.contains(NO_KEYS) => {
-            (Kind::Denied, "what the profile takes its keys from gives none: run it by hand".into())
+            (Kind::Denied, "the key source of the profile gave no keys: run it by hand".into())
         }
         _ if lacks_keys(&cause) => (
             Kind::Denied,

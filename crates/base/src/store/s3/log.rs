@@ -100,7 +100,7 @@ impl S3Log {
             self.tail.lock().poisoned = true;
             return Err(match error.kind() {
                 Kind::Exists => {
-                    let what = format!("{}: somebody else wrote to this log", self.name);
+                    let what = format!("{}: another process wrote to this log", self.name);
                     Error::new(Kind::Conflict, what).with_source(error)
                 }
                 _ => error,

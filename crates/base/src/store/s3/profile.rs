@@ -103,7 +103,7 @@ fn adopt(
     }
     if let Some(command) = profile.get("credential_process") {
         let words = split_words(command).filter(|words| !words.is_empty());
-        let what = format!("credential_process of profile {name:?}: a quote in it has no end");
+        let what = format!("credential_process of profile {name:?}: it has an unclosed quote");
         return words.map(Some).ok_or_else(|| Error::new(Kind::Invalid, what));
     }
     let by_command_line = BY_COMMAND_LINE.iter().any(|key| profile.contains_key(*key));

@@ -93,7 +93,7 @@ fn attempts_of(variables: &mut BTreeMap<String, String>) -> Result<Attempts> {
     let timeout = match variables.remove("AWS_TIMEOUT") {
         None => TIMEOUT,
         Some(value) => duration(&value)
-            .ok_or_else(|| invalid("AWS_TIMEOUT", &value, "seconds, as 30, 1.5s, 500ms or 2m"))?,
+            .ok_or_else(|| invalid("AWS_TIMEOUT", &value, "seconds: 30, 1.5s, 500ms or 2m"))?,
     };
     let attempts_max = match variables.remove("AWS_MAX_ATTEMPTS") {
         None => ATTEMPTS_MAX,
