@@ -13,7 +13,7 @@ use crate::cluster::LOCALITY_PERCENT_MIN;
 
 /// Requests needed before their costs mean anything.
 const REQUESTS_MIN: f64 = 32.0;
-/// Factor by which each request reduces the weight of those before it.
+/// Each request scales the weight of earlier ones by this factor.
 const MEMORY: f64 = 0.995;
 /// Minimum share, in percent, of a region's blocks that were asked for, however slow requests are:
 /// it keeps memory in proportion to the blocks asked for.

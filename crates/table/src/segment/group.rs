@@ -13,7 +13,7 @@ use super::{Nest, SegmentRun};
 
 /// Maximum lines of all groups of a file together. It bounds the memory that a hostile table can
 /// claim: a quarter of a gigabyte for the lines, and about one gigabyte while they are sorted.
-/// Further runs are kept as single segments.
+/// Runs that do not fit are kept as single segments.
 pub(super) const LINES_MAX: u64 = 1 << 24;
 
 /// Lines of one stride, none of whose segments overlap.
