@@ -66,7 +66,7 @@ impl Repository {
                 removed => return removed.map(drop),
             }
         }
-        Err(Error::new(Kind::Conflict, format!("what {name} stands for keeps changing; try again")))
+        Err(Error::new(Kind::Conflict, format!("the set of {name} keeps changing; try again")))
     }
 
     /// Gives up a change set that another process began or left, like [`Repository::abandon`], and
@@ -89,7 +89,7 @@ impl Repository {
         match Manifest::load(&**self.store(), set) {
             Ok(now) if now.state == SetState::Open && now.epoch > epoch => {
                 marker::hold(&**self.store(), set, &Holder::Session)?;
-                let what = format!("somebody resumed @{set} meanwhile: it is not given up");
+                let what = format!("@{set} was resumed meanwhile and is not given up");
                 Err(Error::new(Kind::Conflict, what))
             }
             _ => Ok(()),

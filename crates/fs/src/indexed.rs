@@ -141,7 +141,7 @@ pub(crate) fn copy(
     let name = root(part.set, part.number);
     let bytes = store.get(&name, ROOT_BYTES_MAX)?;
     if checksum(&bytes) != part.checksum {
-        let what = "the root of an indexed directory is not the one that its entry has";
+        let what = "the root of an indexed directory does not match its entry";
         return Err(esker_base::Error::corrupt(&name, 0, what));
     }
     match store.put_if_absent(&root(set, part.number), &bytes) {

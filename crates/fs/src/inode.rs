@@ -511,7 +511,7 @@ impl Inode {
         }
         let (uid, gid) = (small(c::UID, "owner")?, small(c::GID, "group")?);
         if uid == NO_ID || gid == NO_ID {
-            return Err(wrong("an owner or group that nobody can be"));
+            return Err(wrong("an invalid owner or group"));
         }
         let mode = columns.int(c::MODE);
         if mode > MODE_MAX {

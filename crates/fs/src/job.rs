@@ -70,7 +70,7 @@ impl FromStr for JobId {
         let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let id = u128::from_str_radix(text, 16).ok().filter(|_| digits);
         id.map(Self).ok_or_else(|| {
-            Error::new(Kind::Invalid, format!("{text:?} is no job id (32 hex digits)"))
+            Error::new(Kind::Invalid, format!("{text:?} is not a job id (32 hex digits)"))
         })
     }
 }
@@ -263,7 +263,7 @@ impl Repository {
     fn load_parts(&self, parts: &[SetId]) -> Result<Vec<Manifest>> {
         let unique: HashSet<SetId> = parts.iter().copied().collect();
         if parts.is_empty() || unique.len() < parts.len() {
-            return Err(Error::new(Kind::Invalid, "a job has parts, each named once"));
+            return Err(Error::new(Kind::Invalid, "a job needs parts, each listed once"));
         }
         let mut manifests = Vec::with_capacity(parts.len());
         for part in parts {
@@ -276,7 +276,7 @@ impl Repository {
                 return Err(Error::new(Kind::Invalid, context));
             }
             if let Some(base) = manifest.bases.iter().find(|base| unique.contains(*base)) {
-                let context = format!("part {part} builds on {base}, which is a part too");
+                let context = format!("part {part} builds on {base}, which is also a part");
                 return Err(Error::new(Kind::Invalid, context));
             }
             manifests.push(manifest);

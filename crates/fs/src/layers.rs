@@ -159,7 +159,7 @@ pub(crate) fn load_stack_expecting(
     }
     let order = order(roots, |set| Ok::<_, Error>(loaded[&set].manifest.bases.clone()))?;
     if order.len() < loaded.len() {
-        let context = "change sets build on each other in a circle; run `esker verify`";
+        let context = "change sets build on each other in a cycle; run `esker verify`";
         return Err(Error::new(Kind::Corrupt, context));
     }
     Ok(order.iter().filter_map(|set| loaded.remove(set)).collect())
@@ -170,7 +170,7 @@ fn load_base(source: &TableSource, set: SetId, expected: Option<u64>) -> Result<
     let manifest = condemn::load_live_expecting(&*source.store, set, expected)?;
     if manifest.state != SetState::Published {
         let context =
-            format!("@{set} is an open session; publish it first by `esker publish @{set} NAME`");
+            format!("@{set} is an open session; publish it first with `esker publish @{set} NAME`");
         return Err(Error::new(Kind::Invalid, context));
     }
     let tables = Tables::new(&manifest.tables, &INODE, source);

@@ -125,10 +125,10 @@ fn encode(part: u32, entries: &NameEntries) -> Result<Vec<u8>> {
 }
 
 fn decode(part: u32, bytes: &[u8]) -> Result<NameEntries, String> {
-    let length = bytes.len().checked_sub(TRAILER_BYTES).ok_or("it is cut short")?;
+    let length = bytes.len().checked_sub(TRAILER_BYTES).ok_or("it is truncated")?;
     let (names, trailer) = bytes.split_at(length);
     if trailer != format!("\n{:08x}\n", crc32c::crc32c(names)).as_bytes() {
-        return Err("its checksum does not fit".into());
+        return Err("its checksum does not match".into());
     }
     let decoded: BTreeMap<String, EncodedEntry> =
         serde_json::from_slice(names).map_err(|error| error.to_string())?;

@@ -48,7 +48,7 @@ pub fn check(name: &str) -> Result<()> {
         Some(first @ ('.' | '-' | '@')) => format!("it begins with {first:?}"),
         _ => match name.chars().find(is_bad) {
             None => return Ok(()),
-            Some(bad) => format!("it has {bad:?} in it"),
+            Some(bad) => format!("it contains {bad:?}"),
         },
     };
     let context = format!(

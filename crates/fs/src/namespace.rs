@@ -138,8 +138,7 @@ impl Namespace {
         // A directory with several names would make infinite trees.
         let is_file = |inode: &Inode| inode.kind().is_some_and(|kind| kind != FileKind::Directory);
         found.filter(is_file).ok_or_else(|| {
-            let context =
-                format!("file {id:032x} has a name and no inode of a file; run `esker verify`");
+            let context = format!("file {id:032x} has a name but no inode; run `esker verify`");
             Error::new(Kind::Corrupt, context)
         })
     }

@@ -83,7 +83,7 @@ pub fn split_last(path: &[u8]) -> Result<(&[u8], &[u8])> {
     let start = trimmed.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     let name = &trimmed[start..];
     if name.is_empty() {
-        let what = "/ is the root directory, which is neither made, replaced, moved nor removed";
+        let what = "/ is the root directory, which cannot be made, replaced, moved or removed";
         return Err(Error::new(Kind::Invalid, what));
     }
     check_name(name)?;

@@ -352,7 +352,7 @@ pub(crate) fn best_effort(done: Result<()>) -> Result<()> {
 }
 
 fn given_up(set: SetId) -> Error {
-    Error::new(Kind::NotFound, format!("@{set} was given up, and goes with the next `esker gc`"))
+    Error::new(Kind::NotFound, format!("@{set} was given up; the next `esker gc` deletes it"))
 }
 
 /// Fails if `set`, of `manifest`, was given up, or is left over from an unfinished join of a job's

@@ -56,7 +56,7 @@ impl Session {
         let state = file.state.read();
         let size = state.size()?;
         if offset >= size {
-            return Err(Error::new(Kind::Invalid, "a seek behind the end of the file"));
+            return Err(Error::new(Kind::Invalid, "a seek at or beyond the end of the file"));
         }
         if let Some(in_place) = &state.in_place {
             return Ok((in_place.file.seek(offset, wants_data)?, size));

@@ -59,7 +59,7 @@ impl Session {
         let _content = self.content();
         let mut state = file.state.write();
         if state.in_place.is_some() {
-            return Err(Error::new(Kind::Conflict, "somebody else writes the file in place"));
+            return Err(Error::new(Kind::Conflict, "the file is being written in place"));
         }
         let (size, mtime_ns) = (state.inode.size, state.inode.mtime_ns);
         let mut handed = HandedOver { segments: Vec::new(), hides_older: false, size, mtime_ns };

@@ -169,7 +169,7 @@ impl Session {
             && offset < range.end
             && length > 0
         {
-            return Err(Error::new(Kind::Invalid, "a range copied onto itself"));
+            return Err(Error::new(Kind::Invalid, "a copy between overlapping ranges"));
         }
         // Bytes that the copy itself appends are not copied again.
         let length = range.end.min(from.state.read().size()?).saturating_sub(range.start);
@@ -238,6 +238,6 @@ impl Session {
 pub(super) fn check_end(end: Option<u64>) -> Result<()> {
     match end {
         Some(end) if end <= FILE_BYTES_MAX => Ok(()),
-        _ => Err(Error::new(Kind::TooLarge, "a range beyond any file's end")),
+        _ => Err(Error::new(Kind::TooLarge, "a range beyond the maximum file size")),
     }
 }

@@ -47,7 +47,8 @@ impl Session {
             return Ok(());
         }
         let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
-        let end = end.ok_or_else(|| Error::new(Kind::TooLarge, "a write beyond any file's end"))?;
+        let end =
+            end.ok_or_else(|| Error::new(Kind::TooLarge, "a write beyond the maximum file size"))?;
         if let Some(direct) = state.change_in_place(self.tree())? {
             direct.write(offset, bytes)?;
         } else if !self.write_buffer(state, offset, bytes) {

@@ -386,7 +386,7 @@ impl Import<'_> {
         match (existing.is_directory(), directory) {
             (true, true) => Ok(Some(existing)),
             (true, false) => {
-                let what = "a directory is there already; remove it first: `esker rm -r`";
+                let what = "a directory exists there; remove it first with `esker rm -r`";
                 Err(Failure::Entry(Error::new(Kind::IsADirectory, what)))
             }
             (false, _) => {

@@ -167,7 +167,7 @@ pub(super) fn open(dir: &OwnedFd, name: &[u8]) -> Result<(File, Stat)> {
 
 /// Returns the error for a name that stands for another file than when it was listed.
 pub(super) fn became_another() -> Error {
-    Error::new(Kind::Conflict, "became another file while it was read: import it again")
+    Error::new(Kind::Conflict, "was replaced while it was being read: import it again")
 }
 
 /// Returns where the last data of `file` ends, if a hole follows: the rest need not be read.

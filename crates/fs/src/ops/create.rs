@@ -71,7 +71,7 @@ impl Session {
                 return Err(crate::identity::not_permitted(name));
             }
             FileKind::Directory | FileKind::Symlink | FileKind::Indexed => {
-                return Err(Error::new(Kind::Invalid, "mknod makes no directories or links"));
+                return Err(Error::new(Kind::Invalid, "mknod cannot make directories or links"));
             }
         }
         let mut inode = Inode::new(Entry::Is(kind), mode & 0o7777, self.now_ns());

@@ -52,13 +52,14 @@ impl Session {
         self.amend(dir, name, |inode| {
             self.identity().check(WRITE, inode, name)?;
             let parts = indexed::parts_of(inode);
-            let refused = |kind, what: &str| Err(Error::new(kind, format!("{}: {what}", show(name))));
+            let refused =
+                |kind, what: &str| Err(Error::new(kind, format!("{}: {what}", show(name))));
             if parts.is_empty() {
                 return refused(Kind::NotADirectory, "no indexed directory");
             }
             if parts.len() >= PARTS_MAX {
                 let what = format!(
-                    "it was appended to {} times, which is all that an entry takes: write a new one",
+                    "it was appended to {} times, which is the maximum: write a new one",
                     PARTS_MAX - 1
                 );
                 return refused(Kind::TooLarge, &what);

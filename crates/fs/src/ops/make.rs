@@ -36,7 +36,7 @@ impl Session {
     #[inline]
     pub fn make(&self, dir: &Dir, name: &[u8], new: &NewFile) -> Result<Inode> {
         if !self.identity().is_root() {
-            let context = "only a session of the superuser makes files for others";
+            let context = "only a session of the superuser can make files for others";
             return Err(Error::new(Kind::NotPermitted, context));
         }
         let mut inode = Inode::new(Entry::Is(new.kind), new.mode & 0o7777, self.now_ns());
@@ -48,7 +48,7 @@ impl Session {
             }
             FileKind::CharDevice | FileKind::BlockDevice => inode.rdev = new.rdev,
             FileKind::Indexed => {
-                let context = "an indexed directory is made by `create_indexed`";
+                let context = "use `create_indexed` to make an indexed directory";
                 return Err(Error::new(Kind::Invalid, context));
             }
             _ => {}

@@ -112,7 +112,7 @@ impl Session {
     fn apply_owner(&self, inode: &mut Inode, name: &[u8], changes: &Changes) -> Result<()> {
         let identity = self.identity();
         if changes.uid == Some(NO_ID) || changes.gid == Some(NO_ID) {
-            let context = format!("{}: {NO_ID} is no user or group", show(name));
+            let context = format!("{}: {NO_ID} is not a user or group", show(name));
             return Err(Error::new(Kind::Invalid, context));
         }
         if !identity.is_root() {
