@@ -163,7 +163,7 @@ impl Repository {
             }
         }
         let what = format!(
-            "no deleted name {name:?}: `esker names --deleted` lists those that can be given back"
+            "no deleted name {name:?}: `esker names --deleted` lists those that can be restored"
         );
         Err(Error::new(Kind::NotFound, what))
     }

@@ -115,8 +115,8 @@ fn held(set: SetId, hold: &Hold, now_ns: u64) -> Error {
     let (begun, seen) = (age(hold.writer.began_ns), age(hold.seen_ns));
     let who = hold.writer.description();
     let context = format!(
-        "@{set} is being written by {who}, begun {begun} ago, last seen {seen} ago: let that end \
-         first, or take the session from it with --take-over"
+        "@{set} is being written by {who}, begun {begun} ago, last seen {seen} ago: wait for \
+         it to end, or take the session over with --take-over"
     );
     Error::new(Kind::Conflict, context)
 }

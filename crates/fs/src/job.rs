@@ -270,8 +270,8 @@ impl Repository {
             let manifest = condemn::load_live(&**self.store(), *part)?;
             if manifest.state != SetState::Published {
                 let context = format!(
-                    "part {part} is not complete; its writer completes it, or, if that is gone, \
-                     `esker session complete @{part}`"
+                    "part {part} is not complete; its writer completes it or, if the writer is \
+                     gone, `esker session complete @{part}` does"
                 );
                 return Err(Error::new(Kind::Invalid, context));
             }

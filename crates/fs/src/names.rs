@@ -52,8 +52,8 @@ pub fn check(name: &str) -> Result<()> {
         },
     };
     let context = format!(
-        "{name:?} cannot be the name of a snapshot: {why}; names have letters, digits and \
-         . _ - + @ = , and begin with none of . - @"
+        "{name:?} cannot be the name of a snapshot: {why}; names consist of letters, digits \
+         and . _ - + @ = , and do not begin with . - or @"
     );
     Err(Error::new(Kind::Invalid, context))
 }
@@ -107,7 +107,7 @@ pub(crate) fn publish(
     };
     published.map(|()| replaced).map_err(|error| match error.kind() {
         Kind::Unavailable => {
-            let what = "whether the name was published is not known; look at `esker names`";
+            let what = "it is unknown whether the name was published; see `esker names`";
             error.within(format!("{name}: {what}"))
         }
         _ => error,
@@ -196,7 +196,7 @@ pub(crate) fn see_free_for(
 /// Returns the error for a name that is taken.
 pub fn taken(name: &str) -> Error {
     let context = format!(
-        "the name {name:?} is taken; choose another, or take it back first by `esker delete {name}`"
+        "the name {name:?} is taken; choose another, or delete it first with `esker delete {name}`"
     );
     Error::new(Kind::Exists, context)
 }

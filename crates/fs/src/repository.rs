@@ -364,7 +364,7 @@ fn check_is_session(set: SetId, manifest: &Manifest, is_session: bool) -> Result
     match joined_job(manifest) {
         Some(job) if manifest.state == SetState::Open => {
             let what = format!(
-                "@{set} is left of a publication of job {job} that did not end; give it up by \
+                "@{set} is left over from an unfinished publication of job {job}; give it up with \
                  `esker session drop @{set}`, and publish the job again"
             );
             Err(Error::new(Kind::Invalid, what))
@@ -453,7 +453,7 @@ impl Session {
                 Err(error) if error.kind() == Kind::NoSpace && !is_complete() => {}
                 // The commit may have happened; a log that continued would then never be read.
                 Err(_) => self.tree().close(format!(
-                    "whether change set {set} is complete is not known; publish @{set} anew"
+                    "it is unknown whether change set {set} is complete; publish @{set} again"
                 )),
             }
             committed?.map(drop)

@@ -204,8 +204,8 @@ impl Namespace {
 
 /// Returns the error for a directory that contains itself.
 pub(crate) fn loop_error() -> Error {
-    let context = "this directory is one of those that it is in, since change sets of the stack moved \
-                   directories into each other; move or remove it to end the loop";
+    let context = "this directory contains itself, since change sets of the stack moved \
+                   directories into each other; move or remove it to break the loop";
     Error::new(Kind::Loop, context)
 }
 

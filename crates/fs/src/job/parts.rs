@@ -119,8 +119,8 @@ impl Repository {
             Err(_) => format!("@{set} may be a part"),
         };
         Err(error.within(format!(
-            "{what} of job {job} and cannot be read; to publish the job without it, give it up by \
-             `esker session drop @{set}`"
+            "{what} of job {job} and cannot be read; to publish the job without it, give it up \
+             with `esker session drop @{set}`"
         )))
     }
 
