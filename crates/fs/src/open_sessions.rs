@@ -123,9 +123,9 @@ impl Repository {
     }
 
     /// Gives up useless sessions: those that a command of this machine had begun for its own use
-    /// when it died and, with an `age`, all that were last written at least that long ago. With
-    /// `dry_run`, gives up none. Cost: as [`Repository::open_sessions`], and some requests for each
-    /// that is given up.
+    /// when it died and, with an `age`, all without a live writer that were last written at least
+    /// that long ago. With `dry_run`, gives up none. Cost: as [`Repository::open_sessions`], and
+    /// some requests for each that is given up.
     ///
     /// # Errors
     /// Errors of the store.

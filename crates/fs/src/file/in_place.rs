@@ -32,8 +32,9 @@ use crate::timestamp;
 const SET_ID_BITS: u32 = 0o6000;
 /// Maximum number of segments put into the tree at once when a file is sealed.
 const SEGMENTS_AT_ONCE: usize = 1024;
-/// How often sealing reads a file without its lock. Each attempt fails if the file is changed
-/// through its session meanwhile; the last one reads under the lock and blocks such changes.
+/// How often sealing reads a file without its lock. An attempt fails if the file is changed through
+/// its session meanwhile; after the last one sealing reads under the lock, which blocks such
+/// changes.
 const SEAL_ATTEMPTS_MAX: u32 = 4;
 
 /// The log of a file that is written in place.

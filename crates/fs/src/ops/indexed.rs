@@ -36,8 +36,8 @@ impl Session {
     }
 
     /// Appends the directory `number` of `size` bytes, finished as for [`Session::create_indexed`],
-    /// to the indexed directory `name` in `dir`; its epochs take precedence over the existing ones.
-    /// The caller has checked that both have the same kind of records.
+    /// to the indexed directory `name` in `dir`, whose epochs precede the new ones. The caller has
+    /// checked that both have the same kind of records.
     ///
     /// Once this returns, the change survives as the session's durability promises. Cost: one read.
     ///
