@@ -310,7 +310,7 @@ impl Namespace {
         self.read_segments(inode, take)
     }
 
-    /// Passes all bytes of a file whose record has their place to `take`, and checks their
+    /// Passes all bytes of a file whose place is in its record to `take`, and verifies their
     /// checksum. If the log is reclaimed meanwhile (`reclaim.rs`), continues at the new place.
     pub(crate) fn read_recorded(
         &self,

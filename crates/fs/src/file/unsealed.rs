@@ -2,8 +2,9 @@
 //! without checksums (`in_place.rs`).
 //!
 //! A writer that is taken over may still be alive, and a kernel that has the log's file open may
-//! write it at any time, without asking the store. So the new writer first copies what records show
-//! of such logs: afterwards nothing that it publishes refers to a file that others may write.
+//! write it at any time, without asking the store. So the new writer first copies the bytes of such
+//! logs that records show: afterwards nothing that it publishes refers to a file that others may
+//! write.
 
 use esker_base::{Kind, Result};
 
@@ -19,9 +20,9 @@ impl Session {
         Ok(())
     }
 
-    /// Copies the bytes that records show of unsealed logs of earlier writers to logs of this one,
-    /// which has just taken over. Damaged bytes stay where they are, and their readers get the
-    /// error. Cost: none if the manifest declares no such log; otherwise a read of the set's
+    /// Copies the bytes that records show from unsealed logs of earlier writers to logs of this
+    /// session, which has just taken over. Damaged bytes stay where they are, and their readers get
+    /// the error. Cost: none if the manifest declares no such log; otherwise a read of the set's
     /// tables, the copied bytes, and a commit.
     ///
     /// # Errors
