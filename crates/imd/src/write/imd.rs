@@ -155,6 +155,25 @@ struct Local {
 }
 
 impl Local {
+    fn new(
+        writer: PartitionWriter,
+        values: Option<ValueLog>,
+        options: &Options,
+        pairs_memory: u64,
+    ) -> Self {
+        Self {
+            writer,
+            values,
+            sources: encoding_of(options).map(Builder::new),
+            pairs_max: usize::try_from(pairs_memory / PAIR_MEMORY_BYTES).unwrap_or(usize::MAX),
+            pairs_peak: 0,
+            key_bytes: key_bytes_of(options.shape),
+            format: options.format,
+            received: 0,
+            row: Vec::new(),
+        }
+    }
+
     /// Handles a message from `from`.
     fn accept(&mut self, from: Rank, message: &[u8]) -> Result<()> {
         self.received += 1;
@@ -237,23 +256,12 @@ impl<T: Transport> Imd<T> {
         let writer = PartitionWriter::create(store, prefix, setup, begins)?;
         let values = is_pointer.then(|| ValueLog::create(store, prefix, &head, value_memory));
         let fits_memory = if is_pointer { u64::MAX } else { writer.record_bytes_max() };
-        let local = Local {
-            writer,
-            values: values.transpose()?,
-            sources: encoding_of(options).map(Builder::new),
-            pairs_max: usize::try_from(pairs_memory / PAIR_MEMORY_BYTES).unwrap_or(usize::MAX),
-            pairs_peak: 0,
-            key_bytes: key_bytes_of(shape),
-            format,
-            received: 0,
-            row: Vec::new(),
-        };
+        let local = Local::new(writer, values.transpose()?, options, pairs_memory);
         let record_bytes = message_bytes(&head);
         let routing =
             RouterOptions { batch_bytes, record_bytes, ..RouterOptions::new(options.routing) };
         let moves = partitions > 1 && matches!(format, Format::Base | Format::Ordered);
-        let balancer =
-            (format == Format::Ordered).then(|| Balancer::new(partitions, me, bounds_memory));
+        let balancer = by_key.then(|| Balancer::new(partitions, me, bounds_memory));
         Ok(Self {
             router: Router::new(transport, routing)?,
             local,
