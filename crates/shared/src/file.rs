@@ -8,7 +8,7 @@
 //! Each rank knows the size and the time of the last write from its own calls, until all ranks
 //! reduce them along the log-ring in [`SharedJob::stat`] and [`SharedJob::close`]; rank 0 then
 //! writes them to the file's record.
-//! Source: MetaKV §II-A, §III-C; DESIGN §1.5.
+//! Source: MetaKV §II-A, §III-C.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

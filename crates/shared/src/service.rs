@@ -222,8 +222,8 @@ impl<T: Transport> Segments<T> {
         self.failed = Some((error.kind(), error.to_string()));
     }
 
-    /// Returns once all segments that this rank put survive power loss. Sync the bytes in this
-    /// rank's logs before. A sync that failed because an owner could not sync may be repeated.
+    /// Returns once all segments that this rank put survive power loss. Sync this rank's data logs
+    /// first. A sync that failed because an owner could not sync may be repeated.
     /// Costs a message and a sync per owner.
     ///
     /// # Errors
