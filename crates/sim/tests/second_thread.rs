@@ -18,7 +18,7 @@ use crate::subject;
 use crate::truth::is_change;
 use crate::writer::{Work, Writer, agrees};
 
-/// It acts before one of the first this many requests.
+/// The request before which it acts is drawn from this many.
 const REQUESTS: u64 = 8;
 
 /// The result of an operation, and whether it is the expected one.

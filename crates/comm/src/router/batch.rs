@@ -1,5 +1,5 @@
-//! Batch: records for one next hop, sent as one message. Layout: docs/format/message.md §3. This
-//! file is its only encoder and decoder.
+//! Batch: records for one next hop, sent as one message. Layout: docs/format/message.md, "Batches".
+//! This file is its only encoder and decoder.
 //!
 //! ```text
 //! 0 epoch u32 | 4 hop u8 | 5 flags u8 (1: last of its epoch) | 6 0 u16 | 8 records u32

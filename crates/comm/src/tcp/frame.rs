@@ -1,5 +1,5 @@
 //! Frame: one message, or control information of a connection, on a TCP stream. Layout:
-//! docs/format/message.md §4. This file is its only encoder and decoder.
+//! docs/format/message.md, "Frames". This file is its only encoder and decoder.
 //!
 //! ```text
 //! 0 payload bytes u32 | 4 kind u8 | 5 0 u8 | 6 channel u16 | 8 CRC-32C u32 of 0..8 and the payload

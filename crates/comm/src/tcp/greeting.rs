@@ -1,5 +1,5 @@
 //! Greeting: the handshake in which two ranks prove to each other that they belong to one job.
-//! Layout: docs/format/message.md §4.
+//! Layout: docs/format/message.md, "Frames".
 //!
 //! ```text
 //! opener                                          accepter
