@@ -15,7 +15,7 @@ use crate::permutation::Permutation;
 use crate::report::{Meter, Report};
 use crate::workers;
 
-/// Share of the keys that a warm run gets before it is timed.
+/// A warm run gets one in this many keys before it is timed.
 const WARM_SHARE: u64 = 16;
 
 /// Parameters of a write.
@@ -145,7 +145,7 @@ pub struct ImdGet {
     pub operations: u64,
     /// Threads that execute them.
     pub threads: usize,
-    /// Bytes of the read cache; 0 keeps only the footer of each partition between two gets.
+    /// Bytes of the read cache; 0 keeps only the end of each partition's index log.
     pub cache_bytes: u64,
 }
 

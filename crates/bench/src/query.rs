@@ -21,7 +21,7 @@ use crate::workers;
 
 /// Bytes of the block cache for removals: as large as the tuned cache of the peers.
 const WARM_CACHE_BYTES: u64 = 1 << 30;
-/// Share of the files that a warm run looks up before it is timed.
+/// A warm run looks up one in this many files before it is timed.
 const WARM_SHARE: u64 = 16;
 
 /// Options of look-ups and listings.

@@ -12,7 +12,7 @@ pub struct Report {
     pub operation: &'static str,
     /// Number of operations: files, entries or records.
     pub operations: u64,
-    /// Duration.
+    /// Seconds that they took.
     pub seconds: f64,
     /// Operations divided by seconds.
     pub operations_per_second: f64,
