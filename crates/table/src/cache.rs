@@ -1,8 +1,8 @@
-//! Block cache: parsed blocks of tables, and images of those that point reads meet again, under one
-//! budget of bytes.
+//! Block cache: parsed blocks of tables, and images of the blocks that point reads hit again, under
+//! one budget of bytes.
 //!
-//! Scans and first reads use parsed blocks; point reads use images (`hot/`), which take up to half
-//! of the budget as they are made, and leave the rest to blocks.
+//! Scans and first reads use parsed blocks; point reads use images (`hot/`). Images take up to half
+//! of the budget as they are made; the rest is for blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,16 +15,17 @@ use crate::hot::{HotRecords, Slots};
 use crate::schema::{RowBuffer, Schema};
 use crate::table::Wanted;
 
-/// Average memory of a parsed block; only sizes the cache's own tables.
+/// Typical memory of a parsed block; only sizes the cache's own tables.
 const BLOCK_BYTES_TYPICAL: u64 = 8 << 10;
 
-/// Once the cache is full, one in so many blocks that point reads fetch gets into it where fetching
-/// takes no longer than [`QUICK_READ_NS`]: to free and to allocate memory, and to find what is to go,
-/// takes as long as to fetch a block from the kernel's memory. A block that is read often gets in.
+/// Once the cache is full, it admits one in this many of the blocks that point reads fetch, if a
+/// fetch takes no longer than [`QUICK_READ_NS`]: freeing and allocating memory, and finding a block
+/// to evict, takes as long as fetching a block from the kernel's memory. A block that is read often
+/// still gets in.
 const ADMITTED_ONE_IN: u64 = 8;
 const QUICK_READ_NS: f64 = 50_000.0;
 
-/// The cache's capacity follows what tables hold in steps of this many bytes.
+/// The cache's capacity is adjusted to the bytes that tables hold in steps of this size.
 const HELD_STEP_BYTES: u64 = 1 << 20;
 
 #[derive(Clone, Debug)]
@@ -36,31 +37,31 @@ impl Weighter<(u64, u32), Arc<Block>> for MemoryBytes {
     }
 }
 
-/// Parsed blocks, shared by every tree that is given the cache.
+/// The cache of parsed blocks, shared by all trees that are given it.
 #[derive(Debug)]
 pub struct BlockCache {
     budget_bytes: u64,
     blocks: Option<Cache<(u64, u32), Arc<Block>, MemoryBytes>>,
     hot: Option<HotRecords>,
-    /// What tables hold on to besides.
+    /// Bytes of the budget that tables hold for themselves.
     held_bytes: AtomicU64,
-    /// Bytes of blocks that were ever put in.
+    /// Bytes of all blocks ever inserted.
     inserted_bytes: AtomicU64,
-    /// Blocks that point reads fetched since the cache is full.
+    /// Blocks that point reads have fetched since the cache became full.
     fetched: AtomicU64,
     tables: AtomicU64,
 }
 
-/// What a cache keeps for one open table.
+/// The state that a cache keeps for one open table.
 #[derive(Debug)]
 pub(crate) struct Shelf {
-    /// A number that is never used again.
+    /// The table's number, which is never reused.
     table: u64,
     slots: Option<Arc<Slots>>,
 }
 
 impl Shelf {
-    /// Where images of the table's blocks are, if there may be any.
+    /// The slots of the table's images, if it may have any.
     #[inline]
     pub(crate) fn slots(&self) -> Option<&Slots> {
         self.slots.as_deref()
@@ -68,7 +69,7 @@ impl Shelf {
 }
 
 impl BlockCache {
-    /// A cache of at most `budget_bytes`; none at all when 0.
+    /// Makes a cache of at most `budget_bytes`; nothing is cached if that is 0.
     #[must_use]
     pub fn new(budget_bytes: u64) -> Arc<Self> {
         let items = (budget_bytes / BLOCK_BYTES_TYPICAL).max(16) as usize;
@@ -86,7 +87,7 @@ impl BlockCache {
         })
     }
 
-    /// A place for a table of blocks of which each key's last integer begins as `firsts` say.
+    /// Makes the shelf of a table; `firsts` are the last integers of the blocks' first keys.
     pub(crate) fn shelf(
         &self,
         schema: &'static Schema,
@@ -107,8 +108,8 @@ impl BlockCache {
         }
     }
 
-    /// Whether a block that a point read has fetched should be put in; fetching takes `read_ns` on
-    /// average.
+    /// Returns whether a block that a point read has fetched should be inserted; a fetch takes
+    /// `read_ns` on average.
     pub(crate) fn admits(&self, read_ns: Option<f64>) -> bool {
         let Some(blocks) = &self.blocks else { return false };
         self.inserted_bytes.load(Ordering::Relaxed) < blocks.capacity()
@@ -116,7 +117,7 @@ impl BlockCache {
             || self.fetched.fetch_add(1, Ordering::Relaxed).is_multiple_of(ADMITTED_ONE_IN)
     }
 
-    /// Hints the processor that [`BlockCache::get_record`] follows.
+    /// Hints to the processor that [`BlockCache::get_record`] follows.
     #[inline]
     pub(crate) fn prefetch_record(&self, shelf: &Shelf, block: usize, digest: u64) {
         if let (Some(hot), Some(slots)) = (&self.hot, &shelf.slots) {
@@ -124,8 +125,8 @@ impl BlockCache {
         }
     }
 
-    /// Reads a key's record in `block` if the block has an image: whether there is a record.
-    /// `is_first_group` says whether the block begins with the key's group.
+    /// Reads a key's record in `block`, if the block has an image; returns whether there is a
+    /// record. `is_first_group` tells whether the block begins with the key's group.
     #[inline]
     pub(crate) fn get_record(
         &self,
@@ -138,8 +139,8 @@ impl BlockCache {
         hot.get((slots, block, is_first_group), wanted, with_strings, out)
     }
 
-    /// Notes that a point read has met `parsed`, block `block`, which begins with the group
-    /// `group`, in the cache.
+    /// Records that a point read has found `parsed`, block `block`, in the cache; the block begins
+    /// with the group `group`.
     #[inline]
     pub(crate) fn warm_up(&self, shelf: &Shelf, block: usize, parsed: &Block, group: &[u64]) {
         if let (Some(hot), Some(slots)) = (&self.hot, &shelf.slots)
@@ -150,7 +151,7 @@ impl BlockCache {
         }
     }
 
-    /// Leaves to blocks what images do not take.
+    /// Gives blocks the part of the budget that images do not use.
     fn make_room(&self, hot: &HotRecords) {
         if let Some(blocks) = &self.blocks {
             let held = self.held_bytes.load(Ordering::Relaxed);
@@ -158,8 +159,8 @@ impl BlockCache {
         }
     }
 
-    /// Sets `bytes` of the budget aside for a table to hold on to; false if there is no room. Up to
-    /// half of the budget goes so.
+    /// Sets `bytes` of the budget aside for a table to hold; returns false if there is no room. At
+    /// most half of the budget may be set aside.
     pub(crate) fn reserve(&self, bytes: u64) -> bool {
         let add = |held: u64| Some(held + bytes).filter(|held| *held <= self.budget_bytes / 2);
         let order = Ordering::Relaxed;
@@ -168,13 +169,14 @@ impl BlockCache {
         true
     }
 
-    /// Gives back what was reserved.
+    /// Returns bytes that were set aside.
     pub(crate) fn release(&self, bytes: u64) {
         let before = self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.settle(before, before - bytes);
     }
 
-    /// Leaves to blocks what is not held, in steps: it locks the cache.
+    /// Gives blocks the part of the budget that is not held. Works in steps, since it locks the
+    /// cache.
     fn settle(&self, before: u64, now: u64) {
         if let Some(blocks) = &self.blocks
             && before / HELD_STEP_BYTES != now / HELD_STEP_BYTES
@@ -184,7 +186,7 @@ impl BlockCache {
         }
     }
 
-    /// Memory that cached blocks and images take.
+    /// Memory that cached blocks and images take, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.blocks.as_ref().map_or(0, Cache::weight)

@@ -1,33 +1,34 @@
-//! Supervised block clustering: which neighbouring blocks a batch of gets reads in one request.
+//! Supervised block clustering: chooses the neighbouring blocks that a batch of gets reads in one
+//! request.
 //!
 //! A region is a span of blocks; its locality factor is the share of its blocks that were asked
-//! for. Every region keeps a locality factor of at least α, regions are as few as Algorithm 1
-//! makes them, and those with the most requests per block are served first.
+//! for. Every region has a locality factor of at least α, Algorithm 1 keeps regions few, and those
+//! with the most requests per block are served first.
 //! Source: MetaKV §III-B, equations 1 and 2, Algorithm 1.
 
 use std::ops::Range;
 
-/// The share of a region's blocks that must have been asked for, in percent: the paper's default, for
-/// stores whose [`Pace`](crate::pace::Pace) is not known.
+/// Minimum share of a region's blocks that were asked for, in percent: the paper's default, for
+/// stores whose [`Pace`](crate::pace::Pace) is unknown.
 pub const LOCALITY_PERCENT_MIN: usize = 80;
 
-/// A block that gets asked for, and by how many of them.
+/// A block that a batch asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requested {
     /// Number of the block in its table.
     pub block: usize,
-    /// How many gets need it.
+    /// Number of gets that need it.
     pub count: usize,
 }
 
-/// Neighbouring blocks to read at once.
+/// A span of blocks that is read in one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
     /// The blocks.
     pub blocks: Range<usize>,
-    /// How many of them were asked for.
+    /// Number of its blocks that were asked for.
     pub requested: usize,
-    /// How many gets they serve.
+    /// Number of gets that they serve.
     pub count: usize,
 }
 
@@ -51,8 +52,8 @@ impl Region {
 
 /// Groups `requested`, in ascending order of blocks, into regions, densest first.
 ///
-/// As each block arrives it joins the last regions, going backwards for as long as the span from
-/// there to it stays local. Work: the number of blocks times regions joined.
+/// Each block joins the preceding regions, backwards for as long as the span from there to the
+/// block stays local. Work: the number of blocks times the regions joined.
 #[must_use]
 pub fn cluster(requested: &[Requested], percent_min: usize) -> Vec<Region> {
     let mut regions: Vec<Region> = Vec::new();

@@ -1,10 +1,11 @@
-//! Image: the records of one block as a point read wants them; in memory only.
+//! Image: the records of one block in a layout for point reads; in memory only.
 //!
-//! A point read of a large set misses the processor's cache wherever it looks, so what counts is how
-//! many of its misses wait for one another, and how many there are. Here none waits: rows have one
-//! width and are in order of their digests, so that the digest alone says about where its row is,
-//! and a row holds all that its record does not share with the whole block. What it shares is the
-//! image's form, which most blocks of a table have in common (`hot/mod.rs`): it stays in the cache.
+//! A point read of a large set misses the processor's cache at every access, so its cost is the
+//! number of misses, and above all the number that depend on each other. Here none does: rows have
+//! one width and are ordered by digest, so a key's digest alone predicts the position of its row,
+//! and a row holds everything that its record does not share with the whole block. The shared part
+//! is the image's form, which most blocks of a table have in common (`hot/mod.rs`): it stays in the
+//! cache.
 //! ```text
 //! form: word 0  width of tags u8 | kinds of strings, 2 bits each | whether one group
 //!       word 1  columns of one value but 0, as bits u32 | columns of many values, as bits u32
@@ -15,12 +16,12 @@
 //! rows          tag | columns | strings' lengths and places, or the bytes of a short key string
 //! heap          bytes of the other strings
 //! ```
-//! A tag is the digest's bits after those that name its bucket; [`Shape`] says with which row each
-//! bucket begins. A key's hash that follows from its string is left out, and so is the group if all
-//! records are of the one that the index names. Bases are rounded, so that those of many blocks are
-//! the same.
+//! A tag is the bits of the digest after those that name its bucket; [`Shape`] tells with which row
+//! each bucket begins. A key's hash that follows from its string is left out, and so is the group
+//! if all records are of the one that the index names. Bases are rounded, so that many blocks share
+//! theirs.
 //! Concurrency: words are atomics because they may be overwritten while they are read. Reading
-//! makes no assumption about them: the reader finds out afterwards (`hot/mod.rs`).
+//! makes no assumption about them: the reader detects that afterwards (`hot/mod.rs`).
 
 mod builder;
 
@@ -31,36 +32,36 @@ use crate::memory::prefetch;
 use crate::schema::{Followers, INTS_MAX, Key, RowBuffer, STRINGS_MAX, Schema};
 use crate::table::Wanted;
 
-/// Buckets of rows by the highest bits of their digests.
+/// Number of buckets; the highest bits of a digest select one.
 pub(super) const BUCKETS: usize = 16;
 const WORD_BITS: usize = 64;
 const LINE_WORDS: usize = 8;
 
-/// Where in a form's first word the kinds of strings are, and whether there is one group.
+/// Bits of a form's first word: the kinds of strings, and whether there is one group.
 const KINDS_BIT: u32 = 8;
 const GROUP_BIT: u32 = KINDS_BIT + 2 * STRINGS_MAX as u32;
 
-/// A string column is empty in all rows; in the rows; on the heap.
+/// Kinds of string columns: empty in all rows, stored in the rows, stored on the heap.
 const EMPTY: u64 = 0;
 const INLINE: u64 = 1;
 const HEAP: u64 = 2;
 
-/// An image and how to find its rows.
+/// An image, with the shape by which its rows are found.
 #[derive(Debug)]
 pub(super) struct Image {
     pub(super) form: Vec<u64>,
-    /// Whether other blocks may well have the same form.
+    /// True if other blocks probably have the same form.
     pub(super) is_form_common: bool,
     /// Rows and heap.
     pub(super) words: Vec<u64>,
     pub(super) shape: Shape,
 }
 
-/// How many rows an image has, how wide they are, and where each bucket begins.
+/// The number of rows of an image, their width, and the start of each bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// A byte for each bucket's first row. The first bucket begins with row 0, so its byte says how
-    /// many rows there are, less one.
+    /// A byte for each bucket's first row. The first bucket begins with row 0, so its byte holds
+    /// the number of rows minus one instead.
     pub(super) starts: [u64; BUCKETS / 8],
     /// Words of a row.
     pub(super) stride: u8,
@@ -74,7 +75,7 @@ pub(super) struct View<'a> {
     pub(super) shape: Shape,
 }
 
-/// Words that somebody else may overwrite meanwhile; past their end all are 0.
+/// Words that a writer may overwrite during reads; all words past the end are 0.
 #[derive(Clone, Copy)]
 pub(super) struct Words<'a>(pub(super) &'a [AtomicU64]);
 
@@ -84,7 +85,7 @@ impl Words<'_> {
         self.0.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// `width` bits, at least one, from bit `bit` on.
+    /// Reads `width` bits, at least one, from bit `bit` on.
     #[inline]
     fn bits(self, bit: usize, width: u32) -> u64 {
         let (index, shift) = (bit / WORD_BITS, (bit % WORD_BITS) as u32);
@@ -95,7 +96,7 @@ impl Words<'_> {
         word & u64::MAX.wrapping_shr(u64::BITS.wrapping_sub(width))
     }
 
-    /// Whether the bytes from bit `bit` on are `bytes`.
+    /// Returns whether the bytes from bit `bit` on equal `bytes`.
     #[inline]
     fn equal(self, mut bit: usize, bytes: &[u8]) -> bool {
         let mut rest = bytes;
@@ -119,20 +120,20 @@ impl Words<'_> {
     }
 }
 
-/// Up to eight bytes as a number.
+/// Returns up to eight bytes as a number.
 #[inline]
 fn word_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// The bucket of a digest, and its share of the way through it.
+/// Returns the bucket of a digest, and its relative position in the bucket.
 #[inline]
 fn place_of(digest: u64) -> (usize, u32) {
     let place = (digest >> 32) * BUCKETS as u64;
     ((place >> 32) as usize, place as u32)
 }
 
-/// A string column's description.
+/// The descriptor of a string column.
 #[derive(Clone, Copy)]
 struct Text {
     shared_bytes: usize,
@@ -181,7 +182,7 @@ impl Text {
         self.length_base.wrapping_add(more)
     }
 
-    /// Where a row's own part starts.
+    /// The bit at which a row's own part starts.
     #[inline]
     fn start_bit(&self, words: Words, row_bit: usize, kind: u64) -> usize {
         if kind == INLINE {
@@ -233,8 +234,8 @@ impl Header {
 }
 
 impl Shape {
-    /// `None` if a number does not fit: of a bucket that begins behind the last of 256 rows, or of
-    /// rows that wide.
+    /// Builds a shape; `None` if a number does not fit: the start of a bucket after the last of 256
+    /// rows, or the width of rows.
     fn of(starts: [usize; BUCKETS], rows: usize, stride: usize) -> Option<Self> {
         let mut bytes = [0; BUCKETS];
         for (byte, start) in bytes.iter_mut().zip(starts) {
@@ -250,7 +251,7 @@ impl Shape {
         (self.starts[0] & 0xFF) as usize + 1
     }
 
-    /// The rows of a digest's bucket, and where among them it should be.
+    /// Returns the rows of a digest's bucket, and the expected row.
     #[inline]
     fn guess(&self, digest: u64) -> (Range<usize>, usize) {
         let (bucket, share) = place_of(digest);
@@ -269,7 +270,7 @@ impl View<'_> {
         row * usize::from(self.shape.stride)
     }
 
-    /// Hints the processor that `digest` is looked up soon.
+    /// Hints to the processor that `digest` is looked up soon.
     #[inline]
     pub(super) fn prefetch(&self, digest: u64) {
         let (_, row) = self.shape.guess(digest);
@@ -278,8 +279,8 @@ impl View<'_> {
         }
     }
 
-    /// The words around `row`, whole lines, where the right row probably begins: the guess is one or
-    /// two rows off.
+    /// Returns the words around `row`, in whole lines, in which the right row probably begins: the
+    /// guess is off by one or two rows.
     #[inline]
     fn lines_near(&self, row: usize) -> Range<usize> {
         let (at, reach) = (self.row_at(row), 2 * usize::from(self.shape.stride));
@@ -287,24 +288,24 @@ impl View<'_> {
         start..start + (2 * reach).next_multiple_of(LINE_WORDS) + LINE_WORDS
     }
 
-    /// The rows that begin there, at most 16, `row` among them. What lies behind the last row may
-    /// be another image, with rows of the same form and other keys.
+    /// Returns the rows that begin in those lines, at most 16, including `row`. After the last row
+    /// there may be another image, with rows of the same form and other keys.
     #[inline]
     fn rows_near(&self, row: usize) -> Range<usize> {
         let (lines, stride) = (self.lines_near(row), usize::from(self.shape.stride).max(1));
         lines.start.div_ceil(stride)..lines.end.div_ceil(stride).min(self.shape.rows())
     }
 
-    /// Hints the processor that the form is read soon, if it is the image's own.
+    /// Hints to the processor that the form is read soon, if it is the image's own.
     #[inline]
     pub(super) fn prefetch_form(&self) {
-        // What is read of a form is rarely longer.
+        // Reads of a form rarely go beyond these lines.
         prefetch(self.form.0.as_ptr());
         prefetch(self.form.0.as_ptr().wrapping_add(LINE_WORDS));
     }
 
-    /// The first word of the row of a key, if it is there; `is_group` if its group is the one that
-    /// the index names for the block.
+    /// Returns the first word of the row of a key, if there is one; `is_group` if the key's group
+    /// is the one that the index names for the block.
     #[inline]
     pub(super) fn find(&self, schema: &Schema, wanted: &Wanted, is_group: bool) -> Option<usize> {
         let header = Header::of(self.form);
@@ -318,8 +319,8 @@ impl View<'_> {
         let tag = share >> (u32::BITS.wrapping_sub(header.tag_width) & 31);
         let is_key =
             |row: &usize| self.is_key(&header, self.row_at(*row) * WORD_BITS, schema, &wanted.key);
-        // All rows nearby are looked at before anything is decided, and what is decided then is
-        // nearly always the same: so the processor goes on while they come.
+        // All rows nearby are compared before any decision, and the decision is nearly always the
+        // same, so the processor can continue while they are fetched.
         let near = self.rows_near(guess);
         let mut same =
             near.clone().rev().fold(0, |same, row| same << 1 | u32::from(tag_at(row) == tag));
@@ -335,7 +336,7 @@ impl View<'_> {
         behind.chain(before).find(is_key).map(|row| self.row_at(row))
     }
 
-    /// The value of `column` in the row that starts at `row_bit`.
+    /// Returns the value of `column` in the row that starts at `row_bit`.
     fn int(&self, header: &Header, row_bit: usize, column: usize) -> u64 {
         let before = (1u32 << column) - 1;
         if header.many >> column & 1 == 1 {
@@ -349,8 +350,8 @@ impl View<'_> {
         0
     }
 
-    /// The value of the column that the form's words at `at` describe in the row that starts at
-    /// `row_bit`.
+    /// Returns the value, in the row that starts at `row_bit`, of the column that the form's words
+    /// at `at` describe.
     #[inline]
     fn field(&self, row_bit: usize, at: usize) -> u64 {
         let place = self.form.at(at + 1);
@@ -358,8 +359,8 @@ impl View<'_> {
         self.form.at(at).wrapping_add(self.rows.bits(bit, u32::from((place >> 16) as u8)))
     }
 
-    /// Whether the row that starts at `row_bit` has `key`, of which the group was looked at if all
-    /// rows are of one.
+    /// Returns whether the row that starts at `row_bit` has `key`. If all rows are of one group,
+    /// the caller has compared the group.
     #[inline]
     fn is_key(&self, header: &Header, row_bit: usize, schema: &Schema, key: &Key) -> bool {
         let derived = usize::from(schema.hash_of.is_some());
@@ -383,8 +384,8 @@ impl View<'_> {
             && self.form.equal(text.shared_at * WORD_BITS, shared)
     }
 
-    /// Reads the row at word `row_at`, that of `key`, not in stored form, its strings only if
-    /// `with_strings`.
+    /// Reads the row at word `row_at`, the row of `key`, restored from stored form, its strings
+    /// only if `with_strings`.
     #[inline]
     pub(super) fn read(
         &self,

@@ -1,16 +1,16 @@
 //! Hot records: images of cached blocks for point reads, beside the blocks that scans use.
 //!
-//! A block that point reads have met in the cache gets an image (`image.rs`). Images lie in chunks
-//! of large pages. Each block of an open table has a slot, half a line of the processor's cache,
-//! that says where its image is and about where in it a key's row is, so a warm read waits for
-//! memory once. What many images of a table have in common, their form, is kept once, beside the
-//! slots, so that a read fetches nothing of an image but the key's row.
-//! Eviction: chunks are used in turn. When one is used again, images that were read since they
-//! were put there stay, up to half of it; the others go.
+//! A block that point reads hit in the cache again gets an image (`image.rs`). Images are stored in
+//! chunks of huge pages. Each block of an open table has a slot, half a cache line, with the
+//! image's address and an interpolation table for its rows, so a warm read waits for only one cache
+//! miss. The part that many images of a table share, their form, is kept once, beside the slots, so
+//! that a read fetches only the key's row of an image.
+//! Eviction: chunks are used in turn. When one is reused, images that were read since they were put
+//! there stay, up to half of the chunk; the others are dropped.
 //! Concurrency: readers take no lock and write nothing but a mark, the first time. A slot's state
-//! names the image and a generation; who evicts clears it before the words are overwritten, and a
-//! reader looks again after reading and discards what it read if the state changed (a sequence
-//! lock). Writers hold `filling`.
+//! names the image and a generation. A writer that evicts an image clears the state before it
+//! overwrites the words; a reader checks the state again after reading and discards what it read if
+//! the state has changed (a sequence lock). Writers hold `filling`.
 //! Source: sequence locks as in Boehm, Can Seqlocks Get Along with Programming Language Memory
 //! Models?, 2012; CLOCK, Corbató 1968.
 
@@ -28,45 +28,45 @@ use crate::schema::{Followers, RowBuffer, Schema};
 use crate::table::{GroupBlocks, Wanted};
 use image::{BUCKETS, Image, Shape, View, Words};
 
-/// Bytes of a chunk: a large page.
+/// Maximum bytes of a chunk: a huge page.
 const CHUNK_BYTES_MAX: u64 = 2 << 20;
-/// Smaller chunks would hold too few images.
+/// Minimum bytes of a chunk; smaller ones would hold too few images.
 const CHUNK_BYTES_MIN: u64 = 64 << 10;
-/// At least so many chunks share a budget, so that one that is used again is a small part of it.
+/// Minimum number of chunks that share a budget, so that a reused chunk is a small part of it.
 const CHUNKS_MIN: u64 = 8;
 const LINE_WORDS: usize = 8;
-/// An image takes at most this part of a chunk.
+/// An image takes at most one part in this many of a chunk.
 const IMAGE_SHARE: usize = 4;
 const GENERATIONS: u64 = 1 << 14;
 
-/// Once all chunks are in use, one in so many blocks that are met without an image gets one. Making it
-/// takes as long as some thirty reads of the block, and where more is read than images can be of, an
-/// image is gone before it was read as often.
+/// Once all chunks are in use, one in this many blocks hit without an image gets one. Making an
+/// image costs about thirty reads of the block, and if more blocks are read than fit as images, an
+/// image is evicted before it has been read that often.
 const ADMITTED_ONE_IN: usize = 32;
 
-/// A table has at most this many common forms, and no more than a part of its blocks.
+/// Maximum common forms of a table, which are also limited to a share of its blocks.
 const FORMS_MAX: usize = 128;
 const FORM_SHARE: usize = 8;
-/// Longer forms are not common.
+/// Maximum words of a common form.
 const FORM_WORDS_MAX: usize = 32;
-/// A form of an image's own takes at most this many lines.
+/// Maximum lines of an image's own form.
 const OWN_FORM_LINES_MAX: usize = u8::MAX as usize - FORMS_MAX;
 
-/// The image of one block: bit 0 whether there is one, bit 1 whether it was read, then 14 bits of
-/// generation, a byte for its form, one for the words of a row, and the line where it starts. The
-/// form is the number of a common one, or [`FORMS_MAX`] and how many lines the image's own takes,
-/// which come first.
+/// State of the image of one block. Bit 0 is set if there is an image, bit 1 if it was read; then
+/// follow 14 bits of generation, a byte for its form, a byte for the words of a row, and the line
+/// where it starts. The form is the number of a common form, or [`FORMS_MAX`] plus the number of
+/// lines of the image's own form, which comes first.
 const PRESENT: u64 = 1;
 const READ: u64 = 2;
-/// State of a block that no image suits.
+/// State of a block for which no image is possible.
 const UNFIT: u64 = 2;
 
-/// Where the images of a table's blocks are.
+/// The places of the images of a table's blocks.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: ZeroedArray<Slot>,
     forms: ZeroedArray<AtomicU64>,
-    /// How many of them there are; each stays as it is.
+    /// Number of common forms; a form never changes once it is counted.
     forms_count: AtomicUsize,
     schema: &'static Schema,
     followers: Followers,
@@ -78,7 +78,7 @@ struct Slot {
     state: AtomicU64,
     /// The last integer of the block's first key.
     first: AtomicU64,
-    /// The starts of its buckets. Those of a block never change.
+    /// The starts of its buckets, which never change for a block.
     starts: [AtomicU64; BUCKETS / 8],
 }
 
@@ -86,7 +86,7 @@ struct Slot {
 unsafe impl Zeroable for Slot {}
 
 impl Slots {
-    /// Slots for blocks of which each key's last integer begins as `firsts` say.
+    /// Makes slots for blocks; `firsts` are the last integers of their first keys.
     pub(crate) fn new(
         schema: &'static Schema,
         firsts: impl ExactSizeIterator<Item = u64>,
@@ -101,7 +101,7 @@ impl Slots {
         Arc::new(Self { slots, forms, forms_count, schema, followers })
     }
 
-    /// Hints the processor that [`Slots::block_of`] follows.
+    /// Hints to the processor that [`Slots::block_of`] follows.
     #[inline]
     pub(crate) fn prefetch(&self, blocks: &GroupBlocks, order: u64) {
         let start = self.slots.as_ptr().wrapping_add(blocks.guess(order));
@@ -109,13 +109,13 @@ impl Slots {
         prefetch(start.wrapping_add(1));
     }
 
-    /// The last of `group`'s blocks that starts before `order`; `None` if one starts there or all
-    /// behind.
+    /// Returns the last of `group`'s blocks that starts before `order`; `None` if one starts at
+    /// `order` or all start after it.
     #[inline]
     pub(crate) fn block_of(&self, group: &GroupBlocks, order: u64) -> Option<usize> {
         let (blocks, guess) = (group.range(), group.guess(order));
-        // Blocks are nearly as even as their keys, so that the first step, either way, is mostly the
-        // last: without a branch, which would wait for memory.
+        // Blocks are nearly as evenly spread as their keys, so the first step in either direction
+        // is usually the last. It has no branch, which would wait for memory.
         let back = usize::from(guess > blocks.start) & usize::from(self.first_of(guess) > order);
         let next = (guess + 1).min(blocks.end - 1);
         let ahead = usize::from(next > guess) & usize::from(self.first_of(next) <= order);
@@ -127,7 +127,8 @@ impl Slots {
         (self.first_of(block) != order).then_some(block)
     }
 
-    /// The last of `blocks` that starts at or before `order`, from `near` on in growing steps.
+    /// Returns the last of `blocks` that starts at or before `order`, searching from `near` in
+    /// growing steps.
     #[cold]
     fn search(&self, blocks: &Range<usize>, near: usize, order: u64) -> Option<usize> {
         let (mut low, mut high, mut step) = (near, near, 1);
@@ -149,7 +150,7 @@ impl Slots {
         self.slots[block].first.load(Ordering::Relaxed)
     }
 
-    /// Memory that slots and forms take.
+    /// Memory that slots and forms take, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.slots) + size_of_val(&*self.forms)
     }
@@ -160,8 +161,8 @@ impl Slots {
         Words(self.forms.get(start..start + FORM_WORDS_MAX).unwrap_or_default())
     }
 
-    /// The number of a common form, which becomes one if there is room. Only for who holds
-    /// `filling`.
+    /// Returns the number of a common form, and makes the form common if there is room. The caller
+    /// holds `filling`.
     fn number_of(&self, form: &[u64]) -> Option<usize> {
         let count = self.forms_count.load(Ordering::Relaxed);
         let words = form.iter().copied().chain(std::iter::repeat(0)).take(FORM_WORDS_MAX);
@@ -181,7 +182,7 @@ impl Slots {
         (!own.is_empty()).then_some(count)
     }
 
-    /// Whether `block` has an image, or cannot have one.
+    /// Returns whether `block` has an image, or cannot have one.
     pub(crate) fn is_settled(&self, block: usize) -> bool {
         self.slots[block].state.load(Ordering::Relaxed) != 0
     }
@@ -203,7 +204,7 @@ impl Slot {
     }
 }
 
-/// The parts of a state that say how an image lies.
+/// The parts of a state that describe an image's layout.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     form: u8,
@@ -222,9 +223,9 @@ pub(crate) struct HotRecords {
     chunks: Box<[OnceLock<ZeroedArray<AtomicU64>>]>,
     /// Lines of a chunk, as a power of two.
     chunk_lines_log: u32,
-    /// Whether all chunks are in use.
+    /// True if all chunks are in use.
     is_full: AtomicBool,
-    /// Blocks met without an image since then.
+    /// Blocks hit without an image since then.
     met: AtomicUsize,
     filling: Mutex<Filling>,
 }
@@ -234,7 +235,7 @@ pub(crate) struct HotRecords {
 struct Filling {
     chunk: usize,
     used_words: usize,
-    /// Rises whenever a chunk is used again.
+    /// Incremented whenever a chunk is reused.
     generation: u64,
     /// The images of each chunk.
     tenants: Vec<Vec<Tenant>>,
@@ -248,7 +249,7 @@ struct Tenant {
     words: usize,
 }
 
-/// The form of an image as its layout names it, and the image's own words.
+/// Returns the byte by which a layout names an image's form, and the image's own words.
 fn lay_out(slots: &Slots, mut form: Vec<u64>, is_common: bool, words: Vec<u64>) -> (u8, Vec<u64>) {
     if is_common && let Some(number) = slots.number_of(&form) {
         return (number as u8, words);
@@ -260,7 +261,7 @@ fn lay_out(slots: &Slots, mut form: Vec<u64>, is_common: bool, words: Vec<u64>) 
 }
 
 impl HotRecords {
-    /// Images of at most `budget_bytes`; `None` if that is too little.
+    /// Makes a store of images of at most `budget_bytes`; `None` if that is too little.
     pub(crate) fn new(budget_bytes: u64) -> Option<Self> {
         let chunk_bytes = 1 << (budget_bytes / CHUNKS_MIN).clamp(1, CHUNK_BYTES_MAX).ilog2();
         if chunk_bytes < CHUNK_BYTES_MIN {
@@ -285,7 +286,7 @@ impl HotRecords {
         LINE_WORDS << self.chunk_lines_log
     }
 
-    /// Memory that the chunks in use take.
+    /// Memory that the chunks in use take, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let used = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
         (used * self.chunk_words() * 8) as u64
@@ -299,7 +300,7 @@ impl HotRecords {
         Some(Words(&chunk[start..]))
     }
 
-    /// The image that `state` says `slot` to have, and whether its form is its own.
+    /// Returns the image of `slot` that `state` names, and whether its form is its own.
     #[inline]
     fn view<'a>(&'a self, slots: &'a Slots, slot: &Slot, state: u64) -> Option<(View<'a>, bool)> {
         let (words, layout) = (self.words(state)?, Layout::of(state));
@@ -316,7 +317,7 @@ impl HotRecords {
         })
     }
 
-    /// Hints the processor that `digest` is looked up in `block` soon.
+    /// Hints to the processor that `digest` is looked up in `block` soon.
     #[inline]
     pub(crate) fn prefetch(&self, slots: &Slots, block: usize, digest: u64) {
         let slot = &slots.slots[block];
@@ -331,9 +332,9 @@ impl HotRecords {
         }
     }
 
-    /// Reads a key's record in `block`, which `is_first_group` says to begin with the key's group,
-    /// into `out`, its strings only if `with_strings`; whether there is one, or `None` if the block
-    /// has no image. Then `out` may hold anything.
+    /// Reads a key's record in `block` into `out`, its strings only if `with_strings`. Returns
+    /// whether there is a record, or `None` if the block has no image; `out` is then arbitrary.
+    /// `is_first_group` tells whether the block begins with the key's group.
     #[inline]
     pub(crate) fn get(
         &self,
@@ -352,7 +353,7 @@ impl HotRecords {
         if let Some(row_at) = row_at {
             view.read(row_at, (&slots.followers, &wanted.key), with_strings, out);
         }
-        // What was read is good only if the image was still there afterwards.
+        // The record is valid only if the image was still there afterwards.
         fence(Ordering::Acquire);
         if (slot.state.load(Ordering::Relaxed) ^ state) & !READ != 0 {
             return None;
@@ -364,15 +365,15 @@ impl HotRecords {
         Some(row_at.is_some())
     }
 
-    /// Whether a block that was met without an image should get one.
+    /// Returns whether a block hit without an image should get one.
     #[inline]
     pub(crate) fn admits(&self) -> bool {
         !self.is_full.load(Ordering::Relaxed)
             || self.met.fetch_add(1, Ordering::Relaxed).is_multiple_of(ADMITTED_ONE_IN)
     }
 
-    /// Gives `block`, whose slot is not settled and which begins with the group `group`, an image.
-    /// Calls `grown` when memory was taken.
+    /// Gives an image to `block`, whose slot has none yet and which begins with the group `group`.
+    /// Calls `grown` if that took memory.
     #[cold]
     pub(crate) fn insert(
         &self,
@@ -393,7 +394,7 @@ impl HotRecords {
         } else {
             None
         };
-        // Whoever holds the lock is putting another image in, perhaps this one.
+        // The thread that holds the lock is inserting another image, perhaps this one.
         let Some(mut filling) = self.filling.try_lock() else {
             return;
         };
@@ -425,7 +426,7 @@ impl HotRecords {
         self.place(&mut filling, chunk, tenant, &words, layout);
     }
 
-    /// Puts an image where the chunk that is being filled has room.
+    /// Puts an image into the free part of the chunk that is being filled.
     fn place(
         &self,
         filling: &mut Filling,
@@ -446,7 +447,7 @@ impl HotRecords {
         }
     }
 
-    /// Goes on to the next chunk; if that was used before, only images that were read stay in it.
+    /// Advances to the next chunk; if that was used before, only images that were read stay in it.
     fn turn(&self, filling: &mut Filling) {
         filling.chunk = (filling.chunk + 1) % self.chunks.len();
         filling.used_words = 0;
@@ -472,7 +473,7 @@ impl HotRecords {
                 stay.push((tenant, words, Layout::of(state)));
             }
         }
-        // Readers that see what overwrites the chunk from here on see the cleared states as well.
+        // A reader that sees words written to the chunk from here on also sees the cleared states.
         fence(Ordering::Release);
         for (tenant, words, layout) in stay {
             self.place(filling, chunk, tenant, &words, layout);
@@ -490,7 +491,7 @@ mod tests {
     const ROWS: u64 = 100;
 
     fn key(block: usize, row: u64) -> [u8; 8] {
-        // The last byte is not zero, so the key's integer is all of it.
+        // The last byte is not zero, so the key's integer is the whole key.
         ((block as u64) << 32 | row << 8 | 1).to_be_bytes()
     }
 
@@ -508,7 +509,7 @@ mod tests {
         Block::parse(&RECORD, bytes.into()).expect("our own block")
     }
 
-    /// Reads a record and checks that it is the right one; whether the block had an image.
+    /// Reads a record and checks that it is the right one; returns whether the block had an image.
     fn read(hot: &HotRecords, slots: &Slots, number: usize, row: u64) -> bool {
         let key = key(number, row);
         let key = record::key(&key);

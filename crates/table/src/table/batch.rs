@@ -1,5 +1,5 @@
-//! Batches: many keys of one table at once. Blocks that are nowhere in memory are read by regions
-//! (MetaKV §III-B); with blocks in memory, several keys wait for memory together.
+//! Batches: look-ups of many keys in one table. Blocks that are not in memory are read by regions
+//! (MetaKV §III-B); with blocks in memory, the cache misses of several keys overlap.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -13,12 +13,12 @@ use crate::cluster::Requested;
 use crate::memory::prefetch;
 use crate::schema::{Key, RowBuffer};
 
-/// Bytes of a line of the processor's cache.
+/// Bytes of a cache line of the processor.
 const LINE_BYTES: usize = 64;
-/// Keys that wait for memory together.
+/// Number of keys whose cache misses overlap.
 const TOGETHER: usize = 16;
 
-/// Blocks that a table holds on to for batches: found by their number, with no lock.
+/// Blocks that a table holds for batches: found by number, without a lock.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     blocks: OnceLock<Box<[OnceLock<Arc<Block>>]>>,
@@ -29,7 +29,7 @@ impl Kept {
         self.blocks.get()?.get(number)?.get()
     }
 
-    /// What they take, for the cache's budget.
+    /// Memory that the blocks take, for the cache's budget.
     pub(super) fn bytes(&self) -> u64 {
         let all = self.blocks.get().into_iter().flat_map(|blocks| blocks.iter());
         all.filter_map(OnceLock::get).map(|block| block.memory_bytes() as u64).sum()
@@ -53,8 +53,9 @@ impl Held<'_> {
 }
 
 impl Table {
-    /// Finds every key of `batch` that is here; neighbouring blocks are read in one request, those
-    /// regions first that serve most keys a block. Calls `found` for each, in no set order.
+    /// Finds every key of `batch` that is here, and calls `found` for each, in no set order.
+    /// Neighbouring blocks are read in one request; regions that serve the most keys per block come
+    /// first.
     pub fn get_batch(&self, batch: &[(usize, Wanted)], found: &mut dyn FnMut(Got)) -> Result<()> {
         let mut needs: Vec<(usize, usize)> = batch
             .iter()
@@ -77,8 +78,8 @@ impl Table {
         })
     }
 
-    /// Reads `missing`, in ascending order, region by region, together with what other batches wait
-    /// for, and passes each block to `take`; blocks that nobody asked for are dropped.
+    /// Reads `missing`, in ascending order, region by region, together with the blocks that other
+    /// batches wait for, and passes each to `take`. Blocks that nobody asked for are dropped.
     fn read_regions(
         &self,
         missing: &[Requested],
@@ -100,7 +101,7 @@ impl Table {
         self.queue().read(missing, self.percent_min(), &read, take)
     }
 
-    /// Holds on to `block` if the cache's budget has room for it.
+    /// Holds `block` if the cache's budget has room for it.
     fn keep(&self, number: usize, block: &Arc<Block>) {
         let all = || (0..self.index().blocks()).map(|_| OnceLock::new()).collect();
         let blocks = self.kept().blocks.get_or_init(all);
@@ -113,9 +114,9 @@ impl Table {
         }
     }
 
-    /// Reads the first record at or after each of `keys`, which ascend, in readable form and without
-    /// strings, and passes its index and it to `found`; nothing for keys whose block has no such
-    /// record. Cost: the blocks that are not in memory, by regions.
+    /// Reads the first record at or after each of `keys`, which ascend, in readable form and
+    /// without strings, and passes its index and the record to `found`; passes no record if the
+    /// key's block has none. Cost: the blocks that are not in memory, by regions.
     pub fn seek_batch(
         &self,
         keys: &[Key],
@@ -171,7 +172,7 @@ impl Table {
     }
 }
 
-/// Begins to fetch all of a value's own bytes.
+/// Prefetches all of a value's own bytes.
 #[inline]
 fn prefetch_value<T>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<u8>();

@@ -1,4 +1,4 @@
-//! Footer: the last 64 bytes of a table, which say where everything else in its tail is.
+//! Footer: the last 64 bytes of a table, which locate the rest of its tail.
 //!
 //! Layout: docs/format/table.md, "Footer". This file is its only encoder and decoder.
 
@@ -10,14 +10,14 @@ const MAGIC: [u8; 8] = *b"ESKERTBL";
 /// The format version that is written, and the newest that is read.
 const VERSION: u16 = 1;
 
-/// What a table says of itself.
+/// The contents of a table's footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footer {
     /// [`crate::schema::Schema::id`] of its records.
     pub schema: u16,
-    /// How many blocks it has.
+    /// Number of blocks.
     pub blocks: u32,
-    /// How many records it has.
+    /// Number of records.
     pub rows: u64,
     /// The highest sequence number of a record.
     pub seq_max: u64,
@@ -48,7 +48,7 @@ impl Footer {
         debug_assert_eq!(out.len() - start, FOOTER_BYTES);
     }
 
-    /// Reads the footer from exactly its bytes.
+    /// Decodes the footer from exactly its bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, Damage> {
         let mut input = Input::new(bytes);
         if bytes.len() != FOOTER_BYTES || input.take(8)? != MAGIC {

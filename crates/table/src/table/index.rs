@@ -1,4 +1,4 @@
-//! Index: where each block of a table is, and from which key on.
+//! Index: the place of each block of a table, and the key from which it holds records.
 //!
 //! Layout: docs/format/table.md, "Index". This file is its only encoder and decoder.
 //! Invariants: block k holds exactly the keys from separator k up to separator k + 1. A separator
@@ -24,7 +24,7 @@ pub struct IndexBuilder {
 }
 
 impl IndexBuilder {
-    /// An empty index.
+    /// Makes an empty index.
     pub fn new(schema: &'static Schema) -> Self {
         Self {
             schema,
@@ -35,7 +35,7 @@ impl IndexBuilder {
         }
     }
 
-    /// Adds a block of `bytes` whose first key is `first`; `ties` if the key before it has the
+    /// Adds a block of `bytes` bytes whose first key is `first`; `ties` if the previous key has the
     /// same integers.
     pub fn add_block(&mut self, ties: bool, first: &Key, bytes: usize) {
         for (column, int) in self.key_ints.iter_mut().zip(first.ints) {
@@ -50,7 +50,7 @@ impl IndexBuilder {
         self.filter_bytes.push(bytes as u64);
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     pub fn blocks(&self) -> usize {
         self.block_bytes.len()
     }
@@ -80,24 +80,24 @@ impl IndexBuilder {
 pub struct Index {
     firsts: Vec<[u64; KEY_INTS_MAX]>,
     buckets: Buckets,
-    /// The groups with which blocks begin, if keys are evenly spread in each: few, so that the
+    /// The groups with which blocks begin, if keys are evenly spread in each. They are few, so the
     /// processor's cache holds them.
     groups: Vec<Group>,
     group_buckets: Buckets,
-    /// Column of the integer by which groups are ordered, if it is evenly spread.
+    /// Column of the integer that orders a group, if it is evenly spread.
     spread: Option<usize>,
     separators: Strings,
-    /// The encoded bytes, which the separators point into.
+    /// The encoded bytes, into which the separators point.
     bytes: Vec<u8>,
-    /// Where block k starts; one more entry says where the last ends.
+    /// The start of each block, and the end of the last one.
     offsets: Vec<u64>,
-    /// Where filter partition k starts, from the start of the tail; one more for the end.
+    /// The start of each filter partition in the tail, and the end of the last one.
     filter_offsets: Vec<u64>,
     last: KeyBuffer,
 }
 
 impl Index {
-    /// Reads the index of `blocks` blocks that take `data_bytes` in all, with `filter_bytes` of
+    /// Decodes the index of `blocks` blocks that take `data_bytes` together, with `filter_bytes` of
     /// filters.
     pub fn decode(
         schema: &'static Schema,
@@ -107,7 +107,7 @@ impl Index {
         filter_bytes: u64,
     ) -> Result<Self, Damage> {
         let mut input = Input::new(bytes);
-        // This bounds what is allocated below.
+        // Bounds the allocations below.
         if blocks == 0 || (blocks as u64).saturating_mul(BLOCK_BYTES_MIN as u64) > data_bytes {
             return Err(input.damage("an index of as many blocks as fit the table"));
         }
@@ -152,7 +152,7 @@ impl Index {
         Ok(index)
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.firsts.len()
@@ -164,7 +164,7 @@ impl Index {
         KeyBuffer { ints: self.firsts[block], string }
     }
 
-    /// The key from which on `block` holds records; at most its first key.
+    /// The key from which on `block` holds records; at most the block's first key.
     #[must_use]
     pub fn first(&self, block: usize) -> KeyBuffer {
         self.separator(block)
@@ -176,14 +176,15 @@ impl Index {
         self.last.key()
     }
 
-    /// The block that holds `key` if any does; the first block for keys before it.
+    /// Returns the block that holds `key` if any does; the first block for keys before all.
     #[inline]
     #[must_use]
     pub fn block_of(&self, key: &Key) -> usize {
         self.block_before(key, self.after(key))
     }
 
-    /// As [`Index::block_of`], of a key that is not before block `from`: as fast as it is near.
+    /// Finds the block as [`Index::block_of`] does, for a key that is not before block `from`; the
+    /// nearer, the faster.
     #[inline]
     pub fn block_from(&self, from: usize, key: &Key) -> usize {
         let (mut low, mut step) = (from, 1);
@@ -197,7 +198,8 @@ impl Index {
         self.block_before(key, after)
     }
 
-    /// The block that holds `key` if any does, where `after` blocks start at or before its integers.
+    /// Returns the block that holds `key` if any does, given that `after` blocks start at or before
+    /// its integers.
     #[inline]
     fn block_before(&self, key: &Key, after: usize) -> usize {
         if after == 0 || self.firsts[after - 1] != key.ints {
@@ -217,8 +219,8 @@ impl Index {
         self.firsts.iter().map(|first| schema.order(first))
     }
 
-    /// Blocks that all start with keys of the group of `key`, one of which, or the one before them,
-    /// holds the key if any does; only where the last integers of keys are evenly spread.
+    /// Returns the blocks that start with keys of the group of `key`. One of these, or the block
+    /// before them, holds the key if any does. Only if the last integers of keys are evenly spread.
     #[inline]
     pub fn group_blocks(&self, key: &Key) -> Option<GroupBlocks> {
         let order = self.spread?;
@@ -228,14 +230,14 @@ impl Index {
         (group.ints == ints).then_some(group.blocks)
     }
 
-    /// How many blocks start at or before the integers of `key`.
+    /// Returns the number of blocks that start at or before the integers of `key`.
     #[inline]
     fn after(&self, key: &Key) -> usize {
         let Range { start: mut low, end: mut high } = self.buckets.range(key.ints[0]);
         if low == high {
             return low;
         }
-        // Most buckets are of one group, whose blocks are evenly spread.
+        // Most buckets hold one group, whose blocks are evenly spread.
         let share = self.spread.map_or(1 << 63, |column| key.ints[column]);
         let guess = low + ((u128::from(share) * (high - low) as u128) >> 64) as usize;
         let mut step = 1;
@@ -257,8 +259,8 @@ impl Index {
         low + self.firsts[low..high].partition_point(|first| *first <= key.ints)
     }
 
-    /// As [`Index::block_of`], where the integers of block `after - 1` are the key's. Neighbouring
-    /// blocks, perhaps all, may share them; then their separators decide.
+    /// Finds the block as [`Index::block_of`] does, where the integers of block `after - 1` equal
+    /// the key's. Neighbouring blocks, perhaps all, may share them; then their separators decide.
     fn block_of_tied(&self, key: &Key, after: usize) -> usize {
         let mut low = self.firsts[..after].partition_point(|first| *first < key.ints);
         let mut high = after;
@@ -273,13 +275,13 @@ impl Index {
         low.saturating_sub(1)
     }
 
-    /// Where `block` is in the table.
+    /// The byte range of `block` in the table.
     #[must_use]
     pub fn place(&self, block: usize) -> Range<u64> {
         self.offsets[block]..self.offsets[block + 1]
     }
 
-    /// Where the filter of `block` is in the tail.
+    /// The byte range of the filter of `block` in the tail.
     #[must_use]
     pub fn filter_place(&self, block: usize) -> Range<usize> {
         let partition = block / FILTER_BLOCKS;
@@ -296,7 +298,7 @@ impl Index {
         Ok(())
     }
 
-    /// Memory that the index takes.
+    /// Memory that the index takes, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.firsts.capacity() * size_of::<[u64; KEY_INTS_MAX]>()
@@ -317,21 +319,22 @@ struct Group {
 }
 
 /// The blocks that start with keys of one group, and how the last integers of its keys, which are
-/// evenly spread, lie in them.
+/// evenly spread, are distributed over them.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupBlocks {
     start: u32,
     end: u32,
-    /// About the integer with which the first block starts.
+    /// Approximate integer at which the first block starts.
     low: u64,
-    /// Blocks that 2^64 integers take.
+    /// Number of blocks that 2^64 integers would take.
     density: u64,
 }
 
 impl GroupBlocks {
-    /// Blocks `start` to `end`, in which integers up to `bounds.1` lie. The first of them starts with
-    /// `bounds.0`, unless that is `None`: then the group begins in the block before, on average in the
-    /// middle of it. So it ends in the last block if it `ends_before` the table does.
+    /// Describes the blocks `start` to `end`, which hold integers up to `bounds.1`. The first of
+    /// them starts with `bounds.0`; if that is `None`, the group begins in the block before, on
+    /// average in its middle. If the group `ends_before` the table does, it ends in the middle of
+    /// the last block.
     pub(crate) fn new(
         (start, end): (u32, u32),
         bounds: (Option<u64>, u64),
@@ -353,7 +356,7 @@ impl GroupBlocks {
         self.start as usize..self.end as usize
     }
 
-    /// The block in which a key whose last integer is `order` should be.
+    /// The expected block of a key whose last integer is `order`.
     #[inline]
     #[must_use]
     pub fn guess(&self, order: u64) -> usize {
@@ -363,8 +366,8 @@ impl GroupBlocks {
     }
 }
 
-/// The groups of `firsts`, of a table that ends with `last`. Hostile keys may not ascend; the caller
-/// finds out.
+/// Returns the groups of `firsts`, of a table that ends with `last`. Hostile keys may not ascend;
+/// the caller detects that.
 fn groups_of(
     firsts: &[[u64; KEY_INTS_MAX]],
     last: &[u64; KEY_INTS_MAX],
@@ -385,13 +388,13 @@ fn groups_of(
     firsts.chunk_by(|a, b| a[..group_ints] == b[..group_ints]).map(group_of).collect()
 }
 
-/// Blocks or groups by their first integer, so that a search need not begin with all.
+/// Blocks or groups by their first integer, which narrows a search.
 #[derive(Debug)]
 struct Buckets {
     low: u64,
     high: u64,
     shift: u32,
-    /// The first item of each bucket; one more entry for the end.
+    /// The first item of each bucket, and the end of the last one.
     starts: Vec<u32>,
 }
 
@@ -403,7 +406,7 @@ impl Buckets {
         else {
             return Self { low: 0, high: 0, shift: 0, starts: vec![0; 2] };
         };
-        // About as many buckets as items. Hostile keys may not ascend; the caller finds out.
+        // About as many buckets as items. Hostile keys may not ascend; the caller detects that.
         let range = high.saturating_sub(low);
         let shift = (u64::BITS - range.leading_zeros()).saturating_sub(items.len().ilog2() + 1);
         let count = (range >> shift) as usize + 1;
@@ -418,8 +421,8 @@ impl Buckets {
         Self { low, high, shift, starts }
     }
 
-    /// Items of which the last that is at or before first integer `int` is one, or comes just
-    /// before.
+    /// Returns items that include the last one at or before first integer `int`, unless it comes
+    /// just before them.
     #[inline]
     fn range(&self, int: u64) -> Range<usize> {
         if int < self.low {
@@ -431,7 +434,7 @@ impl Buckets {
     }
 }
 
-/// Reads `count` sizes and returns where each starts, if they add up to `total`.
+/// Reads `count` sizes and returns the start of each, if they add up to `total`.
 fn parse_offsets(input: &mut Input, count: usize, total: u64) -> Result<Vec<u64>, Damage> {
     let at = input.at();
     let wrong = Damage { offset: at, what: "sizes that add up to the whole" };
@@ -516,8 +519,9 @@ mod tests {
             }
         }
     }
-    /// A directory of millions of names is spread over many tables, each of which has a part of its
-    /// hashes; the guess took every table for one with all of them, and was off by most of its blocks.
+    /// Symptom: the guess was off by most of a table's blocks. Cause: a directory of millions of
+    /// names is spread over many tables, each with a part of its hashes, but the guess assumed that
+    /// each table has all of them.
     #[test]
     fn the_guess_is_near_whatever_part_of_a_group_a_table_has() {
         const BLOCKS: u64 = 10_000;

@@ -1,8 +1,8 @@
 //! Tables: immutable objects of sorted blocks with filters, an index of blocks and a fixed footer.
 //!
 //! Layout: docs/format/table.md. Blocks come first, then the tail: filters, index, footer. The
-//! manifest knows the sizes of table and tail, so a cold point read takes two requests (tail,
-//! block) and one once the tail is in memory.
+//! manifest records the sizes of table and tail, so a cold point read takes two requests (tail,
+//! block), and one once the tail is in memory.
 
 mod batch;
 mod footer;
@@ -19,13 +19,14 @@ pub(crate) use reader::READ_AHEAD_BLOCKS;
 pub use reader::{Got, ReadCounters, Seek, Table, Wanted};
 pub use writer::{TableSummary, TableWriter};
 
-/// A table is closed once its blocks reach this many bytes: large enough for a store's bandwidth,
-/// small enough to move between workers.
+/// Bytes of blocks at which a table is closed: large enough for a store's bandwidth, small enough
+/// to move between workers.
 pub const TABLE_BYTES: u64 = 64 << 20;
-/// A reader refuses tables whose blocks take more, and so many blocks at most that its index stays
-/// in proportion. The last blocks of ours may begin just before [`TABLE_BYTES`].
+/// Maximum bytes of a table's blocks, and so of their number, which keeps the index in proportion;
+/// readers refuse more. The last block of our own tables may begin just before [`TABLE_BYTES`].
 pub const TABLE_DATA_BYTES_MAX: u64 = 2 * TABLE_BYTES;
 const _: () = assert!(TABLE_BYTES + 2 * BLOCK_BYTES_MAX as u64 <= TABLE_DATA_BYTES_MAX);
-/// A reader refuses larger tails, so that a hostile manifest cannot make it allocate more.
+/// Maximum bytes of a tail; readers refuse more, so that a hostile manifest cannot make them
+/// allocate it.
 pub const TAIL_BYTES_MAX: u64 = 1 << 30;
 const _: () = assert!(4 * TABLE_BYTES < TAIL_BYTES_MAX);

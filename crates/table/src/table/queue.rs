@@ -1,9 +1,9 @@
-//! Queue: the blocks of a table that batches wait for, each from its own thread.
+//! Queue: the blocks of a table that batches wait for, each batch on its own thread.
 //!
-//! A batch queues what it lacks. Then whoever waits reads, of all that is queued, the region with the
-//! most requests a block, be it its own or another's, and everybody gets what it asked for; a block
-//! that several wait for is read once. Regions are found anew when the number of queued requests has
-//! reached another level, and when none is left.
+//! A batch queues the blocks that it lacks. Each waiting thread then reads the queued region with
+//! the most requests per block, whichever batch asked for it, and every batch gets the blocks that
+//! it asked for; a block that several wait for is read once. Regions are computed anew when the
+//! number of queued requests reaches another level, and when no region is left.
 //! Concurrency: one lock, not held while a region is read.
 //! Source: MetaKV §III-B.
 
@@ -16,17 +16,17 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::cluster::{Region, Requested, cluster};
 
-/// Requests in a level.
+/// Requests per level.
 const LEVEL_REQUESTS: usize = 1_000;
 
-/// Reads the blocks of a region, and returns those with the given numbers, in their order.
+/// Reads the blocks of a region, and returns those with the given numbers, in order.
 pub(super) type Read<'a, B> = dyn Fn(Range<usize>, &[usize]) -> Result<Vec<B>> + 'a;
 
-/// What batches of one table wait for; `B` is a block, cheap to clone.
+/// The blocks that batches of one table wait for; `B` is a block, cheap to clone.
 #[derive(Debug)]
 pub(super) struct Queue<B> {
     state: Mutex<State<B>>,
-    /// Blocks were read, or could not be.
+    /// Signalled when blocks were read, or could not be.
     changed: Condvar,
 }
 
@@ -38,16 +38,16 @@ impl<B> Default for Queue<B> {
 
 #[derive(Debug)]
 struct State<B> {
-    /// Blocks that nobody reads yet, and how many requests need each.
+    /// Blocks that no thread is reading yet, and the number of requests for each.
     queued: BTreeMap<usize, usize>,
-    /// All these requests.
+    /// The sum of these requests.
     requests: usize,
-    /// Regions as they were found last, the densest at the end, and at which level that was.
+    /// The regions last computed, densest at the end, and the level at that time.
     regions: Vec<Region>,
     level: usize,
-    /// Which batches wait for a block that is queued or being read.
+    /// The batches that wait for each block that is queued or being read.
     waiting: HashMap<usize, Vec<u64>>,
-    /// What was read for each batch by others.
+    /// Blocks that other threads have read for each batch.
     arrived: HashMap<u64, Vec<(usize, B)>>,
     next_batch: u64,
 }
@@ -67,12 +67,12 @@ impl<B> Default for State<B> {
 }
 
 impl<B: Clone> Queue<B> {
-    /// Passes each block of `missing`, which ascend, to `take`, once they were read, by this call or
-    /// by another that goes on meanwhile. Regions have a locality factor of `percent_min` or more.
+    /// Passes each block of `missing`, which must ascend, to `take` once it has been read, by this
+    /// call or a concurrent one. Regions have a locality factor of at least `percent_min`.
     ///
     /// # Errors
-    /// What `read` returns, of a region that had some of `missing` or stood before them; then others
-    /// who wait for it read it themselves.
+    /// The error of `read`, for a region that had some of `missing` or came before them. Other
+    /// batches that wait for its blocks then read them themselves.
     pub(super) fn read(
         &self,
         missing: &[Requested],
@@ -113,7 +113,7 @@ impl<B: Clone> Queue<B> {
 }
 
 impl<B: Clone> State<B> {
-    /// Queues `missing` for a new batch, whose number is returned.
+    /// Queues `missing` for a new batch, and returns the batch's number.
     fn add(&mut self, missing: &[Requested]) -> u64 {
         let batch = self.next_batch;
         self.next_batch += 1;
@@ -121,7 +121,7 @@ impl<B: Clone> State<B> {
         for Requested { block, count } in missing {
             let waiting = self.waiting.entry(*block).or_default();
             waiting.push(batch);
-            // Unless somebody reads it just now.
+            // Unless another thread is already reading it.
             if waiting.len() == 1 || self.queued.contains_key(block) {
                 *self.queued.entry(*block).or_default() += count;
                 self.requests += count;
@@ -130,7 +130,8 @@ impl<B: Clone> State<B> {
         batch
     }
 
-    /// The region to read next, and which of its blocks are wanted; these are queued no more.
+    /// Returns the region to read next and those of its blocks that are wanted, and removes these
+    /// from the queue.
     fn next_region(&mut self, percent_min: usize) -> Option<(Range<usize>, Vec<usize>)> {
         while !self.queued.is_empty() {
             let level = self.requests / LEVEL_REQUESTS;
@@ -159,7 +160,7 @@ impl<B: Clone> State<B> {
         None
     }
 
-    /// Gives the blocks `numbers`, that were read, to those who wait.
+    /// Passes the blocks `numbers`, which were read, to the batches that wait for them.
     fn serve(&mut self, numbers: &[usize], blocks: &[B]) {
         for (number, block) in numbers.iter().zip(blocks) {
             for batch in self.waiting.remove(number).unwrap_or_default() {
@@ -170,7 +171,7 @@ impl<B: Clone> State<B> {
         }
     }
 
-    /// Queues the blocks `numbers` again, which could not be read.
+    /// Queues the blocks `numbers`, which could not be read, again.
     fn queue_again(&mut self, numbers: &[usize]) {
         for number in numbers {
             let count = self.waiting.get(number).map_or(0, Vec::len);
@@ -179,7 +180,7 @@ impl<B: Clone> State<B> {
         }
     }
 
-    /// The batch waits no more.
+    /// Removes a batch that no longer waits.
     fn leave(&mut self, batch: u64, missing: &[Requested]) {
         self.arrived.remove(&batch);
         for Requested { block, .. } in missing {
@@ -212,10 +213,10 @@ mod tests {
         state.add(&requested([0, 50], 400));
         assert_eq!(state.next_region(80), Some((0..1, vec![0])));
         assert_eq!((state.level, state.regions.len()), (0, 1));
-        // A denser block comes, and the level is the same: the region that was found is read first.
+        // A denser block arrives at the same level: the region already computed is read first.
         state.add(&requested([90], 450));
         assert_eq!(state.next_region(80), Some((50..51, vec![50])));
-        // Enough for the next level: the densest of all comes first.
+        // Enough requests for the next level: the densest region comes first.
         state.add(&requested([51, 52], 300));
         state.add(&requested([91], 500));
         assert_eq!(state.next_region(80), Some((90..92, vec![90, 91])));
@@ -232,7 +233,8 @@ mod tests {
             for first in 0..4usize {
                 let (queue, together, reads) = (&queue, &together, &reads);
                 scope.spawn(move || {
-                    // Each lacks some that others lack too; nothing is read before all have said so.
+                    // Each thread lacks some blocks that others lack too; nothing is read before
+                    // all have queued theirs.
                     let missing = requested((first * 10..first * 10 + 40).step_by(2), 3);
                     let mut taken = Vec::new();
                     let read = |blocks: Range<usize>, numbers: &[usize]| {

@@ -1,4 +1,4 @@
-//! Table reader: finds records of one table, by one store request each when nothing is cached.
+//! Table reader: finds records of one table, with one store request each if nothing is cached.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,33 +21,33 @@ use crate::pace::Pace;
 use crate::schema::{Key, RowBuffer, Schema};
 use crate::wire::Damage;
 
-/// How many blocks scans fetch in one request.
+/// Maximum blocks that a scan fetches in one request.
 pub(crate) const READ_AHEAD_BLOCKS: usize = 64;
 
-/// A table of a far store that is no larger is read as a whole when it is opened: it costs about the
-/// round trip of one block, and spares those of all.
+/// Maximum size of a table that is read whole when it is opened from a far store: that costs about
+/// the round trip of one block, and saves those of all.
 const WHOLE_BYTES_MAX: u64 = 64 << 10;
 
-/// What reads have cost, for reports.
+/// Counters of the cost of reads, for reports.
 #[derive(Debug, Default)]
 pub struct ReadCounters {
     /// Blocks fetched from the store.
     pub block_reads: AtomicU64,
     /// Tails fetched from the store.
     pub tail_reads: AtomicU64,
-    /// How long requests for blocks take.
+    /// The duration of requests for blocks.
     pub pace: Pace,
 }
 
-/// An open table. Its tail is in memory, its blocks in a shared cache.
+/// An open table. Its tail is in memory; its blocks are in a shared cache.
 #[derive(Debug)]
 pub struct Table {
     store: SharedStore,
     name: String,
     schema: &'static Schema,
-    /// Filters, index and footer as they are in the object.
+    /// Filters, index and footer, as in the object.
     tail: Bytes,
-    /// The blocks of a small table of a far store, which came with the tail.
+    /// The blocks of a small table of a far store, read with the tail.
     blocks: Option<Bytes>,
     index: Index,
     footer: Footer,
@@ -84,20 +84,20 @@ pub struct Got {
     pub row: usize,
 }
 
-/// A look-up of one key in one table. Its steps are apart so that those of several tables can wait
-/// for memory at once.
+/// A look-up of one key in one table. Its steps are separate so that the cache misses of several
+/// tables can overlap.
 #[derive(Debug)]
 pub struct Seek<'a> {
     table: &'a Table,
-    /// Blocks of the key's group, if the key's place follows from its hash.
+    /// Blocks of the key's group, if the key's position follows from its hash.
     blocks: Option<GroupBlocks>,
     block: usize,
-    /// Whether the block begins with the key's group.
+    /// True if the block begins with the key's group.
     is_first_group: bool,
 }
 
 impl Seek<'_> {
-    /// Finds the block of the key's record, if there is one, and begins to fetch the record.
+    /// Finds the block of the key's record, if there is one, and prefetches the record.
     #[inline]
     pub fn advance(&mut self, wanted: &Wanted) {
         let table = self.table;
@@ -115,8 +115,8 @@ impl Seek<'_> {
         table.cache.prefetch_record(&table.shelf, self.block, wanted.digest);
     }
 
-    /// Reads the key's record into `out`, its strings only if `with_strings`; false if there is
-    /// none. At most one store request.
+    /// Reads the key's record into `out`, its strings only if `with_strings`; returns false if
+    /// there is none. At most one store request.
     #[inline]
     pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
         let table = self.table;
@@ -129,8 +129,8 @@ impl Seek<'_> {
 }
 
 impl Table {
-    /// Opens the table `name` of `bytes` bytes, reading its last `tail_bytes`, or from a far store all
-    /// of it if it is small. One store request.
+    /// Opens the table `name` of `bytes` bytes and reads its last `tail_bytes` or, from a far
+    /// store, all of it if it is small. One store request.
     ///
     /// # Errors
     /// `Corrupt` if anything in the tail is not as written, and what the store reports.
@@ -207,19 +207,19 @@ impl Table {
         &self.name
     }
 
-    /// What the footer says.
+    /// Returns the footer.
     #[must_use]
     pub fn footer(&self) -> &Footer {
         &self.footer
     }
 
-    /// Where blocks are and which keys they start with.
+    /// Returns the index of its blocks.
     #[must_use]
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// Memory that the open table takes, without cached blocks.
+    /// Memory that the open table takes, without cached blocks, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let slots = self.shelf.slots().map_or(0, Slots::memory_bytes);
@@ -227,14 +227,14 @@ impl Table {
         self.tail.len() + blocks + self.index.memory_bytes() + slots
     }
 
-    /// Whether block `block` may hold a key of `digest`.
+    /// Returns whether block `block` may hold a key of `digest`.
     #[inline]
     #[must_use]
     pub fn may_contain(&self, block: usize, digest: u64) -> bool {
         filter::may_contain(&self.tail[self.index.filter_place(block)], digest)
     }
 
-    /// Begins to look for the block of a key's record, and to fetch what that takes.
+    /// Starts the look-up of a key, and prefetches what it needs.
     #[inline]
     pub fn seek(&self, wanted: &Wanted) -> Seek<'_> {
         let blocks = self.shelf.slots().and_then(|slots| {
@@ -245,8 +245,8 @@ impl Table {
         Seek { table: self, blocks, block: 0, is_first_group: false }
     }
 
-    /// Reads a key's record into `out`, its strings only if `with_strings`; false if there is none.
-    /// At most one store request.
+    /// Reads a key's record into `out`, its strings only if `with_strings`; returns false if there
+    /// is none. At most one store request.
     pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
         let mut seek = self.seek(wanted);
         seek.advance(wanted);
@@ -284,34 +284,34 @@ impl Table {
         Ok(true)
     }
 
-    /// Block `number`, if it is in the cache.
+    /// Returns block `number`, if it is in the cache.
     pub(super) fn cached(&self, number: usize) -> Option<Arc<Block>> {
         self.cache.get(&self.shelf, number)
     }
 
-    /// The cache that it shares.
+    /// The cache that it shares with other tables.
     pub(super) fn cache(&self) -> &BlockCache {
         &self.cache
     }
 
-    /// Blocks for batches.
+    /// The blocks held for batches.
     pub(super) fn kept(&self) -> &Kept {
         &self.kept
     }
 
-    /// Blocks that batches wait for.
+    /// The blocks that batches wait for.
     pub(super) fn queue(&self) -> &Queue<Arc<Block>> {
         &self.queue
     }
 
-    /// α of this table's blocks on its store.
+    /// Returns α of this table's blocks on its store.
     pub(super) fn percent_min(&self) -> usize {
         let blocks = self.index.blocks();
         let bytes = blocks.checked_sub(1).map_or(0, |last| self.index.place(last).end);
         self.counters.pace.percent_min(bytes as f64 / blocks.max(1) as f64)
     }
 
-    /// One store request, whose time is noted; none for a table that is in memory.
+    /// Makes one store request and records its duration; none for a table that is in memory.
     pub(super) fn read(&self, place: Range<u64>) -> Result<Bytes> {
         if let Some(blocks) = self.blocks.as_ref().filter(|all| place.end <= all.len() as u64) {
             return Ok(blocks.slice(place.start as usize..place.end as usize));
@@ -322,7 +322,7 @@ impl Table {
         Ok(bytes)
     }
 
-    /// Parses block `number`, just read, and puts it into the cache.
+    /// Parses block `number`, just read, and inserts it into the cache.
     pub(super) fn keep_in_cache(&self, number: usize, bytes: Bytes) -> Result<Arc<Block>> {
         let block = self.parse_block(number, bytes)?;
         self.cache.insert(&self.shelf, number, &block);
@@ -337,7 +337,7 @@ impl Table {
         Ok(Arc::new(block))
     }
 
-    /// Block `number`, from the cache or by one store request.
+    /// Returns block `number`, from the cache or with one store request.
     pub fn block(&self, number: usize) -> Result<Arc<Block>> {
         if let Some(block) = self.cache.get(&self.shelf, number) {
             return Ok(block);
@@ -347,7 +347,7 @@ impl Table {
         Ok(block)
     }
 
-    /// Block `number`, by one store request.
+    /// Returns block `number`, with one store request.
     fn fetch(&self, number: usize) -> Result<Arc<Block>> {
         let place = self.index.place(number);
         if place.end - place.start > BLOCK_BYTES_MAX as u64 {
@@ -356,8 +356,8 @@ impl Table {
         self.parse_block(number, self.read(place)?)
     }
 
-    /// Encoded bytes of a span of blocks from `number` on, at most `READ_AHEAD_BLOCKS` and those
-    /// before `end`, in one request; for scans, which pass the cache by.
+    /// Reads the encoded bytes of consecutive blocks from `number` on, at most `READ_AHEAD_BLOCKS`
+    /// and only before `end`, in one request; for scans, which bypass the cache.
     pub fn read_ahead(&self, number: usize, end: usize) -> Result<Vec<Bytes>> {
         let end = end.min(self.index.blocks()).min(number + READ_AHEAD_BLOCKS);
         let base = self.index.place(number).start;
@@ -371,7 +371,7 @@ impl Table {
             .collect())
     }
 
-    /// Parses what [`Table::read_ahead`] returned for block `number`.
+    /// Parses the bytes that [`Table::read_ahead`] returned for block `number`.
     pub fn parse_scanned(&self, number: usize, bytes: Bytes) -> Result<Arc<Block>> {
         self.parse_block(number, bytes)
     }

@@ -11,10 +11,10 @@ use crate::column::TEXT_BYTES_MAX;
 use crate::filter::{self, FILTER_BLOCKS};
 use crate::schema::{Key, KeyBuffer, Row, STRINGS_MAX, Schema, check_text_bytes};
 
-/// Encoded bytes are handed to the store in pieces of about this size.
+/// Encoded bytes are passed to the store in pieces of about this size.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What the manifest needs to know of a finished table.
+/// The properties of a finished table that a manifest records.
 #[derive(Clone, Debug)]
 pub struct TableSummary {
     /// Bytes of the whole object.
@@ -36,8 +36,8 @@ pub struct TableWriter {
     schema: &'static Schema,
     object: Box<dyn ObjectWriter>,
     block: BlockBuilder,
-    /// First key of the block being collected, and whether its integers are those of the key
-    /// before it.
+    /// First key of the block being collected, and whether its integers equal those of the previous
+    /// key.
     block_first: KeyBuffer,
     block_ties: bool,
     index: IndexBuilder,
@@ -83,8 +83,8 @@ impl TableWriter {
         self.written + self.pending.len() as u64
     }
 
-    /// Whether the table should be closed before another record: its blocks or filters take
-    /// [`TABLE_BYTES`], or its index is about to hold more text than a reader takes.
+    /// Returns whether the table should be closed before another record: its blocks or filters take
+    /// [`TABLE_BYTES`], or its index is about to exceed the readers' bound on text.
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
@@ -97,11 +97,11 @@ impl TableWriter {
         self.rows
     }
 
-    /// Adds a record in stored form, whose key is over all before.
+    /// Adds a record in stored form. Its key must be greater than all before it.
     ///
     /// # Errors
-    /// `TooLarge` if it is longer than readers take, as only a hostile table has one; what the store
-    /// reports.
+    /// `TooLarge` if it is longer than readers accept, which happens only with a hostile table; and
+    /// what the store reports.
     #[inline]
     pub fn push(&mut self, row: &Row) -> Result<()> {
         check_text_bytes(&row.strings)?;
@@ -117,7 +117,8 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Adds an encoded block whose records, `decoded`, all have keys over those before.
+    /// Adds an encoded block. The keys of its records, `decoded`, must be greater than all before
+    /// them.
     ///
     /// # Errors
     /// As [`TableWriter::push`].
@@ -139,7 +140,7 @@ impl TableWriter {
 
     fn start_block(&mut self, key: &Key) -> Result<()> {
         if self.first.is_some() && self.last.key() >= *key {
-            // Only the blocks of a hostile table, being merged, get here.
+            // Only the blocks of a hostile table that is being merged get here.
             return Err(Error::new(Kind::Corrupt, "records being merged are not in key order"));
         }
         self.block_ties = self.first.is_some() && self.last.ints == key.ints;
@@ -246,7 +247,7 @@ impl TableWriter {
     }
 }
 
-/// Fails if the string of `key` is longer than readers take.
+/// Fails if the string of `key` is longer than readers accept.
 fn check_key(key: &Key) -> Result<()> {
     let mut strings = [&[][..]; STRINGS_MAX];
     strings[0] = key.string;

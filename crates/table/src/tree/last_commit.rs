@@ -1,8 +1,8 @@
-//! Last commit: the commit of a flush that also says something else, so that both cost one.
+//! Last commit: the commit of a flush that also applies an edit, so that both cost only one commit.
 //!
-//! The commit after which nothing that was put is in memory only applies the edit. Something may have
-//! to be true before that, which others decide: it is looked up while tables are written, and what was
-//! put is flushed in any case.
+//! Only the commit after which nothing that was put remains in memory applies the edit. The edit
+//! may depend on a check, which runs while tables are written; everything put is flushed whatever
+//! its outcome.
 
 use esker_base::store::concurrent;
 use esker_base::{Error, Result};
@@ -13,12 +13,12 @@ use crate::manifest::Manifest;
 type Edit = Box<dyn Fn(&mut Manifest) + Send>;
 type Check = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// What the last commit of a flush says besides.
+/// An edit that the last commit of a flush applies.
 pub(super) struct LastCommit {
     edit: Edit,
-    /// Not asked yet.
+    /// The check, until it has run.
     check: Option<Check>,
-    /// What the check said against the edit.
+    /// The check's error, which forbids the edit.
     refused: Option<Error>,
     is_done: bool,
 }
@@ -34,22 +34,23 @@ impl LastCommit {
         }
     }
 
-    /// Edits `manifest`, which leaves nothing in memory, unless that was refused.
+    /// Applies the edit to `manifest`, which leaves nothing in memory, unless the check failed or
+    /// has not run.
     pub(super) fn apply(&self, manifest: &mut Manifest) {
         if self.refused.is_none() && self.check.is_none() {
             (self.edit)(manifest);
         }
     }
 
-    /// What [`LastCommit::apply`] edited is committed.
+    /// Marks the edit of [`LastCommit::apply`] as committed.
     pub(super) fn committed(self) -> Self {
         Self { is_done: self.refused.is_none() && self.check.is_none(), ..self }
     }
 }
 
 impl Tree {
-    /// Flushes, and commits the manifest that `edit` makes of the current one; what was put before is
-    /// in it. Cost: as [`Tree::flush`]; a commit if there was nothing to flush.
+    /// Flushes, and commits the current manifest as changed by `edit`; it includes everything put
+    /// before. Cost: as [`Tree::flush`], plus a commit if there was nothing to flush.
     ///
     /// # Errors
     /// As [`Tree::flush`].
@@ -58,9 +59,9 @@ impl Tree {
             .map(|committed| committed.expect("nothing was to be checked"))
     }
 
-    /// As [`Tree::commit`] if `check` succeeds, which runs while tables are written: if not, everything
-    /// is flushed and nothing else, and the outcome within is that of `check`. No change may come
-    /// after an edit that was committed.
+    /// Commits as [`Tree::commit`] does if `check`, which runs while tables are written, succeeds.
+    /// If it fails, everything is flushed without the edit, and the inner result is its error. No
+    /// change may follow a committed edit.
     ///
     /// # Errors
     /// As [`Tree::flush`].
@@ -76,7 +77,7 @@ impl Tree {
         self.commit_last(last, false)
     }
 
-    /// Deletes the logs of a tree that was closed and whose set nobody goes on with. What stays is
+    /// Deletes the logs of a closed tree whose set no writer will resume. Logs that stay are
     /// collected.
     ///
     /// # Errors
@@ -87,7 +88,8 @@ impl Tree {
 
     fn commit_last(&self, last: LastCommit, goes_on: bool) -> Result<Result<Manifest>> {
         let inner = &*self.inner;
-        // To begin the next log costs a far store a round trip; a near one may have no room for it later.
+        // Beginning the next log costs a far store a round trip; a near one may have no room for it
+        // later.
         let begins_log = goes_on || inner.store().requests_at_once() <= 1;
         inner.pending.lock().callers += 1;
         let committed = inner.flush_and_finish(last, begins_log);
@@ -101,7 +103,7 @@ impl Tree {
 }
 
 impl Inner {
-    /// Begins the log that a freeze did not, because no change was to come after it.
+    /// Begins the log that a freeze did not begin because no change was to follow it.
     fn begin_log(&self) {
         let mut log = self.log.lock();
         if self.logs()
@@ -113,7 +115,7 @@ impl Inner {
     }
 
     fn flush_and_finish(&self, last: LastCommit, begins_log: bool) -> Result<Result<Manifest>> {
-        // From before the memtable is frozen, or the thread that flushes takes it.
+        // Locked before the memtable is frozen, or the flushing thread would take it.
         let state = &mut self.flush.lock();
         self.write_frozen(state)?;
         self.freeze(true, begins_log)?;
@@ -130,11 +132,12 @@ impl Inner {
         self.finish_last(state, last)
     }
 
-    /// Whether a flush of what is in memory may be followed by a merge of runs, which commits after it.
+    /// Returns whether a merge of runs, which makes another commit, may follow a flush of the
+    /// records in memory.
     fn may_merge_runs(&self) -> bool {
         let version = self.version.load();
         let runs = version.tables.runs.len().max(version.segments.sources().len());
-        // Compressed runs become one.
+        // All compressed runs become one run.
         let runs = runs + version.frozen.len() + 1;
         match self.options.compaction {
             Compaction::Deferred => false,
@@ -143,7 +146,7 @@ impl Inner {
         }
     }
 
-    /// Commits what `last` says unless a flush has done so.
+    /// Commits the edit of `last` unless a flush has done so.
     fn finish_last(
         &self,
         state: &mut FlushState,
@@ -159,8 +162,8 @@ impl Inner {
         Ok(Ok(state.manifest.clone()))
     }
 
-    /// Runs `write`, which writes tables; beside it makes durable what their records refer to, and
-    /// looks up what the last commit depends on.
+    /// Runs `write`, which writes tables. Concurrently makes the data that their records refer to
+    /// durable, and runs the check of the last commit.
     pub(super) fn write_beside_checks<T>(
         &self,
         state: &mut FlushState,

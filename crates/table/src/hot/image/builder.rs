@@ -1,4 +1,4 @@
-//! Image builder: lays a decoded block out anew (`hot/image.rs` says how).
+//! Image builder: converts a decoded block to the layout of `hot/image.rs`.
 
 use super::{
     BUCKETS, EMPTY, GROUP_BIT, HEAP, INLINE, Image, KINDS_BIT, Shape, Text, WORD_BITS, place_of,
@@ -8,26 +8,26 @@ use crate::block::{DecodedBlock, Values};
 use crate::column::bits;
 use crate::schema::{STRINGS_MAX, Schema};
 
-/// With narrower tags most look-ups would compare keys in vain.
+/// Minimum bits of a tag; with narrower tags most look-ups would compare keys in vain.
 const TAG_BITS_MIN: usize = 8;
 const TAG_BITS_MAX: usize = 24;
-/// Key strings whose own parts are no longer than this are kept in the rows.
+/// Maximum bytes of key strings' own parts that are kept in the rows.
 const INLINE_BYTES_MAX: usize = 32;
-/// A longer beginning that all strings share counts as their own.
+/// Maximum bytes of a shared prefix; the rest counts as the strings' own.
 const SHARED_BYTES_MAX: usize = 255;
 /// Bases are rounded to this part of a column's range, as a power of two.
 const GRAINS_LOG: u32 = 3;
 
-/// Puts an image together.
+/// An image being built.
 struct Builder<'a> {
     decoded: &'a DecodedBlock,
     form: Vec<u64>,
     words: Vec<u64>,
-    /// Bits of a row that are taken, tags not counted.
+    /// Bits used of a row, not counting the tag.
     row_bits: usize,
 }
 
-/// An integer column of many values.
+/// An integer column with several values.
 struct Field {
     column: usize,
     base: u64,
@@ -36,14 +36,15 @@ struct Field {
 }
 
 impl Image {
-    /// The image of `decoded`, a block that the index says to begin with the group `group`; `None`
-    /// if its records do not suit one.
+    /// Builds the image of `decoded`, a block that begins with the group `group` according to the
+    /// index; `None` if its records do not fit one.
     pub(in crate::hot) fn of(
         schema: &Schema,
         group: &[u64],
         decoded: &DecodedBlock,
     ) -> Option<Self> {
-        // Of a hostile block's keys that do not ascend a search finds some only: so must this.
+        // If the keys of a hostile block do not ascend, a search finds only some; an image must not
+        // find others.
         let ascend = |row| decoded.key(schema, row - 1) < decoded.key(schema, row);
         if !(1..decoded.rows()).all(ascend) {
             return None;
@@ -89,8 +90,8 @@ impl Image {
     }
 }
 
-/// A base at most `low` that is likely to be that of other blocks as well, and the bits of
-/// differences to it up to that of `high`.
+/// Returns a base, at most `low`, that other blocks probably share, and the bits of the differences
+/// to it up to that of `high`.
 fn frame(low: u64, high: u64) -> (u64, u32) {
     let grain = 1 << bits::width_of(high - low).saturating_sub(GRAINS_LOG);
     let base = low / grain * grain;
@@ -100,7 +101,7 @@ fn frame(low: u64, high: u64) -> (u64, u32) {
 /// Sets `width` bits, which are 0, from bit `bit` on.
 fn put(words: &mut [u64], bit: usize, width: u32, value: u64) {
     if width == 0 {
-        // There may be no word any more.
+        // The bit may be past the last word.
         return;
     }
     let (index, shift) = (bit / WORD_BITS, (bit % WORD_BITS) as u32);
@@ -118,7 +119,8 @@ fn put_bytes(words: &mut [u64], mut bit: usize, bytes: &[u8]) {
 }
 
 impl Builder<'_> {
-    /// Columns of one value but 0 with it, and those of many values, as bits and as fields.
+    /// Returns the columns with a single value other than 0, with that value, and the columns with
+    /// several values, as bits and as fields.
     fn columns(&mut self, schema: &Schema, is_group: bool) -> (Vec<(usize, u64)>, u32, Vec<Field>) {
         let derived = schema.hash_of.map(|_| schema.key_ints - 1);
         let start = if is_group { schema.group_ints } else { 0 };
@@ -141,7 +143,7 @@ impl Builder<'_> {
         (ones, many, fields)
     }
 
-    /// Writes tags and integers of rows in `order`.
+    /// Writes the tags and integers of rows in `order`.
     fn rows(
         &mut self,
         order: &[u64],
@@ -201,7 +203,7 @@ impl Builder<'_> {
         Some((kind, text))
     }
 
-    /// Writes strings and their descriptions.
+    /// Writes the strings and their descriptors.
     fn strings(
         &mut self,
         stride: usize,

@@ -1,4 +1,4 @@
-//! Images of generated records: what is in one is found, nothing else is, nothing does harm.
+//! Images of generated records: all records are found, nothing else is, and no words do harm.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ fn hash(name: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name)
 }
 
-/// Like that of inodes: groups of one integer, a derived hash, columns that follow others.
+/// Like the schema of inodes: groups of one integer, a derived hash, columns that follow others.
 static NAMED: Schema = Schema {
     id: 9,
     name: "named",
@@ -52,7 +52,8 @@ fn words_of(words: &[u64]) -> Vec<AtomicU64> {
     words.iter().copied().map(AtomicU64::new).collect()
 }
 
-/// Looks up `key` in a block that begins with the group `group`; the whole record if there is one.
+/// Looks up `key` in a block that begins with the group `group`; returns the whole record if there
+/// is one.
 fn look_up(schema: &Schema, view: View, group: &[u64], key: &Key) -> Option<RowBuffer> {
     let wanted = Wanted { key: *key, digest: schema.digest(key) };
     view.prefetch(wanted.digest);
@@ -86,7 +87,7 @@ fn named(names: &'static str, groups: u64) -> impl Strategy<Value = Vec<Named>> 
     proptest::collection::vec(row, 1..=BLOCK_ROWS_MAX).prop_map(in_order)
 }
 
-/// `rows` as a block has them: by key, each key once.
+/// Returns `rows` as a block has them: by key, each key once.
 fn in_order(mut rows: Vec<Named>) -> Vec<Named> {
     let key = |row: &Named| (row.0, hash(&row.1), row.1.clone());
     rows.sort_by_key(key);
@@ -94,8 +95,8 @@ fn in_order(mut rows: Vec<Named>) -> Vec<Named> {
     rows
 }
 
-/// Symptom: a file of another directory was found. Cause: rows near a guess were looked at although
-/// they were those of the image behind, whose group is not in them. Fix: they end with the image.
+/// Symptom: a file of another directory was found. Cause: rows near a guess were compared although
+/// they belonged to the next image, whose group is not in them. Fix: these rows end with the image.
 #[test]
 fn rows_behind_the_last_are_not_looked_at() {
     for (rows, stride) in [(1, 1), (7, 1), (200, 1), (256, 2), (33, 3), (100, 9), (5, 40)] {
@@ -125,8 +126,9 @@ proptest! {
         check(&NAMED, &rows, &absent);
     }
 
-    /// Symptom: a panic in a look-up. Cause: of a single record nothing is left for its row once
-    /// what all share is in the header, and nothing was put where no word is. Fix: it is not put.
+    /// Symptom: a panic in a look-up. Cause: with a single record nothing is left for its row once
+    /// all shared parts are in the header, and a write of nothing went past the last word. Fix:
+    /// nothing is written.
     #[test]
     fn a_record_alone_is_found(row in named("x{0,90}", 1)) {
         check(&NAMED, &[named_row(&row[0])], &[]);
@@ -143,7 +145,7 @@ proptest! {
         check(&RECORD, &rows, &absent);
     }
 
-    /// What a reader sees while the words are overwritten; the answer is discarded.
+    /// The words that a reader sees while they are overwritten; the answer is discarded.
     #[test]
     fn any_words_are_read_without_harm(
         (form, rows) in any::<(Vec<u64>, Vec<u64>)>(),
@@ -162,7 +164,7 @@ proptest! {
     }
 }
 
-/// `count` random files of a directory as a benchmark makes them.
+/// Returns `count` random files of a directory, as a benchmark makes them.
 fn mdtest(seed: u64, count: usize) -> Vec<Named> {
     let row = |at: u64| {
         let random = crate::schema::mix(seed << 32 | at);
@@ -191,8 +193,8 @@ fn records_of_mdtest_take_two_words_and_have_forms_in_common() {
 }
 
 /// Symptom: a record of a full block was not found. Cause: the end of the last bucket with records
-/// is where the next begins, and 256 did not fit its byte. Fix: such a block, one of ten million,
-/// has no image.
+/// is the start of the next, and 256 did not fit its byte. Fix: such a block, one in ten million,
+/// gets no image.
 #[test]
 fn a_full_block_with_nothing_in_its_last_bucket_has_no_image() {
     let is_last =
@@ -212,7 +214,7 @@ fn a_key_of_another_group_is_not_found() {
     let absent: Vec<Row> = others.iter().map(named_row).collect();
     let absent: Vec<Key> = absent.iter().map(|row| NAMED.key(row)).collect();
     check(&NAMED, &rows.iter().map(named_row).collect::<Vec<Row>>(), &absent);
-    // Of a block that does not begin as the index says, each row has its own group.
+    // If a block does not begin as the index says, each row has its own group.
     let rows: Vec<Row> = rows.iter().map(named_row).collect();
     let image = Image::of(&NAMED, &[8], &decoded(&NAMED, &rows)).expect("an image");
     assert!(!image.is_form_common);
