@@ -6,18 +6,18 @@
 //!   └──── a marker ────────┤                        │ no markers
 //!                          └─only data is needed─► data only ──► tables deleted
 //! ```
-//! Each arrow but the last two is a commit of the next manifest, so exactly one of "restore" and
-//! "doom" happens. Whoever wants a set first puts a marker and then reads the manifest: it finds
-//! the set live, in which case the collector, which lists markers after it condemned, finds the
-//! marker; or condemned, in which case it restores the set itself or loses to "doom". Markers of sets
-//! that need only data logs ([`Holder::Data`]) do not restore a set, but keep it from being doomed: the
-//! collector commits that its tables are gone, and deletes them and the logs to which no such set
-//! refers. A squash that begins to refer to a log found the reference in another set, and holds that
-//! set until it has committed, so there is a marker of this kind for as long as a log is needed.
-//! Committing under a higher epoch fences a writer that is still there.
-//! A set that has markers and no manifest is doomed by its first manifest: either that is there, or
-//! the one by which the set begins, never both. So the markers of a set that has begun were there
-//! from before it read what they hold.
+//! Each arrow except the deletions is a commit of the next manifest, so exactly one of "restore"
+//! and "doom" happens. To hold a set, a process first puts a marker and then reads the manifest. If
+//! it finds the set live, the collector, which lists markers after condemning it, finds the marker.
+//! If it finds the set condemned, it restores the set itself or loses to "doom". Markers of sets
+//! that need only data logs ([`Holder::Data`]) do not restore a set, but keep it from being doomed:
+//! the collector commits that its tables are gone, and deletes them and the logs to which no such
+//! set refers. A squash that begins to refer to a log found the reference in another set, and holds
+//! that set until it has committed, so a marker of this kind exists for as long as a log is needed.
+//! Committing under a higher epoch fences a writer that is still running.
+//! A set that has markers but no manifest is doomed by its first manifest: that, or the manifest
+//! with which the set begins, exists, but never both. So the markers of a set that has begun
+//! existed before it read what they hold.
 //! Source: docs/design/0002-garbage.md.
 
 use std::collections::BTreeSet;
@@ -30,41 +30,41 @@ use esker_table::manifest::{EPOCH_MAX, Manifest, NUMBER_MAX, SetId, SetState};
 use crate::marker::{self, Holder};
 use crate::names;
 
-/// Others that commit at the same time are met at most this often in a row.
+/// Maximum number of lost races in a row.
 const TRIES_MAX: usize = 8;
-/// How long a reader that cannot restore a set waits first; then twice as long each time.
+/// Initial wait of a reader that cannot restore a set; it doubles each time.
 const WAIT: Duration = Duration::from_millis(5);
 
-/// How far the deletion of a set has come.
+/// State of a set's deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It is in use, or nobody has looked.
+    /// In use, or not examined yet.
     Live,
     /// It may be restored.
     Condemned,
     /// It is being deleted.
     Doomed,
-    /// Nothing is left but data logs to which other sets refer.
+    /// Only data logs are left, to which other sets refer.
     DataOnly,
 }
 
-/// What came of an attempt to doom a set.
+/// Outcome of an attempt to doom a set.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// Somebody holds it or works on it.
+    /// The set is held or in use.
     Kept,
-    /// It is doomed; this is its last manifest.
+    /// The set is doomed; this is its last manifest.
     Doomed(Box<Manifest>),
     /// Only sets that refer to its data logs hold it: its tables go, and it needs no other sets.
     DataOnly {
-        /// Its manifest before, if this call is the one that has changed it.
+        /// The previous manifest, if this call made the change.
         before: Option<Box<Manifest>>,
     },
-    /// There is no such set any more.
+    /// The set does not exist any more.
     Gone,
 }
 
-/// How far the deletion of the set of `manifest` has come.
+/// Returns the state of deletion of the set of `manifest`.
 pub(crate) fn phase(manifest: &Manifest) -> Phase {
     match manifest.state {
         SetState::Open | SetState::Published => Phase::Live,
@@ -78,7 +78,7 @@ fn is_race(error: &Error) -> bool {
     matches!(error.kind(), Kind::Conflict | Kind::Fenced)
 }
 
-/// Commits `manifest` as the next one; false if somebody else committed first.
+/// Commits `manifest` as the next one; false if another process committed first.
 fn commit(manifest: &mut Manifest, store: &dyn Store, set: SetId, now_ns: u64) -> Result<bool> {
     manifest.epoch += 1;
     // Two collectors may commit at the same time under the same epoch.
@@ -89,29 +89,27 @@ fn commit(manifest: &mut Manifest, store: &dyn Store, set: SetId, now_ns: u64) -
     }
 }
 
-/// Takes back that a set was condemned; false if somebody else committed first.
+/// Restores a condemned set; false if another process committed first.
 fn restore(store: &dyn Store, set: SetId, mut manifest: Manifest) -> Result<bool> {
     manifest.state = match manifest.state {
         SetState::CondemnedOpen => SetState::Open,
         _ => SetState::Published,
     };
-    // What is obsolete is as old as it was: the time of the snapshot stays.
+    // Keeps the time of the manifest, so that the age of obsolete tables does not change.
     let written_ns = manifest.written_ns;
     commit(&mut manifest, store, set, written_ns)
 }
 
-/// The newest manifest of `set`, which is live: restored if it was condemned and is held after all.
+/// Returns the newest manifest of `set`, which is live; restores it if it was condemned but is
+/// held.
 ///
 /// # Errors
-/// `NotFound` if the set is gone or going; as [`Manifest::load`].
+/// `NotFound` if the set is gone or being deleted; as [`Manifest::load`].
 pub(crate) fn load_live(store: &dyn Store, set: SetId) -> Result<Manifest> {
     load_live_expecting(store, set, None)
 }
 
-/// As [`load_live`], of a set whose newest manifest had the number `expected` a moment ago.
-///
-/// # Errors
-/// As [`load_live`].
+/// Like [`load_live`], for a set whose newest manifest recently had the number `expected`.
 pub(crate) fn load_live_expecting(
     store: &dyn Store,
     set: SetId,
@@ -124,7 +122,7 @@ pub(crate) fn load_live_expecting(
             Phase::Live => return Ok(manifest),
             Phase::Condemned if marker::holders(store, set)?.iter().any(Holder::keeps_tables) => {
                 match restore(store, set, manifest) {
-                    // Who may only read waits for the collector to see the marker.
+                    // A reader without write permission waits for the collector to see the marker.
                     Err(error) if matches!(error.kind(), Kind::ReadOnly | Kind::Denied) => {
                         std::thread::sleep(wait);
                         wait *= 2;
@@ -147,12 +145,12 @@ pub(crate) fn load_live_expecting(
     Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
 }
 
-/// Makes sure that the data logs of `set`, on which the caller has put a [`Holder::Data`] marker, stay:
-/// a collector that listed the markers before the caller put it loses its next commit. Another set keeps
-/// the logs until this returns: the one in which the caller found them.
+/// Ensures that the data logs of `set`, on which the caller has put a [`Holder::Data`] marker,
+/// stay: a collector that listed the markers earlier loses its next commit. The set in which the
+/// caller found the logs keeps them until this returns.
 ///
 /// # Errors
-/// `NotFound` if the set is gone or going; as [`Manifest::load`].
+/// `NotFound` if the set is gone or being deleted; as [`Manifest::load`].
 pub(crate) fn keep_data(store: &dyn Store, set: SetId) -> Result<()> {
     for _ in 0..TRIES_MAX {
         let manifest = Manifest::load(store, set)?;
@@ -168,10 +166,8 @@ pub(crate) fn keep_data(store: &dyn Store, set: SetId) -> Result<()> {
     Err(Error::new(Kind::Conflict, format!("change set {set} keeps changing; try again")))
 }
 
-/// As [`load_live`], of a set whose manifest was `known`. A listing if it still is.
-///
-/// # Errors
-/// As [`load_live`].
+/// Like [`load_live`], for a set whose manifest was `known`. Cost: a listing if it still is the
+/// newest.
 pub(crate) fn reload_live(store: &dyn Store, set: SetId, known: &Manifest) -> Result<Manifest> {
     if phase(known) == Phase::Live && Manifest::newest_number(store, set)? == known.number {
         return Ok(known.clone());
@@ -179,7 +175,7 @@ pub(crate) fn reload_live(store: &dyn Store, set: SetId, known: &Manifest) -> Re
     load_live(store, set)
 }
 
-/// What the markers on a set keep of it.
+/// The part of a set that its markers keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     All,
@@ -187,8 +183,8 @@ enum Kept {
     Nothing,
 }
 
-/// What markers keep of `set`. Those of names that are among `stale` count only if the name stands for
-/// the set by now.
+/// Returns what markers keep of `set`. Markers of names in `stale` count only if the name now
+/// stands for the set.
 fn kept(store: &dyn Store, set: SetId, stale: &BTreeSet<Holder>) -> Result<Kept> {
     let mut kept = Kept::Nothing;
     for holder in marker::holders(store, set)? {
@@ -197,7 +193,7 @@ fn kept(store: &dyn Store, set: SetId, stale: &BTreeSet<Holder>) -> Result<Kept>
             Holder::Name(name) if stale.contains(&holder) => {
                 match names::stands_for(store, name, set) {
                     Ok(false) => {}
-                    // A name that cannot be read may stand for anything.
+                    // A name that cannot be read may stand for any set.
                     Err(error) if error.kind() != Kind::Corrupt => return Err(error),
                     _ => return Ok(Kept::All),
                 }
@@ -208,13 +204,13 @@ fn kept(store: &dyn Store, set: SetId, stale: &BTreeSet<Holder>) -> Result<Kept>
     Ok(kept)
 }
 
-/// Whether a set refers to data logs of `set`.
+/// True if a set refers to data logs of `set`.
 fn is_data_needed(store: &dyn Store, set: SetId) -> Result<bool> {
     Ok(marker::holders(store, set)?.iter().any(|holder| !holder.keeps_tables()))
 }
 
-/// Dooms `set` unless somebody holds it, or lets nothing of it stay but its data logs if only those are
-/// needed. `stale` are markers of names that did not stand for it.
+/// Dooms `set` unless it is held, or reduces it to its data logs if only those are needed. `stale`
+/// are markers of names that did not stand for it.
 pub(crate) fn doom(
     store: &dyn Store,
     set: SetId,
@@ -228,8 +224,8 @@ pub(crate) fn doom(
         };
         match phase(&manifest) {
             Phase::Doomed => return Ok(Verdict::Doomed(Box::new(manifest))),
-            // Nobody can restore it, so whatever else holds it counts for nothing. Twice: a listing may
-            // show neither of two markers of which one is put before the other is released.
+            // It cannot be restored, so other holders do not count. Checked twice: a listing may
+            // show neither of two markers if one is put before the other is released.
             Phase::DataOnly if is_data_needed(store, set)? || is_data_needed(store, set)? => {
                 return Ok(Verdict::DataOnly { before: None });
             }
@@ -262,7 +258,7 @@ pub(crate) fn doom(
                     SetState::Open => SetState::CondemnedOpen,
                     _ => SetState::CondemnedPublished,
                 };
-                // Somebody who commits to a set that nobody holds is about to hold it.
+                // A process that commits to a set without holders is about to hold it.
                 if !commit(&mut manifest, store, set, now_ns)? {
                     return Ok(Verdict::Kept);
                 }
@@ -277,7 +273,7 @@ fn doom_now(manifest: &mut Manifest, store: &dyn Store, set: SetId, now_ns: u64)
     commit(manifest, store, set, now_ns)
 }
 
-/// Commits that nothing of `set` is left but its data logs; false if somebody else committed first.
+/// Commits that only the data logs of `set` are left; false if another process committed first.
 fn keep_data_only(
     manifest: &mut Manifest,
     store: &dyn Store,
@@ -293,13 +289,13 @@ fn keep_data_only(
     commit(manifest, store, set, now_ns)
 }
 
-/// Dooms `set`, which has no manifest: it cannot begin any more. False if it has begun.
+/// Dooms `set`, which has no manifest, so that it cannot begin any more. False if it has begun.
 pub(crate) fn doom_missing(store: &dyn Store, set: SetId, now_ns: u64) -> Result<bool> {
     doom_after(store, set, 0, 1, now_ns)
 }
 
-/// Dooms `set`, whose newest manifest cannot be read, unless somebody holds it. One step is enough:
-/// nobody can have read what would have to be restored.
+/// Dooms `set`, whose newest manifest cannot be read, unless it is held. One step is enough: a set
+/// that cannot be read is never restored.
 pub(crate) fn doom_unreadable(
     store: &dyn Store,
     set: SetId,
@@ -314,18 +310,19 @@ pub(crate) fn doom_unreadable(
         newest => newest?,
     };
     if newest >= NUMBER_MAX {
-        // No writer gets that far, and there is no next number. What cannot be read is reported.
+        // No writer gets that far, and there is no next number. The unreadable manifest is
+        // reported.
         return Ok(Verdict::Kept);
     }
-    // Over the epoch of any writer that is still there.
+    // Above the epoch of any writer that is still running.
     if !doom_after(store, set, newest, EPOCH_MAX - 1, now_ns)? {
         return Ok(Verdict::Kept);
     }
     Manifest::load(store, set).map(|manifest| Verdict::Doomed(Box::new(manifest)))
 }
 
-/// Commits that `set` is doomed as the manifest after `number`, under the epoch after `epoch`; false
-/// if there is another manifest of that number, or a higher one, that does not say so.
+/// Commits the doom of `set` as the manifest after `number`, under the epoch after `epoch`; false
+/// if another manifest has that number or a higher one, unless it dooms the set, too.
 fn doom_after(store: &dyn Store, set: SetId, number: u64, epoch: u64, now_ns: u64) -> Result<bool> {
     let mut manifest = Manifest::new(Vec::new(), now_ns);
     (manifest.number, manifest.epoch) = (number, epoch);

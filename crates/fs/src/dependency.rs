@@ -1,10 +1,10 @@
-//! Dependencies: which other change sets one needs, and so holds markers on.
+//! Dependencies: the other change sets that a set needs, and therefore holds markers on.
 //!
-//! A set needs its bases, the sets whose tables it shows, and those whose data logs its records
-//! refer to. Data comes with tables or from the bases' own dependencies, except where compaction
-//! replaced a foreign table by an own one: then the manifest names its set among those of data.
-//! A squash needs none of the sets that it was merged from, but some of their data logs: of the sets
-//! that have these it keeps nothing else.
+//! A set needs its bases, the sets whose tables it shows, and those to whose data logs its records
+//! refer. Data is covered by tables or by the bases' own dependencies, except where compaction
+//! replaced a foreign table by one of its own: the manifest then lists the foreign set for its
+//! data. A squash needs none of the sets from which it was merged, but some of their data logs, and
+//! keeps nothing else of those sets.
 
 use esker_table::manifest::{LogNumbers, Manifest, SetId, SetState};
 use hashbrown::HashSet;
@@ -14,13 +14,13 @@ use crate::marker::Holder;
 /// Another set that a set needs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dependency {
-    /// The set that is needed.
+    /// The needed set.
     pub set: SetId,
-    /// The marker by which it is kept: [`Holder::Data`] if only some of its data logs are needed.
+    /// The marker that keeps it: [`Holder::Data`] if only some of its data logs are needed.
     pub holder: Holder,
 }
 
-/// The sets that `set` needs, as `manifest` says, each once for each kind of marker.
+/// Returns the sets that `set` needs, according to `manifest`, each once for each kind of marker.
 #[must_use]
 pub fn of(set: SetId, manifest: &Manifest) -> Vec<Dependency> {
     let tables = manifest.tables.iter().map(|table| table.set);
@@ -35,22 +35,22 @@ pub fn of(set: SetId, manifest: &Manifest) -> Vec<Dependency> {
     needed
 }
 
-/// Data logs of `other` to which `manifest` says that records refer, though the set does not need
-/// `other` as a whole.
+/// Returns the data logs of `other` to which records refer, according to `manifest`, although the
+/// set does not need `other` as a whole.
 pub(crate) fn referenced_logs(manifest: &Manifest, other: SetId) -> Option<&LogNumbers> {
     let all = &manifest.referenced_logs;
     let at = all.binary_search_by_key(&other, |logs| logs.set).ok()?;
     Some(&all[at].numbers)
 }
 
-/// Whether a complete set with this manifest does not need, and will never need, what `dependency`
-/// says. One that is written may be about to.
+/// True if a complete set with this manifest does not need, and will never need, `dependency`. An
+/// open set may be about to need it.
 pub(crate) fn is_needless(set: SetId, manifest: &Manifest, dependency: &Dependency) -> bool {
     matches!(manifest.state, SetState::Published | SetState::DataOnly)
         && !of(set, manifest).contains(dependency)
 }
 
-/// Notes in `manifest`, that of `set`, that all sets it needs now are needed for their data.
+/// Records in `manifest`, that of `set`, that all sets it needs now are needed for their data.
 pub(crate) fn keep_data_of_tables(set: SetId, manifest: &mut Manifest) {
     let mut sets: Vec<SetId> = manifest.tables.iter().map(|table| table.set).collect();
     sets.append(&mut manifest.data_sets);
@@ -60,7 +60,7 @@ pub(crate) fn keep_data_of_tables(set: SetId, manifest: &mut Manifest) {
     manifest.data_sets = sets;
 }
 
-/// Notes in `manifest` those of `sets` of which it shows no table: it needs their data.
+/// Records in `manifest` that it needs the data of those `sets` of which it shows no table.
 pub(crate) fn keep_data_of(manifest: &mut Manifest, sets: &[SetId]) {
     let shown: HashSet<SetId> = manifest.tables.iter().map(|table| table.set).collect();
     manifest.data_sets.extend(sets.iter().filter(|set| !shown.contains(*set)));

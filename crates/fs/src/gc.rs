@@ -1,17 +1,17 @@
-//! Collecting garbage: change sets that nobody holds, markers of those that are gone, and objects
-//! that no manifest needs.
+//! Garbage collection: change sets without holders, markers of sets that are gone, and objects that
+//! no manifest needs.
 //!
-//! Path: a census of markers, names and manifests → sets that left markers and never began are
-//! doomed, and stale markers go; markers that a name or a manifest implies and that are missing come
-//! back → sets without markers are doomed (`condemn.rs`) and deleted, which frees others; of sets that
-//! only have markers of sets that refer to their data logs all but such logs is deleted (`data_only.rs`)
-//! → what live sets do not need (`sweep.rs`).
-//! Invariant: what a published name reaches is never deleted, whatever else goes wrong: names and
-//! the manifests of live sets count as holders even where their markers are missing.
-//! A dry run goes the same way and keeps in memory what it would write, so that each step finds what
-//! the steps before it would have left.
-//! Concurrency: any number of collectors, writers and readers at once; safe to stop anywhere, the
-//! next collection goes on. Source: docs/design/0002-garbage.md.
+//! Path: a survey of markers, names and manifests → sets that left markers but never began are
+//! doomed, and stale markers are removed; missing markers that a name or a manifest implies are
+//! restored → sets without markers are doomed (`condemn.rs`) and deleted, which frees others; sets
+//! that are held only for their data logs lose everything else (`data_only.rs`) → objects that live
+//! sets do not need (`sweep.rs`).
+//! Invariant: nothing reachable from a published name is ever deleted, whatever else goes wrong:
+//! names and the manifests of live sets count as holders even if their markers are missing.
+//! A dry run takes the same path and keeps in memory what it would write, so that each step finds
+//! what the steps before it would have left.
+//! Concurrency: any number of collectors, writers and readers at once; safe to stop anywhere, and
+//! the next collection continues. Source: docs/design/0002-garbage.md.
 
 mod data_only;
 mod sweep;
@@ -34,28 +34,28 @@ use crate::publication::release_session;
 use crate::read_lease::LEASE;
 use crate::repository::Repository;
 
-/// Readers of a snapshot whose name was deleted or replaced, or whose tables were, have this long unless
-/// told otherwise.
+/// Default time that readers have left after the name of their snapshot was deleted or replaced, or
+/// after its tables were replaced.
 pub const GRACE: Duration = Duration::from_secs(3600);
-/// A writer may sleep for this long and still finds out that its set was deleted: the last manifest
-/// of a deleted set, which takes the number that the writer would commit, stays. Unfinished uploads
-/// are left alone as long.
+/// How long a writer may sleep and still find out that its set was deleted: the last manifest of a
+/// deleted set, which takes the number that the writer would commit, is kept for this long.
+/// Unfinished uploads are left alone for as long.
 const SLEEP_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Settings of a collection.
 #[derive(Clone, Debug)]
 pub struct GcOptions {
-    /// How old something must be that may still be on its way or in use: deletions of names, tables
-    /// that compaction replaced, markers put before what they stand for, objects of unfinished work.
-    /// What a reader holds stays at any grace.
+    /// Minimum age of objects that may still be in flight or in use: deletions of names, tables
+    /// that compaction replaced, markers put before their holder exists, objects of unfinished
+    /// work. A reader's markers protect what it reads regardless of the grace period.
     pub grace: Duration,
     /// Only report what would be collected.
     pub dry_run: bool,
-    /// Also read the records of published sets for data logs that none refers to. Cost: a scan of
-    /// their tables and of those that build on them.
+    /// Also read the records of published sets to find unreferenced data logs. Cost: a scan of
+    /// their tables and of those of sets that build on them.
     pub scan_data: bool,
-    /// Sessions that count as given up: those that the caller would give up before, were this not a
-    /// dry run.
+    /// Sessions to treat as given up: those that the caller would have given up first if this were
+    /// not a dry run.
     pub given_up: Vec<SetId>,
 }
 
@@ -70,38 +70,39 @@ impl Default for GcOptions {
 pub struct GcReport {
     /// Sets that were deleted.
     pub sets: Vec<SetId>,
-    /// Sets of which all was deleted but data logs to which other sets refer.
+    /// Sets of which everything was deleted except data logs to which other sets refer.
     pub data_only_sets: Vec<SetId>,
-    /// Objects that were deleted, markers not counted.
+    /// Objects that were deleted, not counting markers.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Markers that count no more because what they stood for is gone; those of names go with their
-    /// set, the others went.
+    /// Markers that no longer count because their holder is gone. Those of names are removed
+    /// together with their set; the others were removed.
     pub stale_markers: u64,
-    /// Markers that were missing and put back.
+    /// Missing markers that were restored.
     pub restored_markers: u64,
-    /// Sets that nobody holds but names that were deleted or replaced, until the grace is over.
+    /// Sets held only by deleted or replaced names, until the grace period is over.
     pub former_sets: u64,
-    /// Sets that nobody but readers holds.
+    /// Sets held only by readers.
     pub read_sets: u64,
     /// Uploads that their writers never finished.
     pub unfinished: u64,
-    /// What could not be read; sets among [`GcReport::sets`] were deleted, all else was left alone.
+    /// Errors of reading; the sets among [`GcReport::sets`] were deleted, everything else was left
+    /// alone.
     pub problems: Vec<String>,
 }
 
 impl Repository {
-    /// Deletes what nobody needs: sets without markers, and in other sets tables and logs that no
-    /// manifest lists. Safe beside writers, readers and other collectors; when it is stopped the
-    /// next one goes on. Works in a store that is full ([`Store::keep_reserve`]); without a reserve it
-    /// frees first what it can without writing, and puts the rest off. Cost: three listings, a
-    /// request for each part of the name table that has names, two a set, and one for each deleted
-    /// object. On a far store without garbage and of few sets these are four round trips.
+    /// Deletes garbage: sets without markers, and in other sets tables and logs that no manifest
+    /// lists. Safe concurrently with writers, readers and other collectors; if it is stopped, the
+    /// next one continues. Works in a full store ([`Store::keep_reserve`]); without a reserve it
+    /// first frees what it can without writing, and defers the rest. Cost: three listings, a
+    /// request for each part of the name table that has names, two per set, and one for each
+    /// deleted object. On a far store with few sets and no garbage these are four round trips.
     ///
     /// # Errors
-    /// What the store reports. A set that cannot be read is reported, and deleted only if nothing
-    /// holds it: no name, no session, and no other set that can be read, or says so by a marker.
+    /// Errors of the store. A set that cannot be read is reported, and deleted only if nothing
+    /// holds it: no name, no session, and no other set that can be read, or whose marker exists.
     pub fn gc(&self, options: &GcOptions) -> Result<GcReport> {
         let report = self.with_reserve(|| self.collect_garbage(options))?;
         if !options.dry_run {
@@ -120,7 +121,7 @@ impl Repository {
             collection.sweep_sets()?;
             match collection.no_space.take() {
                 Some(error) if collection.report.objects == freed => return Err(error),
-                // Once more what found no room, if others have made some.
+                // Retry steps that found no room, if others have made some.
                 Some(_) => {}
                 None => break,
             }
@@ -138,7 +139,7 @@ fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What is known of a set's manifest.
+/// Knowledge about a set's manifest.
 enum Known {
     Manifest(Box<Manifest>),
     Missing,
@@ -146,22 +147,22 @@ enum Known {
 }
 
 impl Known {
-    /// What a dry run knows of a set that it would doom.
+    /// Returns what a dry run knows about a set that it would doom.
     fn doomed(manifest: Manifest) -> Self {
         Self::Manifest(Box::new(Manifest { state: SetState::Doomed, ..manifest }))
     }
 }
 
-/// A set as a survey finds it.
+/// A set as found by a survey.
 struct FoundSet {
     set: SetId,
-    /// Its newest manifest, or what is wrong with that.
+    /// Its newest manifest, or the error of reading it.
     known: Result<Known, String>,
     is_littered: bool,
 }
 
-/// Every set that has anything in the store, and `held`. Cost: a listing, and a listing and a read for
-/// each set; on a far store those of the sets side by side.
+/// Returns every set that has an object in the store, and those in `held`. Cost: a listing, and a
+/// listing and a read for each set, concurrently on a far store.
 fn survey_sets(
     repository: &Repository,
     held: BTreeSet<SetId>,
@@ -179,7 +180,7 @@ fn find_set(store: &dyn Store, set: SetId, rules: &SweepRules) -> Result<FoundSe
     let newest = objects.iter().filter_map(|object| Manifest::number_of(set, &object.name)).max();
     let loaded = match newest.map(|number| Manifest::load_number(store, set, number)) {
         None => Manifest::load(store, set),
-        // Another has replaced it since.
+        // Another one has replaced it since.
         Some(Err(error)) if error.kind() == Kind::NotFound => Manifest::load(store, set),
         Some(loaded) => loaded,
     };
@@ -204,29 +205,31 @@ struct Collection<'a> {
     repository: &'a Repository,
     options: GcOptions,
     now_ns: u64,
-    /// Holders by set, each with the time of its marker; kept up while markers go and come.
+    /// Holders by set, each with the time of its marker; updated as markers are removed and
+    /// restored.
     markers: BTreeMap<SetId, BTreeMap<Holder, u64>>,
     /// Names, as holders, that did not stand for the set. Their markers stay until the set is
-    /// doomed: whoever publishes such a name now relies on it.
+    /// doomed: a concurrent publication of such a name relies on them.
     stale_names: BTreeMap<SetId, BTreeSet<Holder>>,
-    /// What each name stands for.
+    /// The set of each name.
     names: BTreeMap<String, SetId>,
     /// Parts of the name table that cannot be read.
     damaged_names: NameSurvey,
     sets: BTreeMap<SetId, Known>,
-    /// Objects that a dry run would have deleted by now.
+    /// Objects that a dry run would already have deleted.
     counted: BTreeSet<String>,
-    /// Markers that are missing in the store, which had no room for them.
+    /// Markers missing in the store, which had no room for them.
     unrestored: BTreeSet<(SetId, Holder)>,
-    /// Why something was put off that has to write before it frees anything.
+    /// Why a step was deferred that has to write before it frees anything.
     no_space: Option<Error>,
-    /// Live sets in whose folders something was that may go.
+    /// Live sets whose folders had objects that may go.
     littered: BTreeSet<SetId>,
     report: GcReport,
 }
 
 impl<'a> Collection<'a> {
-    /// Markers first, then what they stand for: what comes between is newer than any grace.
+    /// Reads markers first, then their holders: anything created in between is younger than any
+    /// grace period.
     fn survey(repository: &'a Repository, options: GcOptions) -> Result<Self> {
         let store = &**repository.store();
         let now_ns = repository.clock().now_ns();
@@ -281,14 +284,14 @@ impl<'a> Collection<'a> {
         &**self.repository.store()
     }
 
-    /// Whether something of `then_ns` is older than the grace.
+    /// True if an event at `then_ns` is older than the grace period.
     fn is_old(&self, then_ns: u64) -> bool {
         self.rules().is_old(then_ns)
     }
 
-    /// Who holds `set` now, and who did when the collection began and was not collected by it: one
-    /// listing may show neither of two markers of which one is put before the other is released. In a
-    /// dry run, who would still hold it.
+    /// Returns the holders of `set` now, and those at the start of the collection that it did not
+    /// collect: one listing may show neither of two markers if one is put before the other is
+    /// released. In a dry run, returns the remaining holders.
     fn holders(&self, set: SetId) -> Result<BTreeSet<Holder>> {
         let known = self.markers.get(&set).into_iter().flat_map(BTreeMap::keys).cloned();
         let mut holders: BTreeSet<Holder> = known.collect();
@@ -298,13 +301,13 @@ impl<'a> Collection<'a> {
         Ok(holders)
     }
 
-    /// Whether another set refers to data logs of `set`.
+    /// True if another set refers to data logs of `set`.
     fn is_data_needed(&self, set: SetId) -> bool {
         let mut holders = self.markers.get(&set).into_iter().flat_map(BTreeMap::keys);
         holders.any(|holder| !holder.keeps_tables())
     }
 
-    /// How far the deletion of `set` has come, if its manifest can be read.
+    /// Returns the state of deletion of `set`, if its manifest can be read.
     fn phase(&self, set: SetId) -> Option<Phase> {
         match self.sets.get(&set) {
             Some(Known::Manifest(manifest)) => Some(condemn::phase(manifest)),
@@ -312,7 +315,7 @@ impl<'a> Collection<'a> {
         }
     }
 
-    /// The manifest of a set of which nothing has been deleted.
+    /// Returns the manifest of a set of which nothing has been deleted.
     fn live(&self, set: SetId) -> Option<&Manifest> {
         match self.sets.get(&set) {
             Some(Known::Manifest(manifest)) => {
@@ -327,12 +330,12 @@ impl<'a> Collection<'a> {
         self.phase(set) == Some(Phase::Doomed)
     }
 
-    /// Whether anybody needs what `set` shows.
+    /// True if the content of `set` is held.
     fn is_held(&self, set: SetId) -> bool {
         self.markers.get(&set).is_some_and(|holders| holders.keys().any(Holder::keeps_tables))
     }
 
-    /// Whether a marker of `put_ns` is old enough to tell whether it stands for anything.
+    /// True if a marker put at `put_ns` is old enough to judge whether it is stale.
     fn is_due(&self, holder: &Holder, put_ns: u64) -> bool {
         match holder {
             Holder::Reader { .. } => self.has_expired(put_ns),
@@ -340,12 +343,12 @@ impl<'a> Collection<'a> {
         }
     }
 
-    /// Whether the lease of a reader's marker of `put_ns` is over.
+    /// True if the lease of a reader's marker put at `put_ns` has expired.
     fn has_expired(&self, put_ns: u64) -> bool {
         self.now_ns.saturating_sub(put_ns) >= ns(LEASE)
     }
 
-    /// Whether a marker stands for nothing any more, if it is old enough to tell.
+    /// True if a marker, old enough to judge, has lost its holder.
     fn is_stale(&self, set: SetId, holder: &Holder) -> bool {
         match holder {
             Holder::Name(name) => match self.names.get(name) {
@@ -364,16 +367,16 @@ impl<'a> Collection<'a> {
         }
     }
 
-    /// Whether `other`, by which `holder` holds `set`, is complete and does not need it: it died before
-    /// it released the marker.
+    /// True if `other`, by which `holder` holds `set`, is complete and does not need it: it died
+    /// before it released the marker.
     fn is_needless(&self, other: SetId, set: SetId, holder: &Holder) -> bool {
         let needed = Dependency { set, holder: holder.clone() };
         matches!(self.sets.get(&other), Some(Known::Manifest(manifest))
             if dependency::is_needless(other, manifest, &needed))
     }
 
-    /// Whether `set` has no manifest, and nothing says that it had one: no name, no set that needs
-    /// it, and only markers of its own beginning, older than the grace.
+    /// True if `set` has no manifest, and nothing suggests that it had one: no name, no set that
+    /// needs it, and only markers of its own beginning, older than the grace period.
     fn never_began(&self, set: SetId) -> bool {
         let is_own = |(holder, put_ns): (&Holder, &u64)| {
             let is_own = match holder {
@@ -396,7 +399,7 @@ impl<'a> Collection<'a> {
         matches!(self.sets.get(&set), None | Some(Known::Missing))
     }
 
-    /// Whether `set` is published and held by a name, so that no session can write it.
+    /// True if `set` is published and held by a name, so that no session can write it.
     fn is_held_by_name(&self, set: SetId) -> bool {
         let is_published = matches!(self.sets.get(&set), Some(Known::Manifest(manifest))
             if manifest.state == SetState::Published);
@@ -449,12 +452,12 @@ impl<'a> Collection<'a> {
         Ok(())
     }
 
-    /// Whether `set` is a part of a job, which may be opened again.
+    /// True if `set` is a part of a job, which may be reopened.
     fn is_part(&self, set: SetId) -> bool {
         matches!(self.sets.get(&set), Some(Known::Manifest(manifest)) if manifest.job.is_some())
     }
 
-    /// Passes over a failure for lack of room: what comes next may free some.
+    /// Defers a failure for lack of room: later steps may free some.
     fn put_off(&mut self, done: Result<()>) -> Result<()> {
         match done {
             Err(error) if error.kind() == Kind::NoSpace => {
@@ -484,7 +487,7 @@ impl<'a> Collection<'a> {
         Ok(true)
     }
 
-    /// Puts markers back that names and manifests imply: from names down to what they need.
+    /// Restores markers that names and manifests imply, from names down to what they need.
     fn restore_markers(&mut self) -> Result<()> {
         for (set, holder) in std::mem::take(&mut self.unrestored) {
             self.put_marker(set, holder)?;
@@ -521,7 +524,7 @@ impl<'a> Collection<'a> {
         {
             return Ok(());
         }
-        // This collection keeps to it whether there is room for it or not.
+        // This collection respects it whether or not there is room for it.
         self.markers.entry(set).or_default().insert(holder.clone(), self.now_ns);
         self.put_marker(set, holder)
     }
@@ -538,9 +541,10 @@ impl<'a> Collection<'a> {
         self.put_off(put)
     }
 
-    /// Deletes sets without markers; what only they held follows.
+    /// Deletes sets without markers, and then those that only they held.
     fn collect_sets(&mut self) -> Result<()> {
-        // A set whose deletion was decided goes whatever markers losers left.
+        // A set whose deletion was decided is deleted regardless of markers that losers of the race
+        // left.
         let is_decided = |set| matches!(self.phase(set), Some(Phase::Doomed | Phase::DataOnly));
         let sets = self.sets.keys().copied();
         let mut waiting: Vec<SetId> =
@@ -549,7 +553,7 @@ impl<'a> Collection<'a> {
         let mut freed = self.report.objects;
         loop {
             let Some(set) = waiting.pop() else {
-                // Those for which there was no room, if others have made some.
+                // Retry sets for which there was no room, if others have made some.
                 match postponed.take() {
                     Some((sets, _)) if self.report.objects > freed => waiting = sets,
                     Some((_, error)) => return self.put_off(Err(error)),
@@ -586,7 +590,7 @@ impl<'a> Collection<'a> {
         }
     }
 
-    /// Counts sets that go once readers end and the grace of deleted names is over.
+    /// Counts sets that will go once readers end and the grace period of deleted names is over.
     fn count_held_for_a_while(&mut self) {
         let (mut former, mut read) = (0, 0);
         for (set, holders) in self.markers.iter().filter(|(set, _)| self.live(**set).is_some()) {
@@ -607,8 +611,8 @@ impl<'a> Collection<'a> {
         (self.report.former_sets, self.report.read_sets) = (former, read);
     }
 
-    /// Dooms one set and deletes it, but for its last manifest until later, or all but data logs to
-    /// which others refer; returns the sets that it does not hold any more.
+    /// Dooms one set and deletes it except for its last manifest, which follows later, or deletes
+    /// all but the data logs to which others refer. Returns the sets that it no longer holds.
     fn collect(&mut self, set: SetId) -> Result<Vec<Dependency>> {
         let known = match self.sets.get(&set) {
             Some(Known::Manifest(manifest)) => Some(manifest.clone()),
@@ -624,7 +628,7 @@ impl<'a> Collection<'a> {
             }
             (true, Some(mut known)) => {
                 if condemn::phase(&known) != Phase::Doomed {
-                    // The manifest that dooms it would be new.
+                    // The manifest that dooms it would be newly written.
                     known.written_ns = self.now_ns;
                 }
                 Verdict::Doomed(known)
@@ -639,7 +643,7 @@ impl<'a> Collection<'a> {
         }
     }
 
-    /// Deletes what is left of a doomed set, as [`Collection::collect`] does.
+    /// Deletes the rest of a doomed set, like [`Collection::collect`].
     fn delete_doomed(
         &mut self,
         set: SetId,
@@ -655,7 +659,7 @@ impl<'a> Collection<'a> {
         let was_doomed = self.is_doomed(set);
         if !was_doomed || !others.is_empty() {
             self.report.sets.push(set);
-            // The last that referred to its data may have gone since.
+            // The last set that referred to its data may have gone since.
             self.report.data_only_sets.retain(|kept| *kept != set);
         }
         for object in &others {
@@ -663,7 +667,7 @@ impl<'a> Collection<'a> {
         }
         let mut needed = dependency::of(set, &manifest);
         if is_damaged {
-            // Only the markers say what it needed.
+            // Only the markers show what it needed.
             for (held, holders) in &self.markers {
                 let own = [Holder::Set(set), Holder::Data(set)].into_iter();
                 let own = own.filter(|holder| holders.contains_key(holder));
@@ -677,8 +681,8 @@ impl<'a> Collection<'a> {
             for name in self.stale_names.remove(&set).into_iter().flatten() {
                 marker::release(store, set, &name)?;
             }
-            // Those who have just listed an older manifest look again. The last one is for a writer that
-            // sleeps.
+            // Processes that have just listed an older manifest list again. The last one stays for
+            // a writer that sleeps.
             let last = manifest.object_of(set);
             for older in manifests.iter().filter(|object| object.name != last) {
                 store.delete(&older.name)?;
@@ -707,7 +711,7 @@ impl<'a> Collection<'a> {
     /// Deletes what a writer left in a set that has no manifest and no markers.
     fn delete_remains(&mut self, set: SetId) -> Result<Vec<Dependency>> {
         if self.markers.get(&set).is_some_and(|holders| !holders.is_empty()) {
-            // Of a set that others refer to, and that has lost its manifests, nobody knows what they need.
+            // Other sets refer to it, but without manifests it is unknown what they need.
             return Ok(Vec::new());
         }
         let objects = self.left_objects(set)?;
@@ -720,7 +724,7 @@ impl<'a> Collection<'a> {
         Ok(Vec::new())
     }
 
-    /// Objects in the folder of `set`; a dry run leaves out those that it would have deleted by now.
+    /// Lists the objects in the folder of `set`, in a dry run without those it would have deleted.
     fn left_objects(&self, set: SetId) -> Result<Vec<ObjectInfo>> {
         let mut objects = self.store().list(&format!("set/{set}/"))?;
         objects.retain(|object| !self.counted.contains(&object.name));

@@ -1,10 +1,10 @@
-//! Publication: gives change sets names, and names to other change sets.
+//! Publication: gives names to change sets, and moves names between them.
 //!
-//! A publisher puts the marker of the name on the set, reads that the set is complete and not being
-//! deleted, changes the name, and reads the set's manifest once more: a collector that found the
-//! marker stale asks again what the name stands for after it condemned the set, so one of the two
-//! gives way. The marker stays when the publication fails: somebody else may rely on it, and a
-//! collection removes it. Source: docs/design/0007-names.md.
+//! A publisher puts the marker of the name on the set, checks that the set is complete and not
+//! being deleted, changes the name, and reads the set's manifest once more. A collector that found
+//! the marker stale looks up the name again after it condemned the set, so one of the two gives
+//! way. The marker stays if the publication fails: another process may rely on it, and a collection
+//! removes it. Source: docs/design/0007-names.md.
 
 use std::collections::VecDeque;
 
@@ -22,8 +22,8 @@ use crate::names::{self, IfTaken};
 use crate::repository::{Repository, best_effort};
 
 impl Repository {
-    /// Publishes a complete set that has no name yet, or a further name of one. Succeeds if the name
-    /// stands for the set already.
+    /// Publishes a complete set that has no name yet, or gives it another name. Succeeds if the
+    /// name already stands for the set.
     ///
     /// # Errors
     /// `Exists` if the name is taken; `Invalid` if the set is not complete.
@@ -32,14 +32,15 @@ impl Repository {
         self.publish_as(set, name, IfTaken::Refuse).map(drop)
     }
 
-    /// As [`Repository::publish`], but a name that stands for another set stands for `set` then, if
-    /// `if_taken` lets it: in one step, so that readers find the one or the other. Returns the set
-    /// that lost the name, which stays for the grace of collections. Cost: with
-    /// [`IfTaken::ReplaceUnlessMoved`] a read of the manifests that `set` builds on, until one is that of
-    /// the name, and if none is, those of what the name stands for.
+    /// Like [`Repository::publish`], but gives `set` a name that stands for another set if
+    /// `if_taken` allows it, in one step, so that readers find one or the other. Returns the set
+    /// that lost the name, which stays for the grace period of collections. Cost: with
+    /// [`IfTaken::ReplaceUnlessMoved`] a read of the manifests on which `set` builds, until the
+    /// name's set is among them; if it is not, also of those on which that set builds.
     ///
     /// # Errors
-    /// `Invalid` if the set is not complete; `Exists` or `Conflict` if the name must not be replaced.
+    /// `Invalid` if the set is not complete; `Exists` or `Conflict` if the name must not be
+    /// replaced.
     pub fn publish_replacing(
         &self,
         set: SetId,
@@ -50,12 +51,11 @@ impl Repository {
         self.publish_as(set, name, if_taken)
     }
 
-    /// Fails if `name` has moved since what builds on `bases` began, as
-    /// [`IfTaken::ReplaceUnlessMoved`] has it: what is published then, which may be later, finds that
-    /// out again.
+    /// Fails if `name` has moved since work on `bases` began, in the sense of
+    /// [`IfTaken::ReplaceUnlessMoved`]. The publication, which may be later, checks this again.
     ///
     /// # Errors
-    /// `Conflict`; what the store reports.
+    /// `Conflict`; errors of the store.
     pub fn check_not_moved(&self, bases: &[SetId], name: &str) -> Result<()> {
         match names::resolve(&**self.store(), name) {
             Err(error) if error.kind() == Kind::NotFound => Ok(()),
@@ -63,14 +63,15 @@ impl Repository {
         }
     }
 
-    /// Gives what is published as `old` the name `new` instead: first that, then `old` goes, so that
-    /// readers find at least one. `if_taken` says whether `new` may stand for another set before. If this is
-    /// cut short both names may be there; then it may be repeated. Returns what was renamed.
+    /// Renames what is published as `old` to `new`: first adds `new`, then removes `old`, so that
+    /// readers find at least one. `if_taken` tells whether `new` may already stand for another set.
+    /// If this is interrupted both names may exist; it may then be repeated. Returns the set that
+    /// was renamed.
     ///
     /// # Errors
     /// `NotFound` if there is no `old`; `Exists` or `Conflict` if `new` is taken and must not be
-    /// replaced; `Conflict` if `old` was given to another set meanwhile: then it stays, and `new` is
-    /// there too.
+    /// replaced; `Conflict` if `old` was given to another set meanwhile: then it stays, and `new`
+    /// exists too.
     pub fn rename(&self, old: &str, new: &str, if_taken: IfTaken) -> Result<SetId> {
         let (store, clock) = (&**self.store(), &**self.clock());
         let set = names::resolve(store, old)?.set;
@@ -102,9 +103,9 @@ impl Repository {
 }
 
 /// Releases the session's marker of `set`, which has a name. A part of a job may have lost the name
-/// since, and been opened again: then the marker is put back. Whoever opens a part puts the marker after
-/// the commit by which it is open, and this looks for that commit after the marker went, so the part has
-/// its marker in the end; until then that of the name that it lost keeps it.
+/// since, and been reopened; its marker is then put back. A reopen puts the marker after the commit
+/// that reopens the part, and this checks for that commit after removing the marker, so the part
+/// has its marker in the end. Until then the marker of the lost name keeps it.
 pub(crate) fn release_session(store: &dyn Store, set: SetId, is_part: bool) -> Result<()> {
     marker::release(store, set, &Holder::Session)?;
     if !is_part {
@@ -116,7 +117,7 @@ pub(crate) fn release_session(store: &dyn Store, set: SetId, is_part: bool) -> R
         }
         Ok(_) => Ok(()),
         Err(error) => match error.kind() {
-            // It was collected meanwhile, or nobody can open it.
+            // It was collected meanwhile, or cannot be opened.
             Kind::NotFound | Kind::Corrupt | Kind::TooLarge => Ok(()),
             _ => Err(error),
         },
@@ -130,25 +131,26 @@ fn check_complete(set: SetId, manifest: &Manifest, advice: &str) -> Result<()> {
     Err(Error::new(Kind::Invalid, format!("change set {set} is not complete; {advice}")))
 }
 
-/// A set that is complete and has the marker of a name, and how it gets the name.
+/// A complete set with the marker of a name, and how to give it the name.
 pub(crate) struct Publication<'a> {
     pub(crate) set: SetId,
     /// Its newest manifest a moment ago.
     pub(crate) known: &'a Manifest,
     pub(crate) name: &'a str,
     pub(crate) if_taken: IfTaken,
-    /// The part of the name table, if it was read just now.
+    /// The part of the name table, if it was just read.
     pub(crate) seen: Option<SeenPart>,
-    /// Whether the set may have a session's marker, which goes then.
+    /// True if the set may have a session's marker, which is then released.
     pub(crate) was_session: bool,
 }
 
-/// Lets a name stand for a set; returns the set that lost it. Cost: a put if the part of the name table
-/// was seen, else a read of that before it; then, on a far store side by side, a listing and a deletion.
+/// Makes a name stand for a set; returns the set that lost it. Cost: a put, preceded by a read of
+/// the part of the name table unless it was `seen`; then, concurrently on a far store, a listing
+/// and a deletion.
 ///
 /// # Errors
-/// As [`names::publish`]; `NotFound` if the set was collected meanwhile, `Invalid` if opened again:
-/// then the name is what it was.
+/// As [`names::publish`]; `NotFound` if the set was collected meanwhile, `Invalid` if it was
+/// reopened: the name is then what it was.
 pub(crate) fn publish_held(
     store: &dyn Store,
     clock: &dyn Clock,
@@ -169,9 +171,9 @@ pub(crate) fn publish_held(
         false => Ok(()),
     };
     let refused = match known.job {
-        // Should it be refused, it is being deleted, and its markers with it.
+        // If this is refused, the set is being deleted together with its markers.
         None => concurrent::try_join(store, look, release)?.0,
-        // A part of a job that was opened again needs its marker.
+        // A reopened part of a job needs its marker.
         Some(_) => match look()? {
             None => release().map(|()| None)?,
             refused => refused,
@@ -186,12 +188,12 @@ pub(crate) fn publish_held(
     }
 }
 
-/// Why the name must be taken back from `set`, whose manifest was `looked` for after it had the name;
-/// nothing if it stays, and an error if that is not to be decided.
+/// Returns why the name must be taken back from `set`, given the result of reloading its manifest
+/// after it got the name; `None` if it stays, and an error if that is undecided.
 fn refusal(set: SetId, looked: Result<Manifest>) -> Result<Option<Error>> {
     match looked {
         Err(error) if error.kind() == Kind::NotFound => Ok(Some(error)),
-        // A part of a job was opened again, which looked for names after that.
+        // A part of a job was reopened, and its names were checked after that.
         Ok(manifest) => {
             let advice = "it was opened again meanwhile; complete it first";
             Ok(check_complete(set, &manifest, advice).err())
@@ -200,9 +202,9 @@ fn refusal(set: SetId, looked: Result<Manifest>) -> Result<Option<Error>> {
     }
 }
 
-/// Fails if what builds on `bases`, or is one of them, would hide what was published as `name` since it
-/// began: `current`, which is none of its sets, though it shares some with them. Unrelated snapshots
-/// replace each other, as under a name that stands for the latest.
+/// Fails if `bases`, or a set on top of them, would hide what was published as `name` since work
+/// began: `current`, which is not among their sets, although it shares some with them. Unrelated
+/// snapshots replace each other, as under a name for the latest one.
 fn check_not_moved(store: &dyn Store, bases: &[SetId], current: SetId, name: &str) -> Result<()> {
     let own = closure(store, bases, Some(current))?;
     if own.contains(&current) {
@@ -220,8 +222,8 @@ fn check_not_moved(store: &dyn Store, bases: &[SetId], current: SetId, name: &st
     Err(Error::new(Kind::Conflict, what))
 }
 
-/// The sets of `roots` and all that they build on; fewer, if `wanted` is among them. What cannot be
-/// read is taken for one that builds on nothing.
+/// Returns the sets of `roots` and all that they build on; stops early once `wanted` is among them.
+/// Treats an unreadable set as one without bases.
 fn closure(store: &dyn Store, roots: &[SetId], wanted: Option<SetId>) -> Result<HashSet<SetId>> {
     let mut found: HashSet<SetId> = roots.iter().copied().collect();
     let mut waiting: VecDeque<SetId> = found.iter().copied().collect();
@@ -238,7 +240,7 @@ fn closure(store: &dyn Store, roots: &[SetId], wanted: Option<SetId>) -> Result<
     Ok(found)
 }
 
-/// Takes `name` back from `set` and gives it to `previous`, unless that has been collected too.
+/// Takes `name` from `set` and gives it back to `previous`, unless that has been collected, too.
 fn take_back(
     store: &dyn Store,
     clock: &dyn Clock,

@@ -1,7 +1,8 @@
-//! Sets of which only data logs are needed: their tables go, and logs to which no other set refers.
+//! Sets of which only data logs are needed: their tables are deleted, and so are logs to which no
+//! other set refers.
 //!
-//! A squash refers to logs of sets whose names may all be deleted. Its manifest lists them, so what
-//! stays of such a set is exactly the union of these lists. Each collection deletes the rest: other
+//! A squash refers to logs of sets whose names may all be deleted. Its manifest lists them, so
+//! exactly the union of these lists stays of such a set. Each collection deletes the rest: further
 //! logs become garbage when a squash that refers to them is deleted.
 
 use esker_base::{Kind, Result};
@@ -12,8 +13,8 @@ use crate::dependency::{self, Dependency};
 use crate::marker::{self, Holder};
 
 impl Collection<'_> {
-    /// Deletes of `set`, of which only data logs are needed, all else; with the manifest `before` that
-    /// became so returns the sets that it does not need any more.
+    /// Deletes everything of `set` except needed data logs. If this collection made it data-only,
+    /// `before` is its previous manifest, and the sets that it no longer needs are returned.
     pub(super) fn keep_referenced_data(
         &mut self,
         set: SetId,
@@ -54,7 +55,8 @@ impl Collection<'_> {
         Ok(needed)
     }
 
-    /// Numbers of the logs of `set` to which other sets refer; none if nobody knows.
+    /// Returns the numbers of the logs of `set` to which other sets refer; `None` if that is
+    /// unknown.
     fn logs_that_others_need(&self, set: SetId) -> Result<Option<LogNumbers>> {
         let mut referenced = LogNumbers::default();
         for holder in self.holders(set)? {
@@ -67,8 +69,8 @@ impl Collection<'_> {
         Ok(Some(referenced))
     }
 
-    /// Numbers of the logs of `set` that `other` lists, which holds it for its data; none if `other`
-    /// cannot be read or is not complete, so that nobody knows what it needs.
+    /// Returns the numbers of the logs of `set` that `other`, which holds it for its data, lists;
+    /// `None` if `other` cannot be read or is not complete, so that its needs are unknown.
     pub(super) fn listed_logs(&self, set: SetId, other: SetId) -> Result<Option<LogNumbers>> {
         match Manifest::load(self.store(), other) {
             Ok(manifest) => {

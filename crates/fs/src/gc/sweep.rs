@@ -1,9 +1,10 @@
 //! Sweeping live sets: objects in their folders that no manifest needs.
 //!
-//! Tables and logs are numbered by their writer's epoch. Those of an epoch before the manifest's
-//! that it does not list can never be listed again: their writer is fenced. Those of the current
-//! epoch may be on their way. Tables that compaction replaced wait for the grace, and for sets that
-//! still show them; so do data logs, which only a scan of all records that may refer to them finds.
+//! Tables and logs are numbered by their writer's epoch. Unlisted ones of an epoch before the
+//! manifest's can never be listed again: their writer is fenced. Those of the current epoch may be
+//! in flight. Tables that compaction replaced wait for the grace period, and for sets that still
+//! show them. So do data logs, whose garbage only a scan of all records that may refer to them
+//! finds.
 
 use esker_base::store::ObjectInfo;
 use esker_base::{Kind, Result};
@@ -20,23 +21,23 @@ use crate::indexed;
 use crate::inode::{Entry, FileKind, INODE, column};
 use crate::marker::{self, Holder};
 
-/// What the name of an object in a set's folder says.
+/// Meaning of an object's name in a set's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A table of this number.
+    /// A table with this number.
     Table(u64),
     /// A write-ahead log.
     Log(u64),
     /// A data log.
     Data(u64),
-    /// A part of the indexed directory of this number.
+    /// A part of the indexed directory with this number.
     Indexed(u64),
-    /// A sign that the writer lives.
+    /// A beat of the writer.
     Beat(u64),
 }
 
 impl Place {
-    /// What `object`, a full name, is in the folder of `set`.
+    /// Parses `object`, a full name, in the folder of `set`.
     pub(crate) fn of(set: SetId, object: &str) -> Option<Self> {
         let inside = object.strip_prefix(&format!("set/{set}/"))?;
         let (kind, name) = inside.split_once('/')?;
@@ -69,13 +70,13 @@ impl Place {
     }
 }
 
-/// The objects in a set's folder besides its manifests and the tables that the newest of them lists.
+/// The objects in a set's folder except its manifests and the tables that the newest of them lists.
 pub(super) struct SetFolder {
     pub(super) manifest: Manifest,
     objects: Vec<(Place, ObjectInfo)>,
 }
 
-/// When objects that no manifest needs may go.
+/// When unneeded objects may be deleted.
 #[derive(Clone, Copy)]
 pub(super) struct SweepRules {
     now_ns: u64,
@@ -88,13 +89,13 @@ impl SweepRules {
         Self { now_ns, grace_ns: ns(options.grace), scan_data: options.scan_data }
     }
 
-    /// Whether something of `then_ns` is older than the grace.
+    /// True if an event at `then_ns` is older than the grace period.
     pub(super) fn is_old(&self, then_ns: u64) -> bool {
         self.now_ns.saturating_sub(then_ns) >= self.grace_ns
     }
 
     fn may_log_go(&self, manifest: &Manifest, number: u64, object: &ObjectInfo) -> bool {
-        // A part of a job that was opened again has logs of a later epoch.
+        // A reopened part of a job has logs of a later epoch.
         let is_complete = manifest.state == SetState::Published && number >> 32 <= manifest.epoch;
         let is_done = is_complete || number < manifest.log_floor;
         is_done && self.is_old(object.modified_ns) && self.is_old(manifest.written_ns)
@@ -104,7 +105,7 @@ impl SweepRules {
         manifest.state == SetState::Published || number >> 32 < manifest.epoch
     }
 
-    /// Whether an unlisted table may go, unless holders or readers need it.
+    /// True if an unlisted table may be deleted, unless holders or readers need it.
     fn may_table_go(&self, manifest: &Manifest, number: u64) -> bool {
         match manifest.obsolete.contains(&number) {
             true => self.is_old(manifest.written_ns),
@@ -112,7 +113,7 @@ impl SweepRules {
         }
     }
 
-    /// Whether logs and indexed directories of files may go if no record refers to them.
+    /// True if logs and indexed directories may be deleted if no record refers to them.
     fn may_data_go(&self, manifest: &Manifest, object: &ObjectInfo) -> bool {
         self.scan_data && manifest.state == SetState::Published && self.is_old(object.modified_ns)
     }
@@ -129,8 +130,8 @@ impl SetFolder {
         Self { manifest, objects }
     }
 
-    /// Whether something in it may go. A newer manifest needs none of that either, since what is not
-    /// needed any more never is again.
+    /// True if something in it may be deleted. A newer manifest does not need it either, since an
+    /// object that is no longer needed never will be again.
     pub(super) fn may_shrink(&self, rules: &SweepRules) -> bool {
         let manifest = &self.manifest;
         let may_go = |(place, object): &(Place, ObjectInfo)| match *place {
@@ -142,7 +143,8 @@ impl SetFolder {
         self.is_left_by_compaction(rules) || self.objects.iter().any(may_go)
     }
 
-    /// Whether a published set has unlisted tables of its current epoch, the newest of which is old.
+    /// True if a published set has unlisted tables of its current epoch, the newest of which is
+    /// old.
     fn is_left_by_compaction(&self, rules: &SweepRules) -> bool {
         let manifest = &self.manifest;
         let current = |place: &Place| {
@@ -157,7 +159,7 @@ impl SetFolder {
 }
 
 impl Collection<'_> {
-    /// Deletes what live sets do not need, of those that had any of it when they were surveyed.
+    /// Deletes what live sets do not need, in those that had garbage when they were surveyed.
     pub(super) fn sweep_sets(&mut self) -> Result<()> {
         let live: Vec<SetId> = self
             .sets
@@ -172,7 +174,7 @@ impl Collection<'_> {
             .collect();
         for set in live {
             if self.unrestored.iter().any(|(unmarked, _)| *unmarked == set) {
-                // What shows its tables may not be among its markers.
+                // The markers of sets that show its tables may be missing.
                 continue;
             }
             match self.sweep_set(set) {
@@ -190,7 +192,7 @@ impl Collection<'_> {
         Ok(())
     }
 
-    /// Whether `set` is live now. Objects of a set that another collector deletes go missing while
+    /// True if `set` is live now. Objects of a set that another collector deletes go missing while
     /// this one reads them.
     fn is_still_live(&self, set: SetId) -> Result<bool> {
         match Manifest::load(self.store(), set) {
@@ -203,7 +205,7 @@ impl Collection<'_> {
 
     fn sweep_set(&mut self, set: SetId) -> Result<()> {
         let store = self.store();
-        // The manifest before the objects: what is listed and newer is of its epoch or a later.
+        // The manifest before the objects: newer listed objects are of its epoch or a later one.
         let manifest = Manifest::load(store, set)?;
         if condemn::phase(&manifest) != Phase::Live {
             return Ok(());
@@ -220,8 +222,9 @@ impl Collection<'_> {
         Ok(())
     }
 
-    /// A published set's unlisted tables of its current epoch are those of a compaction: under way,
-    /// or left behind. After a grace without a new one it is fenced, and they can go.
+    /// Fences a compaction of a published set. Its unlisted tables of the current epoch belong to a
+    /// compaction, in progress or abandoned; if none is newer than the grace period, it is fenced,
+    /// and they can be deleted.
     fn retire_epoch(&mut self, set: SetId, folder: &mut SetFolder) -> Result<()> {
         if !folder.is_left_by_compaction(&self.rules()) {
             return Ok(());
@@ -252,7 +255,7 @@ impl Collection<'_> {
         Ok(())
     }
 
-    /// Deletes what writers that died have left of their beats.
+    /// Deletes leftover beats of dead writers.
     fn sweep_beats(&mut self, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
         for (place, object) in &folder.objects {
@@ -288,7 +291,7 @@ impl Collection<'_> {
         Ok(())
     }
 
-    /// Tables of `set` that other sets show; nothing if one of them is not written yet.
+    /// Returns the tables of `set` that other sets show; `None` if one of those is not written yet.
     fn shown_by_holders(&self, set: SetId) -> Result<Option<HashSet<u64>>> {
         let store = self.store();
         let mut shown = HashSet::new();
@@ -296,7 +299,7 @@ impl Collection<'_> {
             let Holder::Set(other) = holder else { continue };
             match Manifest::load(store, other) {
                 Ok(manifest) => shown.extend(own_tables(set, &manifest)),
-                // It is about to be written, damaged or a stale marker: wait.
+                // It is about to be written or damaged, or the marker is stale: wait.
                 Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Corrupt) => {
                     return Ok(None);
                 }
@@ -306,9 +309,9 @@ impl Collection<'_> {
         Ok(Some(shown))
     }
 
-    /// Whether a reader has opened `set` or one that is built on it. A reader puts its marker before
-    /// it reads manifests, so what it reads of an older manifest than the collector's is known. Cost:
-    /// a listing of all markers.
+    /// True if a reader has opened `set` or one that is built on it. A reader puts its marker
+    /// before it reads manifests, so reads through a manifest older than the collector's are
+    /// covered. Cost: a listing of all markers.
     fn is_being_read(&self, set: SetId) -> Result<bool> {
         let mut holders: HashMap<SetId, Vec<(Holder, u64)>> = HashMap::new();
         for marker in marker::all(self.store())? {
@@ -327,14 +330,14 @@ impl Collection<'_> {
         Ok(false)
     }
 
-    /// Deletes data logs and indexed directories of a published set that neither its records
-    /// refer to nor those of sets that build on it.
+    /// Deletes data logs and indexed directories of a published set to which neither its records
+    /// refer nor those of sets that build on it.
     fn sweep_data(&mut self, set: SetId, folder: &SetFolder) -> Result<()> {
         let manifest = &folder.manifest;
         if manifest.state != SetState::Published {
             return Ok(());
         }
-        // Before a part is published only other parts may know what is in its logs.
+        // Before a part is published, other parts may refer to its logs.
         let is_part = manifest.job.is_some();
         if is_part && marker::is_held(self.store(), set, &Holder::Session)? {
             return Ok(());
@@ -365,7 +368,7 @@ impl Collection<'_> {
             for holder in self.holders(reader)? {
                 match holder {
                     Holder::Set(other) => waiting.push(other),
-                    // It lists the logs, so that nobody reads its tables.
+                    // It lists the logs, so its tables need not be read.
                     Holder::Data(other) => match self.listed_logs(set, other)? {
                         Some(numbers) => listed.extend(&numbers),
                         None => return Ok(()),
@@ -383,7 +386,7 @@ impl Collection<'_> {
         Ok(())
     }
 
-    /// Adds the data logs of `set` that records in tables of `reader` refer to.
+    /// Adds the data logs of `set` to which records in tables of `reader` refer.
     fn collect_logs(&self, set: SetId, reader: SetId, out: &mut HashSet<u64>) -> Result<()> {
         let manifest = Manifest::load(self.store(), reader)?;
         let tables = Tables::new(&manifest.tables, &INODE, self.repository.source());
@@ -413,7 +416,7 @@ impl Collection<'_> {
     }
 }
 
-/// Numbers of the tables in the folder of `set` that `manifest` shows.
+/// Returns the numbers of the tables in the folder of `set` that `manifest` shows.
 fn own_tables(set: SetId, manifest: &Manifest) -> HashSet<u64> {
     let own = manifest.tables.iter().filter(|table| table.set == set);
     own.map(|table| table.number).collect()
