@@ -1,15 +1,16 @@
-//! Squash: a whole stack of change sets becomes one that depends on none and shows the same tree.
+//! Squash: merges a whole stack of change sets into one that depends on none and shows the same
+//! tree.
 //!
-//! Two passes over the stack. The first finds which directories a path leads to (`shape.rs`); the
-//! second merges, in parallel over key ranges that are chosen from the tables' indexes, so that
-//! workers read what they need and exchange nothing. Shadowed records, tombstones that hide nothing
-//! and records of unreachable directories stay behind. File data stays in the data logs where it is, and
-//! the new set keeps those; or it is copied.
-//! Invariants: (1) generations never sink, so identities of directories are never given twice; (2) of
-//! a file that branches of the stack have under several names each name gets its own identity and
-//! content, as the stack shows it (`lineage.rs`), and link counts that branches got wrong are put right;
-//! (3) the new set marks the sets whose logs it refers to before it commits that it does, and only then
-//! releases its bases, which mark them until then.
+//! Two passes over the stack. The first finds the directories to which a path leads (`shape.rs`).
+//! The second merges, in parallel over key ranges chosen from the tables' indexes, so that workers
+//! read only what they need and exchange nothing. It drops shadowed records, tombstones that hide
+//! nothing, and records of unreachable directories. File data stays in its data logs, which the new
+//! set keeps, or is copied.
+//! Invariants: (1) generations never decrease, so identities of directories are never reused; (2)
+//! if branches of the stack have a file under several names, each name gets its own identity and
+//! content, as the stack shows it (`lineage.rs`), and link counts that branches got wrong are
+//! corrected; (3) the new set marks the sets to whose logs it refers before it commits the
+//! references, and only then releases its bases, which mark them until then.
 //! Compaction of one published set (`Repository::compact`) is the second pass alone.
 //! Source: DESIGN §5; DeltaFS thesis §4.3 (log compaction), §5 on parallel compaction.
 
@@ -42,14 +43,14 @@ use crate::shape::{Shape, in_parallel};
 /// Settings of a squash.
 #[derive(Clone, Debug)]
 pub struct SquashOptions {
-    /// How many threads merge.
+    /// Number of merging threads.
     pub threads: usize,
-    /// True: file data is copied into the new set, which needs no other set then. False: the new set
-    /// refers to data logs of the sets that were merged, and keeps those logs.
+    /// True to copy file data into the new set, which then needs no other set. If false, the new
+    /// set refers to data logs of the merged sets, and keeps those logs.
     pub copy_data: bool,
-    /// Words about the new set, for people.
+    /// Descriptive properties of the new set, for users.
     pub properties: BTreeMap<String, String>,
-    /// Who squashes, for others who find the new set without a name.
+    /// Identity of the squashing process, for others who find the new set without a name.
     pub writer: Option<SetWriter>,
 }
 
@@ -60,22 +61,22 @@ impl Default for SquashOptions {
     }
 }
 
-/// What a squash or compaction did.
+/// Result of a squash or compaction.
 #[derive(Clone, Debug, Default)]
 pub struct SquashReport {
-    /// Sets that were merged.
+    /// Number of merged sets.
     pub sets: usize,
     /// Records and bytes.
     pub counts: Counts,
-    /// Directories that a path leads to; 0 for a compaction, which does not look.
+    /// Directories to which a path leads; 0 for a compaction, which does not check.
     pub directories: usize,
     /// Tables written.
     pub tables: usize,
     /// Their bytes.
     pub table_bytes: u64,
-    /// Sets to whose data logs the new set refers.
+    /// Number of sets to whose data logs the new set refers.
     pub referenced_sets: usize,
-    /// How long it took, by the monotonic clock.
+    /// Duration, by the monotonic clock.
     pub elapsed_ns: u64,
 }
 
@@ -96,14 +97,14 @@ impl SquashReport {
 impl Repository {
     /// Merges the stack of `bases`, of which earlier ones win, into one change set that depends on
     /// none and shows the same tree; publish it with [`Repository::publish`] or give it up with
-    /// [`Repository::abandon`]. Cost: every table is read twice, once without decoding most of it, and
-    /// every visible record is written once. File data is not read: the new set refers to it, and
-    /// keeps the data logs that have it, but nothing else of the sets that it was merged from; each of
-    /// these sets costs a marker and a read of its manifest. With [`SquashOptions::copy_data`] all visible data is read and
-    /// written once.
+    /// [`Repository::abandon`]. Cost: every table is read twice, once without decoding most of it,
+    /// and every visible record is written once. File data is not read: the new set refers to it,
+    /// and keeps the data logs that have it, but nothing else of the merged sets; each of these
+    /// costs a marker and a read of its manifest. With [`SquashOptions::copy_data`] all visible
+    /// data is read and written once.
     ///
     /// # Errors
-    /// As [`Repository::open`]; `Corrupt` if a table, or file data that is copied, is.
+    /// As [`Repository::open`]; `Corrupt` if a table, or copied file data, is damaged.
     pub fn squash(
         &self,
         bases: &[SetId],
@@ -113,7 +114,7 @@ impl Repository {
         let set = self.draw_set_id();
         let squashed = self.squash_into(set, bases, options);
         if squashed.is_err() {
-            // Best effort: what stays behind is an open set that can be abandoned.
+            // Best effort: a leftover is an open set that can be abandoned.
             let _ = marker::release(store, set, &Holder::Session);
         }
         for base in bases {
@@ -133,7 +134,7 @@ impl Repository {
     ) -> Result<SquashReport> {
         let store = &**self.store();
         let start_ns = self.clock().monotonic_ns();
-        // The bases are held as by a session until the new set needs them no more.
+        // The bases are held as by a session until the new set no longer needs them.
         marker::hold(store, set, &Holder::Session)?;
         for base in bases {
             marker::hold(store, *base, &Holder::Set(set))?;
@@ -180,18 +181,18 @@ impl Repository {
         Ok(report)
     }
 
-    /// Merges the tables of the published set that `name` stands for into one run; what it shows
-    /// stays. Readers that have it open go on with the old tables, which are collected after a
-    /// grace. Cost: every record of the set, not of its bases, is read and written once.
+    /// Merges the tables of the published set `name` into one run; the tree it shows does not
+    /// change. Readers that have it open continue with the old tables, which are collected after a
+    /// grace period. Cost: every record of the set, not of its bases, is read and written once.
     ///
     /// # Errors
-    /// `NotFound`; `Fenced` if somebody else compacts it at the same time.
+    /// `NotFound`; `Fenced` if another process compacts it at the same time.
     pub fn compact(&self, name: &str) -> Result<SquashReport> {
         let named = self.resolve(name)?;
         self.compact_set(named.set, 1)
     }
 
-    /// As [`Repository::compact`], of a set and with several threads.
+    /// Like [`Repository::compact`], for a set and with several threads.
     ///
     /// # Errors
     /// As [`Repository::compact`]; `Invalid` if the set is not published.
@@ -206,7 +207,7 @@ impl Repository {
         if is_compact(set, &manifest) {
             return Ok(SquashReport::of(1, &[], Counts::default(), 0));
         }
-        // Whoever commits the higher epoch owns its table numbers.
+        // The process that commits the higher epoch owns its table numbers.
         manifest.epoch += 1;
         manifest.claim(store, set, self.clock().now_ns())?;
         let tables = Tables::new(&manifest.tables, &INODE, self.source());
@@ -217,7 +218,7 @@ impl Repository {
             epoch: manifest.epoch,
             run,
             layers: &[&tables],
-            // Others may have put the set over sets in which its tombstones hide something.
+            // The set may be stacked on sets in which its tombstones hide something.
             bottom: false,
             squash: None,
         };
@@ -243,8 +244,8 @@ impl Repository {
     }
 }
 
-/// Whether the set's own tables are one run of each kind already. Tables of runs stay as they are,
-/// and with them those of single segments, since which is newer counts.
+/// True if the set's own tables are already one run of each kind. Tables of runs stay as they are,
+/// and so do those of single segments, since their relative age matters.
 fn is_compact(set: SetId, manifest: &Manifest) -> bool {
     let has_runs = manifest.tables.iter().any(|table| table.schema == RUN.id);
     let kinds = if has_runs { &[INODE.id][..] } else { &[INODE.id, SEGMENT.id] };
@@ -255,7 +256,7 @@ fn is_compact(set: SetId, manifest: &Manifest) -> bool {
     })
 }
 
-/// What came of all ranges.
+/// Combined result of all ranges.
 #[derive(Default)]
 struct Merged {
     /// Tables in key order.

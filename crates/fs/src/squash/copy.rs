@@ -1,8 +1,8 @@
 //! Copying file data into the data logs of another change set, many small files at a time.
 //!
-//! Where bytes will be is known before they are read: a log is filled in the order in which records
-//! ask for it. So records go on while their bytes wait to be read in the order of their old logs,
-//! neighbours together. Checksums are verified on the way.
+//! The destination of bytes is known before they are read: a log is filled in the order in which
+//! records request places. So records are written while their bytes wait to be read in the order of
+//! their old logs, neighbours together. Checksums are verified during the copy.
 
 use std::ops::Range;
 
@@ -14,22 +14,22 @@ use esker_table::segment::LogPlace;
 use crate::data::{LOG_BYTES, log_name};
 use crate::inode::Extent;
 
-/// Bytes that wait before they are copied.
+/// Maximum bytes queued before they are copied.
 const QUEUE_BYTES: u64 = 32 << 20;
-/// Extents that wait before they are copied.
+/// Maximum number of extents queued before they are copied.
 const QUEUE_EXTENTS: usize = 32 << 10;
-/// Longer extents are copied at once, in pieces of this size.
+/// Longer extents are copied immediately, in pieces of this size.
 const PIECE_BYTES: u64 = 4 << 20;
 
 /// Copies file data to the logs of one worker.
 pub(super) struct DataCopy<'a> {
     pub(super) store: &'a SharedStore,
-    /// The set whose logs these are.
+    /// The set that owns these logs.
     pub(super) set: SetId,
     /// Number of the next log.
     next: u64,
     log: Option<Box<dyn AppendLog>>,
-    /// Bytes of the log once everything that waits is in it.
+    /// Size of the log once everything in the queue is in it.
     planned_bytes: u64,
     queue: Vec<Queued>,
     queued_bytes: u64,
@@ -37,11 +37,11 @@ pub(super) struct DataCopy<'a> {
     pub(super) copied_bytes: u64,
 }
 
-/// Bytes that wait to be copied.
+/// Bytes waiting to be copied.
 struct Queued {
     place: LogPlace,
     length: u64,
-    /// Their checksum, where a record has one.
+    /// Their checksum, if a record has one.
     checksum: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Queued {
 }
 
 impl<'a> DataCopy<'a> {
-    /// Copies to logs of `set`, numbered from `next` on.
+    /// Copies to logs of `set`, numbered from `next`.
     pub(super) fn new(store: &'a SharedStore, set: SetId, next: u64) -> Self {
         Self {
             store,
@@ -66,7 +66,8 @@ impl<'a> DataCopy<'a> {
         }
     }
 
-    /// Where the bytes of `extent` will be once this has finished; those cut off stay behind.
+    /// Returns where the bytes of `extent` will be once the copy has finished; truncated bytes are
+    /// not copied.
     pub(super) fn place(&mut self, extent: Extent) -> Result<Extent> {
         let to = self.plan(extent.length)?;
         let mut placed = Extent {
@@ -87,7 +88,7 @@ impl<'a> DataCopy<'a> {
         Ok(placed)
     }
 
-    /// Where the `length` bytes at `place` will be once this has finished.
+    /// Returns where the `length` bytes at `place` will be once the copy has finished.
     pub(super) fn place_bytes(
         &mut self,
         place: LogPlace,
@@ -95,7 +96,7 @@ impl<'a> DataCopy<'a> {
         checksum: Option<u32>,
     ) -> Result<LogPlace> {
         let to = self.plan(length)?;
-        // That of several pieces goes on with the record; each alone has none.
+        // A checksum over several pieces stays with the record; single pieces have none.
         let checksum = checksum.filter(|_| length <= PIECE_BYTES);
         let (mut at, end) = (place.offset, place.offset + length);
         while at < end {
@@ -107,7 +108,7 @@ impl<'a> DataCopy<'a> {
         Ok(to)
     }
 
-    /// Sets room aside for `length` bytes.
+    /// Reserves a place for `length` bytes.
     fn plan(&mut self, length: u64) -> Result<LogPlace> {
         if self.log.is_none() || self.planned_bytes >= LOG_BYTES {
             self.close()?;
@@ -135,9 +136,9 @@ impl<'a> DataCopy<'a> {
         Ok(())
     }
 
-    /// Copies one extent; returns the checksum of what is visible of it. All that was written is
-    /// read, also what was cut off since: the old checksum covers it, and damage must not get a
-    /// new one that makes it look whole. What has none is taken as it is.
+    /// Copies one extent; returns the checksum of its visible bytes. Reads everything that was
+    /// written, even truncated bytes: the old checksum covers them, and damaged bytes must not get
+    /// a new, valid checksum. Unchecked bytes are copied as they are.
     fn copy_now(&mut self, extent: &Extent) -> Result<u32> {
         let name = log_name(extent.set, extent.log);
         let (mut at, mut whole, mut visible) = (0, 0, 0);
@@ -160,7 +161,7 @@ impl<'a> DataCopy<'a> {
         Ok(visible)
     }
 
-    /// Copies what waits.
+    /// Copies the queue.
     fn flush(&mut self) -> Result<()> {
         let queue = std::mem::take(&mut self.queue);
         let mut order: Vec<usize> = (0..queue.len()).collect();
@@ -195,7 +196,7 @@ impl<'a> DataCopy<'a> {
         Ok(())
     }
 
-    /// Copies what waits and makes the open log durable.
+    /// Copies the queue and makes the open log durable.
     fn close(&mut self) -> Result<()> {
         self.flush()?;
         if let Some(log) = self.log.take() {
@@ -205,7 +206,7 @@ impl<'a> DataCopy<'a> {
         Ok(())
     }
 
-    /// Copies what waits and makes everything durable; returns how many bytes were copied.
+    /// Copies the queue and makes everything durable; returns how many bytes were copied.
     pub(super) fn finish(mut self) -> Result<u64> {
         self.close()?;
         Ok(self.copied_bytes)

@@ -1,5 +1,5 @@
-//! File data in a squash: it stays in the data logs where it is, and the new set refers to these; or
-//! it is copied into the set's own logs.
+//! File data in a squash: it stays in its data logs, to which the new set refers, or it is copied
+//! into the set's own logs.
 
 use esker_base::Result;
 use esker_base::store::SharedStore;
@@ -15,7 +15,7 @@ use crate::inode::Extent;
 #[derive(Debug, Default)]
 pub(super) struct LogReferences {
     by_set: HashMap<SetId, LogNumbers>,
-    /// What was added last: neighbours are mostly in one log.
+    /// The last one added: neighbours are usually in one log.
     last: Option<(SetId, u64)>,
 }
 
@@ -36,7 +36,7 @@ impl LogReferences {
         }
     }
 
-    /// All of them, in order of the sets.
+    /// Returns all of them, sorted by set.
     pub(super) fn sorted(self) -> Vec<ReferencedLogs> {
         let by_set = self.by_set.into_iter();
         let mut all: Vec<_> =
@@ -46,7 +46,7 @@ impl LogReferences {
     }
 }
 
-/// What a worker does with the file data of the records that it keeps.
+/// A worker's treatment of the file data of the records that it keeps.
 pub(super) enum FileData<'a> {
     /// It stays where it is.
     Referenced(LogReferences),
@@ -54,17 +54,17 @@ pub(super) enum FileData<'a> {
     Copied(DataCopy<'a>),
 }
 
-/// Where the file data of a worker's records is.
+/// Place of the file data of a worker's records.
 #[derive(Debug, Default)]
 pub(super) struct PlacedData {
     /// Logs of other sets.
     pub(super) references: LogReferences,
-    /// Bytes that were copied.
+    /// Number of bytes copied.
     pub(super) copied_bytes: u64,
 }
 
 impl<'a> FileData<'a> {
-    /// Copies to logs of `set`, numbered from `first_log` on, if `copies`; else keeps references.
+    /// Copies to logs of `set`, numbered from `first_log`, if `copies`; otherwise keeps references.
     pub(super) fn new(store: &'a SharedStore, set: SetId, first_log: u64, copies: bool) -> Self {
         match copies {
             true => Self::Copied(DataCopy::new(store, set, first_log)),
@@ -72,7 +72,7 @@ impl<'a> FileData<'a> {
         }
     }
 
-    /// Where the new set has the bytes of `extent`.
+    /// Returns where the new set has the bytes of `extent`.
     pub(super) fn place(&mut self, extent: Extent) -> Result<Extent> {
         match self {
             Self::Copied(copy) => copy.place(extent),
@@ -83,7 +83,7 @@ impl<'a> FileData<'a> {
         }
     }
 
-    /// Where the new set has `part` of an indexed directory.
+    /// Returns where the new set has `part` of an indexed directory.
     pub(super) fn place_part(&mut self, part: IndexedPart) -> Result<IndexedPart> {
         match self {
             Self::Copied(copy) => {
@@ -98,7 +98,7 @@ impl<'a> FileData<'a> {
         }
     }
 
-    /// Where the new set has the `length` bytes at `place`.
+    /// Returns where the new set has the `length` bytes at `place`.
     pub(super) fn place_bytes(
         &mut self,
         place: LogPlace,
@@ -114,7 +114,7 @@ impl<'a> FileData<'a> {
         }
     }
 
-    /// Ends copying; all that was copied is durable once this returns.
+    /// Finishes copying; everything copied is durable once this returns.
     pub(super) fn finish(self) -> Result<PlacedData> {
         Ok(match self {
             Self::Copied(copy) => {

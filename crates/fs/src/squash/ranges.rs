@@ -1,24 +1,24 @@
-//! Key ranges: what each worker of a merge reads, about the same number of blocks each.
+//! Key ranges: the input of each worker of a merge, with about the same number of blocks each.
 
 use esker_base::Result;
 use esker_table::schema::{Key, KeyBuffer};
 use esker_table::tables::Tables;
 
-/// A worker gets at least this many blocks: fewer would make tables small for nothing.
+/// Minimum number of blocks per range: fewer would make tables needlessly small.
 const RANGE_BLOCKS_MIN: usize = 128;
-/// Bounds are chosen among about this many first keys of blocks.
+/// Approximate number of blocks whose first keys are candidates for bounds.
 const SAMPLES: usize = 8192;
-/// Ranges for each thread, so that one which takes longer is not waited for.
+/// Ranges per thread, so that a slow range does not delay the end.
 const RANGES_PER_THREAD: usize = 4;
-/// Numbers of tables and logs leave room for this many ranges.
+/// Maximum number of ranges for which numbers of tables and logs leave room.
 pub(super) const RANGES_MAX: usize = 4095;
 
-/// Keys from `from` up to and without `end`.
+/// Keys from `from` up to `end`, exclusive.
 #[derive(Clone, Debug)]
 pub(super) struct Range {
     /// Its first key.
     pub(super) from: KeyBuffer,
-    /// The first key of the next; none for the last range.
+    /// The first key of the next range; `None` for the last.
     pub(super) end: Option<KeyBuffer>,
 }
 

@@ -1,5 +1,5 @@
-//! Segments in a merge: those of all layers become one run, in which nothing is hidden; those of a
-//! squash refer to where the new set has the bytes.
+//! Segments in a merge: those of all layers become one run without hidden parts; in a squash they
+//! refer to where the new set has the bytes.
 
 use esker_base::Result;
 use esker_table::manifest::TableRef;
@@ -11,25 +11,25 @@ use super::file_data::{FileData, PlacedData};
 use super::worker::{Counts, Job, NUMBERS_PER_RANGE};
 use crate::inode::BranchContent;
 
-/// The content of branches is looked for in ranges of this size, so that memory does not grow with
-/// a file.
+/// The content of branches is looked up in ranges of this size, so that memory does not grow with a
+/// file.
 const WINDOW_BYTES: u64 = 64 << 20;
 
-/// A file of which segments say where its content is.
+/// A file whose content is given by segments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MappedFile {
-    /// Its identity in the set that is written.
+    /// Its identity in the set being written.
     pub(super) id: u128,
-    /// Segments are shown up to here.
+    /// Segments are shown up to this offset.
     pub(super) size: u64,
-    /// Where its segments are, if it is shown as of a branch.
+    /// Place of its segments, if it is shown as of a branch.
     pub(super) branch: Option<BranchContent>,
 }
 
-/// How much of each file's segments is shown.
+/// Shown size of each file's segments.
 type Sizes = HashMap<u128, u64>;
 
-/// One run of segments while it is written: neighbours become one.
+/// Writer of one run of segments, which joins neighbours.
 struct SegmentRunWriter<'a> {
     writer: RunWriter<'a>,
     pending: Option<Segment>,
@@ -62,19 +62,19 @@ impl<'a> SegmentRunWriter<'a> {
     }
 }
 
-/// What came of a merge of segments.
+/// Result of a merge of segments.
 #[derive(Default)]
 pub(super) struct MergedSegments {
-    /// Its tables, the newest run first.
+    /// Its tables, newest run first.
     pub(super) tables: Vec<TableRef>,
     pub(super) counts: Counts,
-    /// Where the bytes of the segments are, in a squash.
+    /// Places of the segments' bytes, in a squash.
     pub(super) data: PlacedData,
 }
 
-/// Merges the segments of `sources`, of which earlier ones win, as run `run`. In a squash only those
-/// of the files `mapped` are kept, and refer to where the set has their bytes; what is shown as of
-/// branches becomes a run above.
+/// Merges the segments of `sources`, of which earlier ones win, as run `run`. A squash keeps only
+/// those of the files `mapped`, and makes them refer to where the set has their bytes; files shown
+/// as of branches become a run above.
 pub(super) fn merge(
     job: &Job,
     run: u64,
@@ -85,7 +85,7 @@ pub(super) fn merge(
     if sources.is_empty() {
         return Ok(MergedSegments::default());
     }
-    // Behind the numbers of all ranges of records.
+    // After the numbers of all ranges of records.
     let first_number = (job.epoch << 32) | (super::ranges::RANGES_MAX as u64 * NUMBERS_PER_RANGE);
     let mut next_table = first_number;
     let mut data = FileData::new(job.store, job.set, first_number, job.copies_data());
@@ -139,7 +139,7 @@ fn merge_branched(
     Ok(())
 }
 
-/// What of a segment stays.
+/// Returns the part of a segment that is kept.
 fn shown(segment: &Segment, bottom: bool, sizes: Option<&Sizes>) -> Option<Segment> {
     if bottom && segment.place.is_none() {
         return None;

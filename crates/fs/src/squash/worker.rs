@@ -1,7 +1,7 @@
 //! Worker of a merge: reads one key range of all layers and writes it as part of one run.
 //!
 //! The hot path works on stored integers and allocates nothing per record. Blocks whose keys no
-//! other source has, and in which nothing changes, pass on as they are.
+//! other source has, and in which nothing changes, are copied without re-encoding.
 
 use esker_base::Result;
 use esker_base::store::SharedStore;
@@ -20,13 +20,13 @@ use crate::inode::{DirId, Entry, Extent, FileId, FileKind, INODE, Inode, MAPPED,
 use crate::layers::{LayerIndex, Layers, dir_of};
 use crate::shape::Shape;
 
-/// Tables and logs of a range are numbered from its own multiple of this on.
+/// Tables and logs of a range are numbered from its multiple of this.
 pub(super) const NUMBERS_PER_RANGE: u64 = 1 << 20;
 // One more for the segments.
 const _: () = assert!((super::ranges::RANGES_MAX as u64 + 1) * NUMBERS_PER_RANGE <= 1 << 32);
 
-/// A name that was a directory more often than this keeps its generation without a look whether it
-/// is needed, which takes a hash for each time.
+/// A name that was a directory more often than this keeps its generation without checking whether
+/// it is needed, which costs a hash per generation.
 const GENERATIONS_CHECKED_MAX: u64 = 16;
 
 const TOMBSTONE: u64 = Entry::Tombstone.number();
@@ -34,43 +34,43 @@ const FILE: u64 = Entry::Is(FileKind::File).number();
 const INDEXED: u64 = Entry::Is(FileKind::Indexed).number();
 const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
 
-/// What a merge is to do.
+/// Parameters of a merge.
 pub(super) struct Job<'a> {
-    /// Where it writes.
+    /// Store to write to.
     pub(super) store: &'a SharedStore,
-    /// The set that is written.
+    /// The set being written.
     pub(super) set: SetId,
-    /// The epoch under which it is.
+    /// The writer's epoch.
     pub(super) epoch: u64,
-    /// Number of the run that is written.
+    /// Number of the run being written.
     pub(super) run: u64,
-    /// Its sources, the one that wins first.
+    /// Its sources, in order of precedence.
     pub(super) layers: &'a [&'a Tables],
-    /// Whether nothing is below the layers, so that tombstones hide nothing.
+    /// True if nothing is below the layers, so that tombstones hide nothing.
     pub(super) bottom: bool,
-    /// None if the tables of one set are merged: then all records and all data stay where they are.
+    /// `None` to merge the tables of one set: all records and all data then stay as they are.
     pub(super) squash: Option<Squash<'a>>,
 }
 
 impl Job<'_> {
-    /// Whether file data is copied.
+    /// True if file data is copied.
     pub(super) fn copies_data(&self) -> bool {
         self.squash.is_some_and(|squash| squash.copies_data)
     }
 }
 
-/// What a merge of a whole stack knows of it.
+/// Knowledge about the stack when a whole stack is merged.
 #[derive(Clone, Copy)]
 pub(super) struct Squash<'a> {
     /// Directories whose records stay, and names of files with several.
     pub(super) shape: &'a Shape,
-    /// The stack whose tables the layers are.
+    /// The stack whose tables are merged.
     pub(super) stack: &'a Layers,
-    /// True if file data is copied, false if the new set refers to it.
+    /// True to copy file data, false to refer to it.
     pub(super) copies_data: bool,
 }
 
-/// What came of a range.
+/// Result of a range.
 #[derive(Default)]
 pub(super) struct Done {
     /// Index of the range.
@@ -81,22 +81,22 @@ pub(super) struct Done {
     pub(super) counts: Counts,
     /// Files whose content is in the extent table.
     pub(super) mapped: Vec<MappedFile>,
-    /// Where the data of its records is.
+    /// Place of the data of its records.
     pub(super) data: PlacedData,
 }
 
-/// What a merge has read and written.
+/// Statistics of a merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Records read.
     pub read: u64,
     /// Records written.
     pub written: u64,
-    /// Records that newer ones shadow.
+    /// Records shadowed by newer ones.
     pub shadowed: u64,
-    /// Tombstones that hid nothing any more.
+    /// Tombstones that no longer hid anything.
     pub tombstones: u64,
-    /// Records of directories and files that no path leads to.
+    /// Records of directories and files to which no path leads.
     pub unreachable: u64,
     /// Bytes of file data copied.
     pub data_bytes: u64,
@@ -114,7 +114,7 @@ impl Counts {
     }
 }
 
-/// What becomes of a record.
+/// Decision about a record.
 enum Fate {
     Kept,
     Unreachable,
@@ -210,7 +210,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Whether all of a block of `layer`, which is the only source of its keys, stays as it is.
+    /// True if a block of `layer`, the only source of its keys, can be copied as it is.
     fn passes(&mut self, block: &DecodedBlock, layer: usize, to: Option<&Key>) -> bool {
         let last = block.rows() - 1;
         if to.is_some_and(|to| block.key(&INODE, last) >= *to) {
@@ -231,7 +231,7 @@ impl Worker<'_> {
         if !is_zero(column::RDEV) || (self.job.copies_data() && has_extents(block)) {
             return false;
         }
-        // What parts an indexed directory has is in its content.
+        // Its content lists the parts of an indexed directory.
         if block.column(column::ENTRY).contains(INDEXED) {
             return false;
         }
@@ -242,7 +242,7 @@ impl Worker<'_> {
             && (dir(0) == dir(last) || (0..=last).all(|row| self.is_live(dir(row))))
     }
 
-    /// Notes the data logs to which the records of `block`, which stays as it is, refer.
+    /// Records the data logs to which the records of `block`, which is copied as it is, refer.
     fn refer_to_data_of(&mut self, block: &DecodedBlock) {
         let FileData::Referenced(references) = &mut self.data else { return };
         if self.job.squash.is_none() || !has_extents(block) {
@@ -273,8 +273,8 @@ impl Worker<'_> {
             return Fate::Unreachable;
         }
         if row.ints[column::ENTRY] == TOMBSTONE {
-            // A generation is kept: without it a directory made at the name could take the
-            // identity of one that lives elsewhere, or whose entries do.
+            // A generation is kept: otherwise a directory made at the name could take the identity
+            // of one that exists elsewhere, or whose entries do.
             let hides_nothing = self.job.bottom && row.ints[column::GENERATION] == 0;
             return if hides_nothing { Fate::Hidden } else { Fate::Kept };
         }
@@ -287,8 +287,8 @@ impl Worker<'_> {
         Fate::Kept
     }
 
-    /// Whether the set of `layer` made the file with these upper bits of an identity. Such files keep
-    /// their identities also in a branch.
+    /// True if the set of `layer` made the file with these upper bits of an identity. Such files
+    /// keep their identity even in a branch.
     fn is_of_layer(&self, id_high: u64, layer: usize) -> bool {
         let set = self.job.squash.map(|squash| squash.stack.bases()[layer].set);
         set.is_some_and(|set| FileId(u128::from(id_high) << 64).is_of(set))
@@ -298,9 +298,9 @@ impl Worker<'_> {
         self.job.squash.is_some_and(|squash| squash.stack.lineage().is_branch(layer))
     }
 
-    /// Whether a live directory has an identity that a directory made at the name of `row` gets
-    /// unless the name keeps its generation. No path leads to the directory of `row`, but one does
-    /// in another stack if a layer there has moved that directory.
+    /// True if a live directory has an identity that a directory made at the name of `row` would
+    /// get unless the name keeps its generation. No path leads to the directory of `row`, but one
+    /// does in another stack if a layer there has moved that directory.
     fn is_generation_needed(&self, row: &Row) -> bool {
         let Some(squash) = self.job.squash else { return false };
         let (dir, name) = (dir_of(&INODE.key(row)), row.strings[column::NAME]);
@@ -309,8 +309,8 @@ impl Worker<'_> {
         next > GENERATIONS_CHECKED_MAX || (0..next).any(is_live)
     }
 
-    /// Gives the file that `row`, which stays and was found in `layer`, is about the identity that
-    /// the stack shows, and sees to its content.
+    /// Gives the file of `row`, which is kept and was found in `layer`, the identity that the stack
+    /// shows, and moves or registers its content.
     fn move_content(&mut self, row: &mut Row, layer: usize) -> Result<()> {
         let is_mapped = row.ints[column::ENTRY] == FILE && row.ints[column::RDEV] == MAPPED;
         if is_mapped
@@ -339,7 +339,7 @@ impl Worker<'_> {
         if has_extent(row) { self.move_data(row) } else { Ok(()) }
     }
 
-    /// Lets `row` refer to where the new set has its data.
+    /// Makes `row` refer to where the new set has its data.
     fn move_data(&mut self, row: &mut Row) -> Result<()> {
         use column as c;
         let mut ints = row.ints;
@@ -370,8 +370,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Sees to the parts of an indexed directory that the content of `row` lists; the list of where they
-    /// are then.
+    /// Moves the parts of an indexed directory that the content of `row` lists; returns the list of
+    /// their new places.
     fn move_earlier_parts(&mut self, row: &Row) -> Result<Option<Vec<u8>>> {
         let content = row.strings[column::CONTENT];
         if row.ints[column::ENTRY] != INDEXED || content.is_empty() {
@@ -382,8 +382,8 @@ impl Worker<'_> {
     }
 }
 
-/// Names in live directories of the file that `row`, a record of the links directory, is about; none
-/// of other records.
+/// Returns the number of names in live directories of the file of `row`, a record of the links
+/// directory; `None` for other records.
 fn names_of(shape: &Shape, row: &Row) -> Option<u32> {
     if row.ints[..2] != [u64::MAX; 2] {
         return None;
@@ -392,9 +392,9 @@ fn names_of(shape: &Shape, row: &Row) -> Option<u32> {
     Some(shape.names_of(u128::from_be_bytes(id)))
 }
 
-/// Gives a file with several names as many links as it has names, at least. Only branches, which do
-/// not know of each other's names, may have counted less; more are counted also where a tree was
-/// removed as a whole, and then stay as the stack shows them.
+/// Gives a file with several names at least as many links as it has names. Only branches, which do
+/// not know each other's names, may have counted fewer. Counts can also be too high where a tree
+/// was removed as a whole, and then stay as the stack shows them.
 fn count_names(squash: &Squash, row: &mut Row) {
     if row.ints[column::ENTRY] != TOMBSTONE
         && let Some(names) = names_of(squash.shape, row)
@@ -406,7 +406,7 @@ fn count_names(squash: &Squash, row: &mut Row) {
     }
 }
 
-/// A record of nothing but the generation of `row`.
+/// Returns a record of only the generation of `row`.
 fn bare_generation(row: &Row) -> Inode {
     let mut ints = row.ints;
     INODE.restore(&mut ints);
@@ -414,7 +414,7 @@ fn bare_generation(row: &Row) -> Inode {
     Inode { seq, ..Inode::tombstone(next_generation(&ints), ctime_ns) }
 }
 
-/// The generation that a directory made after a record gets.
+/// Returns the generation of a directory made after a record.
 fn next_generation(ints: &[u64]) -> u64 {
     ints[column::GENERATION].saturating_add(u64::from(ints[column::ENTRY] == DIRECTORY))
 }
@@ -428,8 +428,8 @@ fn has_extent(row: &Row) -> bool {
     row.ints[column::LOG_SET_HIGH] | row.ints[column::LOG_SET_LOW] != 0
 }
 
-/// Raises the generation of `row` so that the next directory at its name is over all that any
-/// version has seen (`layers.rs`, `below`).
+/// Raises the generation of `row` so that the next directory at its name exceeds those of all
+/// versions (`layers.rs`, `below`).
 fn keep_generation(merge: &Merge, row: &mut Row) {
     let versions = merge.versions().iter();
     let next = versions.map(|&source| next_generation(&merge.version(source).ints));
