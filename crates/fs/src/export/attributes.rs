@@ -1,10 +1,10 @@
-//! Attributes: giving a real file the owner, extended attributes, mode and times of an inode.
+//! Attributes: gives a real file the owner, extended attributes, mode and times of an inode.
 //!
-//! Every call names a handle, so that no other file can take the place of the one that was made.
-//! The order is the safe one. A file begins with mode 0600 and belongs to the user of the process.
-//! The owner comes first, since changing it clears set-id bits and file capabilities; the mode
-//! comes after it, so that a set-id bit never meets another owner; the times come last, since the
-//! other calls change them.
+//! Every call uses a handle, so that no other file can replace the one that was made. The order is
+//! the safe one. A file begins with mode 0600 and belongs to the user of the process. The owner
+//! comes first, since changing it clears set-id bits and file capabilities; the mode comes after
+//! it, so that a set-id bit never applies to another owner; the times come last, since the other
+//! calls change them.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -17,32 +17,33 @@ use crate::inode::{FileKind, Inode};
 use crate::timestamp;
 use crate::xattr;
 
-/// A failed call on an exported file; the problem that it becomes names the path.
+/// Returns the error of a failed call on an exported file; the problem it becomes names the path.
 pub(super) fn failure(error: impl Into<std::io::Error>, what: &str) -> Error {
     Error::io(error.into(), what.to_owned())
 }
 
-/// What a file did not get because only the superuser can give it, and not on every file system.
+/// Attributes that a file did not get because only the superuser can set them, and not on every
+/// file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dropped {
-    /// Whether the file has another owner or group, and no set-id bits.
+    /// True if the file has another owner or group, and no set-id bits.
     pub(super) owner: bool,
-    /// How many extended attributes are missing.
+    /// Number of missing extended attributes.
     pub(super) attributes: u64,
 }
 
 /// A handle of a file that the export has made.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FileHandle<'a> {
-    /// Of a regular file or a directory, open for reading or writing.
+    /// Handle of a regular file or a directory, open for reading or writing.
     Open(BorrowedFd<'a>),
-    /// Of a file that cannot be opened without side effects: a symbolic link, a pipe, a socket, a
-    /// device (`O_PATH`). Calls that refuse such a handle reach its file by way of /proc.
+    /// Handle (`O_PATH`) of a file that cannot be opened without side effects: a symbolic link, a
+    /// pipe, a socket, a device. Calls that reject such a handle reach its file through /proc.
     Path(BorrowedFd<'a>),
 }
 
 impl FileHandle<'_> {
-    /// A path that leads to the file of a handle, whatever kind of handle it is.
+    /// Returns a path to the file of a handle of either kind.
     pub(super) fn proc_path(fd: BorrowedFd) -> String {
         format!("/proc/self/fd/{}", fd.as_raw_fd())
     }
@@ -97,8 +98,8 @@ pub(super) fn give(handle: FileHandle, inode: &Inode, identity: &Identity) -> Re
     xattrs.map(|attributes| Dropped { owner: !is_owner_kept, attributes })
 }
 
-/// What [`give`] has returned for the regular file of `handle`; `None` if the file does not have all that
-/// it gives. `stat` is that of the file.
+/// Returns what [`give`] returned for the regular file of `handle`, whose metadata is `stat`;
+/// `None` if the file lacks an attribute that [`give`] sets.
 pub(super) fn given(
     handle: BorrowedFd,
     stat: &Stat,
@@ -110,7 +111,8 @@ pub(super) fn given(
     let mtime = timespec(inode.mtime_ns);
     let has_rest = stat.st_mode & 0o7777 == exported_mode(inode, is_owner_kept)
         && (stat.st_mtime, i64::try_from(stat.st_mtime_nsec)) == (mtime.tv_sec, Ok(mtime.tv_nsec));
-    // The superuser's files have their owners, but where nobody can give them: there all is written anew.
+    // The superuser's export sets owners; on file systems that do not allow it, every file is
+    // written again.
     if !has_rest || !(is_owner_kept || is_own && !identity.is_root()) {
         return Ok(None);
     }
@@ -126,18 +128,19 @@ pub(super) fn given(
     Ok(Some(dropped))
 }
 
-/// The mode of an exported file.
+/// Returns the mode of an exported file.
 const fn exported_mode(inode: &Inode, is_owner_kept: bool) -> u32 {
-    // A program must not lend rights that its former owner meant to lend.
+    // A program must not run with another user's rights than intended.
     if is_owner_kept { inode.mode } else { inode.mode & !0o6000 }
 }
 
-/// Whether an extended attribute is the superuser's to give, and this is somebody else.
+/// True if only the superuser can set an extended attribute, and `identity` is another user.
 fn is_droppable(name: &[u8], identity: &Identity) -> bool {
     !identity.is_root() && !name.starts_with(b"user.")
 }
 
-/// Makes a directory that may have its final attributes one of the user of the process alone.
+/// Makes a directory accessible only to the user of the process, even if it has its final
+/// attributes.
 pub(super) fn take_back(handle: FileHandle) -> Result<()> {
     if rustix::process::geteuid().is_root() {
         let done = handle.set_owner(Some(Uid::ROOT), None);
@@ -146,13 +149,13 @@ pub(super) fn take_back(handle: FileHandle) -> Result<()> {
     handle.set_mode(Mode::RWXU).map_err(|error| failure(error, "set its mode"))
 }
 
-/// Whether the file has the owner and group of `inode`.
+/// Sets the owner and group of `inode`; returns whether the file has both.
 fn give_owner(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result<bool> {
     let (uid, gid) = (Uid::from_raw(inode.uid), Gid::from_raw(inode.gid));
     if identity.is_root() {
         return match handle.set_owner(Some(uid), Some(gid)) {
             Ok(()) => Ok(true),
-            // Network file systems and user namespaces know superusers who may not.
+            // On network file systems and in user namespaces the superuser may lack permission.
             Err(Errno::PERM | Errno::INVAL) => Ok(false),
             Err(error) => Err(failure(error, "set its owner")),
         };
@@ -161,7 +164,7 @@ fn give_owner(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result<
     Ok(joined && identity.uid == inode.uid)
 }
 
-/// Returns how many attributes the file did not get because they are the superuser's to give.
+/// Sets extended attributes; returns the number of those that only the superuser could set.
 fn give_xattrs(handle: FileHandle, inode: &Inode, identity: &Identity) -> Result<u64> {
     let mut dropped = 0;
     for (name, value) in xattr::decode(&inode.xattrs)? {

@@ -1,10 +1,10 @@
 //! Destination: the real directories of an export, reached by handles.
 //!
-//! Other users may be able to write to the directory that an export goes to: they can rename what
-//! it has made and plant files and symbolic links in its place. So every call names the handle of
-//! a directory and one name in it, and never follows a symbolic link. Only the directory that is
-//! being filled stays open. A directory that is opened again is found from the top by its names,
-//! and must be the one that was made.
+//! Other users may be able to write to the target directory of an export: they can rename what it
+//! has made and plant files and symbolic links in its place. So every call uses a directory handle
+//! and one name in it, and never follows a symbolic link. Only the directory being filled stays
+//! open. A directory that is opened again is reached from the top by its names, and must be the one
+//! that was made.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -20,10 +20,10 @@ use super::attributes::failure;
 use super::earlier::{self, UnclaimedNames};
 use crate::inode::Inode;
 
-/// Opens what has a name itself, whoever has put it there.
+/// Opens the named file itself, even if another user planted a symbolic link.
 pub(super) const NO_FOLLOW: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
 
-/// Number of a directory in the order of their making; `None` for that which the target is in.
+/// Index of a directory in order of creation; `None` for the parent of the target.
 pub(super) type MadeIndex = Option<usize>;
 
 /// An open directory.
@@ -35,27 +35,27 @@ pub(super) struct MadeDirectory {
     name: Vec<u8>,
     /// Device and inode number.
     file: (u64, u64),
-    /// What it gets its attributes from.
+    /// Source of its attributes.
     pub(super) inode: Inode,
 }
 
 pub(super) struct Destination {
-    /// The directory that the target is in.
+    /// The directory that contains the target.
     top: DirHandle,
     target: PathBuf,
     target_name: Vec<u8>,
     is_resumed: bool,
     made: Vec<MadeDirectory>,
-    /// The directories that the walk is in, outermost first, and the names that an export that goes on
-    /// has found in each.
+    /// The directories on the walk's current path, outermost first, each with the names that a
+    /// resumed export has found in it.
     entered: Vec<(usize, UnclaimedNames)>,
-    /// The directory that was used last.
+    /// The most recently used directory.
     current: (MadeIndex, DirHandle),
 }
 
 impl Destination {
-    /// The destination of an export to `target`, which is written as `name` in `top` first. With
-    /// `is_resumed` what is there already is gone on with.
+    /// Creates the destination of an export to `target`, which is first written as `name` in `top`.
+    /// With `is_resumed` it continues with what is already there.
     pub(super) fn new(top: DirHandle, target: &Path, name: &[u8], is_resumed: bool) -> Self {
         Self {
             current: (None, top.clone()),
@@ -68,17 +68,17 @@ impl Destination {
         }
     }
 
-    /// The name of an entry at `depth` below the target, as it is written.
+    /// Returns the name under which an entry at `depth` below the target is written.
     pub(super) fn name_of<'a>(&'a self, depth: usize, name: &'a [u8]) -> &'a [u8] {
         if depth == 0 { &self.target_name } else { name }
     }
 
-    /// The directory that the walk is in.
+    /// Returns the current directory of the walk.
     pub(super) fn innermost(&self) -> MadeIndex {
         self.entered.last().map(|(index, _)| *index)
     }
 
-    /// The handle of a directory.
+    /// Returns the handle of a directory.
     pub(super) fn handle(&mut self, index: MadeIndex) -> Result<DirHandle> {
         if self.current.0 != index {
             self.current = (index, self.reopen(index)?);
@@ -86,9 +86,9 @@ impl Destination {
         Ok(self.current.1.clone())
     }
 
-    /// Makes the directory `name` in that which the walk is in, and enters it. A resumed export takes
-    /// the one that is there. Returns a handle that holds the lock of the outermost directory, if it
-    /// is that.
+    /// Makes the directory `name` in the walk's current directory, and enters it. A resumed export
+    /// takes an existing one. Returns a handle that holds the lock, if it is the outermost
+    /// directory.
     pub(super) fn make(&mut self, name: &[u8], inode: &Inode) -> Result<Option<OwnedFd>> {
         let parent = self.innermost();
         let parent_handle = self.handle(parent)?;
@@ -106,19 +106,20 @@ impl Destination {
         Ok(opened.locked)
     }
 
-    /// The names that were found in the directory that the walk is in, but for those of the snapshot.
+    /// Returns the names that a resumed export has found in the walk's current directory and not
+    /// yet reached in the snapshot.
     pub(super) fn unclaimed(&mut self) -> Option<&mut UnclaimedNames> {
         self.entered.last_mut().map(|(_, names)| names)
     }
 
-    /// Leaves the directory that the walk is in, of which all entries were exported. Returns the path
-    /// of another entry, if it has one.
+    /// Leaves the walk's current directory after its last entry. Returns the path of an entry that
+    /// is not in the snapshot, if there is one.
     pub(super) fn leave(&mut self) -> Option<PathBuf> {
         let (index, names) = self.entered.pop()?;
         names.first().map(|name| self.path_of(index).join(name))
     }
 
-    /// How many directories were made.
+    /// Returns the number of directories made.
     pub(super) fn count(&self) -> usize {
         self.made.len()
     }
@@ -127,7 +128,7 @@ impl Destination {
         &self.made[index]
     }
 
-    /// The path of `name` in a directory, as errors show it.
+    /// Returns the path of `name` in a directory, as shown in errors.
     pub(super) fn path(&self, index: MadeIndex, name: &[u8]) -> PathBuf {
         match index {
             None => self.target.clone(),
@@ -135,13 +136,13 @@ impl Destination {
         }
     }
 
-    /// The path of a directory, as errors show it.
+    /// Returns the path of a directory, as shown in errors.
     pub(super) fn path_of(&self, index: usize) -> PathBuf {
         let below = self.names_to(Some(index)).skip(1);
         self.target.join(below.map(OsStr::from_bytes).collect::<PathBuf>())
     }
 
-    /// The names that lead to a directory, the target's first.
+    /// Returns the names that lead to a directory, the target's first.
     fn names_to(&self, mut index: MadeIndex) -> impl Iterator<Item = &[u8]> {
         let mut names = Vec::new();
         while let Some(at) = index {
@@ -175,17 +176,17 @@ pub(super) fn open_directory(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
     }
 }
 
-/// A directory that an export fills.
+/// A directory opened to export entries to it.
 pub(super) struct OpenedDirectory {
     pub(super) handle: OwnedFd,
-    /// What an export that goes on has found in it.
+    /// Names that a resumed export has found in it.
     pub(super) names: UnclaimedNames,
-    /// Of the outermost directory: a handle that holds its lock.
+    /// For the outermost directory, a handle that holds its lock.
     pub(super) locked: Option<OwnedFd>,
 }
 
-/// Makes the directory `name` in `parent` for `inode`, or, if `is_resumed`, takes the one that is there.
-/// The outermost one is locked before anything of it is changed.
+/// Makes the directory `name` in `parent` for `inode`, or takes an existing one if `is_resumed`.
+/// Locks the outermost one before changing anything in it.
 pub(super) fn make_directory(
     parent: &OwnedFd,
     name: &[u8],
@@ -222,13 +223,13 @@ pub(super) fn create(dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
     rustix::fs::openat(dir, name, flags, mode).map_err(|error| failure(error, "create"))
 }
 
-/// A handle (`O_PATH`) of the file `name` in `dir`, which the caller has just made as one of
+/// Returns a handle (`O_PATH`) of the file `name` in `dir`, which the caller has just made with
 /// `kind`.
 pub(super) fn handle_of(dir: &OwnedFd, name: &[u8], kind: FileType) -> Result<OwnedFd> {
     let handle = rustix::fs::openat(dir, name, OFlags::PATH | NO_FOLLOW, Mode::empty())
         .map_err(|error| failure(error, "open"))?;
     let stat = rustix::fs::fstat(&handle).map_err(|error| failure(error, "stat"))?;
-    // A further name would be of a file that was there before.
+    // Another name would belong to an older file.
     if type_of(&stat) != kind || stat.st_nlink != 1 {
         return Err(replaced());
     }
@@ -239,7 +240,7 @@ pub(super) fn type_of(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// The error that somebody else has put another file in the place of one that was made.
+/// Returns the error for a file that another user has replaced.
 fn replaced() -> Error {
     let what = "another user replaced it during the export: export to a directory that only you \
                 can write to";

@@ -1,13 +1,14 @@
-//! Earlier: what an interrupted export has left under the partial name, and what of it an export that
-//! goes on takes up.
+//! Earlier: takes up the files and directories that an interrupted export left under the partial
+//! name.
 //!
-//! Between the two exports other users may have reached directories that were theirs already, and
-//! whoever can write to the directory of the destination may have put anything under the partial name.
-//! So an export that goes on
-//! - locks what has the partial name before it changes anything, and makes sure of the name then;
-//! - takes up directories of its own user, and of the user whom they are exported for, only;
-//! - takes up a file only if that has every attribute that the export gives, and gives it nothing;
-//! - refuses a directory that has names of which the snapshot knows nothing, and removes none of them.
+//! Between the two exports other users may have had access to directories they own, and anyone who
+//! can write to the directory of the destination may have put anything under the partial name. So a
+//! resumed export
+//! - locks the file or directory with the partial name before it changes anything, and then checks
+//!   that it still has the name;
+//! - takes up a directory only if it belongs to its own user or to the owner in the snapshot;
+//! - takes up a file only if it has every attribute that the export sets, and sets none of them;
+//! - fails if a directory has names that are not in the snapshot, and removes none of them.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +24,7 @@ use super::destination::{NO_FOLLOW, open_directory, type_of};
 use crate::identity::Identity;
 use crate::inode::{FileKind, Inode};
 
-/// Names of a directory that an export that goes on has found there and not come to yet.
+/// Names that a resumed export has found in a directory and not yet reached in the snapshot.
 #[derive(Debug, Default)]
 pub(super) struct UnclaimedNames(HashSet<Vec<u8>>);
 
@@ -43,31 +44,31 @@ impl UnclaimedNames {
         list().map(Self).map_err(|error| failure(error, "list"))
     }
 
-    /// Takes a name that the snapshot has.
+    /// Removes a name that the snapshot has.
     pub(super) fn claim(&mut self, name: &[u8]) {
         self.0.remove(name);
     }
 
-    /// Takes all names, of a directory of which it is not known what the snapshot has.
+    /// Removes all names, if the snapshot's entries in the directory cannot be read.
     pub(super) fn claim_all(&mut self) {
         self.0.clear();
     }
 
-    /// The first name that nobody has claimed, if any.
+    /// Returns the first unclaimed name, if any.
     pub(super) fn first(&self) -> Option<&OsStr> {
         self.0.iter().min().map(|name| OsStr::from_bytes(name))
     }
 }
 
-/// The error that something is in the way which the export has not made.
+/// Returns the error for a file or directory that the interrupted export has not made.
 pub(super) fn foreign() -> Error {
     let what = "the interrupted export has not written this: move it elsewhere or remove it, and go on \
                 with --resume";
     Error::new(Kind::Conflict, what)
 }
 
-/// Waits for nobody: fails if another process exports to the file or directory of `handle`, or if
-/// that has lost the name `name` in `dir`.
+/// Locks the file or directory of `handle` without waiting; fails if another process exports to it,
+/// or if it no longer has the name `name` in `dir`.
 pub(super) fn lock(handle: &OwnedFd, dir: &OwnedFd, name: &[u8]) -> Result<()> {
     let conflict = || {
         let what = "another process is exporting the same to this place: let it end first";
@@ -79,11 +80,11 @@ pub(super) fn lock(handle: &OwnedFd, dir: &OwnedFd, name: &[u8]) -> Result<()> {
         Err(Errno::NOTSUP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => {}
         locked => locked.map_err(|error| failure(error, "lock"))?,
     }
-    // Who had the lock may have removed or renamed it since it was opened.
+    // The last holder of the lock may have removed or renamed it since it was opened.
     if has_name(handle, dir, name)? { Ok(()) } else { Err(conflict()) }
 }
 
-/// Whether `name` in `dir` stands for the file of `handle`.
+/// Returns whether `name` in `dir` is the file of `handle`.
 pub(super) fn has_name(handle: &OwnedFd, dir: &OwnedFd, name: &[u8]) -> Result<bool> {
     let held = rustix::fs::fstat(handle).map_err(|error| failure(error, "stat"))?;
     match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -93,8 +94,8 @@ pub(super) fn has_name(handle: &OwnedFd, dir: &OwnedFd, name: &[u8]) -> Result<b
     }
 }
 
-/// Opens and locks the file or directory that has the partial name, and changes nothing; `None` if
-/// nothing has the name, or something that cannot be locked.
+/// Opens and locks the file or directory with the partial name, and leaves it as it was. Returns
+/// `None` if there is none, or only a file of a kind that cannot be locked.
 pub(super) fn lock_what_is_there(dir: &OwnedFd, name: &[u8]) -> Result<Option<OwnedFd>> {
     let handle = match rustix::fs::openat(dir, name, OFlags::PATH | NO_FOLLOW, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
@@ -107,7 +108,7 @@ pub(super) fn lock_what_is_there(dir: &OwnedFd, name: &[u8]) -> Result<Option<Ow
     let path = FileHandle::proc_path(handle.as_fd());
     let open = || rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let opened = match open() {
-        // It has a mode by which its owner may not read it: that is the complete export's.
+        // It already has its final mode, by which its owner may not read it.
         Err(Errno::ACCESS) => {
             let mode = Mode::from_raw_mode(stat.st_mode);
             rustix::fs::chmodat(CWD, &path, mode | Mode::RUSR, AtFlags::empty())
@@ -124,8 +125,8 @@ pub(super) fn lock_what_is_there(dir: &OwnedFd, name: &[u8]) -> Result<Option<Ow
     Ok(Some(opened))
 }
 
-/// Opens a directory of an interrupted export, which may have its final attributes already, and
-/// makes it one that only this process's user can change.
+/// Opens a directory of an interrupted export, which may already have its final attributes, and
+/// makes it writable only by this process's user. Also returns the names in it.
 pub(super) fn retake_directory(
     parent: &OwnedFd,
     name: &[u8],
@@ -150,8 +151,9 @@ fn is_owner_expected(stat: &Stat, inode: &Inode) -> bool {
     [inode.uid, rustix::process::geteuid().as_raw()].contains(&stat.st_uid)
 }
 
-/// Whether `name` in `dir` is a regular file that an interrupted export wrote to its end: files get
-/// their times last. Then what it did not get; anything else but a directory is removed.
+/// Returns the attributes dropped from the file `name` in `dir` if an interrupted export has
+/// completed it: files get their times last. Otherwise removes the name and returns `None`; fails
+/// if it is a directory.
 pub(super) fn complete_file(
     dir: &OwnedFd,
     name: &[u8],
@@ -163,7 +165,7 @@ pub(super) fn complete_file(
         opened => opened.map_err(|error| failure(error, "open"))?,
     };
     let stat = rustix::fs::fstat(&handle).map_err(|error| failure(error, "stat"))?;
-    // A further name may be of a file that was there before.
+    // With a second name, it may be an older file.
     if inode.kind() == Some(FileKind::File)
         && type_of(&stat) == FileType::RegularFile
         && u64::try_from(stat.st_size) == Ok(inode.size)
@@ -178,11 +180,11 @@ pub(super) fn complete_file(
     Ok(None)
 }
 
-/// Removes `name` from `dir` if it has it, unless that is a directory.
+/// Removes `name` from `dir` if it exists; fails if it is a directory.
 pub(super) fn remove(dir: &OwnedFd, name: &[u8]) -> Result<()> {
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
-        // Not every kernel says the same of a directory.
+        // The error for a directory depends on the kernel.
         Err(Errno::ISDIR | Errno::PERM) if is_directory(dir, name) => Err(foreign()),
         Err(error) => Err(failure(error, "remove")),
     }

@@ -1,7 +1,7 @@
 //! Indexed directories: exported as a directory with a file for each key, or as one file.
 //!
-//! Only `esker-imd` can read their content, so the caller supplies it; this file creates the entries
-//! and sets their attributes, as the export does for all others.
+//! Only `esker-imd` can read their content, so the caller supplies it; this file creates the
+//! entries and sets their attributes, like the export of all other files.
 
 use std::fmt;
 use std::fs::File;
@@ -22,22 +22,23 @@ use crate::inode::{Entry, FileKind, Inode};
 /// Takes a piece of an indexed directory: the name of a key, and bytes.
 pub type TakePiece<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 
-/// Hands the content of the directory that consists of some parts to a function, piece by piece: the
-/// name of a key, and the bytes of its values; or no name, and the next bytes of the one file.
+/// Passes the content of the directory that consists of the given parts to a function, piece by
+/// piece: the name of a key with the bytes of its values, or an empty name with the next bytes of
+/// the one file.
 pub type IndexedContent =
     Arc<dyn Fn(&SharedStore, &[IndexedPart], &mut TakePiece<'_>) -> Result<()> + Send + Sync>;
 
 /// How indexed directories are exported.
 #[derive(Clone)]
 pub enum IndexedForm {
-    /// As a directory with a file for each key, of the values one after the other.
+    /// As a directory with a file for each key, which contains its values back to back.
     Files(IndexedContent),
-    /// As a file whose name ends in this, unless it is exported alone.
+    /// As a file with this suffix, unless it is exported alone.
     OneFile(&'static str, IndexedContent),
 }
 
 impl IndexedForm {
-    /// What an indexed directory's name ends in where it is exported with others.
+    /// Returns the suffix of an indexed directory's name if it is exported with other entries.
     pub(super) const fn suffix(&self) -> &'static str {
         match self {
             Self::Files(_) => "",
@@ -45,7 +46,7 @@ impl IndexedForm {
         }
     }
 
-    /// Adds to a digest what tells this form from others.
+    /// Adds this form to a digest.
     pub(super) fn digest(&self, hasher: &mut Xxh3Default) {
         hasher.update(match self {
             Self::Files(_) => b"//files",
@@ -131,7 +132,7 @@ impl Export<'_> {
         self.give(FileHandle::Open(file.as_fd()), &file_inode(&job.inode, size))
     }
 
-    /// Hands the content of the directory of `job` to `take`.
+    /// Passes the content of the directory of `job` to `take`.
     fn each_piece(
         &self,
         job: &Job,
@@ -151,12 +152,12 @@ impl Export<'_> {
     }
 }
 
-/// Whether an indexed directory that is exported alone, in `form`, becomes a directory.
+/// True if an indexed directory that is exported alone, in `form`, becomes a directory.
 pub(super) fn becomes_directory(inode: &Inode, form: Option<&IndexedForm>) -> bool {
     inode.kind() == Some(FileKind::Indexed) && matches!(form, Some(IndexedForm::Files(_)))
 }
 
-/// The inode of a file of `bytes` bytes that has something of the indexed directory `inode`.
+/// Returns the inode of a file of `bytes` bytes with content of the indexed directory `inode`.
 fn file_inode(inode: &Inode, bytes: usize) -> Inode {
     let (mode, size) = (inode.mode & 0o666, bytes as u64);
     Inode { entry: Entry::Is(FileKind::File), mode, size, ..inode.clone() }

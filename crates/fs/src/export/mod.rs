@@ -1,15 +1,16 @@
-//! Export: a tree of a namespace as real files, complete and faithful.
+//! Export: writes a tree of a namespace as real files, complete and faithful.
 //!
 //! Path of a file: the walk makes directories (`destination`) and hands files to threads, which
 //! write content and `attributes`. Further names of a file are linked at the end, when the first is
-//! surely there; directories get their mode and times at the very end, since entries need and
-//! change them. The content of every file is checked against its checksum. What cannot be written
-//! is left out and becomes a problem of the tally; a full disk or a store that fails ends all.
-//! All is written under a name of its own beside the target (`partial`), which a rename makes the
-//! target at the end. If the export ends before, the same export goes on with what is there.
-//! Invariant: nothing is written outside the target, whatever the store says and whoever else can
-//! write to the target: listings refuse names that no file can have, and `destination` works by
-//! handles.
+//! sure to exist; directories get their mode and times at the very end, since entries need and
+//! change them. The content of every file is verified by its checksum. Files that cannot be written
+//! are left out and become problems in the tally; a full disk or a failing store ends the export.
+//! Everything is written under a separate name beside the target (`partial`), which a final rename
+//! makes the target. If the export is interrupted, repeating it continues with what is there
+//! (`earlier`).
+//! Invariant: nothing is written outside the target, whatever the store contains, and even if
+//! others can write to the target: listings reject names that no file can have, and `destination`
+//! works with handles.
 
 mod attributes;
 mod destination;
@@ -40,8 +41,8 @@ use crate::namespace::{Follow, Namespace};
 use crate::tally::Tally;
 use crate::walk::{Next, Order, Step, Visit};
 
-/// Files that wait for a thread. Each may keep a directory open, and a process may by default have
-/// 1024 files open.
+/// Maximum number of files waiting for a thread. Each may keep a directory open, and a process may
+/// by default have 1024 files open.
 const JOBS_MAX: usize = 256;
 /// Aligned pieces of zeros of this size become holes: a few blocks of any file system.
 const HOLE_BYTES: usize = 64 << 10;
@@ -51,13 +52,13 @@ const HOLE_BYTES: usize = 64 << 10;
 pub struct ExportOptions {
     /// Threads that write files.
     pub threads: usize,
-    /// Whether what is at the target is replaced: a directory by a directory, anything else by
-    /// anything else.
+    /// True to replace what is at the target: a directory by a directory, anything else by anything
+    /// else.
     pub overwrite: bool,
-    /// Whether the export goes on with what it had written when it was interrupted, if it was. Files
-    /// whose size and time are right are not written again.
+    /// True to continue with what an interrupted export wrote, if there was one. Files with the
+    /// right size and attributes are not written again.
     pub resume: bool,
-    /// What becomes of indexed directories; without it each is a problem.
+    /// Form of indexed directories; without it each is a problem.
     pub indexed: Option<IndexedForm>,
 }
 
@@ -70,7 +71,7 @@ impl Default for ExportOptions {
 struct Job {
     dir: DirHandle,
     name: Vec<u8>,
-    /// What errors show.
+    /// Path shown in errors.
     path: PathBuf,
     inode: Inode,
 }
@@ -79,15 +80,16 @@ struct Export<'a> {
     namespace: &'a Namespace,
     tally: &'a Tally,
     form: Option<&'a IndexedForm>,
-    /// Whether all that is exported is one entry that is no directory, and so has the target's name.
+    /// True if a single entry other than a directory is exported, which thus has the target's name.
     is_single: bool,
     is_resumed: bool,
-    /// Where all goes in the end, and where it is until then.
+    /// Final path of the export; until it is complete, `partial` is its path.
     target: &'a Path,
     partial: PathBuf,
-    /// Files and directories that the store did not give.
+    /// Number of files and directories that could not be read from the store.
     unavailable: AtomicU64,
-    /// Guards the handle of what has the partial name, which holds its lock, once there is one.
+    /// Guards the handle of the file or directory with the partial name, once there is one. The
+    /// handle holds its lock.
     outermost: Mutex<Option<OwnedFd>>,
     /// Guards the error that ends the export.
     failure: Mutex<Option<Error>>,
@@ -104,20 +106,20 @@ struct LinkedNames {
 }
 
 impl Namespace {
-    /// Writes what is at `start`, with all that is in it, beside `target`, at
-    /// [`Namespace::export_partial_path`], and renames it to `target` once it is complete but for the
-    /// problems in `tally`. Unless `options` say otherwise `target` does not exist or is an empty
-    /// directory. An export that fails keeps what it has written.
+    /// Exports `start`, with everything in it: writes beside `target`, at
+    /// [`Namespace::export_partial_path`], and renames that to `target` once it is complete except
+    /// for the problems in `tally`. Unless `options` say otherwise, `target` must not exist or must
+    /// be an empty directory. A failed export keeps what it has written.
     ///
-    /// Owners are kept for the superuser only, and set-id bits only with their owner; `tally` counts
-    /// the files of others. Holes become holes. Nothing is synced.
-    /// Cost: a listing of each directory, and the reads of every file that is not in its inode.
+    /// Owners are kept only for the superuser, and set-id bits only with their owner; `tally`
+    /// counts the affected files. Holes stay holes. Nothing is synced. Cost: a listing of each
+    /// directory, and the reads of every file whose content is not in its inode.
     ///
     /// # Errors
-    /// As [`Namespace::find`] for `start`; `NotEmpty`, `Exists` or `Invalid` for `target`; `Exists` if
-    /// an earlier export was interrupted and `options` do not say what becomes of it; `Conflict` if
-    /// another process exports the same to `target`; `NoSpace`, `ReadOnly`, `Unavailable` when
-    /// either side fails for good.
+    /// As [`Namespace::find`] for `start`; `NotEmpty`, `Exists` or `Invalid` for `target`; `Exists`
+    /// if an earlier export was interrupted and `options` do not allow resuming it; `Conflict` if
+    /// another process exports the same to `target`; `NoSpace`, `ReadOnly`, `Unavailable` if either
+    /// side fails permanently.
     pub fn export(
         &self,
         start: &[u8],
@@ -147,7 +149,7 @@ impl Namespace {
             failure: Mutex::default(),
         };
         export.write_all(start, &mut destination, options.threads)?;
-        // Without a handle nothing could be exported, and is a problem; the target stays as it is.
+        // Without a handle nothing was exported, and a problem says why; the target stays as it is.
         if let Some(written) = export.outermost.lock().as_ref()
             && let Err(error) = partial.install(written)?
         {
@@ -156,8 +158,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Where an export of `start` to `target` with this form of indexed directories is written until it
-    /// is complete.
+    /// Returns the path at which an export of `start` to `target`, with indexed directories in the
+    /// form `indexed`, is written until it is complete.
     #[must_use]
     pub fn export_partial_path(
         &self,
@@ -168,8 +170,8 @@ impl Namespace {
         partial::path(target, self.export_digest(start, indexed))
     }
 
-    /// Tells exports of different snapshots, paths and forms apart. What a writer has not flushed does
-    /// not count.
+    /// Distinguishes exports of different snapshots, paths and forms. Unflushed changes of a writer
+    /// do not count.
     fn export_digest(&self, start: &[u8], indexed: Option<&IndexedForm>) -> u32 {
         let mut hasher = Xxh3Default::new();
         if let Some(writer) = self.layers().writer() {
@@ -200,7 +202,7 @@ impl Export<'_> {
             for _ in 0..threads.max(1) {
                 scope.spawn(|| self.work(&receiver));
             }
-            // The threads end when the sender is gone.
+            // The threads end when the sender is dropped.
             let sender = sender;
             self.walk(start, destination, &sender, &mut linked)
         });
@@ -209,12 +211,12 @@ impl Export<'_> {
         }
         walked?;
         self.link(destination, linked)?;
-        // What goes on later stays private until then.
+        // An export that has to be resumed stays private until then.
         self.check_available()?;
         self.finish_directories(destination)
     }
 
-    /// Fails if there is something that another try may export.
+    /// Fails if there were files that a retry may export.
     fn check_available(&self) -> Result<()> {
         match self.unavailable.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -331,7 +333,7 @@ impl Export<'_> {
             }
         };
         let sent = sender.send(Job { dir, name, path, inode: inode.clone() });
-        // Without a receiver all threads have met the error that ends the export.
+        // Without a receiver all threads have seen the error that ends the export.
         Ok(if sent.is_ok() { Next::Into } else { Next::Stop })
     }
 
@@ -349,14 +351,14 @@ impl Export<'_> {
         }
     }
 
-    /// Makes an error that concerns one entry a problem, and passes on one that ends the export.
+    /// Turns an error about one entry into a problem, and returns one that ends the export.
     fn report(&self, path: &Path, done: Result<()>) -> Result<()> {
         match done {
             Err(error) => match error.kind() {
                 Kind::NoSpace | Kind::ReadOnly | Kind::Fenced | Kind::Closed => {
                     Err(error.within(path.display()))
                 }
-                // What somebody else has put there would become part of the destination.
+                // A file that another user has put there would become part of the destination.
                 Kind::Conflict if self.is_resumed || self.is_single => {
                     Err(error.within(self.partial_path(path).display()))
                 }
@@ -404,7 +406,7 @@ impl Export<'_> {
         Ok(())
     }
 
-    /// Where that is, until the export is complete, which `path` leads to in the end.
+    /// Returns where the file with the final path `path` is until the export is complete.
     fn partial_path(&self, path: &Path) -> PathBuf {
         match path.strip_prefix(self.target) {
             Ok(below) if below.as_os_str().is_empty() => self.partial.clone(),
@@ -430,8 +432,8 @@ impl Export<'_> {
         self.give(FileHandle::Open(file.as_fd()), &job.inode)
     }
 
-    /// Whether `name` in `dir` is a file that the export which this one goes on with has written to
-    /// its end. Otherwise the name is free.
+    /// Returns whether `name` in `dir` is a file that the interrupted export completed. If not, the
+    /// name is free.
     fn take_up(&self, dir: &OwnedFd, name: &[u8], inode: &Inode) -> Result<bool> {
         let identity = self.namespace.identity();
         let Some(dropped) = earlier::complete_file(dir, name, inode, identity)? else {
@@ -442,7 +444,7 @@ impl Export<'_> {
         Ok(true)
     }
 
-    /// Locks what an export of one entry that is no directory has left, until the handle is dropped.
+    /// Locks the file left by an interrupted export of a single entry, until the handle is dropped.
     fn lock_earlier(&self, job: &Job) -> Result<Option<OwnedFd>> {
         if !self.is_single || !self.is_resumed {
             return Ok(None);
@@ -450,7 +452,7 @@ impl Export<'_> {
         earlier::lock_what_is_there(&job.dir, &job.name)
     }
 
-    /// Locks the file that was made for `job`, if it is all that is exported.
+    /// Locks the file made for `job` if it is the only entry exported.
     fn lock_new(&self, file: BorrowedFd, job: &Job) -> Result<()> {
         if !self.is_single {
             return Ok(());
@@ -462,7 +464,8 @@ impl Export<'_> {
         Ok(())
     }
 
-    /// Keeps the handle of what has the partial name, and with it the lock, until the export ends.
+    /// Keeps the handle of the file or directory with the partial name, and so its lock, until the
+    /// export ends.
     fn keep_outermost(&self, handle: Option<OwnedFd>) {
         if let Some(handle) = handle {
             *self.outermost.lock() = Some(handle);
@@ -541,7 +544,7 @@ impl Export<'_> {
                 if self.is_resumed {
                     let _ = rustix::fs::unlinkat(&dir, &*name, AtFlags::empty());
                 }
-                // Without `SYMLINK_FOLLOW` a symbolic link is linked itself.
+                // Without `SYMLINK_FOLLOW` a symbolic link itself is linked.
                 rustix::fs::linkat(&first, &**first_name, &dir, &*name, AtFlags::empty())
                     .map_err(|error| failure(error, "link"))
             };
@@ -551,7 +554,7 @@ impl Export<'_> {
         Ok(())
     }
 
-    /// Gives directories their attributes, those within before those around.
+    /// Gives directories their attributes, inner before outer ones.
     fn finish_directories(&self, destination: &mut Destination) -> Result<()> {
         for index in (0..destination.count()).rev() {
             let path = destination.path_of(index);

@@ -1,12 +1,12 @@
 //! Partial: the name beside its destination under which an export is written until it is complete.
 //!
-//! The name says which destination it belongs to, and has a digest of what is exported, and how: an
-//! export that goes on finds only what was begun from the same snapshot and path, whose files are the
-//! same where size and time are, with the same form of indexed directories. One rename makes a complete export the destination. What it replaces gets
-//! a third name before it is removed, so a process that is killed at any moment leaves a
-//! destination that is whole, and names that say what they are: `NAME.esker-partial-DIGEST` is to be
-//! resumed or removed, `NAME.esker-replaced-DIGEST` to be removed.
-//! All three names are in one directory, which is reached by its handle.
+//! The name identifies its destination, and has a digest of the snapshot, the path and the form of
+//! indexed directories: a resumed export finds only files of the same export, which are the same if
+//! size and time are. One rename makes a complete export the destination. A replaced destination
+//! gets a third name before it is removed, so a process that is killed at any moment leaves a whole
+//! destination, and self-explanatory names: `NAME.esker-partial-DIGEST` is to be resumed or
+//! removed, `NAME.esker-replaced-DIGEST` to be removed. All three names are in one directory, which
+//! is reached by its handle.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -21,23 +21,24 @@ use rustix::io::Errno;
 use super::destination::{DirHandle, type_of};
 use super::earlier;
 
-/// The longest name of a file.
+/// Maximum bytes of a file's name.
 const NAME_BYTES_MAX: usize = 255;
 const PARTIAL: &str = "partial";
 const REPLACED: &str = "replaced";
 
-/// The kind of thing that has the name of the destination.
+/// What currently exists at the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Present {
     /// Nothing.
     Nothing,
-    /// An empty directory, which a directory takes the place of.
+    /// An empty directory, which a directory replaces.
     EmptyDirectory,
-    /// What the export replaces, which is a directory or not as the export is.
+    /// A file of a kind that the export can replace: a directory if the export is one, otherwise
+    /// anything else.
     Replaceable,
 }
 
-/// Where an export is written, and where it goes.
+/// Where an export is written, and its final place.
 pub(super) struct Partial {
     /// The directory of all names.
     pub(super) top: DirHandle,
@@ -49,13 +50,13 @@ pub(super) struct Partial {
     is_directory: bool,
 }
 
-/// The path at which an export to `target` is written until it is complete.
+/// Returns the path at which an export to `target` is written until it is complete.
 pub(super) fn path(target: &Path, digest: u32) -> PathBuf {
     let name = target.file_name().unwrap_or_default();
     target.with_file_name(OsStr::from_bytes(&side_name(name.as_bytes(), PARTIAL, digest)))
 }
 
-/// `name`, cut off if need be, with a suffix that says what it is.
+/// Returns `name`, truncated if necessary, with a suffix that identifies its purpose.
 fn side_name(name: &[u8], what: &str, digest: u32) -> Vec<u8> {
     let suffix = format!(".esker-{what}-{digest:08x}");
     let kept = name.len().min(NAME_BYTES_MAX - suffix.len());
@@ -63,13 +64,12 @@ fn side_name(name: &[u8], what: &str, digest: u32) -> Vec<u8> {
 }
 
 impl Partial {
-    /// The names of an export to `target`, whose parent exists.
+    /// Prepares the names of an export to `target`, whose parent exists.
     ///
     /// # Errors
-    /// `Exists`, `NotEmpty` if the target is not free and `overwrites` is not given, or what was
-    /// exported before is there and `resumes` is not given; `Exists` if a directory would replace
-    /// something else, or the other way round; `Invalid` for a target that has no name or is
-    /// a mount point.
+    /// `Exists`, `NotEmpty` if the target is not free and `overwrites` is not set, or an earlier
+    /// partial export exists and `resumes` is not set; `Exists` if a directory would replace
+    /// something else, or vice versa; `Invalid` for a target that has no name or is a mount point.
     pub(super) fn new(
         target: &Path,
         digest: u32,
@@ -160,7 +160,7 @@ impl Partial {
     fn check_is_no_mount_point(&self) -> Result<()> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         let found = rustix::fs::statx(&self.top, &*self.name, flags, StatxFlags::TYPE);
-        // Before Linux 5.8 nothing says so; the rename fails then.
+        // Before Linux 5.8 this is unknown; the rename then fails.
         let is_mount = found.is_ok_and(|found| {
             let attributes = StatxAttributes::MOUNT_ROOT;
             found.stx_attributes_mask.contains(attributes)
@@ -187,12 +187,12 @@ impl Partial {
             .map_err(|error| Error::io(error.into(), format!("list {shown}")))
     }
 
-    /// Makes the file or directory of `written` the destination. What was replaced is removed; if that
-    /// fails it stays under its third name, and the error is returned.
+    /// Makes the file or directory of `written` the destination. A replaced destination is removed;
+    /// if that fails it stays under its third name, and the error is returned.
     ///
     /// # Errors
-    /// `Conflict` if something else has the partial name; `Exists` or `NotEmpty` if the destination was
-    /// made meanwhile; what the file system reports.
+    /// `Conflict` if another file has the partial name; `Exists` or `NotEmpty` if the destination
+    /// was made meanwhile; errors of the file system.
     pub(super) fn install(&self, written: &OwnedFd) -> Result<Result<()>> {
         if !earlier::has_name(written, &self.top, &self.partial_name)? {
             let partial = self.target.with_file_name(OsStr::from_bytes(&self.partial_name));
@@ -222,11 +222,11 @@ impl Partial {
         Error::io(error.into(), format!("rename what is complete to {shown}"))
     }
 
-    /// Never replaces what somebody else made at the name meanwhile.
+    /// Renames without replacing a file made at the destination meanwhile.
     fn move_to_free_name(&self) -> Result<()> {
         let (top, from, to) = (&self.top, &*self.partial_name, &*self.name);
         match rustix::fs::renameat_with(top, from, top, to, RenameFlags::NOREPLACE) {
-            // Not every file system can do that by one call.
+            // Some file systems cannot do that in one call.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 rustix::fs::linkat(top, from, top, to, AtFlags::empty())
                     .and_then(|()| rustix::fs::unlinkat(top, from, AtFlags::empty()))
@@ -236,14 +236,14 @@ impl Partial {
         .map_err(|error| self.rename_failure(error))
     }
 
-    /// Exchanges the directories, in one step where the file system can do that.
+    /// Exchanges the directories, in one step if the file system supports it.
     fn replace_directory(&self) -> Result<()> {
-        // Of an earlier export that was killed here.
+        // Left over from an earlier export that was killed here.
         self.remove_replaced()?;
         let (top, to) = (&self.top, &*self.name);
         let (new, old) = (&*self.partial_name, &*self.replaced_name);
         let rename = |from: &[u8], to: &[u8]| rustix::fs::renameat(top, from, top, to);
-        // A partial name never has what was replaced: a resumed export would add to it.
+        // A partial name never has the replaced directory: a resumed export would add to it.
         rename(new, old).map_err(|error| self.rename_failure(error))?;
         let exchanged = rustix::fs::renameat_with(top, old, top, to, RenameFlags::EXCHANGE);
         let Err(error) = exchanged else { return Ok(()) };
@@ -262,7 +262,8 @@ impl Partial {
 
     fn remove_replaced(&self) -> Result<()> {
         let name = OsStr::from_bytes(&self.replaced_name);
-        // The directory by its handle; below it the standard library follows no symbolic link.
+        // Reaches the directory by its handle; below it the standard library follows no symbolic
+        // link.
         let path = PathBuf::from(format!("/proc/self/fd/{}", self.top.as_raw_fd())).join(name);
         match std::fs::remove_dir_all(path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
