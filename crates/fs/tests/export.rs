@@ -1,5 +1,5 @@
-//! Exports beside each other, and exports that go on with what others have left: what is at the
-//! destination in the end is what the snapshot holds, whoever else wrote there.
+//! Concurrent exports, and exports resumed after other users wrote to the partial export: the
+//! destination ends up with the content of the snapshot and nothing else.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -33,7 +33,7 @@ fn memory() -> SharedStore {
     Arc::new(MemoryStore::new())
 }
 
-/// A file whose content takes a read of the store.
+/// Creates a file whose content has to be read from the store.
 fn put_file(session: &Session, name: &[u8], mode: u32) {
     let mut content = source(Content { bytes: 9_000, seed: 1 });
     let root = session.root().clone();
@@ -74,7 +74,7 @@ fn names_in(path: &Path) -> Vec<String> {
     names
 }
 
-/// What an export to `to` has under the partial name, if anything.
+/// Returns the path of the partial export to `to`, if it exists.
 fn partial_of(to: &Path) -> Option<PathBuf> {
     let name = to.file_name().expect("a name").to_string_lossy().into_owned();
     let parent = to.parent().expect("a directory");
@@ -82,17 +82,17 @@ fn partial_of(to: &Path) -> Option<PathBuf> {
     names_in(parent).iter().find(is_partial).map(|found| parent.join(found))
 }
 
-/// Makes a complete export an interrupted one.
+/// Turns a complete export into an interrupted one.
 fn interrupt(namespace: &Namespace, start: &str, to: &Path) -> PathBuf {
     let partial = namespace.export_partial_path(start.as_bytes(), to, None);
     fs::rename(to, &partial).expect("rename");
     partial
 }
 
-/// Symptom: of two exports of one file to one destination, the second with `resume`, both wrote; the
-/// first then renamed what the second had written so far.
-/// Cause: only directories were locked, and whatever had the partial name was renamed.
-/// Fix: files are locked as directories are, and only the file of the own handle is renamed.
+/// Symptom: two exports of one file to one destination, the second with `resume`, both wrote; the
+/// first then renamed the incomplete file of the second.
+/// Cause: only directories were locked, and any file with the partial name was renamed.
+/// Fix: files are locked as directories are, and an export renames only the file of its own handle.
 #[test]
 fn exports_of_one_file_exclude_each_other() {
     let inner = memory();
@@ -130,9 +130,9 @@ fn exports_of_one_file_exclude_each_other() {
     assert!(refused > 0, "no export met another in {requests} requests");
 }
 
-/// Symptom: an export renamed whatever had the partial name in the end to its destination.
-/// Cause: nothing compared it with what the export had written.
-/// Fix: the name must stand for the file of the export's handle.
+/// Symptom: at its end, an export renamed any file with the partial name to its destination.
+/// Cause: nothing compared it with the file that the export had written.
+/// Fix: the name must be that of the file of the export's handle.
 #[test]
 fn an_export_renames_nothing_but_its_own() {
     for start in ["/f", "/"] {
@@ -181,11 +181,12 @@ fn an_export_renames_nothing_but_its_own() {
     }
 }
 
-/// Symptom: the superuser's resumed export gave the set-group-id bit of the snapshot's program, and its
-/// group, to a file that its owner had put there.
-/// Cause: a file of the inode's owner, of the right size and time, was taken for the export's own, and got
-/// all attributes again.
-/// Fix: a file is taken up only if it has all that the export gives already, and is given nothing.
+/// Symptom: the superuser's resumed export gave the set-group-id bit and group of the snapshot's
+/// program to a file that its owner had forged.
+/// Cause: a file of the inode's owner with the right size and time counted as the export's own, and
+/// got all attributes again.
+/// Fix: a file is taken up only if it already has all attributes that the export sets, and none is
+/// set.
 #[test]
 fn an_export_gives_nothing_to_files_that_it_finds() {
     if !Identity::of_process().is_root() {
@@ -212,7 +213,7 @@ fn an_export_gives_nothing_to_files_that_it_finds() {
     let partial = interrupt(&namespace, "/", &target);
     let program = partial.join("program");
     let modified = fs::metadata(&program).expect("stat").modified().expect("a time");
-    // What its owner may do to the file: a write takes the bit away.
+    // The owner can do this to the file: a write clears the bit.
     fs::write(&program, [7; 9_000]).expect("forged");
     fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("chmod");
     let forged = fs::File::options().write(true).open(&program).expect("open");
@@ -223,14 +224,14 @@ fn an_export_gives_nothing_to_files_that_it_finds() {
     assert!(!is_forged);
     let metadata = fs::metadata(target.join("program")).expect("stat");
     assert_eq!((metadata.uid(), metadata.mode() & 0o7777), (54_321, 0o2755));
-    // What has all its attributes stays, also if it belongs to somebody else.
+    // A file with all its attributes stays, even if it belongs to another user.
     assert_eq!(fs::metadata(target.join("plain")).expect("stat").ino(), plain.ino());
 }
 
-/// Symptom: a resumed export that was refused because another was going on had changed the mode of
-/// the directory, or the destination if the other ended just then.
+/// Symptom: a resumed export that was refused because another was running had changed the mode of
+/// the directory, or of the destination if the other ended just then.
 /// Cause: the directory was made private before it was locked.
-/// Fix: it is locked first, and must still have its name then.
+/// Fix: it is locked first, and must then still have its name.
 #[test]
 fn an_export_changes_nothing_before_it_holds_the_lock() {
     let store = memory();
@@ -259,7 +260,7 @@ fn an_export_changes_nothing_before_it_holds_the_lock() {
     }
 }
 
-/// The form of a directory of two keys, of which the second fails as often as `failures` says.
+/// Returns the form of a directory with two keys, the second of which fails `failures` times.
 fn files_form(failures: u64) -> IndexedForm {
     let left = std::sync::atomic::AtomicU64::new(failures);
     IndexedForm::Files(Arc::new(
@@ -288,7 +289,7 @@ fn going_on_as(form: IndexedForm) -> ExportOptions {
     ExportOptions { indexed: Some(form), ..going_on() }
 }
 
-/// Symptom: an export that went on with another form of indexed directories had both forms' files.
+/// Symptom: an export resumed with another form of indexed directories had the files of both forms.
 /// Cause: the partial name did not depend on the form.
 /// Fix: the form is part of the digest.
 #[test]
@@ -311,10 +312,10 @@ fn an_export_goes_on_with_the_same_form_only() {
     assert_eq!(names_in(around.path()), ["out"]);
 }
 
-/// Symptom: a file that somebody had put into what an interrupted export left became part of the
-/// complete export.
+/// Symptom: a file that another user had put into an interrupted export became part of the complete
+/// one.
 /// Cause: nothing compared the names in a directory with the snapshot's.
-/// Fix: an export that goes on refuses a directory with names of others.
+/// Fix: a resumed export fails if a directory has names that are not in the snapshot.
 #[test]
 fn an_export_that_goes_on_keeps_nothing_of_others() {
     let store = memory();
@@ -357,10 +358,10 @@ fn an_export_that_goes_on_keeps_nothing_of_others() {
     }
 }
 
-/// Symptom: of a file `p.npy` and an indexed directory `p` that is exported as such a file, a resumed
-/// export kept one or the other, and reported nothing.
-/// Cause: the name that the directory gets was not looked up in the snapshot.
-/// Fix: it is; the directory is then a problem, however often the export goes on.
+/// Symptom: with a file `p.npy`, and an indexed directory `p` exported as a file of this name, a
+/// resumed export kept one or the other, and reported nothing.
+/// Cause: the name given to the directory was not looked up in the snapshot.
+/// Fix: it is; the directory is then a problem, however often the export is resumed.
 #[test]
 fn an_indexed_directory_takes_no_file_s_name() {
     let store = memory();
@@ -384,7 +385,7 @@ fn an_indexed_directory_takes_no_file_s_name() {
     }
 }
 
-/// A directory of another user's in the place of one of the export's is not made the export's.
+/// An export does not take over another user's directory in place of its own.
 #[test]
 fn an_export_takes_up_no_directory_of_others() {
     if !Identity::of_process().is_root() {

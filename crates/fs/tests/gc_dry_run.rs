@@ -1,11 +1,12 @@
-//! Dry runs of a collection report what the collection that follows does, in random histories of
-//! snapshots, squashes with and without copied data, sessions, deletions, and collections of each age.
+//! Dry runs report exactly what the next collection does, in random histories of snapshots,
+//! squashes with and without copied data, sessions, deletions, and collections with various grace
+//! periods.
 //!
 //! Symptom: `gc --dry-run` counted a set, and its bytes, twice if a squash and the set to whose data logs
 //! it refers had both lost their names.
-//! Cause: collecting the squash made the collection come back to the other set, whose objects a dry run
-//! still finds in the store.
-//! Fix: a dry run leaves out the objects that it would have deleted by then.
+//! Cause: after the squash was collected, the collection returned to the other set, whose objects a
+//! dry run still finds in the store.
+//! Fix: a dry run omits the objects that it would already have deleted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +24,12 @@ use crate::gc::{options, write};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A repository with snapshots that random steps make and delete.
+/// A repository in which random steps make and delete snapshots.
 struct History {
     repository: Repository,
     clock: Arc<ManualClock>,
     random: Random,
-    /// Names that were published and not deleted since.
+    /// Names that are published and not deleted.
     names: Vec<String>,
     steps: u32,
 }
@@ -41,13 +42,13 @@ impl History {
         Self { repository, clock, random: Random::from_seed(seed), names: Vec::new(), steps: 0 }
     }
 
-    /// One of the names, if there is any.
+    /// Returns the index of one of the names, if there are any.
     fn any_name(&mut self) -> Option<usize> {
         let count = self.names.len() as u64;
         (count > 0).then(|| self.random.below(count) as usize)
     }
 
-    /// Up to two sets of published names.
+    /// Returns up to two sets of published names.
     fn any_sets(&mut self) -> Vec<SetId> {
         let mut sets = Vec::new();
         for _ in 0..self.random.below(3) {
@@ -102,13 +103,13 @@ impl History {
             }
             _ => {
                 self.clock.advance(HOUR * self.random.below(30) as u32);
-                // Some collect by themselves, which leaves sets of every phase.
+                // Collecting between steps leaves sets in every phase.
                 self.collect();
             }
         }
     }
 
-    /// A dry run and the collection, which report the same.
+    /// Runs a dry run twice and then the collection; checks that they report the same.
     fn collect(&mut self) -> GcReport {
         let grace = Duration::from_secs([0, 3600, 7200][self.random.below(3) as usize]);
         let scan_data = self.random.below(2) == 0;
@@ -146,14 +147,15 @@ fn a_dry_run_counts_what_the_collection_frees() {
         }
         history.clock.advance(HOUR * 3);
         sets += history.collect().sets.len();
-        // Nothing is left but the last manifests of deleted sets, and sessions.
+        // Only sessions and the last manifests of deleted sets are left.
         history.clock.advance(HOUR * 48);
         history.collect();
     }
     assert!(sets > 100 && data_only > 5, "{sets} {data_only}");
 }
 
-/// The squash is collected before the set to whose data it refers, whichever of them has the lower id.
+/// The squash is collected before the set to whose data it refers, whichever of the two has the
+/// lower id.
 #[test]
 fn a_squash_and_its_source_are_counted_once() {
     for seed in 0..8 {
