@@ -1,4 +1,4 @@
-//! `esker gc`: frees what nobody needs.
+//! `esker gc`: frees everything that is no longer needed.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn age(text: &str) -> Result<Duration, String> {
 }
 
 impl Gc {
-    /// Frees it.
+    /// Runs the collection.
     pub fn run(self, context: &Context) -> Result<()> {
         let session_options = SessionSettings::for_few().options(context);
         let (sessions, report) = progress::watch_store(context, "gc:", |repository| {
@@ -107,7 +107,7 @@ impl Gc {
         Ok(())
     }
 
-    /// Prints what goes only later.
+    /// Prints what only a later collection frees.
     fn print_kept(&self, context: &Context, report: &GcReport) -> Result<()> {
         if report.former_sets > 0 {
             let sets = text::counted(report.former_sets, "change set");
@@ -129,7 +129,7 @@ impl Gc {
     }
 }
 
-/// Says what sessions stay that nobody writes.
+/// Prints the kept sessions that have no writer.
 fn show_left(context: &Context, left: &[OpenSession]) -> Result<()> {
     if left.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `esker names`: what is published.
+//! `esker names`: lists published names.
 
 use std::collections::{HashMap, HashSet};
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ pub struct Names {
     deleted: bool,
 }
 
-/// What there is to know of a snapshot beside its name.
+/// Details of a snapshot besides its name.
 struct Details {
     uid: u32,
     records: u64,
@@ -123,13 +123,13 @@ fn show_long(
     Ok(())
 }
 
-/// Whether an error concerns one snapshot, and not the store.
+/// True if an error concerns one snapshot rather than the store.
 fn is_damage(error: &Error) -> bool {
     use Kind::{Corrupt, Invalid, NotFound, TooLarge};
     [Corrupt, Invalid, NotFound, TooLarge].contains(&error.kind())
 }
 
-/// The line of a name whose snapshot cannot be read.
+/// Prints the line of a name whose snapshot cannot be read.
 fn show_damaged(
     context: &Context,
     name: &PublishedName,
@@ -149,7 +149,7 @@ fn show_damaged(
         .line(format!("{:width$}  damaged: `esker verify` says more  @{}", name.name, name.set))
 }
 
-/// Sums over all that `set` builds on, each once. Records that newer ones hide count too.
+/// Sums over `set` and all that it builds on, each once. Hidden records count too.
 fn details(
     context: &Context,
     repository: &Repository,

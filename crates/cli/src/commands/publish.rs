@@ -1,4 +1,4 @@
-//! `esker publish`: gives a session, a snapshot or a stack of snapshots a name.
+//! `esker publish`: gives a name to a session, a snapshot or a stack of snapshots.
 
 use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
@@ -77,7 +77,7 @@ pub struct Publish {
     take_over: TakeOver,
 }
 
-/// What `publish --base` does about files that several bases changed differently.
+/// Treatment of files that several bases of `publish --base` changed differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Conflicts {
     /// The earlier base's version is shown; conflicts are printed
@@ -121,10 +121,10 @@ impl Publish {
         let source = usage::stack(source);
         let set = context.set_of(&repository, &source)?;
         if self.replacing.if_taken() == IfTaken::ReplaceUnlessMoved {
-            // Before the session is completed, which takes no more changes then.
+            // Check before the session is completed, after which it takes no more changes.
             repository.check_not_moved(&[set], name)?;
         } else if !self.replacing.replace {
-            // Published already, it may be that the answer to an earlier attempt was lost.
+            // If it is published already, the answer to an earlier attempt may have been lost.
             names::check_free_for(&**repository.store(), name, set)?;
         }
         let manifest = Manifest::load(&**repository.store(), set)?;
@@ -138,7 +138,7 @@ impl Publish {
                     true => session.complete().map(drop),
                 };
                 published.inspect_err(|_| {
-                    // It stays, for whoever publishes it under another name. The error matters more.
+                    // Keep it for another name. The original error matters more.
                     let _ = session.end();
                 })?;
                 if let Some((property, message)) = self.message() {
@@ -185,7 +185,7 @@ impl Publish {
             }
         })?;
         self.publish_complete(&repository, set, name).map_err(|error| {
-            // Others may go on with it. The error matters more.
+            // Keep it for another command. The original error matters more.
             let _ = repository.keep_complete(set);
             error.within(format!(
                 "@{set} stays; publish it by `esker publish --replace @{set} {name}`"
@@ -196,8 +196,7 @@ impl Publish {
 }
 
 impl Publish {
-    /// Looks for conflicts of `bases`, on which `session` was begun, and does about them what it is
-    /// told to.
+    /// Finds conflicts among `bases`, on which `session` was begun, and treats them as requested.
     fn resolve_conflicts(
         &self,
         context: &Context,
@@ -228,7 +227,7 @@ impl Publish {
         Ok(())
     }
 
-    /// Prints a conflict of which the version of the base `shown` is shown.
+    /// Prints a conflict in which the version of the base `shown` wins.
     fn print_conflict(
         &self,
         context: &Context,
@@ -264,7 +263,7 @@ impl Publish {
     }
 }
 
-/// Publishes the parts of `job`; names about which they disagreed are said, with who won.
+/// Publishes the parts of `job`; prints each name on which they disagree, with the winner.
 fn publish_job(context: &Context, job: JobId, name: &str) -> Result<()> {
     let repository = context.repository()?;
     check_free(&repository, name)?;
@@ -297,7 +296,7 @@ fn publish_job(context: &Context, job: JobId, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What parts did that does not fit together.
+/// Describes how the changes of the parts contradict each other.
 const fn disagreement(kind: ConflictKind) -> &'static str {
     match kind {
         ConflictKind::SameName => "several parts made or replaced it",

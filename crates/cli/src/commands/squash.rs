@@ -1,4 +1,5 @@
-//! `esker squash` and `esker compact`: fewer and larger tables that show the same.
+//! `esker squash` and `esker compact`: merge tables into fewer and larger ones with the same
+//! contents.
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
@@ -57,7 +58,7 @@ impl Squash {
         });
         let (set, report) = squashed?;
         if let Err(error) = repository.publish(set, &self.new_name) {
-            // Without a name it is garbage, unless the name is there after all.
+            // Without a name it is garbage, unless the name was published after all.
             repository.abandon(set)?;
             return Err(error);
         }
@@ -105,7 +106,8 @@ impl Compact {
         }
     }
 
-    /// Merges the tables of an open session: in the mount that writes it, if this machine has that.
+    /// Merges the tables of an open session: in the mount that writes it, if that is on this
+    /// machine.
     fn compact_session(&self, context: &Context, set: SetId) -> Result<()> {
         let options = self.settings.options_to_resume(context, self.take_over);
         if !options.take_over
@@ -131,7 +133,7 @@ impl Compact {
     }
 }
 
-/// What the compaction of a session did, by what its tables are before and after it.
+/// The report of a session's compaction, from its tables before and after.
 fn report_of(before: &Manifest, after: &Manifest, seconds: f64) -> SquashReport {
     let is_new = |table: &&TableRef| !before.tables.iter().any(|old| old.number == table.number);
     let is_gone = |table: &&TableRef| !after.tables.iter().any(|new| new.number == table.number);

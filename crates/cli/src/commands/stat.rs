@@ -1,4 +1,4 @@
-//! `esker stat`: everything known of a file.
+//! `esker stat`: shows everything known about a file.
 
 use clap::Args;
 use esker_base::Result;

@@ -1,4 +1,4 @@
-//! `esker imd adopt`: an indexed directory that a program wrote without a namespace becomes an entry.
+//! `esker imd adopt`: makes an indexed directory that a program wrote outside a namespace an entry.
 
 use clap::Args;
 use esker_base::Result;
@@ -29,7 +29,7 @@ pub struct Adopt {
 impl Adopt {
     /// Adopts.
     pub fn run(self, context: &Context) -> Result<()> {
-        // Only an existing store can have it.
+        // Only an existing store can hold it.
         context.store()?;
         let slash = if self.prefix.is_empty() || self.prefix.ends_with('/') { "" } else { "/" };
         let prefix = self.prefix.clone() + slash;

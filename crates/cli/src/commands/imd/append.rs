@@ -1,4 +1,4 @@
-//! `esker imd append`: dumps of binary records become further epochs of an indexed directory.
+//! `esker imd append`: adds dumps of binary records to an indexed directory as further epochs.
 
 use clap::Args;
 use esker_base::Result;

@@ -1,4 +1,4 @@
-//! Dumps: files of fixed-width records that become epochs, and how to read them.
+//! Dumps: files of fixed-width records that become epochs, and their layout.
 
 use std::path::PathBuf;
 
@@ -16,14 +16,14 @@ use super::write::FormatName;
 use crate::context::Context;
 use crate::{quantity, text, usage};
 
-/// Layouts that have a name.
+/// Named layouts.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Preset {
     /// Particle dumps of VPIC whose weight has the tracer's number
     Vpic,
 }
 
-/// The dumps to import, and how to read them.
+/// The dumps to import, and their layout.
 #[derive(Args)]
 pub struct Dumps {
     /// Files to import
@@ -61,24 +61,24 @@ pub struct Dumps {
     rank_memory: u64,
 }
 
-/// Files that were checked, and what they have.
+/// Files that were checked, with their layout and steps.
 pub struct SurveyedDumps {
-    /// What they look like.
+    /// Their layout.
     pub layout: Layout,
     /// Their steps.
     pub steps: Vec<Step>,
 }
 
-/// What a preset says.
+/// Options that a preset replaces.
 const LAYOUT: [&str; 6] = ["header_bytes", "record_bytes", "key", "fields", "step", "count"];
 
-/// Reads `[NAME=]OFFSET:TYPE`.
+/// Parses `[NAME=]OFFSET:TYPE`.
 fn named_key(text: &str) -> Result<(String, Field)> {
     let (name, field) = text.split_once('=').unwrap_or(("key", text));
     Ok((name.to_owned(), field.parse()?))
 }
 
-/// Reads `NAME=OFFSET:TYPE[:UNIT]`.
+/// Parses `NAME=OFFSET:TYPE[:UNIT]`.
 fn named_field(text: &str) -> Result<SchemaField> {
     let wrong = || Error::new(Kind::Invalid, format!("`{text}` is no NAME=OFFSET:TYPE[:UNIT]"));
     let (name, rest) = text.split_once('=').ok_or_else(wrong)?;
@@ -89,7 +89,7 @@ fn named_field(text: &str) -> Result<SchemaField> {
 }
 
 impl Dumps {
-    /// Checks all files. Nothing is written.
+    /// Checks all files; writes nothing.
     pub fn survey(&self) -> Result<SurveyedDumps> {
         let layout = self.layout()?;
         let steps = survey(&self.files, &layout)?;
@@ -129,7 +129,7 @@ impl Dumps {
         finished.map(drop)
     }
 
-    /// Says what was imported, as epochs from `first_epoch` on, and published.
+    /// Prints what was imported, as epochs from `first_epoch` on, and published.
     pub fn report(
         &self,
         context: &Context,

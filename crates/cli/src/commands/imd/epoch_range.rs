@@ -1,11 +1,11 @@
-//! Epoch range: which epochs a command is asked for, by number or by step.
+//! Epoch range: the epochs that a command works on, by number or by step.
 
 use std::ops::Range;
 
 use clap::Args;
 use esker_base::{Error, Kind, Result};
 
-/// Epochs, by one or the other.
+/// A range of epochs, by number or by step.
 #[derive(Args, Clone, Debug)]
 pub struct EpochRange {
     /// Only these epochs, by number: N, or A..B without B
@@ -17,15 +17,15 @@ pub struct EpochRange {
 }
 
 impl EpochRange {
-    /// Whether the user gave any.
+    /// True if the user gave a range.
     pub const fn is_given(&self) -> bool {
         self.epochs.is_some() || self.steps.is_some()
     }
 
-    /// The numbers of those epochs, where epochs have `steps`, which ascend.
+    /// The numbers of the selected epochs; `steps` has the ascending steps of all epochs.
     ///
     /// # Errors
-    /// `NotFound` names the epochs or steps that there are, if none is among those given.
+    /// `NotFound`, listing the existing epochs or steps, if the range selects none.
     pub fn among(&self, steps: &[u64]) -> Result<Range<u32>> {
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let absent = |what: String| Err(Error::new(Kind::NotFound, what));
@@ -64,7 +64,7 @@ impl EpochRange {
     }
 }
 
-/// Reads `N` or `A..B`, which is not empty.
+/// Parses `N` or `A..B`, which must not be empty.
 fn range(text: &str) -> Result<Range<u64>, String> {
     let wrong = || format!("{text:?} is no range; expected as 3 or 2..5");
     let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());

@@ -67,7 +67,7 @@ pub struct Get {
     cache: u64,
 }
 
-/// What values are written as.
+/// Output form of values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Form {
     /// Comma-separated lines with a head
@@ -78,7 +78,7 @@ enum Form {
 }
 
 impl Get {
-    /// Gets.
+    /// Gets the values.
     pub fn run(self, context: &Context) -> Result<()> {
         let (_, reader) = open(context, &self.target, self.cache)?;
         let texts = self.names()?;
@@ -129,7 +129,7 @@ impl Get {
         }
     }
 
-    /// Fails with the first of the keys that has no value.
+    /// Fails with the first key that has no value.
     fn check_all_found(
         &self,
         names: &KeyNames,
@@ -165,19 +165,19 @@ impl Get {
     }
 }
 
-/// How the keys of a command line are read.
+/// Interpretation of the keys on the command line.
 #[derive(Clone, Copy)]
 enum KeyReading {
-    /// As names of keys.
+    /// As names.
     Name,
-    /// As hexadecimal digits, by `--hex`.
+    /// As hexadecimal digits (`--hex`).
     Hex,
-    /// As the bytes of keys, by `--bytes`.
+    /// As bytes (`--bytes`).
     Bytes,
 }
 
 impl KeyReading {
-    /// The key that `text` is.
+    /// Parses `text` as a key.
     fn key_of(self, names: &KeyNames, text: &str) -> Result<Vec<u8>> {
         let key = match self {
             Self::Name => return names.key_of_name(text.as_bytes()),
@@ -190,7 +190,7 @@ impl KeyReading {
         })
     }
 
-    /// Which reading it is, and which others there are.
+    /// Explains this interpretation and the alternatives.
     fn describe(self, names: &KeyNames) -> String {
         let named = names.description();
         match self {
@@ -210,7 +210,7 @@ impl KeyReading {
     }
 }
 
-/// What finding values cost, in words.
+/// The cost of a query, in words.
 pub fn cost(counts: &Counts) -> String {
     format!(
         "{}, {}: {} of index logs, {} of auxiliary tables, {} of data; {} and {} asked",
@@ -224,7 +224,7 @@ pub fn cost(counts: &Counts) -> String {
     )
 }
 
-/// The same for programs.
+/// The cost of a query, as JSON.
 pub fn counts_object(counts: &Counts) -> serde_json::Value {
     json!({
         "store_reads": counts.reads(),

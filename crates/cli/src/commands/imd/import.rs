@@ -1,4 +1,4 @@
-//! `esker imd import`: dumps of binary records become the epochs of an indexed directory.
+//! `esker imd import`: turns dumps of binary records into the epochs of an indexed directory.
 
 use clap::Args;
 use esker_base::Result;

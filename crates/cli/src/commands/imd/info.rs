@@ -1,4 +1,4 @@
-//! `esker imd info`: what a directory has, and how many tables a query asks.
+//! `esker imd info`: shows the contents of a directory, and how many tables a query examines.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::location::Location;
 use crate::text;
 
-/// Seed of the keys that are tried.
+/// Seed for the sample of keys.
 const SEED_SAMPLE: u64 = 1;
 
 /// Show the schema, the steps of epochs, sizes, and how many tables queries ask
@@ -112,7 +112,7 @@ impl Info {
         entry.prefixes.into_iter().try_for_each(|prefix| line("objects", prefix))
     }
 
-    /// Draws the histogram, if that was asked for.
+    /// Draws the histogram, if requested.
     fn draw(&self, epochs: u32, histogram: &[u64]) -> Result<()> {
         let Some(path) = &self.plot else { return Ok(()) };
         let epochs = text::counted(u64::from(epochs), "epoch");
@@ -122,7 +122,7 @@ impl Info {
         std::fs::write(path, svg).map_err(failed)
     }
 
-    /// How many of some keys asked how many tables.
+    /// The number of sampled keys by number of tables examined.
     fn histogram(&self, reader: &IndexedReader) -> Result<Vec<u64>> {
         let mut random = Random::from_seed(SEED_SAMPLE);
         let mut histogram = Vec::new();
@@ -137,7 +137,7 @@ impl Info {
     }
 }
 
-/// A schema in words: what each line is about, and the rest of it.
+/// A schema in words: the subject of each line, and its text.
 fn schema_lines(schema: &DirectorySchema) -> impl Iterator<Item = (&'static str, String)> {
     let typed = |name: &str, kind: String, unit: &str| match unit {
         "" => format!("{name}: {kind}"),
@@ -151,7 +151,7 @@ fn schema_lines(schema: &DirectorySchema) -> impl Iterator<Item = (&'static str,
     [("key", key)].into_iter().chain(fields)
 }
 
-/// A schema for programs.
+/// A schema as JSON.
 fn schema_object(schema: &DirectorySchema) -> Value {
     let fields = schema.fields.iter().map(|field| {
         let SchemaField { name, unit, offset, kind } = field;

@@ -1,4 +1,4 @@
-//! `esker imd`: indexed directories, whose files are the records of a key.
+//! `esker imd`: indexed directories, in which each file holds the records of a key.
 
 mod adopt;
 mod append;
@@ -55,7 +55,7 @@ enum ImdCommand {
 }
 
 impl Imd {
-    /// Does it.
+    /// Runs the subcommand.
     pub fn run(self, context: &Context) -> Result<()> {
         match self.command {
             ImdCommand::Write(command) => command.run(context),
@@ -69,8 +69,8 @@ impl Imd {
     }
 }
 
-/// The indexed directory at `target`, and its entry. Of one that a command that died has left in its
-/// session: the epochs that were flushed, and a notice.
+/// The indexed directory at `target`, and its entry. If a command died while writing it in its
+/// session: the flushed epochs, with a notice.
 pub fn open(
     context: &Context,
     target: &Location,
@@ -90,14 +90,14 @@ pub fn open(
             Ok((found, reader))
         }
         _ => {
-            // What is there says more, if nothing is.
+            // If nothing is there, this error is more specific.
             view.stat(&target.path, esker_fs::namespace::Follow::Yes)?;
             Err(Error::new(Kind::NotADirectory, format!("{target}: no indexed directory")))
         }
     }
 }
 
-/// The directory that a command was writing for `target` when it died, which has no entry yet.
+/// The directory that a dead command was writing for `target`, which has no entry yet.
 fn open_left(
     context: &Context,
     repository: &Repository,

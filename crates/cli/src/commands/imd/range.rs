@@ -1,4 +1,4 @@
-//! `esker imd range`: records by range of keys.
+//! `esker imd range`: lists records by key range.
 
 use clap::Args;
 use esker_base::Result;

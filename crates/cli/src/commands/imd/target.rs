@@ -1,4 +1,4 @@
-//! Target: where an indexed directory is made or appended to, and the snapshot in which it is
+//! Target: the path of a new or growing indexed directory, and the snapshot in which it is
 //! published.
 
 use clap::Args;
@@ -11,10 +11,10 @@ use crate::change::{Change, SessionSettings};
 use crate::context::Context;
 use crate::location::{Location, Stack};
 
-/// The property of a change set that says where the directory will be that is written in it.
+/// The change set property that holds the future path of the directory that is written in it.
 pub const TARGET: &str = "indexed directory";
 
-/// Where a new directory goes.
+/// Destination of a new directory.
 #[derive(Args)]
 pub struct Target {
     /// Where the directory is made
@@ -34,8 +34,8 @@ pub struct Published {
 }
 
 impl Target {
-    /// Begins a session, lets `write` fill the directory and [place](Target::place) it, publishes.
-    /// Makes the store if there is none.
+    /// Begins a session, lets `write` fill the directory and [place](Target::place) it, and
+    /// publishes. Creates the store if there is none.
     pub fn publish<T>(
         &self,
         context: &Context,
@@ -50,20 +50,20 @@ impl Target {
         finish(change, published, write)
     }
 
-    /// Gives the finished directory its name.
+    /// Links the finished directory at its path.
     pub fn place(
         &self,
         context: &Context,
         session: &Session,
         directory: SessionDirectory,
     ) -> Result<()> {
-        // As a directory's: who may list it may reach its keys.
+        // As for a directory: users who may list it may also reach its keys.
         let mode = 0o777 & !context.umask;
         directory.create(session, &self.target.path, mode).map(drop)
     }
 }
 
-/// The directory that takes more epochs.
+/// The directory that an append extends.
 #[derive(Args)]
 pub struct AppendTarget {
     /// The directory
@@ -75,7 +75,7 @@ pub struct AppendTarget {
 }
 
 impl AppendTarget {
-    /// Begins a session on top of the target's name, lets `write` fill and append a directory,
+    /// Begins a session on top of the target's name, lets `write` fill and append a directory, and
     /// publishes.
     pub fn publish<T>(
         &self,
@@ -87,7 +87,7 @@ impl AppendTarget {
         let name = match (stack, &self.new_name) {
             (_, Some(new_name)) => new_name.as_str(),
             (Stack::Name(name), None) => name.as_str(),
-            // The refusals below say what to do about them.
+            // The errors below suggest what to do.
             (Stack::Set(_), None) => "",
         };
         let (bases, published) = context.bases_and_name(&repository, stack, Some(name))?;
@@ -117,7 +117,7 @@ fn finish<T>(
     Ok((written, Published { name: name.to_owned(), set }))
 }
 
-/// A new directory of `session`.
+/// A new directory in `session`.
 pub fn new_directory(session: &Session) -> SessionDirectory {
     SessionDirectory::new(session, &mut Random::from_system())
 }

@@ -20,10 +20,10 @@ use crate::context::Context;
 use crate::output::{notice, value_of};
 use crate::{quantity, text};
 
-/// Where rank 0 tells the others to write.
+/// Channel on which rank 0 sends the directory to write.
 const PLACE: Channel = Channel(0x20);
 
-/// How values get to those who look for them.
+/// How readers reach values.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum FormatName {
     /// Records move to their key's partition
@@ -52,7 +52,7 @@ impl FormatName {
     }
 }
 
-/// How records travel.
+/// How records travel between ranks.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum RoutingName {
     /// From rank to rank
@@ -73,7 +73,7 @@ impl RoutingName {
     }
 }
 
-/// What ranks are.
+/// The kind of a job's ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TransportName {
     /// Threads of this process
@@ -130,7 +130,7 @@ pub struct Write {
 }
 
 impl Write {
-    /// Writes.
+    /// Writes the directory.
     pub fn run(self, context: &Context) -> Result<()> {
         match self.transport()? {
             TransportName::Threads => self.lead(context, |session| {
@@ -146,7 +146,7 @@ impl Write {
         }
     }
 
-    /// What ranks are, as given or as this process was started.
+    /// The kind of ranks, as given or as this process was started.
     fn transport(&self) -> Result<TransportName> {
         match (self.transport, Job::from_env()) {
             (None, job) => Ok(job?.map_or(TransportName::Threads, |_| TransportName::Tcp)),
@@ -162,7 +162,7 @@ impl Write {
         }
     }
 
-    /// Begins a session, lets `write` fill and place the directory, publishes and says so.
+    /// Begins a session, lets `write` fill and place the directory, publishes and reports.
     fn lead(
         &self,
         context: &Context,
@@ -197,7 +197,7 @@ impl Write {
         Err(Error::new(Kind::Invalid, what))
     }
 
-    /// What this process does as one rank of a job. Rank 0 leads; the others are told where to write.
+    /// Runs this process as one rank of a job. Rank 0 leads and sends the others the directory.
     fn run_rank(&self, context: &Context, transport: &mut impl Transport) -> Result<()> {
         let ranks = transport.size();
         if transport.rank() != Rank(0) {
@@ -209,7 +209,7 @@ impl Write {
             let set = SetId(u128::from_le_bytes(*set));
             let directory = SessionDirectory { set, number: u64::from_le_bytes(*number) };
             let (work, prefix) = (self.work(directory, ranks), directory.prefix());
-            // Rank 0 made the store if there was none.
+            // Rank 0 has created the store if there was none.
             return write_rank(&context.store()?, &prefix, transport, &work).map(drop);
         }
         self.lead(context, |session| {
