@@ -113,7 +113,7 @@ fn is_one(bits: &[u8], at: u64) -> bool {
     bits.get((at / 8) as usize).is_some_and(|byte| byte >> (at % 8) & 1 == 1)
 }
 
-/// The position behind the first `zeros` zeros; beyond the end if there are fewer.
+/// The position after the first `zeros` zeros; beyond the end if there are fewer.
 fn after_zeros(upper: &[u8], zeros: u64) -> u64 {
     let mut left = zeros;
     let mut at = 0;

@@ -40,7 +40,7 @@ pub fn verify(store: &SharedStore, prefix: &str, tell: &mut dyn FnMut(Error)) ->
             sort(checked.map_err(|error| part.named(error)), tell)?;
         }
         let totals = reader.directory().map(|all| &all.partitions[partition as usize]);
-        // An unfinished log may continue behind its last epoch.
+        // An unfinished log may continue past its last epoch.
         let are_final = totals.is_some();
         let Some(lengths) = sort(log_lengths(&part, totals, &mut counts), tell)? else { continue };
         for (name, bytes) in lengths.logs(prefix, part.head().format, partition) {

@@ -29,7 +29,7 @@ pub const BAND_BITS: u32 = 64;
 /// % of the keys listed. With 64 sources, more spare slots are no worse.
 const SLOTS_PER_SPARE: usize = 32;
 
-/// Slots behind the last possible first slot.
+/// Slots after the last possible first slot.
 const SLOTS_TAIL: usize = BAND_BITS as usize - 1;
 
 /// Up to this many pairs are sorted directly; more are first split by their digests.

@@ -127,7 +127,7 @@ impl Dump {
     }
 
     /// Checks that the first and last records have valid keys, as many records as one read at
-    /// either end covers. `file` is positioned behind the header.
+    /// either end covers. `file` is positioned after the header.
     fn check_keys(&self, file: &mut File, layout: &Layout) -> Result<()> {
         let record_bytes = u64::from(layout.record_bytes);
         let count = self.records.min((READ_BYTES as u64 / record_bytes).max(1));

@@ -4,7 +4,7 @@
 //! index      1/8 for written tables, 1/16 for the current one: limits its rows
 //! sorting    1/16, for one bucket: limits a bucket's rows; more where a table is one bucket
 //! slots      1/32, on their way to the index log
-//! pieces     three of 1/64, and a block behind each
+//! pieces     three of 1/64, and a block after each
 //! records    the rest
 //! ```
 //! While it is written, a long record is in memory several times ([`LONG_COPIES`]); after the first

@@ -112,7 +112,7 @@ impl IndexLog {
         Ok(log)
     }
 
-    /// The head of the log, and the offset of the frame behind it.
+    /// The head of the log, and the offset of the frame after it.
     fn read_head(&self, counts: &mut Counts) -> Result<(Head, u64)> {
         let magic = INDEX_MAGIC.len() as u64;
         let begins = self.read(0..magic.min(self.bytes), counts)?;
