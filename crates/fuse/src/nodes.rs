@@ -265,17 +265,17 @@ mod tests {
     #[test]
     fn two_files_never_share_a_number() {
         let nodes = nodes();
-        // The low halves are equal, and 0 and 1 mean something to the kernel.
+        // The low halves are equal, and 0 and 1 are reserved.
         let ids = [5, 5 | 1 << 64, 5 | 1 << 65, 1, 1 << 70, u128::from(u64::MAX)];
         let numbers: Vec<u64> = ids.iter().map(|id| remember(&nodes, *id).number).collect();
         let distinct: std::collections::BTreeSet<u64> = numbers.iter().copied().collect();
         assert_eq!(distinct.len(), ids.len());
         assert!(distinct.iter().all(|number| *number > ROOT && *number < u64::MAX));
-        // Whoever was displaced keeps its number after the other is forgotten.
+        // A displaced file keeps its number after the other is forgotten.
         nodes.forget(numbers[0], 1);
         assert_eq!(remember(&nodes, ids[1]).number, numbers[1]);
         assert_eq!(nodes.find(ids[1], FileKind::Directory).expect("known").number, numbers[1]);
-        // And it goes like any other.
+        // It is forgotten like any other.
         assert!(nodes.forget(numbers[1], 2).is_some());
         assert_eq!(nodes.displaced_count.load(Ordering::Relaxed), 1);
     }
