@@ -16,14 +16,15 @@ use crate::output::notice;
 use crate::quantity::age_seconds;
 use crate::{progress, text};
 
-/// Free what nobody needs
+/// Free everything that is no longer needed
 ///
-/// Change sets that no name, session or other change set needs, and in others the tables and logs
-/// that were replaced. Of a change set of which only `esker squash` has kept data, all but that data. A snapshot whose name was deleted, or given to another snapshot, stays for the
-/// grace after that, and can be given its name back (`esker undelete`). What a mount or another long
-/// reader reads stays at any grace. Safe beside writers and readers, and to stop anywhere. Sessions
-/// that nobody writes are kept, and counted, unless --sessions-older-than says which to drop; those
-/// that a command had begun for itself when it was killed go.
+/// Frees change sets that no name, session or other change set needs, and replaced tables and logs
+/// in the others. If `esker squash` needs only data of a change set, everything else of it is
+/// freed. A snapshot whose name was deleted or given to another snapshot stays for the grace
+/// period, during which `esker undelete` can restore a deleted name. Snapshots in use by a mount or
+/// another long reader stay at any grace period. Safe to run beside writers and readers, and to
+/// interrupt. Sessions without a writer are kept and counted, unless --sessions-older-than selects
+/// them; sessions that a killed command had begun for itself are dropped.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -31,13 +32,13 @@ Examples:
   esker gc --grace 0      # free at once; `esker undelete` finds nothing then
   esker gc --sessions-older-than 7d")]
 pub struct Gc {
-    /// Only say what would be freed
+    /// Only print what would be freed
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Leave alone what lost its name, or was replaced or begun, less than AGE ago
+    /// Keep everything that lost its name, or was replaced or begun, less than AGE ago
     #[arg(long, default_value = "1h", value_parser = age, value_name = "AGE")]
     grace: Duration,
-    /// Drop sessions that nobody has written for so long, as `esker session drop` does
+    /// Drop sessions that nobody has written for this long, as `esker session drop` does
     #[arg(long, value_parser = age, value_name = "AGE")]
     sessions_older_than: Option<Duration>,
     /// Also look for data logs that no record refers to; reads all tables

@@ -1,4 +1,4 @@
-//! `esker manual`: manual pages, one for each command, made from its help.
+//! `esker manual`: generates a manual page for each command from its help.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::context::Context;
 Examples:
   esker manual ~/.local/share/man/man1 && man esker-import")]
 pub struct ManualCommand {
-    /// The directory, which is made if it is not there
+    /// Directory for the pages; created if it does not exist
     directory: PathBuf,
 }
 

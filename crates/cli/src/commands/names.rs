@@ -27,10 +27,11 @@ Examples:
   esker names --deleted
   esker names --json | jq -r .name")]
 pub struct Names {
-    /// Who owns the root directory, records and bytes of the whole stack, and the age too
+    /// Also show the owner of the root directory, the records and bytes of the whole stack, and the
+    /// age
     #[arg(short, long, conflicts_with = "deleted")]
     long: bool,
-    /// List names that were deleted or given to another snapshot, and whose snapshots are still there
+    /// List names that were deleted or given to another snapshot, and whose snapshots still exist
     #[arg(long)]
     deleted: bool,
 }

@@ -20,25 +20,26 @@ use crate::{text, usage};
 
 /// Publish a session, or compose snapshots
 ///
-/// `publish @SETID NAME` completes a session and publishes it. `publish OTHER NAME` gives what is
-/// published a further name. `publish --base A --base B NAME` composes snapshots: same-named
-/// directories merge, and of same-named files the earlier base's is shown.
+/// `publish @SETID NAME` completes a session and publishes it. `publish OTHER NAME` gives a
+/// published snapshot another name. `publish --base A --base B NAME` composes snapshots:
+/// directories of the same name merge, and of files with the same name the earlier base's is shown.
 ///
-/// With --replace NAME may stand for another snapshot. If both build on the same base, and somebody has
-/// published under NAME since, that is a conflict (exit code 9): what they published is not hidden
-/// unless --hide-newer is given.
+/// With --replace, NAME may stand for another snapshot. If both build on the same base, and
+/// somebody has published under NAME since, that is a conflict (exit code 9): their changes are not
+/// hidden unless --hide-newer is given.
 ///
-/// Two bases conflict at a file that both have changed since what both build on, and that differs. For
-/// bases that build on nothing in common these are all files that differ. --conflicts says what happens:
-/// with `report` the earlier base's version is shown, and each conflict is printed. `refuse` prints
-/// them, publishes nothing and exits with 9. `newest` shows the version that was modified last, or
-/// nothing if that is a removal, by copying it; of equal times, of directories and of files with
-/// several names the earlier base decides. `first` shows the earlier base's version and does not look
-/// for conflicts: all others read the records of what not all bases build on.
+/// Two bases conflict at a file that both have changed since their common base and that differs. If
+/// bases have no common base, all differing files conflict. --conflicts selects the outcome. With
+/// `report` the earlier base's version is shown, and each conflict is printed. `refuse` prints the
+/// conflicts, publishes nothing and exits with 9. `newest` shows the version that was modified
+/// last, or nothing if that is a removal, by copying it; for equal times, directories and files
+/// with several names the earlier base wins. `first` shows the earlier base's version without
+/// searching for conflicts; all others read the records of layers that not all bases share.
 ///
-/// `publish --job JOBID NAME` makes the parts of several writers one; see `esker session job --help`.
+/// `publish --job JOBID NAME` joins the parts of several writers; see `esker session job --help`.
 ///
-/// Publishing without a look for conflicts takes the same time whatever the size, and survives power loss once it is done.
+/// Without a search for conflicts, publishing takes the same time whatever the size. A published
+/// name survives power loss.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -48,13 +49,13 @@ Examples:
   esker publish --base fixes --base climate-7 climate-7.1
   esker publish --base ours --base theirs --conflicts refuse merged")]
 pub struct Publish {
-    /// What to publish, then its new name; only the name with --base
+    /// What to publish, then its new name; with --base only the name
     #[arg(required = true, num_args = 1..=2, value_name = "[SOURCE] NAME")]
     arguments: Vec<String>,
     /// Compose this snapshot; of several, earlier ones win
     #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser())]
     bases: Vec<Stack>,
-    /// What to do about files that several bases changed differently
+    /// Treatment of files that several bases changed differently
     #[arg(
         long,
         value_enum,
@@ -65,7 +66,7 @@ pub struct Publish {
     conflicts: Conflicts,
     #[command(flatten)]
     replacing: Replacing,
-    /// Keep MESSAGE with what is published; `esker log` shows it
+    /// Store MESSAGE with the published snapshot; `esker log` shows it
     #[arg(short, long, conflicts_with = "job", value_parser = message_parser())]
     message: Option<String>,
     /// Publish the completed parts of a job as one
@@ -80,13 +81,13 @@ pub struct Publish {
 /// Treatment of files that several bases of `publish --base` changed differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Conflicts {
-    /// The earlier base's version is shown; conflicts are printed
+    /// Show the earlier base's version, and print conflicts
     Report,
-    /// Conflicts are printed, nothing is published, and the exit code is 9
+    /// Print conflicts, publish nothing, and exit with 9
     Refuse,
-    /// The version that was modified last is shown
+    /// Show the version that was modified last
     Newest,
-    /// The earlier base's version is shown; nobody looks for conflicts
+    /// Show the earlier base's version, without searching for conflicts
     First,
 }
 

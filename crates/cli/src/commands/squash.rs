@@ -15,11 +15,11 @@ use crate::{progress, text};
 
 /// Merge a stack into one change set
 ///
-/// Publishes a snapshot that shows the same as the given ones, of which earlier ones win. Readers of a
-/// deep stack become faster. Tables are merged; file data is not read, and stays in the data logs where
-/// it is. After `esker delete` of the old names `esker gc` frees all of them but data logs that have
-/// some of that data, however little. With --copy-data the snapshot gets data logs of its own, which
-/// have nothing else, and needs nothing of the others.
+/// Publishes a snapshot with the same contents as the given ones, of which earlier ones win. It
+/// makes reading a deep stack faster. Tables are merged; file data is not read, and stays in its
+/// data logs. After `esker delete` of the old names `esker gc` frees them, except for data logs
+/// with some of that data, however little. With --copy-data the snapshot gets its own data logs,
+/// with only its own data, and needs nothing of the others.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -30,13 +30,13 @@ pub struct Squash {
     /// Snapshots; earlier ones win
     #[arg(required = true, value_name = "NAME", value_parser = Stack::parser())]
     stacks: Vec<Stack>,
-    /// The name to publish
+    /// Name to publish
     #[arg(long = "as", value_name = "NEWNAME")]
     new_name: String,
-    /// Threads that merge; all processors unless given
+    /// Threads that merge; by default one per processor
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Copy all file data, so that the snapshot needs no data log of others
+    /// Copy all file data, so that the snapshot needs no data logs of others
     #[arg(long)]
     copy_data: bool,
 }
@@ -69,8 +69,9 @@ impl Squash {
 
 /// Merge the tables of one change set
 ///
-/// What it shows stays, its bases too. For snapshots that were written with deferred compaction,
-/// and for sessions. That of a mount of this machine is compacted by the mount, which goes on.
+/// The contents and the bases stay the same. For snapshots that were written with deferred
+/// compaction, and for sessions. If a mount on this machine writes the session, the mount compacts
+/// it and continues.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

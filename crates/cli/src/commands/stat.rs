@@ -12,10 +12,10 @@ use crate::location::Location;
 use crate::text;
 use crate::users::Users;
 
-/// Show everything known of files
+/// Show everything known about files
 ///
-/// Attributes, extended attributes and where the content is: in the inode, or in the data log of
-/// which change set.
+/// Attributes, extended attributes and the location of the content: in the inode, or in the data
+/// log of a change set.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,7 @@ pub struct Stat {
     /// Files
     #[arg(required = true, value_name = "NAME:/path", value_parser = Location::parser())]
     locations: Vec<Location>,
-    /// What symbolic links lead to, not the links
+    /// Follow symbolic links
     #[arg(short = 'L', long)]
     dereference: bool,
 }

@@ -8,18 +8,18 @@ use super::target::{Target, new_directory};
 use crate::context::Context;
 use crate::text;
 
-/// Adopt an indexed directory that a program wrote into the store by itself
+/// Adopt an indexed directory that a program wrote directly into the store
 ///
-/// Programs may write one below any prefix of a store, where it belongs to no namespace: nothing
-/// lists, verifies or collects it. A copy of it becomes the entry NAME:/path; the original stays, and
-/// may be deleted. All ranks have to have finished it.
+/// Programs may write indexed directories below any prefix of a store, outside every namespace,
+/// where no command lists, verifies or collects them. A copy becomes the entry NAME:/path; the
+/// original stays, and may be deleted. All ranks must have finished it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   esker imd adopt electrons/ run:/electrons
   esker imd adopt electrons/ run:/electrons --as run-2")]
 pub struct Adopt {
-    /// What the names of its objects in the store begin with
+    /// Prefix of its object names in the store
     #[arg(value_name = "PREFIX")]
     prefix: String,
     #[command(flatten)]

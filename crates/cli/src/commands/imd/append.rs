@@ -10,12 +10,12 @@ use crate::context::Context;
 
 /// Append dumps to an indexed directory, as further epochs
 ///
-/// The records have to be as those that the directory has, whose names count where no --field is
-/// given, and their steps behind its last; without --step all files become one epoch, of the step
-/// behind the last. The epochs that are there are not
-/// copied: the result is a change set on top of them. NAME stands for the result then, unless --as
-/// gives that a name of its own. Of two commands that append to one snapshot at once the first gets
-/// the name; the other fails with a conflict (exit code 9) and leaves a session to be published under another.
+/// The records must have the layout of the directory's, whose field names apply if no --field is
+/// given, and their steps must follow its last one; without --step all files become one epoch, with
+/// the step after the last. Existing epochs are not copied: the result is a change set on top of
+/// them. NAME then stands for the result, unless --as gives the result another name. If two
+/// commands append to one snapshot at once, the first gets the name; the other fails with a
+/// conflict (exit code 9) and leaves a session to publish under another name.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

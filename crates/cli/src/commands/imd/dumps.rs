@@ -19,7 +19,7 @@ use crate::{quantity, text, usage};
 /// Named layouts.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Preset {
-    /// Particle dumps of VPIC whose weight has the tracer's number
+    /// Particle dumps of VPIC whose weights hold the tracers' numbers
     Vpic,
 }
 
@@ -38,25 +38,25 @@ pub struct Dumps {
     /// Bytes of each record
     #[arg(long, value_name = "N", required_unless_present = "preset")]
     record_bytes: Option<u32>,
-    /// The key within a record, and what it is called unless that is `key`
+    /// The key within a record, and its name if that is not `key`
     #[arg(long, value_parser = named_key, value_name = "[NAME=]OFFSET:TYPE", required_unless_present = "preset")]
     key: Option<(String, Field)>,
-    /// A number, or some bytes, within a record, and its unit; may be given several times
+    /// A number, or a byte string, within a record, and its unit; may be given several times
     #[arg(long = "field", value_parser = named_field, value_name = "NAME=OFFSET:TYPE[:UNIT]")]
     fields: Vec<SchemaField>,
     /// The step within the header
     #[arg(long, value_name = "OFFSET:TYPE")]
     step: Option<Field>,
-    /// The number of records within the header, to be checked
+    /// The number of records within the header, for checking
     #[arg(long, value_name = "OFFSET:TYPE")]
     count: Option<Field>,
     /// Ranks that import, each its share of the files of a step
     #[arg(long, default_value_t = 1, value_name = "R")]
     ranks: u32,
-    /// How values get to those who look for them
+    /// How readers reach values
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     format: FormatName,
-    /// Memory of each rank, as 64M
+    /// Memory of each rank, such as 64M
     #[arg(long, default_value = "256M", value_parser = quantity::bytes, value_name = "SIZE")]
     rank_memory: u64,
 }

@@ -8,10 +8,10 @@ use esker_base::{Error, Kind, Result};
 /// A range of epochs, by number or by step.
 #[derive(Args, Clone, Debug)]
 pub struct EpochRange {
-    /// Only these epochs, by number: N, or A..B without B
+    /// Only these epochs, by number: N, or A..B excluding B
     #[arg(long, alias = "epoch", value_parser = range, value_name = "A..B")]
     epochs: Option<Range<u64>>,
-    /// Only the epochs of these steps: N, or A..B without B
+    /// Only the epochs of these steps: N, or A..B excluding B
     #[arg(long, alias = "step", value_parser = range, value_name = "A..B", conflicts_with = "epochs")]
     steps: Option<Range<u64>>,
 }

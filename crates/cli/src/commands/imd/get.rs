@@ -19,10 +19,10 @@ use crate::text;
 
 /// Get the values of keys
 ///
-/// A line for each value: key, epoch by number and by step, and the fields of the directory's schema,
-/// or the value in hexadecimal digits where it has none; keys in the order given, values by epoch.
-/// Exits with 3 if a key has none. Where keys are numbers a key is one in decimal digits; else its
-/// bytes; 0x and hexadecimal digits; or 16 digits where keys have 8 bytes.
+/// Prints one line per value: key, epoch number and step, and the fields of the directory's schema,
+/// or the value in hexadecimal digits if it has no fields; keys in the order given, values by
+/// epoch. Exits with 3 if a key has no value. A numeric key is given in decimal digits. Any other
+/// key is given as its bytes, as 0x and hexadecimal digits, or, if keys have 8 bytes, as 16 digits.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -39,30 +39,30 @@ pub struct Get {
     /// Keys
     #[arg(value_name = "KEY", allow_negative_numbers = true)]
     keys: Vec<String>,
-    /// Read further keys from a file, one a line; - for standard input
+    /// Read more keys from a file, one per line; - for standard input
     #[arg(long, value_name = "FILE")]
     keys_from: Option<PathBuf>,
     #[command(flatten)]
     epochs: EpochRange,
-    /// Keys are hexadecimal digits, and so are keys and values that are printed
+    /// Keys are in hexadecimal digits, and printed keys and values too
     #[arg(long, conflicts_with = "bytes")]
     hex: bool,
-    /// Keys are their bytes, and the bytes of the values are all that is printed
+    /// Keys are given as their bytes, and only the bytes of the values are printed
     #[arg(long, conflicts_with = "output")]
     bytes: bool,
-    /// Threads that look
+    /// Threads that search
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: usize,
-    /// What to write
+    /// Output form
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     output: Form,
-    /// Write it here instead of standard output
+    /// Write to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     to: Option<PathBuf>,
-    /// Say on standard error what it cost
+    /// Print the cost on standard error
     #[arg(long)]
     counts: bool,
-    /// Memory for what was read
+    /// Memory for cached data
     #[arg(long, default_value = "256M", value_parser = quantity::bytes, value_name = "SIZE")]
     cache: u64,
 }
@@ -70,10 +70,10 @@ pub struct Get {
 /// Output form of values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Form {
-    /// Comma-separated lines with a head
+    /// Comma-separated lines with a header
     #[default]
     Csv,
-    /// A NumPy array with the same columns, each of its type; for values of one length
+    /// A NumPy array with the same typed columns; for values of one length
     Npy,
 }
 

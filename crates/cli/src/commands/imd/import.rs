@@ -9,12 +9,13 @@ use crate::context::Context;
 
 /// Import dumps of fixed-width binary records
 ///
-/// Each file has a header and records of one width, of which some bytes are the key; a record is
-/// stored whole, as the value. Files whose headers have one step become one epoch; without --step
-/// all files do. Types are u8, u16, u32, u64, with `be` for the other byte order, i32, i64, f32, f64,
-/// i8, i16, bytesN, and f32*2^N for a number that is an integer once multiplied. Numbers become keys of
-/// eight bytes that sort as the numbers do, and are read back as numbers; so is what --field names of
-/// a record. All files are checked before anything is written. Makes the store if there is none.
+/// Each file has a header and records of one width, of which some bytes are the key; a whole record
+/// is stored as the value. Files with the same step in their headers become one epoch; without
+/// --step all files do. Types are u8, u16, u32, u64, with `be` for the other byte order, i32, i64,
+/// f32, f64, i8, i16, bytesN, and f32*2^N for a number that is an integer once multiplied. Numbers
+/// become keys of eight bytes in numeric order and are read back as numbers; so are the fields that
+/// --field names. All files are checked before anything is written. Creates the store if there is
+/// none.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -17,10 +17,10 @@ use crate::text;
 /// Seed for the sample of keys.
 const SEED_SAMPLE: u64 = 1;
 
-/// Show the schema, the steps of epochs, sizes, and how many tables queries ask
+/// Show the schema, the steps of epochs, sizes, and how many tables queries examine
 ///
-/// Tries some keys that are there, each in all epochs, and counts the tables whose rows were looked
-/// at: one an epoch, unless a filter erred or the key has values in several.
+/// Queries a sample of existing keys in all epochs, and counts the tables whose rows were examined:
+/// one per epoch, unless a filter erred or the key has values in several.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +31,7 @@ pub struct Info {
     /// The directory
     #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
     target: Location,
-    /// How many keys to try
+    /// Number of keys to query
     #[arg(long, default_value_t = 1000, value_name = "N")]
     queries: usize,
     /// Draw the histogram of tables per query, as SVG

@@ -29,7 +29,7 @@ use crate::text;
 /// Write and read indexed directories
 ///
 /// An indexed directory takes records of a key and a value from all ranks of a job, in epochs, and
-/// is one entry of a namespace. Each key is a file in it, which holds the values that the key got.
+/// is one entry of a namespace. Each key is a file in it, which holds the key's values.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -14,7 +14,7 @@ use crate::record_table::{Record, RecordTable};
 
 /// List the records with keys from LOW to HIGH, of an ordered directory
 ///
-/// Lines as `esker imd get` has them, in order of key.
+/// Prints lines like `esker imd get`, in key order.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
@@ -31,10 +31,10 @@ pub struct Range {
     high: String,
     #[command(flatten)]
     epochs: EpochRange,
-    /// Stop after so many records
+    /// Stop after this many records
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Say on standard error what it cost
+    /// Print the cost on standard error
     #[arg(long)]
     counts: bool,
 }

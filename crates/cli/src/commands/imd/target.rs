@@ -17,7 +17,7 @@ pub const TARGET: &str = "indexed directory";
 /// Destination of a new directory.
 #[derive(Args)]
 pub struct Target {
-    /// Where the directory is made
+    /// Path of the new directory
     #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
     target: Location,
     /// Publish as NEWNAME, on top of the target's name
@@ -69,7 +69,7 @@ pub struct AppendTarget {
     /// The directory
     #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
     pub target: Location,
-    /// Publish as NEWNAME and leave NAME as it is; unless given, NAME stands for the result
+    /// Publish as NEWNAME and leave NAME unchanged; otherwise NAME then stands for the result
     #[arg(long = "as", value_name = "NEWNAME")]
     new_name: Option<String>,
 }

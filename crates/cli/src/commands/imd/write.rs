@@ -29,11 +29,11 @@ pub enum FormatName {
     /// Records move to their key's partition
     #[default]
     Base,
-    /// Values stay; keys and the values' places move
+    /// Values stay; keys and pointers to the values move
     Pointer,
-    /// Records stay; which rank has a key is known with some doubt
+    /// Records stay; the rank of a key is known approximately
     Lossy,
-    /// Records stay; which rank has a key is known exactly
+    /// Records stay; the rank of a key is known exactly
     Static,
     /// Records move to the partition of their key's range
     Ordered,
@@ -58,7 +58,7 @@ pub enum RoutingName {
     /// From rank to rank
     #[default]
     Direct,
-    /// Over a representative on either node
+    /// Through a representative on each node
     #[value(name = "3hop")]
     ThreeHop,
 }
@@ -80,15 +80,15 @@ enum TransportName {
     Threads,
     /// Processes, started by `esker run`, srun or mpirun
     Tcp,
-    /// Processes that mpirun or srun started and that MPI connects, where it was built in
+    /// Processes started by mpirun or srun and connected by MPI, if built in
     Mpi,
 }
 
 /// Write an indexed directory of synthetic particles
 ///
-/// Every key gets a value in each epoch, from another rank each time. Values follow from key and
-/// epoch, so `esker bench imd-get` checks what it reads. Makes the store if there is none. The
-/// directory is published under the target's name, or as the name of --as on top of it.
+/// Every key gets a value in each epoch, each time from another rank. Values derive from key and
+/// epoch, so `esker bench imd-get` can check what it reads. Creates the store if there is none. The
+/// directory is published under the target's name, or under --as on top of it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -99,32 +99,32 @@ Examples:
 pub struct Write {
     #[command(flatten)]
     target: Target,
-    /// Ranks that write, of threads; processes know how many they are
+    /// Number of ranks that write, as threads; processes know their number
     #[arg(long, default_value_t = 1, value_name = "R")]
     ranks: u32,
-    /// Ranks on each node, as far as routing is concerned; all on one unless given
+    /// Ranks on each node, for routing; all on one unless given
     #[arg(long, value_name = "C")]
     per_node: Option<u32>,
-    /// Keys, each of which is written once an epoch
+    /// Number of keys, each written once per epoch
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
     keys: u64,
     /// Bytes of each value
     #[arg(long, default_value_t = 40, value_name = "V")]
     value_bytes: u32,
-    /// Epochs
+    /// Number of epochs
     #[arg(long, default_value_t = 1, value_name = "E")]
     epochs: u32,
-    /// How values get to those who look for them
+    /// How readers reach values
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     format: FormatName,
     /// How records travel
     #[arg(long, value_enum, default_value_t, value_name = "ROUTING")]
     routing: RoutingName,
-    /// What ranks are; unless given, processes over TCP if `esker run`, srun or mpirun started this
-    /// one, else threads
+    /// Kind of ranks; by default processes over TCP if `esker run`, srun or mpirun started this
+    /// one, otherwise threads
     #[arg(long, value_enum, value_name = "TRANSPORT")]
     transport: Option<TransportName>,
-    /// Memory of each rank, as 64M
+    /// Memory of each rank, such as 64M
     #[arg(long, default_value = "256M", value_parser = quantity::bytes, value_name = "SIZE")]
     rank_memory: u64,
 }
