@@ -19,12 +19,12 @@ use crate::{progress, text};
 /// Free everything that is no longer needed
 ///
 /// Frees change sets that no name, session or other change set needs, and replaced tables and logs
-/// in the others. If `esker squash` needs only data of a change set, everything else of it is
-/// freed. A snapshot whose name was deleted or given to another snapshot stays for the grace
-/// period, during which `esker undelete` can restore a deleted name. Snapshots in use by a mount or
-/// another long reader stay at any grace period. Safe to run beside writers and readers, and to
-/// interrupt. Sessions without a writer are kept and counted, unless --sessions-older-than selects
-/// them; sessions that a killed command had begun for itself are dropped.
+/// in the others. If only squashes still need data of a change set, everything else of it is freed.
+/// A snapshot whose name was deleted or given to another snapshot stays for the grace period,
+/// during which `esker undelete` can restore a deleted name. Snapshots in use by a mount or another
+/// long reader stay at any grace period. Safe to run beside writers and readers, and to interrupt.
+/// Sessions without a writer are kept and counted, unless --sessions-older-than selects them;
+/// sessions that a killed command had begun for itself are dropped.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -21,8 +21,9 @@ use crate::text;
 ///
 /// Prints one line per value: key, epoch number and step, and the fields of the directory's schema,
 /// or the value in hexadecimal digits if it has no fields; keys in the order given, values by
-/// epoch. Exits with 3 if a key has no value. A numeric key is given in decimal digits. Any other
-/// key is given as its bytes, as 0x and hexadecimal digits, or, if keys have 8 bytes, as 16 digits.
+/// epoch. Exits with 3 if a key has no value. A numeric key is given in decimal digits, any other
+/// as its bytes or, if keys have 8 bytes, as 16 hexadecimal digits; 0x and hexadecimal digits work
+/// for every key.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
