@@ -173,7 +173,8 @@ impl Change {
             (Stack::Name(name), None) => {
                 let context = format!(
                     "{name} is published and never changes: add `--as NEWNAME` to publish the \
-                     result as another name, or work in a session: `esker session begin --base {name}`"
+                     result under another name, or work in a session: `esker session begin --base \
+                     {name}`"
                 );
                 return Err(Error::new(Kind::Invalid, context));
             }
@@ -285,7 +286,7 @@ impl Change {
     fn give_up(&self) {
         // The remains are garbage either way; the original error matters more.
         if let Err(error) = self.repository.abandon(self.session.set()) {
-            notice(format!("could not give up session @{}: {error}", self.session.set()));
+            notice(format!("could not drop session @{}: {error}", self.session.set()));
         }
     }
 }
@@ -293,8 +294,8 @@ impl Change {
 /// Adds a remedy to an error about mode bits in the snapshot `base` that denied a change.
 fn over_others(base: &str, error: &Error) -> Error {
     let advice = format!(
-        "{base} has it from a user who does not let you change it; publish a tree of your own and \
-         lay it over by `esker publish --base OWN --base {base} NEWNAME`"
+        "in {base} it belongs to a user who does not let you change it; publish your own tree and \
+         lay it over with `esker publish --base OWN --base {base} NEWNAME`"
     );
     Error::new(error.kind(), format!("{error}: {advice}"))
 }

@@ -210,8 +210,8 @@ impl Context {
         let bytes = repository.unflushed_bytes(set)?;
         if bytes > 0 {
             notice(format!(
-                "@{set}: {bytes} bytes of its log are not shown; they show once its writer \
-                 flushes, or, if that died, after `esker compact @{set}`"
+                "@{set}: {bytes} bytes of its log are not shown; they appear once its writer \
+                 flushes or, if the writer died, after `esker compact @{set}`"
             ));
         }
         Ok(namespace)
@@ -226,7 +226,7 @@ impl Context {
         new_name: Option<&'a str>,
     ) -> Result<(Vec<SetId>, &'a str)> {
         let Stack::Name(name) = stack else {
-            let what = "an open session: publish it first, and give --as with its name";
+            let what = "an open session: publish it first, then use --as with its name";
             return Err(Error::new(Kind::Invalid, what));
         };
         match new_name {

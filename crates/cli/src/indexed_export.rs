@@ -114,7 +114,7 @@ fn csv(reader: &IndexedReader, take: &mut Take<'_>) -> Result<()> {
 
 fn npy(reader: &IndexedReader, take: &mut Take<'_>) -> Result<()> {
     let Shape::Fixed { key_bytes, value_bytes } = reader.shape() else {
-        let what = "its records differ in length, and a NumPy array has one: use --indexed csv";
+        let what = "its records differ in length, which NumPy arrays cannot: use --indexed csv";
         return Err(Error::new(Kind::Invalid, what));
     };
     let (table, rows) = (table_of(reader)?, reader.totals().rows);

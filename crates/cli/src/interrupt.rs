@@ -89,7 +89,7 @@ pub fn give_up_after_failure(context: &Context) {
 }
 
 fn not_given_up(error: &Error) -> String {
-    format!("what was begun could not be given up ({error}); `esker gc` does it")
+    format!("unfinished work could not be dropped ({error}); `esker gc` drops it")
 }
 
 fn end(store: Option<&str>, options: &SessionOptions) {
@@ -106,8 +106,8 @@ fn end(store: Option<&str>, options: &SessionOptions) {
                 sessions.iter().map(|session| format!("@{}", session.node.set)).collect();
             let sets = sets.join(", ");
             notice(format!(
-                "interrupted: nothing was published, and what was begun is given up ({sets}); \
-                 `esker gc` frees its room"
+                "interrupted: nothing was published, and unfinished work is dropped ({sets}); \
+                 `esker gc` frees its space"
             ));
         }
         Err(error) => notice(format!("interrupted: {}", not_given_up(&error))),

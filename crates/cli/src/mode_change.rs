@@ -35,7 +35,7 @@ impl ModeChange {
         let clauses: Option<Vec<_>> = text.split(',').map(ModeClause::parse).collect();
         clauses
             .map(Self::Symbolic)
-            .ok_or_else(|| format!("{text:?} is no mode; expected as 644, u+x or go-w,a+X"))
+            .ok_or_else(|| format!("{text:?} is not a mode; expected 644, u+x or go-w,a+X"))
     }
 
     /// Applies the change to `mode`.

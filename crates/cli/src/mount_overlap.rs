@@ -23,9 +23,9 @@ pub fn check_mountpoint(url: &str, mountpoint: &Path) -> Result<()> {
     let store = directory_of(url).and_then(|path| path.canonicalize().ok());
     let (Some(store), Ok(at)) = (store, mountpoint.canonicalize()) else { return Ok(()) };
     let what = if store.starts_with(&at) {
-        "has its own store in it, which the mount would hide: mount at another directory"
+        "contains its own store, which the mount would hide: mount at another directory"
     } else if at.starts_with(&store) {
-        "is in the store itself: mount at another directory"
+        "is inside the store: mount at another directory"
     } else {
         return Ok(());
     };
@@ -42,9 +42,9 @@ pub fn check_export_target(url: &str, target: &Path) -> Result<()> {
         return Ok(());
     }
     let what = if replaced {
-        "is the store itself or has it inside, and would be replaced: export to another directory"
+        "is the store itself or contains it, and would be replaced: export to another directory"
     } else {
-        "is in the store itself: export to another directory"
+        "is inside the store: export to another directory"
     };
     Err(Error::new(Kind::Invalid, format!("{} {what}", target.display())))
 }
@@ -60,7 +60,7 @@ pub fn check_new_store(url: &str) -> Result<()> {
             && mountpoint.metadata().is_ok_and(|metadata| metadata.dev() == device);
         if is_in_it {
             let what = format!(
-                "{} is in the mount of Esker at {}: make the store in another file system",
+                "{} is inside the Esker mount at {}: create the store in another file system",
                 path.display(),
                 mountpoint.display()
             );

@@ -7,7 +7,7 @@ const SECONDS_PER_DAY: u64 = 86_400;
 
 /// Parses a number of bytes, such as `4096`, `64K`, `512M` or `2GiB`; units are powers of 1024.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size; expected as 4096, 64K, 512M or 2G");
+    let wrong = || format!("{text:?} is not a size; expected, for example, 4096, 64K, 512M or 2G");
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| wrong())?;
@@ -68,7 +68,7 @@ pub fn moment(text: &str, now_ns: i64) -> Result<i64, String> {
         },
     };
     seconds.and_then(|seconds: i64| seconds.checked_mul(NS_PER_SECOND)).ok_or_else(|| {
-        format!("{text:?} is no time; expected as 2026-01-31, 2026-01-31T17:30, @1769880600 or 7d")
+        format!("{text:?} is not a time; expected 2026-01-31, 2026-01-31T17:30, @1769880600 or 7d")
     })
 }
 
@@ -96,7 +96,7 @@ fn date_seconds(text: &str) -> Option<i64> {
 /// Parses permission bits in octal, such as `644` or `0755`.
 pub fn mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
-    mode.ok_or_else(|| format!("{text:?} is no mode; expected octal digits, as 644 or 0755"))
+    mode.ok_or_else(|| format!("{text:?} is not a mode; expected octal digits such as 644 or 0755"))
 }
 
 #[cfg(test)]

@@ -149,7 +149,7 @@ impl RecordTable {
         let lengths = |record: &Record<'_>| (record.key.len(), record.value.len());
         let (key_bytes, value_bytes) = records.first().map_or((0, 0), lengths);
         if !records.iter().all(|record| lengths(record) == (key_bytes, value_bytes)) {
-            let what = "keys or values differ in length, and a NumPy array has one: write CSV";
+            let what = "keys or values differ in length, which NumPy arrays cannot: write CSV";
             return Err(Error::new(Kind::Invalid, what));
         }
         let mut out = self.npy_head(records.len() as u64, key_bytes, value_bytes);

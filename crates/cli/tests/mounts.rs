@@ -443,7 +443,7 @@ fn a_mount_and_a_store_are_not_made_in_each_other() {
     let inside = mounted.root().join("new/store");
     let inside = inside.to_str().expect("UTF-8");
     let said = esker.fails(13, ["init", "--store", inside]);
-    assert!(said.contains("in the mount of Esker"), "{said}");
+    assert!(said.contains("inside the Esker mount"), "{said}");
     esker.fails(13, ["bench", "create", "--files", "1", "--store", inside]);
     assert!(!mounted.root().join("new").exists());
 }

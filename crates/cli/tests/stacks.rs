@@ -122,7 +122,7 @@ fn a_squash_refers_to_file_data_unless_told_to_copy_it() {
     assert!(esker.json(["names", "-l"])[1]["bytes"].as_u64() > Some(10_000));
     esker.ok(["delete", "a"]);
     assert!(
-        esker.ok(["gc", "-n", "--grace", "0"]).contains("would keep of 1 change set only data")
+        esker.ok(["gc", "-n", "--grace", "0"]).contains("would keep only the data of 1 change set")
     );
     assert_eq!(
         esker.json(["gc", "--grace", "0"])[0]["data_only_sets"].as_array().map(Vec::len),
@@ -162,7 +162,7 @@ fn a_deleted_name_is_given_back_until_the_grace_is_over() {
     esker.publish("a", &[("file", "text")]);
     esker.ok(["delete", "a"]);
     let said = String::from_utf8(esker.run(["gc"]).stderr).expect("UTF-8");
-    assert!(said.contains("kept for the grace: 1 change set of deleted names"), "{said}");
+    assert!(said.contains("kept for the grace period: 1 change set of deleted names"), "{said}");
     assert_eq!(esker.json(["names", "--deleted"])[0]["name"], "a");
     assert!(esker.ok(["names", "--deleted"]).starts_with("a  deleted 20"));
     assert!(esker.ok(["undelete", "a"]).starts_with("published a @"));

@@ -206,7 +206,7 @@ impl Asker {
             .map_err(|errno| Error::io(errno.into(), "who asks"))?;
         let own = rustix::process::geteuid();
         if !peer.uid.is_root() && peer.uid != own {
-            return Err(Error::new(Kind::Denied, "the mount belongs to somebody else"));
+            return Err(Error::new(Kind::Denied, "the mount belongs to another user"));
         }
         let unclear = |_| Error::new(Kind::Invalid, "the mount did not get a request");
         self.0.set_read_timeout(Some(PATIENCE)).map_err(unclear)?;

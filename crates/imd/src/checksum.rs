@@ -77,8 +77,7 @@ impl LogChecksum {
         let (expected, got) = (u32::from_le_bytes(*sum), self.of(body, offset));
         if expected != got {
             let what = format!(
-                "checksum {got:08x} of {} bytes, expected {expected:08x}: damaged, or of another \
-                 place or log",
+                "checksum {got:08x} of {} bytes, expected {expected:08x}: damaged, or misplaced",
                 bytes.len()
             );
             return Err(Error::corrupt(object, offset, what));

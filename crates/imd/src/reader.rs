@@ -132,7 +132,7 @@ impl Reader {
             }
         }
         Err(failure.unwrap_or_else(|| {
-            Error::new(Kind::NotFound, format!("{prefix}: no indexed directory is here"))
+            Error::new(Kind::NotFound, format!("{prefix}: no indexed directory here"))
         }))
     }
 

@@ -222,7 +222,7 @@ impl AppendBase {
         }
         if *schema != self.schema {
             return invalid(format!(
-                "keys or fields that are not those of the directory's schema: {}",
+                "keys or fields that differ from the directory's schema: {}",
                 self.schema
             ));
         }

@@ -65,7 +65,7 @@ impl Format {
         let found = Self::ALL.into_iter().find(|format| format.name() == name);
         found.ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
-            Error::new(Kind::Invalid, format!("no format `{name}`: there are {names}"))
+            Error::new(Kind::Invalid, format!("no format `{name}`: choose one of {names}"))
         })
     }
 }

@@ -229,7 +229,7 @@ impl Bench {
 /// Object name prefix of `entry`, found at `target`, which must have only one part.
 fn only_part<'e>(entry: &'e IndexedEntry, target: &Location) -> Result<&'e str> {
     let [prefix] = &entry.prefixes[..] else {
-        let what = format!("{target}: benchmarks read directories that nothing was appended to");
+        let what = format!("{target}: benchmarks need a directory without appended epochs");
         return Err(Error::new(Kind::Invalid, what));
     };
     Ok(prefix)

@@ -48,7 +48,7 @@ impl Cp {
             let into = session.stat(&target.path, Follow::Yes);
             let into = into.is_ok_and(|inode| inode.is_directory());
             if sources.len() > 1 && !into {
-                let what = format!("{target} is no directory; several files need one to copy into");
+                let what = format!("{target} is not a directory, which several files need");
                 return Err(Error::new(Kind::NotADirectory, what));
             }
             for source in sources {

@@ -49,10 +49,10 @@ impl Delete {
 fn check_is_name(name: &str) {
     let what = if name.starts_with('@') {
         format!(
-            "{name} is a change set, not a name: give up a session by `esker session drop {name}`"
+            "{name} is a change set, not a name: drop a session with `esker session drop {name}`"
         )
     } else if name.contains(['*', '?', '[']) {
-        format!("{name:?} is no name, and patterns are not expanded; `esker names` lists all names")
+        format!("{name:?} is not a name; patterns are not expanded; `esker names` lists names")
     } else if let Some((name, _)) = name.split_once(':') {
         format!("a whole name is deleted: `esker delete {name}`; paths are removed by `esker rm`")
     } else {

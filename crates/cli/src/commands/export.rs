@@ -90,8 +90,8 @@ impl Export {
     fn advice(&self, partial: &Path) -> String {
         let (target, partial) = (self.target.display(), partial.display());
         format!(
-            "{target} is as it was, and {partial} has what was exported so far: `esker export \
-             --resume` with the same arguments goes on with it, `rm -r {partial}` removes it"
+            "{target} is unchanged, and {partial} has the part exported so far: `esker export \
+             --resume` with the same arguments continues it, `rm -r {partial}` removes it"
         )
     }
 }

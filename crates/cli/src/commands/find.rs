@@ -94,7 +94,7 @@ fn kinds(text: &str) -> Result<Kinds, String> {
             "c" | "char_device" => FileKind::CharDevice,
             "b" | "block_device" => FileKind::BlockDevice,
             "i" | "indexed" => FileKind::Indexed,
-            _ => return Err(format!("{letter:?} is no kind; expected f, d, l, p, s, c, b or i")),
+            _ => return Err(format!("{letter:?} is not a kind; use f, d, l, p, s, c, b or i")),
         })
     };
     text.split(',').map(kind).collect::<Result<_, String>>().map(Kinds)
@@ -192,7 +192,7 @@ impl Find {
         }
         if let Some(days) = &self.mtime {
             let (comparison, number) = quantity::comparison(days);
-            let expected = |_| format!("{days:?}: expected days, as 7, +7 or -7");
+            let expected = |_| format!("{days:?}: expected days, such as 7, +7 or -7");
             let days: u32 = usage::value_of(number.parse().map_err(expected));
             let ago = |days: i64| now_ns.saturating_sub(days.saturating_mul(DAY_NS));
             all.push(Predicate::Modified(match comparison {

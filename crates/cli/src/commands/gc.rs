@@ -48,7 +48,7 @@ pub struct Gc {
 
 fn age(text: &str) -> Result<Duration, String> {
     let seconds = if text == "0" { Some(0) } else { age_seconds(text) };
-    seconds.map(Duration::from_secs).ok_or_else(|| format!("{text:?}: expected as 90s, 15m or 6h"))
+    seconds.map(Duration::from_secs).ok_or_else(|| format!("{text:?}: expected 90s, 15m or 6h"))
 }
 
 impl Gc {
@@ -113,14 +113,14 @@ impl Gc {
         if report.former_sets > 0 {
             let sets = text::counted(report.former_sets, "change set");
             notice(format!(
-                "kept for the grace: {sets} of deleted names, with what they need; `esker names \
-                 --deleted` lists them, `esker gc --grace 0` frees them now"
+                "kept for the grace period: {sets} of deleted names, with what they need; `esker \
+                 names --deleted` lists them, `esker gc --grace 0` frees them now"
             ));
         }
         if !report.data_only_sets.is_empty() {
             let sets = text::counted(report.data_only_sets.len() as u64, "change set");
             let verb = if self.dry_run { "would keep" } else { "kept" };
-            context.out.line(format!("{verb} of {sets} only data to which squashes refer"))?;
+            context.out.line(format!("{verb} only the data of {sets} that squashes refer to"))?;
         }
         if report.read_sets > 0 {
             let sets = text::counted(report.read_sets, "change set");

@@ -72,7 +72,7 @@ impl Import {
                 usage::exit("a session gets its message when it is published: leave out --message")
             }
             Stack::Set(_) if !self.bases.is_empty() => {
-                usage::exit("a session has its bases from when it was begun: leave out --base")
+                usage::exit("a session gets its bases when it begins: leave out --base")
             }
             stack => {
                 let (settings, take_over) = (self.settings.clone(), self.take_over);

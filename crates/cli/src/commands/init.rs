@@ -68,7 +68,7 @@ impl Init {
             let made = json!({"store": store.url(), "id": identity.id, "format": identity.format});
             return context.out.json(made);
         }
-        context.out.line(format!("made a store at {}", store.url()))?;
+        context.out.line(format!("created a store at {}", store.url()))?;
         context.out.line(format!("next: export ESKER_STORE={url}; esker import DIR NAME"))
     }
 }

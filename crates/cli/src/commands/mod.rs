@@ -118,21 +118,21 @@ impl Command {
             | Self::Chmod(_)
             | Self::Chown(_)
             | Self::Chgrp(_) => {
-                "a session keeps what was done in it, and with --as nothing was published; the same \
+                "a session keeps its changes so far, and with --as nothing was published; the same \
                  command again does the rest"
             }
             Self::Export(_) => "nothing was exported yet; export it again",
             Self::Publish(_) => "nothing was published, and everything is kept; publish it again",
             Self::Squash(_) | Self::Imd(_) | Self::Segment(_) => {
-                "nothing was begun, or all of it was done"
+                "either nothing was begun or everything was done"
             }
-            Self::Bench(_) => "nothing is left but what `esker names` lists",
+            Self::Bench(_) => "nothing is left except what `esker names` lists",
             Self::Compact(_) => {
-                "what it shows is as it was; the same command again compacts it, and `esker gc` \
-                 frees what was begun"
+                "its contents are unchanged; the same command again compacts it, and `esker gc` \
+                 frees the remains"
             }
-            Self::Gc(_) => "what was freed is freed; the same command again frees the rest",
-            Self::Verify(_) => "nothing was changed; the same command again begins anew",
+            Self::Gc(_) => "part of it may be freed; the same command again frees the rest",
+            Self::Verify(_) => "nothing was changed; run the same command again",
             _ => return Ok(()),
         };
         let store = context.given_store().map(str::to_owned);

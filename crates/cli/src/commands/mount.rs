@@ -171,9 +171,9 @@ impl Mount {
         match (&self.write, self.what.as_slice()) {
             (Some(_), [mountpoint]) | (None, [_, mountpoint]) => mountpoint.into(),
             (Some(_), _) => usage::exit(
-                "with --write NEWNAME only the directory follows; bases are given by --base",
+                "with --write NEWNAME give only the directory; name the bases with --base",
             ),
-            (None, _) => usage::exit("what is to be mounted where? `esker mount NAME DIRECTORY`"),
+            (None, _) => usage::exit("mount what, and where? `esker mount NAME DIRECTORY`"),
         }
     }
 
@@ -233,18 +233,18 @@ impl Mount {
             (false, [set, ..]) => Err(Error::new(
                 Kind::Conflict,
                 format!(
-                    "@{set} is the session of a mount for {name} that runs or died: go on with it \
-                     by --resume, or give it up by `esker session drop @{set}`"
+                    "@{set} is the session of a mount for {name} that runs or died: continue it \
+                     with --resume, or drop it with `esker session drop @{set}`"
                 ),
             )),
             (true, []) => Err(Error::new(
                 Kind::NotFound,
-                format!("no mount for {name} was left; begin one without --resume"),
+                format!("no interrupted mount for {name}; start without --resume"),
             )),
             (true, [one, two, ..]) => Err(Error::new(
                 Kind::Conflict,
                 format!(
-                    "@{one} and @{two} are both sessions of mounts for {name}: give one up by \
+                    "@{one} and @{two} are both sessions of mounts for {name}: drop one with \
                      `esker session drop`"
                 ),
             )),
@@ -272,7 +272,7 @@ impl Mount {
 
 /// Renews `markers` for the lifetime of the lease.
 fn lease(markers: Option<ReaderMarkers>) -> Result<Option<ReadLease>> {
-    let failed = |error| report(&Error::within(error, "could not keep what is mounted"));
+    let failed = |error| report(&Error::within(error, "could not keep the mounted snapshot"));
     markers.map(|markers| ReadLease::keep(markers, failed)).transpose()
 }
 
@@ -319,7 +319,7 @@ impl Subject {
             && let Ok(repository) = context.repository()
             && let Err(error) = repository.abandon(session.set())
         {
-            notice(format!("could not give up session @{}: {error}", session.set()));
+            notice(format!("could not drop session @{}: {error}", session.set()));
         }
     }
 }
@@ -404,7 +404,7 @@ fn make_usable(mountpoint: &Path) -> Result<()> {
                 Ok(status) if status.success() => Ok(()),
                 _ => Err(Error::new(
                     Kind::Denied,
-                    format!("{}: a mount that died is in the way", mountpoint.display()),
+                    format!("{}: a dead mount is in the way", mountpoint.display()),
                 )),
             }
         }

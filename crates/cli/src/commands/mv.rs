@@ -48,7 +48,7 @@ impl Mv {
         Change::open(context, stack, &self.change)?.run(context, |session| {
             let into = !self.exchange && is_directory(session, target)?;
             if sources.len() > 1 && !into {
-                let what = format!("{target} is no directory; several files need one to move into");
+                let what = format!("{target} is not a directory, which several files need");
                 return Err(Error::new(Kind::NotADirectory, what));
             }
             for source in sources {

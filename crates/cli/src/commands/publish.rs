@@ -150,7 +150,7 @@ impl Publish {
                 }
             }
             _ if self.message.is_some() => {
-                let what = format!("{source} is complete, and keeps the message that it has");
+                let what = format!("{source} is complete and keeps its message");
                 return Err(Error::new(Kind::Invalid, what));
             }
             _ => self.publish_complete(&repository, set, name)?,
@@ -182,7 +182,7 @@ impl Publish {
         let resolved = self.resolve_conflicts(context, bases, &session);
         resolved.and_then(|()| session.complete()).inspect_err(|_| {
             if let Err(error) = repository.abandon(set) {
-                notice(format!("could not give up session @{set}: {error}"));
+                notice(format!("could not drop session @{set}: {error}"));
             }
         })?;
         self.publish_complete(&repository, set, name).map_err(|error| {
@@ -220,7 +220,7 @@ impl Publish {
         if self.conflicts == Conflicts::Refuse && count > 0 {
             let what = format!(
                 "the bases conflict at {}; nothing is published: resolve them in a session on top of \
-                 these bases, or say how by --conflicts",
+                 these bases, or choose another --conflicts",
                 text::counted(count, "file")
             );
             return Err(Error::new(Kind::Conflict, what));
@@ -270,7 +270,7 @@ fn publish_job(context: &Context, job: JobId, name: &str) -> Result<()> {
     check_free(&repository, name)?;
     let parts = repository.parts(job)?;
     if parts.is_empty() {
-        let what = format!("no part of job {job} in the store; `esker session job` tells how");
+        let what = format!("no part of job {job} in the store; see `esker session job --help`");
         return Err(Error::new(Kind::NotFound, what));
     }
     let sets: Vec<_> = parts.iter().map(|part| part.set).collect();
@@ -308,7 +308,7 @@ const fn disagreement(kind: ConflictKind) -> &'static str {
         ConflictKind::SeveralNames => {
             "parts left the file at several names, and it is two files now"
         }
-        ConflictKind::Unreachable => "parts moved it to where no path leads",
+        ConflictKind::Unreachable => "parts moved it to an unreachable place",
     }
 }
 

@@ -71,10 +71,10 @@ fn give_up_left(context: &Context) {
         Ok(sessions) if sessions.given_up.is_empty() => {}
         Ok(sessions) => {
             let count = text::counted(sessions.given_up.len() as u64, "session");
-            output::notice(format!("gave up {count} whose commands were killed"));
+            output::notice(format!("dropped {count} of killed commands"));
         }
         Err(error) => output::notice(format!(
-            "sessions of ranks that were killed could not be given up ({error}); `esker gc` does it"
+            "sessions of killed ranks could not be dropped ({error}); `esker gc` drops them"
         )),
     }
 }

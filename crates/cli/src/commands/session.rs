@@ -133,13 +133,13 @@ impl SessionCommand {
 fn give_up(context: &Context, stack: &Stack, take_over: TakeOver) -> Result<()> {
     let repository = context.repository()?;
     if let Stack::Name(name) = stack {
-        let what = format!("{name} is a name, and no session: `esker delete {name}` takes it back");
+        let what = format!("{name} is a name, not a session: `esker delete {name}` deletes it");
         usage::exit(what);
     }
     let set = context.set_of(&repository, stack)?;
     match Manifest::load(&**repository.store(), set) {
         Err(error) if error.kind() == Kind::Corrupt => notice(format!(
-            "{error}; what @{set} changed cannot be read and is lost; what it builds on is not"
+            "{error}; the changes of @{set} are unreadable and lost; its bases are not"
         )),
         loaded => check_is_session(&repository, set, loaded?.state)?,
     }
@@ -147,7 +147,7 @@ fn give_up(context: &Context, stack: &Stack, take_over: TakeOver) -> Result<()> 
     repository.give_up(set, &options)?;
     match context.out.is_json() {
         true => context.out.json(json!({"dropped": set.to_string()})),
-        false => context.out.line(format!("dropped @{set}; `esker gc` frees its room")),
+        false => context.out.line(format!("dropped @{set}; `esker gc` frees its space")),
     }
 }
 
@@ -162,10 +162,10 @@ fn check_is_session(repository: &Repository, set: SetId, state: SetState) -> Res
     let what = match names.iter().find(|named| named.set == set) {
         Some(named) => {
             let name = &named.name;
-            format!("@{set} is published as {name}: `esker delete {name}` takes that back")
+            format!("@{set} is published as {name}: `esker delete {name}` deletes the name")
         }
         None => {
-            format!("@{set} is complete and no session; `esker gc` frees it unless others need it")
+            format!("@{set} is complete, not a session; `esker gc` frees it unless others need it")
         }
     };
     Err(Error::new(Kind::Invalid, what))
@@ -198,7 +198,7 @@ fn list(context: &Context) -> Result<ExitCode> {
     for session in context.repository()?.open_sessions()? {
         if let Some(damage) = session.damage() {
             let set = session.node.set;
-            notice(format!("@{set}: {damage}; `esker session drop @{set}` gives it up"));
+            notice(format!("@{set}: {damage}; `esker session drop @{set}` drops it"));
             code = ExitCode::from(Kind::Corrupt.exit_code());
         }
         if context.out.is_json() {

@@ -63,7 +63,7 @@ impl FromStr for Field {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let invalid = |what: String| {
-            let what = format!("`{text}` is no OFFSET:TYPE: {what}");
+            let what = format!("`{text}` is not OFFSET:TYPE: {what}");
             Error::new(Kind::Invalid, what)
         };
         let (offset, kind) =

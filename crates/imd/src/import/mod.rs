@@ -108,7 +108,7 @@ impl Dump {
         if let Some(field) = layout.count {
             let told = field.integer(&header);
             if told != i128::from(records) {
-                let what = format!("its header says {told} records, and its size {records}");
+                let what = format!("its header says {told} records, but its size {records}");
                 return Err(misread(path, &what));
             }
         }
@@ -175,7 +175,7 @@ impl Dump {
             file.read_exact(&mut buffer[..bytes]).map_err(|error| match error.kind() {
                 std::io::ErrorKind::UnexpectedEof => {
                     let records = self.records;
-                    misread(&self.path, &format!("it does not have its {records} records any more"))
+                    misread(&self.path, &format!("it no longer has its {records} records"))
                 }
                 _ => Error::io(error, self.path.display().to_string()),
             })?;

@@ -93,7 +93,7 @@ fn files_that_do_not_fit_their_layout_are_named() {
     files.put("later", &whole[..whole.len() - 1]);
     let error = steps[0].dumps[0].records(&layout(), |_, _| Ok(())).expect_err("cut meanwhile");
     assert_eq!(error.kind(), Kind::Invalid);
-    assert!(error.to_string().contains("does not have its 3 records any more"), "{error}");
+    assert!(error.to_string().contains("no longer has its 3 records"), "{error}");
     assert!(survey(&[files.0.path().join("absent")], &layout()).is_err());
     assert_eq!(survey(&[], &layout()).expect_err("no files").kind(), Kind::Invalid);
 }

@@ -187,7 +187,7 @@ fn probe<'a>(
         }
         rest = behind;
     }
-    if rest.is_empty() { Ok(()) } else { Err("bytes behind the slots") }
+    if rest.is_empty() { Ok(()) } else { Err("bytes after the slots") }
 }
 
 /// The first block of a slot ordered by key, with the slot's header, and the prefixes of the
@@ -213,7 +213,7 @@ fn parse_key_slot<'b>(
     table: &Table,
     shape: Shape,
 ) -> Result<KeySlot<'b>, &'static str> {
-    const BAD: &str = "a slot by key that is damaged";
+    const BAD: &str = "a damaged slot of a table ordered by key";
     let mut input = Input::new(bytes);
     let count = input.varint_max(bytes.len() / 8, BAD).map_err(|_| BAD)?;
     let firsts = input.take(count * 8).map_err(|_| BAD)?;

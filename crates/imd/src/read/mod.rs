@@ -28,7 +28,7 @@ use esker_base::{Error, Kind};
 /// damage, not the absence of something that a caller asked for.
 pub(crate) fn lost(name: &str, error: Error) -> Error {
     match error.kind() {
-        Kind::NotFound => Error::corrupt(name, 0, "nothing: the log is gone").with_source(error),
+        Kind::NotFound => Error::corrupt(name, 0, "nothing: the log is missing").with_source(error),
         _ => error,
     }
 }

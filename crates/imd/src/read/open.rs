@@ -118,8 +118,8 @@ impl IndexLog {
         let begins = self.read(0..magic.min(self.bytes), counts)?;
         if begins[..] != INDEX_MAGIC[..] {
             let what = format!(
-                "it begins with {:?}, expected {:?}: no index log, or one of another version, which \
-                 the release that wrote it reads",
+                "it begins with {:?}, expected {:?}: not an index log, or one of another version, \
+                 which needs the release that wrote it",
                 String::from_utf8_lossy(&begins),
                 String::from_utf8_lossy(INDEX_MAGIC)
             );

@@ -20,7 +20,7 @@ use crate::write::{PAGE_BYTES, PAGE_VALUE_BYTES, Pointer, pages_of};
 pub(crate) fn value_bytes(row: &[u8]) -> Result<u64> {
     let pointer = Pointer::decode(row, None);
     let pointer = pointer.filter(|pointer| pointer.bytes as usize <= VALUE_BYTES_MAX);
-    let what = "a row that is no pointer to a value";
+    let what = "a row without a pointer to a value";
     pointer.map(|pointer| pointer.bytes.into()).ok_or_else(|| Error::new(Kind::Corrupt, what))
 }
 
@@ -44,7 +44,7 @@ impl Values<'_> {
                 .filter(|pointer| pointer.rank < self.ranks)
                 .filter(|pointer| pointer.bytes as usize <= VALUE_BYTES_MAX);
             let Some(pointer) = pointer else {
-                return Err(Error::corrupt(self.prefix, 0, "a row that is no pointer to a value"));
+                return Err(Error::corrupt(self.prefix, 0, "a row without a pointer to a value"));
             };
             by_rank.entry(pointer.rank).or_default().push((pointer, row));
         }
@@ -70,7 +70,7 @@ impl Values<'_> {
         let mut starts: Vec<u64> = Vec::new();
         for (pointer, _) in &*rows {
             let pages = pages_of(pointer.offset, pointer.bytes);
-            let what = "a value behind the end of all logs";
+            let what = "a value past the end of all logs";
             let pages = pages.ok_or_else(|| Error::corrupt(&name, pointer.offset, what))?;
             starts.extend(pages.step_by(PAGE_BYTES));
         }

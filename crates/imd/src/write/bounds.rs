@@ -284,7 +284,7 @@ impl Balancer {
             let me = self.me;
             deadline.check(router.transport(), || {
                 format!(
-                    "rank {me}: the samples of all ranks, for bounds of partitions, did not come"
+                    "rank {me}: the samples of all ranks, for partition bounds, did not come in time"
                 )
             })?;
         }
@@ -382,13 +382,13 @@ impl Balancer {
     fn take_cuts(&mut self, message: &[u8]) -> Result<()> {
         let cuts = message.split_first().filter(|(kind, _)| **kind == CUTS);
         let Some((_, cuts)) = cuts else {
-            return Err(Error::new(Kind::Corrupt, "rank 0 sent no bounds where some were due"));
+            return Err(Error::new(Kind::Corrupt, "rank 0 sent no bounds, although they were due"));
         };
         let (starts, rest) = cuts.as_chunks::<8>();
         let starts: Vec<u64> = starts.iter().map(|start| u64::from_le_bytes(*start)).collect();
         let whole = starts.len() == self.partitions as usize - 1 && starts.is_sorted();
         if !rest.is_empty() || !(whole || starts.is_empty()) {
-            return Err(Error::new(Kind::Corrupt, "bounds that are none came from rank 0"));
+            return Err(Error::new(Kind::Corrupt, "rank 0 sent invalid bounds"));
         }
         self.bounds = whole.then_some(Bounds { starts });
         Ok(())

@@ -452,7 +452,7 @@ impl<T: Transport> Imd<T> {
             return Err(closed());
         }
         if let Some(last) = self.steps.last().filter(|last| **last >= step) {
-            let what = format!("step {step} behind step {last}: the steps of epochs ascend");
+            let what = format!("step {step} after step {last}: the steps of epochs must ascend");
             return Err(Error::new(Kind::Invalid, what));
         }
         let done = self.flush(step);
@@ -616,7 +616,7 @@ fn too_large(value: &[u8], bytes_max: u64) -> Error {
 #[cold]
 fn misfit(message: &[u8]) -> Error {
     let what =
-        format!("a record of {} bytes came, which is none of this directory's", message.len());
+        format!("received a record of {} bytes, which this directory cannot have", message.len());
     Error::new(Kind::Corrupt, what)
 }
 

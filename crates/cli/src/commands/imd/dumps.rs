@@ -80,7 +80,7 @@ fn named_key(text: &str) -> Result<(String, Field)> {
 
 /// Parses `NAME=OFFSET:TYPE[:UNIT]`.
 fn named_field(text: &str) -> Result<SchemaField> {
-    let wrong = || Error::new(Kind::Invalid, format!("`{text}` is no NAME=OFFSET:TYPE[:UNIT]"));
+    let wrong = || Error::new(Kind::Invalid, format!("`{text}` is not NAME=OFFSET:TYPE[:UNIT]"));
     let (name, rest) = text.split_once('=').ok_or_else(wrong)?;
     let unit_at = rest.match_indices(':').nth(1).map(|(at, _)| at);
     let (field, unit) = unit_at.map_or((rest, ""), |at| (&rest[..at], &rest[at + 1..]));

@@ -66,7 +66,7 @@ impl EpochRange {
 
 /// Parses `N` or `A..B`, which must not be empty.
 fn range(text: &str) -> Result<Range<u64>, String> {
-    let wrong = || format!("{text:?} is no range; expected as 3 or 2..5");
+    let wrong = || format!("{text:?} is not a range; expected, for example, 3 or 2..5");
     let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
     match text.split_once("..") {
         Some((start, end)) => match number(start)?..number(end)? {

@@ -174,7 +174,7 @@ impl Write {
 
     fn run_over_tcp(&self, context: &Context) -> Result<()> {
         let job = Job::from_env()?.ok_or_else(|| {
-            let what = "no rank of a job: start it as `esker run -n 4 -- esker imd write …`";
+            let what = "not a rank of a job: start it as `esker run -n 4 -- esker imd write …`";
             Error::new(Kind::Invalid, what)
         })?;
         let store = context.store_of_rank(job.rank)?;
@@ -205,7 +205,7 @@ impl Write {
             let place = told.bytes.split_first_chunk::<16>();
             let place = place.and_then(|(set, rest)| Some((set, rest.first_chunk::<8>()?)));
             let (set, number) =
-                place.ok_or_else(|| Error::new(Kind::Corrupt, "rank 0 told no place to write"))?;
+                place.ok_or_else(|| Error::new(Kind::Corrupt, "rank 0 named no directory"))?;
             let set = SetId(u128::from_le_bytes(*set));
             let directory = SessionDirectory { set, number: u64::from_le_bytes(*number) };
             let (work, prefix) = (self.work(directory, ranks), directory.prefix());
