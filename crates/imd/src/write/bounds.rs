@@ -284,7 +284,7 @@ impl Balancer {
             let me = self.me;
             deadline.check(router.transport(), || {
                 format!(
-                    "rank {me}: the samples of all ranks, for partition bounds, did not come in time"
+                    "rank {me}: the samples of all ranks for partition bounds did not come in time"
                 )
             })?;
         }
