@@ -24,7 +24,7 @@ use crate::location::{Location, Stack};
 use crate::mount_overlap;
 use crate::output::{Output, notice};
 
-/// How often a process checks for the store that another process creates.
+/// Number and interval of checks for the store that another process creates.
 const STORE_LOOKS: u32 = 600;
 const STORE_LOOK: Duration = Duration::from_millis(50);
 
@@ -35,7 +35,7 @@ pub struct Context {
     /// Permission bits that new files do not get.
     pub umask: u32,
     store: Option<String>,
-    /// Keep what the command reads from being collected, if that takes long.
+    /// Leases that keep what the command reads from being collected, if that takes long.
     leases: RefCell<Vec<ReadLease>>,
     /// The set of each name, as of its first look-up.
     resolved: RefCell<HashMap<String, SetId>>,

@@ -5,9 +5,9 @@
 //! uses its own connection to the store, since the command's may be stuck. It then prints one line
 //! that says what was kept and how to continue, and the signal ends the process with its default
 //! action. A second signal ends the process at once: the next `esker gc` collects what it began, as
-//! after a kill. Sessions that others began stay, and their logs keep the changes. After the first
-//! signal the command itself neither reports nor exits: it fails because its sessions are
-//! abandoned, which the user need not hear about.
+//! after a kill. Sessions that others began stay, and their logs keep the changes.
+//! After the first signal the command itself neither reports nor exits: it fails only because its
+//! sessions are abandoned.
 
 mod gate_store;
 
