@@ -119,10 +119,10 @@ fn keys_values_and_epochs_are_read_as_what_they_are() {
     assert!(text.contains("epochs       2, of steps 300 to 700"), "{text}");
 }
 
-/// Symptom: the help's example for `--bytes` had a number as the key, whose digits were taken for the
-/// bytes of a key; the error was that no value has the key. A negative key was taken for an option.
-/// Epochs that are not there were an invalid request by step, and by number a key that is not there.
-/// Fix: errors say how keys were read, and how else they can be.
+/// Symptom: in the help's example for `--bytes` the digits of a numeric key were taken for the key's
+/// bytes, and the error was that no value has the key. A negative key was taken for an option. An
+/// absent epoch was an invalid request if given by step, and an absent key if given by number.
+/// Fix: errors say how the keys were read, and name the alternatives.
 #[test]
 fn errors_say_how_keys_and_epochs_were_read() {
     let esker = Esker::new();

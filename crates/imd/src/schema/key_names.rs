@@ -78,7 +78,7 @@ impl KeyNames {
         if self.has_bare_digits() { digits } else { format!("0x{digits}") }
     }
 
-    /// Describes in words how the keys of this directory are named: `numbers of type u64, or 0x and 16 digits`.
+    /// Describes the naming scheme in words: `numbers of type u64, or 0x and 16 digits`.
     #[must_use]
     pub fn description(&self) -> String {
         match self.shape {
