@@ -1,7 +1,7 @@
-//! Driver: the kernel's requests, one method each, answered by the operations of the other modules.
+//! Driver: the kernel's requests, one method for each, answered by the operations of the other
+//! modules.
 //!
-//! Nothing is decided here but what the kernel is asked to do for us (`init`) and how long it may
-//! keep what it is told.
+//! Decides only what to ask of the kernel (`init`) and how long the kernel may cache replies.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -27,17 +27,18 @@ use crate::front::Front;
 use crate::listing::{Shown, Sink};
 use crate::make::Asked;
 
-/// How long the kernel may keep names and attributes. They stay true, so it could be for ever; that
-/// it asks again once an hour costs nothing.
+/// How long the kernel may cache names and attributes. They stay valid indefinitely; one refresh an
+/// hour costs nothing.
 const TTL: Duration = Duration::from_secs(3600);
-/// Numbers are never given to another file, so there is one generation.
+/// Inode numbers are never reused, so there is one generation.
 const GENERATION: Generation = Generation(0);
 /// Bytes of one request; the kernel's own limit unless `fs.fuse.max_pages_limit` was raised.
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
-/// Requests that the kernel sends ahead of time: read-ahead and write-back.
+/// Number of requests that the kernel may have in flight in the background: read-ahead and
+/// write-back.
 const BACKGROUND_MAX: u16 = 64;
 
-/// The front as the kernel's driver sees it.
+/// The front behind the FUSE library's interface.
 pub(crate) struct Driver(pub(crate) Arc<Front>);
 
 impl Sink for ReplyDirectory {
@@ -65,7 +66,7 @@ impl Sink for ReplyDirectoryPlus {
     fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool {
         let attr = match shown {
             Shown::All(attr) => attr,
-            // The two dots: the kernel reads no more of them than number and kind.
+            // For the two dots the kernel reads only number and kind.
             Shown::Kind(number, kind) => dot(number, kind),
         };
         !self.add(attr.ino, cookie, OsStr::from_bytes(name), &TTL, &attr, GENERATION)
@@ -104,7 +105,7 @@ fn empty(reply: ReplyEmpty, done: Result<(), Errno>) {
     }
 }
 
-/// Answers with `value`, or with its size if that is all that was asked for.
+/// Replies with `value`, or with its size if the kernel asks only for that.
 fn value(reply: ReplyXattr, size: u32, value: Result<Vec<u8>, Errno>) {
     match value {
         Ok(value) if size == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
@@ -114,7 +115,7 @@ fn value(reply: ReplyXattr, size: u32, value: Result<Vec<u8>, Errno>) {
     }
 }
 
-/// The reply flags for a file that is opened with `flags`. The kernel's pages stay valid. It sends a
+/// The reply flags for a file opened with `flags`. The kernel's cached pages stay valid. It sends a
 /// `flush` at each close only if that close must wait for the store.
 fn open_flags(flags: OFlags, flushes_at_close: bool) -> FopenFlags {
     let may_change = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
@@ -125,13 +126,13 @@ fn open_flags(flags: OFlags, flushes_at_close: bool) -> FopenFlags {
     }
 }
 
-/// Whether `request` comes from somebody whose writing takes set-id bits away.
+/// True if writes by the user of `request` remove set-id bits.
 fn drops_set_id(request: &Request) -> bool {
     request.uid() != 0
 }
 
 impl Driver {
-    /// Answers with entries after `cookie`, and reads those that will be asked for next.
+    /// Replies with entries after `cookie`, then reads ahead.
     fn list<S: Sink>(&self, handle: FileHandle, cookie: u64, mut reply: S) {
         let handle = match self.0.handle(handle.0) {
             Ok(handle) => handle,
@@ -148,32 +149,32 @@ impl Driver {
 
 impl Filesystem for Driver {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // Not FUSE_ASYNC_DIO: after an asynchronous O_DIRECT write the kernel leaves pages that a
-        // buffered read brought in meanwhile, which have the old bytes; after others it drops them.
-        // Not FUSE_ATOMIC_O_TRUNC: a file would be cut off before the kernel sees that it is being
-        // executed, and refuses to.
+        // Not FUSE_ASYNC_DIO: after an asynchronous O_DIRECT write the kernel keeps pages with old
+        // bytes that a buffered read brought in meanwhile; after a synchronous one it drops them.
+        // Not FUSE_ATOMIC_O_TRUNC: a file would be truncated before the kernel notices that it is
+        // being executed, and refuses.
         let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_READDIRPLUS_AUTO;
-        // A handle of a file would be good only while the kernel remembers the file: there are none,
-        // rather than handles that programs keep in vain.
+        // A file handle would work only while the kernel remembers the file. Refuse handles, rather
+        // than give out some that break later.
         wanted |= InitFlags::FUSE_NO_EXPORT_SUPPORT;
         if self.0.writes_back {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
         if self.0.may_pass_through() {
             wanted |= InitFlags::FUSE_PASSTHROUGH;
-            // The store's own file system may not be stacked on others.
+            // The store's own file system may not support stacking.
             let _ = config.set_max_stack_depth(1);
         }
         let offered = wanted & config.capabilities();
         let passes_through = offered.contains(InitFlags::FUSE_PASSTHROUGH);
         self.0.passes_through.store(passes_through, Ordering::Relaxed);
-        // Older kernels have fewer; all are for speed but one, without which the kernel takes
-        // set-id bits away by itself.
+        // Older kernels lack some. All are for speed except one, without which the kernel itself
+        // removes set-id bits.
         let _ = config.add_capabilities(offered);
         let _ = config.set_max_write(REQUEST_BYTES_MAX);
         let _ = config.set_max_background(BACKGROUND_MAX);
@@ -183,7 +184,7 @@ impl Filesystem for Driver {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.0.lookup(parent.0, name.as_bytes()) {
             Ok(Some(attr)) => reply.entry(&TTL, &attr, GENERATION),
-            // Number 0: the kernel may keep that there is nothing.
+            // Number 0 lets the kernel cache that there is no such entry.
             Ok(None) => reply.entry(&TTL, &dot(0, FileKind::File), GENERATION),
             Err(errno) => reply.error(errno),
         }
@@ -308,7 +309,7 @@ impl Filesystem for Driver {
                 let flags = open_flags(flags, self.0.flushes_at_close());
                 reply.opened(FileHandle(0), flags);
             }
-            // Never a file of a session that syncs each change: `close` need not wait.
+            // Never a file of a session that syncs each change, so `close` need not wait.
             Ok(Some(backing)) => {
                 reply.opened_passthrough(FileHandle(0), FopenFlags::FOPEN_NOFLUSH, &backing);
             }
@@ -382,7 +383,7 @@ impl Filesystem for Driver {
         if self.0.flushes_at_close() {
             empty(reply, self.0.flush(number.0));
         } else {
-            // The last close is a release, which nobody waits for. The kernel does not ask again.
+            // Nobody waits for a release. After this answer the kernel sends no more flushes.
             reply.error(Errno::ENOSYS);
         }
     }
@@ -459,7 +460,7 @@ impl Filesystem for Driver {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let (blocks, free, available) = self.0.space();
-        // As many files as one likes; programs look whether any are left.
+        // No limit on the number of files; programs check for free ones.
         let files = u64::from(u32::MAX);
         reply.statfs(blocks, free, available, files, files, 4096, 255, 4096);
     }

@@ -1,9 +1,9 @@
-//! Front: what a mount knows, on which the operations of the other modules work.
+//! Front: the state of a mount, on which the operations of the other modules work.
 //!
-//! Names, attributes and pages that the kernel was told of stay true, since every change comes
-//! through it: that is why it may keep them.
-//! Concurrency: requests are answered by several threads. The kernel lets one request at a time
-//! change a directory, and writes to one file one after the other.
+//! The kernel may cache names, attributes and pages, since every change comes through it: its
+//! cached state stays valid.
+//! Concurrency: several threads answer requests. The kernel serializes changes of one directory,
+//! and writes to one file.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,33 +24,33 @@ use crate::nodes::{Node, Nodes};
 use crate::place::Place;
 use crate::view::View;
 
-/// Blocks that stores without a known size are said to have, of 4 KiB each: 4 PiB.
+/// Blocks of 4 KiB reported for stores of unknown size: 4 PiB.
 const BLOCKS_UNKNOWN: u64 = 1 << 40;
 
-/// What a mount knows.
+/// State of a mount.
 pub(crate) struct Front {
     pub(crate) view: View,
     pub(crate) nodes: Nodes,
     pub(crate) indexed: IndexedReaders,
-    /// How many changes were made, so that what was read ahead can be told to be stale.
+    /// Number of changes made, by which entries read ahead are recognized as stale.
     pub(crate) changes: AtomicU64,
-    /// What commands are told of the mount, as JSON.
+    /// The mount's status for commands, as JSON.
     pub(crate) status: Vec<u8>,
     handles: Mutex<HashMap<u64, Arc<DirHandle>>>,
     next_handle: AtomicU64,
     clock: Arc<dyn Clock>,
-    /// The store's directory, whose room is the mount's.
+    /// The store's directory, whose free space is the mount's.
     store: Option<PathBuf>,
     pub(crate) writes_back: bool,
     pub(crate) in_place: InPlace,
-    /// Whether the kernel reads and writes files of the store itself, once it was asked.
+    /// True if the kernel reads and writes files of the store directly; set by the handshake.
     pub(crate) passes_through: AtomicBool,
-    /// By which the kernel is told what it did not ask for, once it is mounted.
+    /// Sends notifications to the kernel; set once the file system is mounted.
     pub(crate) notifier: OnceLock<Notifier>,
     report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
-/// What a front is made of besides what it shows.
+/// Everything that makes up a front besides its view.
 pub(crate) struct Setup {
     pub(crate) status: Vec<u8>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -82,7 +82,7 @@ impl Front {
         }
     }
 
-    /// Whether the kernel may read, or write, files of the store itself. It does not where it collects
+    /// True if the kernel may read or write files of the store directly. It does not if it collects
     /// small writes.
     pub(crate) fn may_pass_through(&self) -> bool {
         match self.view.session() {
@@ -91,17 +91,17 @@ impl Front {
         }
     }
 
-    /// Whether `close` waits until what was written survives power loss: at durability `always`.
+    /// True if `close` waits until the written data survives power loss: at durability `always`.
     pub(crate) fn flushes_at_close(&self) -> bool {
         self.view.session().is_some_and(|session| session.syncs_each_change())
     }
 
-    /// The session, if this mount takes changes.
+    /// The session, if this mount is writable.
     pub(crate) fn session(&self) -> Result<&Arc<Session>, Errno> {
         self.view.session().ok_or(Errno::EROFS)
     }
 
-    /// What the kernel is told of `error`; what users cannot have caused is reported too.
+    /// The error number for the kernel; also reports errors that users cannot have caused.
     pub(crate) fn errno(&self, error: &Error) -> Errno {
         let is_ours = matches!(
             error.kind(),
@@ -120,7 +120,7 @@ impl Front {
         Errno::from_i32(error.kind().errno())
     }
 
-    /// Tells the mount's owner of `error`.
+    /// Reports `error` to the mount's owner.
     pub(crate) fn report(&self, error: &Error) {
         (self.report)(error);
     }
@@ -129,7 +129,7 @@ impl Front {
         timestamp::of_clock(self.clock.now_ns())
     }
 
-    /// Notes that a change was made, before the kernel is told so.
+    /// Counts a change, before the reply to the kernel.
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
@@ -138,8 +138,8 @@ impl Front {
         drop(self.nodes.forget(number, count));
     }
 
-    /// Whether it is known that `node` has no extended attributes: the kernel asks before each
-    /// first write to a file whether writing takes privileges away.
+    /// True if `node` certainly has no extended attributes: before each first write to a file the
+    /// kernel asks whether writing removes privileges.
     pub(crate) fn has_no_xattrs(&self, node: &Node) -> bool {
         node.is_bare.load(Ordering::Relaxed)
     }
@@ -162,7 +162,7 @@ impl Front {
         drop(self.handles.lock().remove(&number));
     }
 
-    /// Blocks of 4 KiB that the store has, that are free, and that anybody may take.
+    /// Blocks of 4 KiB in the store: in total, free, and available to ordinary users.
     pub(crate) fn space(&self) -> (u64, u64, u64) {
         let known = self.store.as_deref().and_then(|store| rustix::fs::statvfs(store).ok());
         known.map_or((BLOCKS_UNKNOWN, BLOCKS_UNKNOWN, BLOCKS_UNKNOWN), |room| {

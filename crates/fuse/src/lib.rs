@@ -1,15 +1,14 @@
-//! Esker in the kernel's tree of files.
+//! Mounts: Esker in the kernel's tree of files.
 //!
-//! `mount` puts a snapshot or a session at a directory and takes it away; `driver` answers the
-//! kernel's requests by what `front` does in `lookup`, `make`, `remove`, `attributes`, `listing`,
-//! `file` and `xattr`; `reclaim` bounds the garbage of a session; `nodes` knows what the kernel's inode
-//! numbers stand for, and `prune` bounds how many there are; `control` is how commands talk to a
-//! running mount.
+//! `mount` mounts a snapshot or a session at a directory and unmounts it; `driver` answers the
+//! kernel's requests with the operations that `front` has in `lookup`, `make`, `remove`,
+//! `attributes`, `listing`, `file` and `xattr`; `reclaim` bounds a session's garbage; `nodes` maps
+//! the kernel's inode numbers to files, and `prune` bounds their number; `control` lets commands
+//! talk to a running mount.
 //!
-//! The kernel checks permissions (`default_permissions`), resolves paths, keeps pages, names and
-//! attributes, and serializes changes of one directory. Since every change comes through this one
-//! kernel, what it keeps never gets stale. Nothing here decides what a file system does: that is
-//! `esker_fs`.
+//! The kernel checks permissions (`default_permissions`), resolves paths, caches pages, names and
+//! attributes, and serializes changes of one directory. Every change comes through this one kernel,
+//! so its caches never get stale. The semantics of the file system are in `esker_fs`, not here.
 
 mod attributes;
 mod control;

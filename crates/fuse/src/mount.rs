@@ -1,8 +1,8 @@
-//! Mount: a view at a directory, from the first request to the last.
+//! Mount: serves a view at a directory, from the first request to the last.
 //!
 //! A mount ends by `umount`, `fusermount3 -u`, a request to end it (`control`) or a signal. The
-//! first three fail while somebody uses it; a signal takes it away from them. Once it has ended all
-//! files are closed, and whoever runs it publishes what is to be published.
+//! first three fail while the mount is in use; a signal detaches it anyway. After the end all files
+//! are closed, and the caller publishes the session, if there is one.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -25,59 +25,59 @@ use crate::front::{Front, Setup};
 use crate::prune::prune_until;
 use crate::view::View;
 
-/// Through which the kernel asks.
+/// The device through which the kernel sends requests.
 const DEVICE: &str = "/dev/fuse";
 
-/// How to mount.
+/// Options of a mount.
 pub struct MountOptions {
-    /// What is shown, for `mount` and `df`.
+    /// Source of the mount, as `mount` and `df` show it.
     pub source: String,
-    /// The name as which a session will be published, or of the snapshot.
+    /// Name under which a session will be published, or name of the snapshot.
     pub name: String,
     /// Threads that answer the kernel; at least 1.
     pub threads: usize,
-    /// Whether the kernel collects small writes before it passes them on.
+    /// True if the kernel collects small writes before it passes them on.
     pub writes_back: bool,
-    /// Which new files of a session the kernel writes in the store, if that is a directory.
+    /// New files of a session that the kernel writes directly in the store, if that is a directory.
     pub in_place: InPlace,
-    /// Whether other users see it.
+    /// True if other users may access it.
     pub allows_others: bool,
-    /// Files that the kernel may know before it is asked to forget some: [`KNOWN_FILES_MAX`], but
-    /// for tests.
+    /// Number of files that the kernel may know before it is asked to forget some:
+    /// [`KNOWN_FILES_MAX`], except in tests.
     pub known_files_max: usize,
-    /// The directory of the store, whose room is the mount's.
+    /// The directory of the store, whose free space is the mount's.
     pub store: Option<PathBuf>,
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Takes errors that users did not cause: a store that does not answer, bytes that are wrong.
+    /// Receives errors that users did not cause: a store that does not answer, damaged bytes.
     pub report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
-/// A view that is mounted.
+/// A mounted view.
 pub struct Mount {
     session: fuser::Session<Driver>,
     shared: Arc<Shared>,
     known_files_max: usize,
 }
 
-/// What the threads of a mount share.
+/// State shared by the threads of a mount.
 struct Shared {
     front: Arc<Front>,
     mountpoint: PathBuf,
     listener: Listener,
-    /// Who asked for the end and waits until everything is done.
+    /// The client that requested the end and waits until everything is done.
     asker: Mutex<Option<Asker>>,
 }
 
-/// A mount that has ended. Whoever asked for it waits until this is told how it went.
+/// A mount that has ended. A client that requested the end waits for [`Ending::tell`].
 #[must_use]
 pub struct Ending {
     asker: Option<Asker>,
-    /// Whether everything that was open could be closed.
+    /// The outcome of closing all open files.
     pub closed: Result<()>,
 }
 
-/// Whether this machine can mount anything of this kind.
+/// True if this machine supports FUSE mounts.
 #[must_use]
 pub fn is_supported() -> bool {
     open_device().is_ok()
@@ -87,7 +87,8 @@ impl Mount {
     /// Mounts `view` at `mountpoint`. Requests wait until [`Mount::run`].
     ///
     /// # Errors
-    /// `Invalid` if it is no directory; `Denied` or `Unavailable` as the kernel answers.
+    /// `Invalid` if `mountpoint` is not a directory; `Denied` or `Unavailable` as the kernel
+    /// answers.
     pub fn new(view: View, mountpoint: &Path, options: MountOptions) -> Result<Self> {
         let io = |what: &str, error| Error::io(error, format!("{what} {}", mountpoint.display()));
         let mountpoint =
@@ -113,7 +114,7 @@ impl Mount {
         Ok(Self { session, shared: Arc::new(shared), known_files_max: options.known_files_max })
     }
 
-    /// Counts the files that the kernel knows, whenever it is called.
+    /// Returns a function that counts the files that the kernel knows.
     pub fn known_files(&self) -> impl Fn() -> usize + Send + use<> {
         let front = self.shared.front.clone();
         move || front.nodes.count()
@@ -122,7 +123,7 @@ impl Mount {
     /// Answers the kernel until the mount ends.
     ///
     /// # Errors
-    /// What the kernel reports; the view is as it was left.
+    /// Those that the kernel reports; the view stays as it was.
     pub fn run(self) -> Result<Ending> {
         let Self { session, shared, known_files_max } = self;
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
@@ -130,8 +131,8 @@ impl Mount {
         let stop = signals.handle();
         let (ends, end) = std::sync::mpsc::channel();
         let (on_signals, taken) = (shared.clone(), ends.clone());
-        // These end with the process: nobody can ask a mount that is gone, and who has files open
-        // in one that was taken away is answered until then.
+        // These threads end with the process: nobody can send requests to a mount that is gone, and
+        // programs with open files in a detached mount are served until then.
         drop(std::thread::spawn(move || on_signals.end_on(signals, &taken)));
         let on_requests = shared.clone();
         drop(std::thread::spawn(move || on_requests.answer_requests()));
@@ -149,14 +150,14 @@ impl Mount {
         let ran = end.recv().unwrap_or_else(|_| Err(io::Error::other("the mount's thread died")));
         stop.close();
         drop((ends_reclaiming, ends_pruning));
-        // A panic in a thread has been reported where it happened.
+        // A panicking thread has already reported the panic.
         let _ = reclaiming.join();
         let closed = shared.front.close_all();
         let closed = closed.map_err(|errno| {
             Error::new(Kind::DeviceFailed, format!("close what was open: {}", text_of(errno)))
         });
         match ran {
-            // A thread that reads a request at the moment of the unmount may get this error.
+            // A thread that reads a request during the unmount may get this error.
             Err(error)
                 if error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error()) => {}
             Err(error) => {
@@ -171,7 +172,7 @@ impl Mount {
 }
 
 impl Ending {
-    /// Tells whoever asked for the end how it went.
+    /// Answers the client that requested the end.
     pub fn tell(mut self, how: &Result<Value>) {
         if let Some(asker) = &mut self.asker {
             asker.answer(how);
@@ -180,7 +181,7 @@ impl Ending {
 }
 
 impl Shared {
-    /// Ends the mount at the first signal, whoever uses it.
+    /// Ends the mount at the first signal, even if it is in use.
     fn end_on(&self, mut signals: Signals, ended: &Sender<io::Result<()>>) {
         if signals.forever().next().is_none() {
             return;
@@ -188,14 +189,14 @@ impl Shared {
         if self.unmount(UnmountFlags::empty()).is_ok() {
             return;
         }
-        // Somebody uses it: what they have written is kept. From the publishing on they get errors,
-        // and from the end of the process on nothing.
+        // The mount is in use: keep the data that programs have written. From the publication on
+        // they get errors, and when the process ends they are cut off.
         self.write_pages();
         let _ = self.unmount(UnmountFlags::DETACH);
         let _ = ended.send(Ok(()));
     }
 
-    /// Lets the kernel write what programs have put into its pages.
+    /// Makes the kernel write back its dirty pages.
     fn write_pages(&self) {
         if let Ok(root) = std::fs::File::open(&self.mountpoint) {
             let _ = rustix::fs::syncfs(root.as_fd());
@@ -206,7 +207,7 @@ impl Shared {
         match rustix::mount::unmount(&self.mountpoint, flags) {
             Ok(()) => Ok(()),
             Err(rustix::io::Errno::BUSY) => Err(in_use()),
-            // Only the superuser may; the helper of the FUSE package does it for its owner.
+            // Only the superuser may; FUSE's helper does it for the mount's owner.
             Err(rustix::io::Errno::PERM) => self.unmount_by_helper(flags),
             Err(errno) => Err(Error::io(errno.into(), "unmount")),
         }
@@ -224,7 +225,7 @@ impl Shared {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        // The helper's exit code is the same for all reasons, and it has no translations.
+        // The helper has one exit code for all causes, and its messages are not translated.
         let busy = io::Error::from(rustix::io::Errno::BUSY).to_string();
         if busy.starts_with(said.rsplit(": ").next().unwrap_or_default()) {
             return Err(in_use());
@@ -268,12 +269,12 @@ impl Shared {
     }
 }
 
-/// Answers the kernel until the mount is gone, says so on `ended`, and never returns: dropping the
-/// session would unmount its directory once more, and with it the file system beneath.
+/// Answers the kernel until the mount is gone and reports that on `ended`. Never returns, because
+/// dropping the session would unmount its directory again, and with it the file system beneath.
 fn answer_kernel(session: fuser::Session<Driver>, ended: &Sender<io::Result<()>>) {
     let ran = match session.spawn() {
         Ok(background) => {
-            // The rest of `background`, which unmounts when it is dropped, stays here.
+            // Keep the rest of `background`, which unmounts when it is dropped.
             let ran = background.guard.join();
             let _ = ended.send(ran.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))));
             loop {
@@ -289,7 +290,7 @@ fn in_use() -> Error {
     Error::new(Kind::Conflict, "somebody uses the mount: leave it and close its files first")
 }
 
-/// The error of the system call `what` ("mount at") of a mount at `mountpoint`.
+/// The error of the system call `what`, for example "mount at", for a mount at `mountpoint`.
 fn failed(what: &str, mountpoint: &Path, error: &io::Error) -> Error {
     let place = format!("{what} {}", mountpoint.display());
     if !Path::new(DEVICE).exists() {
@@ -304,7 +305,7 @@ fn failed(what: &str, mountpoint: &Path, error: &io::Error) -> Error {
             );
             Error::new(Kind::Denied, context)
         }
-        // What helpers say ends with a line feed.
+        // Messages of helpers end with a line feed.
         _ => Error::new(Kind::of_io(error), format!("{place}: {}", error.to_string().trim())),
     }
 }
@@ -319,7 +320,7 @@ fn config_of(view: &View, options: &MountOptions) -> Config {
         MountOption::FSName(options.source.clone()),
         MountOption::Subtype("esker".into()),
         MountOption::DefaultPermissions,
-        // Times of access change when they are set and at no other time.
+        // Access times change only when they are set explicitly.
         MountOption::NoAtime,
     ];
     if rustix::process::geteuid().is_root() {
