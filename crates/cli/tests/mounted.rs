@@ -98,7 +98,7 @@ impl Mounted {
             assert!(said.contains("somebody uses"), "{said}{}", self.log());
             std::thread::sleep(Duration::from_millis(100));
         }
-        panic!("somebody uses the mount, and goes on using it");
+        panic!("the mount stays in use");
     }
 
     /// Kills the process that serves the mount, and unmounts the remains.

@@ -252,9 +252,10 @@ impl Shared {
     }
 
     fn compact(&self) -> Result<Value> {
-        let session = self.front.view.session().ok_or_else(|| {
-            Error::new(Kind::ReadOnly, "a mounted snapshot is compacted by its name")
-        })?;
+        let session =
+            self.front.view.session().ok_or_else(|| {
+                Error::new(Kind::ReadOnly, "compact a mounted snapshot by its name")
+            })?;
         session.compact()?;
         Ok(json!({"compacted": session.set().to_string()}))
     }
@@ -287,7 +288,7 @@ fn answer_kernel(session: fuser::Session<Driver>, ended: &Sender<io::Result<()>>
 }
 
 fn in_use() -> Error {
-    Error::new(Kind::Conflict, "somebody uses the mount: leave it and close its files first")
+    Error::new(Kind::Conflict, "the mount is in use: leave it and close its files first")
 }
 
 /// The error of the system call `what`, for example "mount at", for a mount at `mountpoint`.
