@@ -95,7 +95,7 @@ impl Mounted {
                 return String::from_utf8(output.stdout).expect("UTF-8");
             }
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(said.contains("somebody uses"), "{said}{}", self.log());
+            assert!(said.contains("is in use"), "{said}{}", self.log());
             std::thread::sleep(Duration::from_millis(100));
         }
         panic!("the mount stays in use");

@@ -143,7 +143,7 @@ fn a_store_is_shared_by_its_directory_alone() {
     let said = eve.fails(8, ["init", "--shared"]);
     assert!(said.contains("chgrp"), "{said}");
     let said = eve.fails(13, ["init", "--shared", "--store", "memory:"]);
-    assert!(said.contains("only a directory has a group"), "{said}");
+    assert!(said.contains("only a directory can be shared with a group"), "{said}");
 }
 
 /// Permissions that one user lacks on files, other users lack on snapshots of them.
