@@ -427,7 +427,7 @@ impl Session {
 
     /// Like [`Session::complete`] if `check` succeeds, and also calls `check` if the set is already
     /// complete; otherwise the session stays as it is, flushed. Its logs stay.
-    fn complete_if(&self, check: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    fn complete_if(&self, check: impl Fn() -> Result<()> + Send + Sync + 'static) -> Result<()> {
         let set = self.set();
         let is_complete = || self.tree().manifest().state == SetState::Published;
         if is_complete() {

@@ -152,3 +152,43 @@ fn a_failed_flush_is_reported_to_writers() {
         assert_eq!(put_until_refused(tree).kind(), Kind::Unavailable);
     }
 }
+
+/// Symptom: a session that was complete, as its manifest said, was reported to have failed.
+/// Cause: a step behind the commit that said so, such as the deletion of a log, failed.
+/// Fix: once the edit is committed its caller is told so.
+#[test]
+fn an_edit_is_reported_as_committed_exactly_if_it_is() {
+    let mut failed_behind = 0;
+    for (refuses, effect) in [false, true]
+        .into_iter()
+        .flat_map(|refuses| [Effect::None, Effect::Full].map(|effect| (refuses, effect)))
+    {
+        for request in 1.. {
+            let memory: SharedStore = Arc::new(MemoryStore::new());
+            let fault_store = Arc::new(FaultStore::new(memory.clone(), 1));
+            let store: SharedStore = fault_store.clone();
+            let tree = create(&store, options(Durability::Async, false)).expect("create");
+            put(&tree, b"key", b"value").expect("put");
+            let at = fault_store.operations() + request;
+            fault_store.fail_at_with(at, Kind::Unavailable, effect);
+            let edit = |manifest: &mut Manifest| {
+                manifest.properties.insert("edit".to_owned(), "done".to_owned());
+            };
+            let check = move || match refuses {
+                true => Err(Error::new(Kind::Exists, "the name is taken")),
+                false => Ok(()),
+            };
+            let done = tree.complete(edit, check);
+            if fault_store.operations() < at {
+                break;
+            }
+            let newest = Manifest::load(&*memory, SET).expect("manifest");
+            let is_there = newest.properties.contains_key("edit");
+            let is_reported = matches!(done, Ok(Ok(_)));
+            assert_eq!(is_reported, is_there, "request {request}, {effect:?}: {done:?}");
+            assert!(!(refuses && is_there), "request {request}, {effect:?}");
+            failed_behind += u64::from(is_there && tree.sync().is_err());
+        }
+    }
+    assert!(failed_behind > 0, "no step behind the commit failed");
+}

@@ -448,18 +448,18 @@ impl Inner {
         let mut shown = Version::clone(&self.version.load());
         replaces(&mut shown);
         let is_last = shown.frozen.is_empty() && shown.compressed.is_empty();
-        let last = state.last.take();
-        let committed = self.commit(state, |manifest| {
+        let last_edit = state.last.as_ref().filter(|_| is_last).and_then(LastCommit::edit).cloned();
+        self.commit(state, |manifest| {
             manifest.tables.splice(0..0, tables.iter().cloned());
             manifest.last_seq = mark.last_seq;
             manifest.log_floor = mark.log_floor;
-            if is_last && let Some(last) = &last {
-                last.apply(manifest);
+            if let Some(edit) = &last_edit {
+                edit(manifest);
             }
-        });
-        let is_applied = is_last && committed.is_ok();
-        state.last = if is_applied { last.map(LastCommit::committed) } else { last };
-        committed?;
+        })?;
+        if last_edit.is_some() {
+            state.last = Some(LastCommit::Committed);
+        }
         let fresh = Tables::new(&tables, self.schema, &self.source);
         let segments = SegmentTables::new(&tables, &self.source);
         self.version.rcu(|version| {

@@ -4,47 +4,50 @@
 //! may depend on a check, which runs while tables are written; everything put is flushed whatever
 //! its outcome.
 
+use std::sync::Arc;
+
 use esker_base::store::concurrent;
-use esker_base::{Error, Result};
+use esker_base::{Error, Kind, Result};
 
 use super::{Compaction, FlushState, Inner, TIER_RUNS_MAX, Tree};
 use crate::manifest::Manifest;
 
-type Edit = Box<dyn Fn(&mut Manifest) + Send>;
-type Check = Box<dyn FnOnce() -> Result<()> + Send>;
+type Edit = Arc<dyn Fn(&mut Manifest) + Send + Sync>;
+type Check = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
-/// An edit that the last commit of a flush applies.
-pub(super) struct LastCommit {
-    edit: Edit,
-    /// The check, until it has run.
-    check: Option<Check>,
-    /// The check's error, which forbids the edit.
-    refused: Option<Error>,
-    is_done: bool,
+/// An edit that the last commit of a flush applies, and what is known of it.
+pub(super) enum LastCommit {
+    /// The check has no outcome: it has not run, or the work beside it failed.
+    Unchecked(Edit, Check),
+    /// The next commit that leaves nothing in memory applies the edit.
+    Allowed(Edit),
+    /// The check failed: the flush goes on without the edit.
+    Refused(Error),
+    /// A commit has applied the edit.
+    Committed,
 }
 
 impl LastCommit {
-    fn new(edit: impl Fn(&mut Manifest) + Send + 'static) -> Self {
-        Self { edit: Box::new(edit), check: None, refused: None, is_done: false }
-    }
-
-    fn run_check(&mut self) {
-        if let Some(check) = self.check.take() {
-            self.refused = check().err();
+    fn run_check(self) -> Self {
+        match self {
+            Self::Unchecked(edit, check) => Self::checked(edit, check()),
+            checked => checked,
         }
     }
 
-    /// Applies the edit to `manifest`, which leaves nothing in memory, unless the check failed or
-    /// has not run.
-    pub(super) fn apply(&self, manifest: &mut Manifest) {
-        if self.refused.is_none() && self.check.is_none() {
-            (self.edit)(manifest);
+    fn checked(edit: Edit, outcome: Result<()>) -> Self {
+        match outcome {
+            Ok(()) => Self::Allowed(edit),
+            Err(refused) => Self::Refused(refused),
         }
     }
 
-    /// Marks the edit of [`LastCommit::apply`] as committed.
-    pub(super) fn committed(self) -> Self {
-        Self { is_done: self.refused.is_none() && self.check.is_none(), ..self }
+    /// Returns the edit that the next commit applies if it leaves nothing in memory.
+    pub(super) fn edit(&self) -> Option<&Edit> {
+        match self {
+            Self::Allowed(edit) => Some(edit),
+            Self::Unchecked(..) | Self::Refused(_) | Self::Committed => None,
+        }
     }
 }
 
@@ -54,27 +57,28 @@ impl Tree {
     ///
     /// # Errors
     /// As [`Tree::flush`].
-    pub fn commit(&self, edit: impl Fn(&mut Manifest) + Send + 'static) -> Result<Manifest> {
-        self.commit_last(LastCommit::new(edit), true)
+    pub fn commit(&self, edit: impl Fn(&mut Manifest) + Send + Sync + 'static) -> Result<Manifest> {
+        self.commit_last(LastCommit::Allowed(Arc::new(edit)), true)
             .map(|committed| committed.expect("nothing was to be checked"))
     }
 
-    /// Commits as [`Tree::commit`] does if `check`, which runs while tables are written, succeeds.
-    /// If it fails, everything is flushed without the edit, and the inner result is its error. No
-    /// change may follow a committed edit.
+    /// Commits as [`Tree::commit`] does if `check`, which runs while tables are written, and again if
+    /// they are written again, succeeds. If it fails, everything is flushed without the edit, and the
+    /// inner result is its error. No change may follow a committed edit.
+    ///
+    /// Once the edit is committed this succeeds, whatever fails after it: a failed deletion of a log,
+    /// for instance, stops the tree, and its next operation reports that.
     ///
     /// # Errors
     /// As [`Tree::flush`].
     pub fn complete(
         &self,
-        edit: impl Fn(&mut Manifest) + Send + 'static,
-        check: impl FnOnce() -> Result<()> + Send + 'static,
+        edit: impl Fn(&mut Manifest) + Send + Sync + 'static,
+        check: impl Fn() -> Result<()> + Send + Sync + 'static,
     ) -> Result<Result<Manifest>> {
-        let mut last = LastCommit { check: Some(Box::new(check)), ..LastCommit::new(edit) };
-        if self.inner.store().requests_at_once() <= 1 {
-            last.run_check();
-        }
-        self.commit_last(last, false)
+        let last = LastCommit::Unchecked(Arc::new(edit), Arc::new(check));
+        let is_near = self.inner.store().requests_at_once() <= 1;
+        self.commit_last(if is_near { last.run_check() } else { last }, false)
     }
 
     /// Deletes the logs of a closed tree whose set no writer will resume. Logs that stay are
@@ -128,7 +132,12 @@ impl Inner {
             .and_then(|()| self.check_failure())
             .and_then(|()| self.attempt(state, |state| self.drain_compressed(state)));
         let last = state.last.take().or(last).expect("only taken while it is applied");
-        written?;
+        match (written, &last) {
+            // What was asked for is done. A store that was closed does nothing any more, which the
+            // caller must know.
+            (Err(error), LastCommit::Committed) if error.kind() != Kind::Closed => {}
+            (written, _) => written?,
+        }
         self.finish_last(state, last)
     }
 
@@ -147,17 +156,12 @@ impl Inner {
     }
 
     /// Commits the edit of `last` unless a flush has done so.
-    fn finish_last(
-        &self,
-        state: &mut FlushState,
-        mut last: LastCommit,
-    ) -> Result<Result<Manifest>> {
-        last.run_check();
-        if let Some(refused) = last.refused {
-            return Ok(Err(refused));
-        }
-        if !last.is_done {
-            self.commit(state, |manifest| (last.edit)(manifest))?;
+    fn finish_last(&self, state: &mut FlushState, last: LastCommit) -> Result<Result<Manifest>> {
+        match last.run_check() {
+            LastCommit::Refused(refused) => return Ok(Err(refused)),
+            LastCommit::Committed => {}
+            LastCommit::Allowed(edit) => self.commit(state, |manifest| edit(manifest))?,
+            LastCommit::Unchecked(..) => unreachable!("the check was run"),
         }
         Ok(Ok(state.manifest.clone()))
     }
@@ -169,13 +173,16 @@ impl Inner {
         state: &mut FlushState,
         write: impl FnOnce(&mut FlushState) -> Result<T>,
     ) -> Result<T> {
-        let check = state.last.as_mut().and_then(|last| last.check.take());
+        let asked = match &state.last {
+            Some(LastCommit::Unchecked(edit, check)) => Some((edit.clone(), check.clone())),
+            _ => None,
+        };
         let store = &**self.store();
-        let check = move || Ok(check.map(|check| check()));
+        let check = move || Ok(asked.map(|(edit, check)| LastCommit::checked(edit, check())));
         let others = move || concurrent::try_join(store, || (self.barrier)(), check);
         let (written, ((), checked)) = concurrent::try_join(store, || write(state), others)?;
-        if let (Some(last), Some(checked)) = (&mut state.last, checked) {
-            last.refused = checked.err();
+        if let Some(checked) = checked {
+            state.last = Some(checked);
         }
         Ok(written)
     }
