@@ -296,12 +296,14 @@ impl Repository {
         }
     }
 
-    /// True if the bytes of an operation's segments survived, as far as they have checksums.
+    /// True if the bytes of an operation's segments survived, as far as they are in logs of `set` and
+    /// have checksums. Bytes in logs of other sets do not count: they were durable before the operation
+    /// was logged, or have no checksum that could be compared. A failed read of them means that they were
+    /// damaged or deleted later; readers of the file report that, and the operations that follow stay.
     fn has_bytes(&self, set: SetId, runs: &[SegmentRun], data: &DataLogs) -> Result<bool> {
         for segment in runs.iter().map(|run| &run.first) {
-            if let Some(place) = segment.place.filter(|place| place.set == set) {
-                data.inherit(place.log);
-            }
+            let Some(place) = segment.place.filter(|place| place.set == set) else { continue };
+            data.inherit(place.log);
             let Some(checksum) = segment.checksum else { continue };
             let range = segment.offset..segment.end();
             match crate::data::read_mapped(&**self.store(), range, &[*segment]) {

@@ -250,3 +250,49 @@ fn a_change_of_size_fails_if_a_table_is_missing() {
     let shortened = session.truncate_file(&file, 100).and_then(|()| session.sync_file(&file));
     shortened.expect_err("there is no record to change");
 }
+
+/// Symptom: a session whose writer had died lost what it had synced.
+/// Cause: a replay ended at an operation whose segments refer to bytes of another set that cannot be
+/// read, and gave up all that follow.
+/// Fix: only bytes in the session's own logs say whether an operation survived; readers of the file find
+/// out that those of others are gone.
+#[test]
+fn a_replay_goes_past_bytes_of_other_sets_that_are_gone() {
+    use esker_base::store::SharedStore;
+    use esker_table::tree::Durability;
+
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = Repository::new(store.clone());
+    let publish = |name: &str, byte: u8| {
+        let session = repository.begin(&[], options(Identity::root())).expect("begin");
+        let file = session.create_file(session.root(), b"f", 0o644).expect("create");
+        for part in [1, 0] {
+            session.write_file(&file, part * 100_000, &[byte; 100_000]).expect("write");
+        }
+        session.close_file(file).expect("close");
+        session.publish(name).expect("publish")
+    };
+    let upper = publish("upper", 1);
+    let lower = publish("lower", 2);
+    let mut durable = options(Identity::root());
+    durable.tree.durability = Durability::Always;
+    let session = repository.begin(&[upper, lower], durable.clone()).expect("begin");
+    // The session makes the content of the file, which branches have, its own: by reference.
+    let file = session.open_file(session.root(), b"f").expect("open");
+    session.write_file(&file, 50_000, b"changed").expect("write");
+    session.close_file(file).expect("close");
+    let root = session.root().clone();
+    session.create(&root, b"later", 0o644).expect("create");
+    session.sync().expect("sync");
+    let set = session.set();
+    drop(session);
+
+    for log in store.list(&format!("set/{upper}/data/")).expect("list") {
+        store.delete(&log.name).expect("delete");
+    }
+    let session = repository.resume(set, durable).expect("resume");
+    session.stat("/later", Follow::No).expect("it was synced");
+    let inode = session.stat("/f", Follow::No).expect("stat");
+    let read = session.read_all(&inode, &mut |_| Ok(())).map(drop);
+    assert_eq!(read.expect_err("damage").kind(), Kind::NotFound);
+}
