@@ -44,10 +44,15 @@ pub(crate) fn referenced_logs(manifest: &Manifest, other: SetId) -> Option<&LogN
 }
 
 /// True if a complete set with this manifest does not need, and will never need, `dependency`. An
-/// open set may be about to need it.
+/// open set may be about to need it, and a part of a job may be opened again.
 pub(crate) fn is_needless(set: SetId, manifest: &Manifest, dependency: &Dependency) -> bool {
-    matches!(manifest.state, SetState::Published | SetState::DataOnly)
-        && !of(set, manifest).contains(dependency)
+    let is_part = manifest.job.is_some_and(|membership| membership.rank.is_some());
+    let is_final = match manifest.state {
+        SetState::Published => !is_part,
+        SetState::DataOnly => true,
+        _ => false,
+    };
+    is_final && !of(set, manifest).contains(dependency)
 }
 
 /// Records in `manifest`, that of `set`, that all sets it needs now are needed for their data.
