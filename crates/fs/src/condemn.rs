@@ -289,6 +289,11 @@ fn keep_data_only(
     commit(manifest, store, set, now_ns)
 }
 
+/// Returns whether `set` is known to be doomed, so that no process changes it any more.
+pub(crate) fn is_doomed(store: &dyn Store, set: SetId) -> bool {
+    Manifest::load(store, set).is_ok_and(|manifest| phase(&manifest) == Phase::Doomed)
+}
+
 /// Dooms `set`, which has no manifest, so that it cannot begin any more. False if it has begun.
 pub(crate) fn doom_missing(store: &dyn Store, set: SetId, now_ns: u64) -> Result<bool> {
     doom_after(store, set, 0, 1, now_ns)
@@ -330,5 +335,5 @@ fn doom_after(store: &dyn Store, set: SetId, number: u64, epoch: u64, now_ns: u6
     if commit(&mut manifest, store, set, now_ns)? {
         return Ok(true);
     }
-    Ok(Manifest::load(store, set).is_ok_and(|other| phase(&other) == Phase::Doomed))
+    Ok(is_doomed(store, set))
 }

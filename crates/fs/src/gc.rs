@@ -619,6 +619,9 @@ impl<'a> Collection<'a> {
             _ => None,
         };
         let is_damaged = known.is_none();
+        let is_open = known.as_ref().is_some_and(|manifest| {
+            matches!(manifest.state, SetState::Open | SetState::CondemnedOpen)
+        });
         let is_data_needed = self.is_data_needed(set);
         let verdict = match (self.options.dry_run, known) {
             (false, _) => self.doom(set, is_damaged)?,
@@ -637,18 +640,19 @@ impl<'a> Collection<'a> {
             (true, None) => Verdict::Doomed(Box::new(Manifest::new(Vec::new(), self.now_ns))),
         };
         match verdict {
-            Verdict::Doomed(manifest) => self.delete_doomed(set, manifest, is_damaged),
+            Verdict::Doomed(manifest) => self.delete_doomed(set, manifest, is_damaged || is_open),
             Verdict::DataOnly { before } => self.keep_referenced_data(set, before),
             Verdict::Kept | Verdict::Gone => Ok(Vec::new()),
         }
     }
 
-    /// Deletes the rest of a doomed set, like [`Collection::collect`].
+    /// Deletes the rest of a doomed set, like [`Collection::collect`]. With `may_hold_more` the set may
+    /// have markers on other sets that its last manifest does not imply.
     fn delete_doomed(
         &mut self,
         set: SetId,
         manifest: Box<Manifest>,
-        is_damaged: bool,
+        may_hold_more: bool,
     ) -> Result<Vec<Dependency>> {
         let store = self.store();
         let folder = Manifest::folder(set);
@@ -666,13 +670,16 @@ impl<'a> Collection<'a> {
             self.delete(&object.name, object.bytes)?;
         }
         let mut needed = dependency::of(set, &manifest);
-        if is_damaged {
-            // Only the markers show what it needed.
+        if may_hold_more {
+            // Only the markers show what an unreadable set needed; an open set, such as that of a
+            // killed squash, may have been about to need more than its manifest says.
             for (held, holders) in &self.markers {
                 let own = [Holder::Set(set), Holder::Data(set)].into_iter();
                 let own = own.filter(|holder| holders.contains_key(holder));
                 needed.extend(own.map(|holder| Dependency { set: *held, holder }));
             }
+            needed.sort_unstable();
+            needed.dedup();
         }
         if !self.options.dry_run {
             for needed in &needed {

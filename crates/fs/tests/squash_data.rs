@@ -300,6 +300,53 @@ fn a_session_reclaims_all_logs_but_those_of_a_squash() {
     assert_sound(&plain);
 }
 
+/// Symptom: a squash that was killed kept a live session from giving up any garbage until the collection
+/// after the next, and until its markers were as old as the grace.
+/// Cause: a collection released what the manifest of a set that it dooms implies, which of a squash that
+/// did not end is nothing; and a session waited for doomed sets to become complete.
+/// Fix: a collection releases all markers of an open set that it dooms, and doomed sets hold nothing.
+#[test]
+fn a_squash_that_was_killed_holds_no_logs_after_a_collection() {
+    let mut held = 0;
+    for stop in 1.. {
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let plain = repository(&store);
+        let session = begin(&plain, &[]);
+        write(&session, "/f", &vec![b'f'; LARGE_BYTES]).expect("write");
+        let snapshot = session.snapshot("snapshot").expect("snapshot");
+        let fault = Arc::new(FaultStore::new(store.clone(), stop));
+        fault.stop_at(stop, Effect::Full);
+        let killed =
+            repository(&(fault.clone() as SharedStore)).squash(&[snapshot], &single(false));
+        if killed.is_ok() {
+            break;
+        }
+        for round in 0..3 {
+            session.unlink(session.root(), if round == 0 { b"f" } else { b"g" }).expect("unlink");
+            write(&session, "/g", &vec![round; LARGE_BYTES]).expect("write");
+        }
+        let may_reclaim = session.reclaim_data().expect("reclaim") > 0;
+        held += u64::from(!may_reclaim);
+        let left: Vec<SetId> = plain.sets().expect("sets").into_iter().collect();
+        for set in left.into_iter().filter(|set| ![session.set(), snapshot].contains(set)) {
+            plain.abandon(set).expect("give up");
+        }
+        plain.gc(&GcOptions::default()).expect("gc");
+        session.reclaim_data().expect("reclaim");
+        assert_eq!(
+            objects(&store, session.set(), "data"),
+            2,
+            "of the snapshot, and the last: {stop}"
+        );
+        let holders = marker::holders(&*store, session.set()).expect("holders");
+        assert_eq!(holders.len(), 2, "of the session and of the snapshot: {stop}, {holders:?}");
+        plain.delete("snapshot").expect("delete");
+        plain.gc(&eager()).expect("gc");
+        assert_sound(&plain);
+    }
+    assert!(held > 0);
+}
+
 #[test]
 fn a_squash_of_a_joined_job_keeps_the_data_of_its_parts() {
     let store: SharedStore = Arc::new(MemoryStore::new());

@@ -26,7 +26,8 @@
 //! before it reads the manifest, and a pass lists the markers after it commits the manifest that
 //! shows the copies. So a snapshot that the pass does not see shows the copies, too. A squash marks
 //! the session while the snapshot still does, so of two listings at least one shows one of the two;
-//! logs that either keeps stay.
+//! logs that either keeps stay. All logs stay while a set with a marker on the session is neither
+//! complete nor doomed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -297,6 +298,8 @@ impl Session {
             let manifest = match condemn::load_live(store, *set) {
                 Ok(manifest) if manifest.state == SetState::Published => manifest,
                 Ok(_) => return Ok(false),
+                // It cannot commit any more that it needs a log.
+                Err(_) if condemn::is_doomed(store, *set) => continue,
                 Err(error) if error.kind() == Kind::NotFound => return Ok(false),
                 Err(error) => return Err(error),
             };
