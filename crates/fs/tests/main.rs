@@ -35,6 +35,7 @@ mod operation;
 mod parts;
 mod posix;
 mod publish;
+mod publish_far;
 mod random_operation;
 mod real;
 mod reclaim;
