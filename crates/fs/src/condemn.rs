@@ -136,7 +136,7 @@ pub(crate) fn load_live_expecting(
             }
             Phase::DataOnly => {
                 let context = format!(
-                    "change set {set} was deleted; others keep data that it wrote, and nothing else"
+                    "change set {set} was deleted except for data that other change sets need"
                 );
                 return Err(Error::new(Kind::NotFound, context));
             }

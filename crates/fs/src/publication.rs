@@ -84,8 +84,7 @@ impl Repository {
         }
         names::take_back(store, clock, old, set, None)?;
         if names::is_taken(store, old)? {
-            let what =
-                format!("{old} stands for another snapshot by now and stays; {new} is there");
+            let what = format!("{old} now stands for another snapshot and stays; {new} exists too");
             return Err(Error::new(Kind::Conflict, what));
         }
         Ok(set)
@@ -195,7 +194,7 @@ fn refusal(set: SetId, looked: Result<Manifest>) -> Result<Option<Error>> {
         Err(error) if error.kind() == Kind::NotFound => Ok(Some(error)),
         // A part of a job was reopened, and its names were checked after that.
         Ok(manifest) => {
-            let advice = "it was opened again meanwhile; complete it first";
+            let advice = "it was reopened meanwhile; complete it first";
             Ok(check_complete(set, &manifest, advice).err())
         }
         Err(error) => best_effort(Err(error)).map(|()| None),
@@ -215,9 +214,9 @@ fn check_not_moved(store: &dyn Store, bases: &[SetId], current: SetId, name: &st
         return Ok(());
     }
     let what = format!(
-        "{name} has moved: it stands for @{current} by now, which was published since this began \
-         from the same base, and would be hidden; begin again from {name}, lay this over it by \
-         `esker publish --replace --base THIS --base {name} {name}`, or hide it by --hide-newer"
+        "{name} has moved: it now stands for @{current}, which was published from the same base \
+         since this began, and would be hidden; begin again from {name}, stack this on it with \
+         `esker publish --replace --base THIS --base {name} {name}`, or hide it with --hide-newer"
     );
     Err(Error::new(Kind::Conflict, what))
 }

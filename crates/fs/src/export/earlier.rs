@@ -62,8 +62,8 @@ impl UnclaimedNames {
 
 /// Returns the error for a file or directory that the interrupted export has not made.
 pub(super) fn foreign() -> Error {
-    let what = "the interrupted export has not written this: move it elsewhere or remove it, and go on \
-                with --resume";
+    let what = "the interrupted export did not write this: move it elsewhere or remove it, then export \
+                again with --resume";
     Error::new(Kind::Conflict, what)
 }
 
@@ -71,7 +71,7 @@ pub(super) fn foreign() -> Error {
 /// or if it no longer has the name `name` in `dir`.
 pub(super) fn lock(handle: &OwnedFd, dir: &OwnedFd, name: &[u8]) -> Result<()> {
     let conflict = || {
-        let what = "another process is exporting the same to this place: let it end first";
+        let what = "another process is running the same export; wait until it ends";
         Error::new(Kind::Conflict, what)
     };
     match rustix::fs::flock(handle, rustix::fs::FlockOperation::NonBlockingLockExclusive) {

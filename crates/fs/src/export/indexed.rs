@@ -72,7 +72,8 @@ impl Export<'_> {
             Some(IndexedForm::Files(content)) => self.indexed_files(job, content),
             Some(IndexedForm::OneFile(_, content)) => self.indexed_file(job, content),
             None => {
-                let what = "an indexed directory has no form as a file, and none was given";
+                let what =
+                    "an indexed directory can be exported only in a form, and none was given";
                 Err(Error::new(Kind::Invalid, what))
             }
         }

@@ -222,7 +222,7 @@ impl Export<'_> {
             0 => Ok(()),
             count => {
                 let what = format!(
-                    "the store did not give all of the tree ({count} of its files or directories)"
+                    "{count} files or directories of the tree could not be read from the store"
                 );
                 Err(Error::new(Kind::Unavailable, what))
             }
@@ -482,8 +482,8 @@ impl Export<'_> {
             Err(error) if error.kind() == Kind::NotFound => Ok(()),
             Err(error) => Err(error),
             Ok(_) => {
-                let what = "an indexed directory gets this name, which another entry of the tree has: \
-                            export it alone, or as a directory by --indexed files";
+                let what = "this is the name of an exported indexed directory and of another entry: export \
+                            the directory alone, or as a directory with --indexed files";
                 Err(Error::new(Kind::Exists, what))
             }
         }

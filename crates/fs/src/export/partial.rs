@@ -105,8 +105,8 @@ impl Partial {
             let path = path(target, digest);
             let shown = path.display();
             let what = format!(
-                "{shown} is what an earlier export of the same to this place has done: go on with it \
-                 by --resume, or remove it by `rm -r {shown}`"
+                "{shown} is left from an interrupted export: continue it with --resume, or remove it with \
+                 `rm -r {shown}`"
             );
             return Err(Error::new(Kind::Exists, what));
         }
@@ -131,8 +131,8 @@ impl Partial {
         let Some(kind) = self.type_at(&self.name)? else { return Ok(Present::Nothing) };
         if (kind == FileType::Directory) != self.is_directory {
             let what = match self.is_directory {
-                true => "exists and is no directory, and a directory replaces nothing else",
-                false => "is a directory, which nothing but a directory replaces",
+                true => "exists and is not a directory, so a directory cannot replace it",
+                false => "is a directory, which only a directory can replace",
             };
             return Err(Error::new(Kind::Exists, format!("{shown} {what}; give a new name")));
         }
@@ -146,12 +146,13 @@ impl Partial {
             (true, _) => Ok(Present::Replaceable),
             (false, true) => {
                 let what = format!(
-                    "{shown} is not empty; export to a new name, or replace it by --overwrite"
+                    "{shown} is not empty; export to a new name, or replace it with --overwrite"
                 );
                 Err(Error::new(Kind::NotEmpty, what))
             }
             (false, false) => {
-                let what = format!("{shown} exists; give a new name, or replace it by --overwrite");
+                let what =
+                    format!("{shown} exists; give a new name, or replace it with --overwrite");
                 Err(Error::new(Kind::Exists, what))
             }
         }
@@ -171,8 +172,7 @@ impl Partial {
         }
         let shown = self.target.display();
         let what = format!(
-            "{shown} is a mount point, which no directory takes the place of; export to a new name \
-             in it"
+            "{shown} is a mount point, which cannot be replaced; export to a new name in it"
         );
         Err(Error::new(Kind::Invalid, what))
     }
@@ -197,8 +197,8 @@ impl Partial {
         if !earlier::has_name(written, &self.top, &self.partial_name)? {
             let partial = self.target.with_file_name(OsStr::from_bytes(&self.partial_name));
             let what = format!(
-                "{} is not what this export has written: somebody else has renamed, replaced or removed \
-                 it, and {} stays as it was; export again, to a directory that only you can write to",
+                "{} is not what this export wrote: another user renamed, replaced or removed it; {} is \
+                 unchanged; export again, to a directory that only you can write to",
                 partial.display(),
                 self.target.display()
             );
@@ -219,7 +219,7 @@ impl Partial {
 
     fn rename_failure(&self, error: Errno) -> Error {
         let shown = self.target.display();
-        Error::io(error.into(), format!("rename what is complete to {shown}"))
+        Error::io(error.into(), format!("rename the complete export to {shown}"))
     }
 
     /// Renames without replacing a file made at the destination meanwhile.
