@@ -159,7 +159,7 @@ fn errors_say_what_to_do() {
     let read = Identity::read(&store).expect_err("no bucket");
     for error in [store.get("a", 1).expect_err("no bucket"), read] {
         assert_eq!(error.kind(), Kind::Unavailable, "{error}");
-        assert!(error.to_string().contains("is the bucket absent-bucket there?"), "{error}");
+        assert!(error.to_string().contains("does the bucket absent-bucket exist?"), "{error}");
     }
 }
 

@@ -97,7 +97,7 @@ fn every_command_has_a_manual_page() {
     assert!(page("esker.1").contains("esker\\-import"), "no command is listed");
     assert!(page("esker-import.1").contains("\\-\\-base"), "no option is explained");
     assert!(page("esker-session-begin.1").contains("Example"), "no example is given");
-    esker.fails(3, ["manual", "/dev/null/man1"]);
+    esker.fails(5, ["manual", "/dev/null/man1"]);
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn what_keeps_a_store_in_order_can_be_interrupted_anywhere() {
     }
     esker.ok(["publish", &id, "runs"]);
     at_every_request(&esker, INT, 1, &["compact", "runs"], |said| {
-        assert!(said.contains("as it was"), "{said}");
+        assert!(said.contains("unchanged"), "{said}");
         assert_eq!(esker.ok(["ls", "runs"]), "a\nd\nx\ny\n");
         sound();
     });
@@ -267,7 +267,7 @@ fn an_export_is_complete_or_absent_and_goes_on() {
             assert!(left.iter().all(|name| name.starts_with("out.esker-partial-")), "{left:?}");
             if let [name] = &left[..] {
                 were_partial += 1;
-                let advice = [name, "out is as it was", "--resume", "rm -r"];
+                let advice = [name, "out is unchanged", "--resume", "rm -r"];
                 let is_told = advice.iter().all(|words| said.contains(words));
                 assert_eq!(is_told, signal != KILL, "{said}");
                 assert!(esker.fails(4, export).contains("--resume"));
@@ -356,6 +356,6 @@ fn a_lost_log_is_damage() {
         let objects = info["objects"][0].as_str().expect("a prefix");
         std::fs::remove_file(esker.store().join(objects).join(log)).expect("it is there");
         let said = esker.fails(12, ["imd", "get", "run:/p", "0000000000000007"]);
-        assert!(said.contains(log) && said.contains("gone"), "{said}");
+        assert!(said.contains(log) && said.contains("missing"), "{said}");
     }
 }

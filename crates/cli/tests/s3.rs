@@ -106,7 +106,7 @@ fn what_keeps_from_a_store_does_not_pass_for_no_store() {
     };
     let (code, what) = said("s3://absent-bucket/p");
     assert_eq!(code, Some(11), "{what}");
-    assert!(what.contains("is the bucket absent-bucket there?"), "{what}");
+    assert!(what.contains("does the bucket absent-bucket exist?"), "{what}");
     assert!(!what.contains("is not an Esker store"), "{what}");
     machine.proxy.hang();
     let (code, what) = said("s3://bucket/p");
