@@ -4,8 +4,8 @@
 #
 # usage: scripts/mount_matrix.sh [FILTER]...      (default: the suites, crashes and inherited files)
 #
-# A mode is what the kernel does by itself (nothing, `--in-place always`, `--write-back`) at one of the
-# durabilities. FILTERs are names of tests, as `cargo test` takes them; tests that choose their mode
+# A mode is what the kernel does by itself (nothing, `--in-place always`, `--write-back`), or that its
+# requests come by rings (`--transport uring`, where the kernel takes them), at one of the durabilities. FILTERs are names of tests, as `cargo test` takes them; tests that choose their mode
 # themselves are left to `make test`. Prints a line a mode, and what failed. Exits 1 if anything failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -22,9 +22,15 @@ tests=(cargo test --profile "${ESKER_SOAK_PROFILE:-dev}" -p esker-cli --features
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 
+kernels=("" "--in-place always" "--write-back")
+if grep -qs Y /sys/module/fuse/parameters/enable_uring; then
+    kernels+=("--transport uring" "--transport uring --write-back")
+else
+    echo "matrix: no rings: echo Y > /sys/module/fuse/parameters/enable_uring"
+fi
 failed_modes=0
 for durability in none async always; do
-    for kernel in "" "--in-place always" "--write-back"; do
+    for kernel in "${kernels[@]}"; do
         mode="--durability $durability${kernel:+ $kernel}"
         start=$SECONDS status=0
         (

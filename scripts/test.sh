@@ -57,12 +57,21 @@ tests_as_users() {
     scripts/test_users.sh "$FEATURES" 2>&1 | tee "$output"
 }
 
+# Mounts in the process of the test once more, by rings.
+tests_by_rings() {
+    if ! grep -qs Y /sys/module/fuse/parameters/enable_uring; then
+        echo "skipped: no rings: echo Y > /sys/module/fuse/parameters/enable_uring" | tee "$output"
+        return
+    fi
+    ESKER_TEST_TRANSPORT=uring cargo test -p esker-fuse --test main 2>&1 | tee "$output"
+}
+
 check setup scripts/setup.sh build test mpi
 check format cargo fmt --all --check
 check lint cargo clippy --workspace --all-targets --features "$FEATURES" -- -D warnings
 check tidy cargo xtask tidy
 
-for tests in all_tests tests_as_users; do
+for tests in all_tests tests_by_rings tests_as_users; do
     status=0
     phase "${tests//_/ }" "$tests" || status=$?
     add_results $status

@@ -32,6 +32,7 @@ mod sessions;
 mod shared;
 mod stacks;
 mod suites;
+mod transports;
 mod two_users;
 mod unprivileged;
 mod user;

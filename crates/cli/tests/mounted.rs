@@ -67,7 +67,9 @@ impl Mounted {
 
     /// The log of the background process.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.esker.path("log")).unwrap_or_default()
+        let log = std::fs::read_to_string(self.esker.path("log")).unwrap_or_default();
+        let is_transport = |line: &&str| line.starts_with("esker: requests come by ");
+        log.split_inclusive('\n').filter(|line| !is_transport(line)).collect()
     }
 
     /// The path of `name` in the mount.

@@ -90,6 +90,12 @@ impl Namespace {
         &self.identity
     }
 
+    /// Whether each request to the store waits for a round trip to a server.
+    #[must_use]
+    pub fn is_far(&self) -> bool {
+        self.layers.source().store.requests_at_once() > 1
+    }
+
     /// The root directory.
     #[must_use]
     pub fn root(&self) -> &Dir {

@@ -4,13 +4,14 @@
 //! it. The kernel has checked permissions; it leaves only the removal of set-id bits when content
 //! or owner change to the file system (`HANDLE_KILLPRIV_V2`).
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::namespace::Namespace;
 use esker_fs::ops::Changes;
 use esker_fs::timestamp;
-use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
+use esker_fuse_ring::{AttrChanges, NewTime};
+use fuser::{Errno, FileAttr, FileType, INodeNo};
 
 use crate::front::Front;
 use crate::nodes::Node;
@@ -116,37 +117,6 @@ pub(crate) fn device_of(rdev: u32) -> u64 {
     rustix::fs::makedev(major, minor)
 }
 
-/// Converts a time from the kernel to a timestamp. For times before 1970 the FUSE library subtracts
-/// the nanoseconds that it should add to the seconds.
-fn timestamp_of(time: SystemTime) -> i64 {
-    let parts = |distance: Duration| {
-        let seconds = i64::try_from(distance.as_secs()).unwrap_or(i64::MAX);
-        (seconds, i64::from(distance.subsec_nanos()))
-    };
-    match time.duration_since(UNIX_EPOCH).map_err(|before| parts(before.duration())) {
-        Ok(since) => {
-            let (seconds, nanoseconds) = parts(since);
-            timestamp::of_parts(seconds, nanoseconds)
-        }
-        Err((seconds, nanoseconds)) => timestamp::of_parts(-seconds, nanoseconds),
-    }
-}
-
-/// Attribute changes that the kernel requests.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wanted {
-    pub(crate) mode: Option<u32>,
-    pub(crate) uid: Option<u32>,
-    pub(crate) gid: Option<u32>,
-    pub(crate) size: Option<u64>,
-    pub(crate) atime: Option<TimeOrNow>,
-    pub(crate) mtime: Option<TimeOrNow>,
-    /// Change time, from a kernel that collects writes and knows when they were made.
-    pub(crate) ctime: Option<SystemTime>,
-    /// True if a change of size removes set-id bits.
-    pub(crate) drops_set_id: bool,
-}
-
 impl Front {
     /// The current attributes of `node`.
     pub(crate) fn attributes(&self, node: &Node) -> Result<FileAttr, Errno> {
@@ -169,14 +139,22 @@ impl Front {
         found.map_err(|error| self.errno(&error))
     }
 
-    /// Changes attributes of `node`; returns all of them.
-    pub(crate) fn change(&self, node: &Node, wanted: &Wanted) -> Result<FileAttr, Errno> {
+    /// Changes attributes of `node`; returns all of them. A change of size removes set-id bits if
+    /// `drops_set_id`.
+    pub(crate) fn change(
+        &self,
+        node: &Node,
+        wanted: &AttrChanges,
+        drops_set_id: bool,
+    ) -> Result<FileAttr, Errno> {
         let session = self.session()?;
         let now_ns = || self.now_ns();
-        let time = |time: Option<TimeOrNow>| {
+        let time = |time: Option<NewTime>| {
             time.map(|time| match time {
-                TimeOrNow::SpecificTime(time) => timestamp_of(time),
-                TimeOrNow::Now => now_ns(),
+                NewTime::At(seconds, nanoseconds) => {
+                    timestamp::of_parts(seconds, i64::from(nanoseconds))
+                }
+                NewTime::Now => now_ns(),
             })
         };
         let mut changes = Changes {
@@ -186,9 +164,9 @@ impl Front {
             size: wanted.size,
             atime_ns: time(wanted.atime),
             mtime_ns: time(wanted.mtime),
-            ctime_ns: wanted.ctime.map(timestamp_of),
+            ctime_ns: time(wanted.ctime),
         };
-        if wanted.size.is_some() && wanted.drops_set_id && changes.mode.is_none() {
+        if wanted.size.is_some() && drops_set_id && changes.mode.is_none() {
             changes.mode = self.mode_without_set_id(node)?;
         }
         let opened = self.open_for_change(node);
@@ -216,11 +194,8 @@ impl Front {
     /// leaves that to the mount, so it is also made to read the mode again.
     pub(crate) fn drop_set_id(&self, node: &Node) -> Result<(), Errno> {
         let Some(mode) = self.mode_without_set_id(node)? else { return Ok(()) };
-        self.change(node, &Wanted { mode: Some(mode), ..Wanted::default() })?;
-        if let Some(notifier) = self.notifier.get() {
-            // The kernel may have forgotten the file.
-            let _ = notifier.inval_inode(INodeNo(node.number), -1, 0);
-        }
+        self.change(node, &AttrChanges { mode: Some(mode), ..AttrChanges::default() }, false)?;
+        self.invalidate_attributes(node.number);
         Ok(())
     }
 
@@ -256,16 +231,5 @@ mod tests {
             let rdev = rustix::fs::makedev(major, minor);
             assert_eq!(device_of(shown_device(rdev)), rdev, "{major}:{minor}");
         }
-    }
-
-    #[test]
-    fn times_are_what_the_kernel_sent() {
-        // In the form in which the FUSE library passes -2 seconds and 300 nanoseconds.
-        let before = UNIX_EPOCH - Duration::new(2, 300);
-        assert_eq!(timestamp_of(before), -2_000_000_000 + 300);
-        let after = UNIX_EPOCH + Duration::new(2, 300);
-        assert_eq!(timestamp_of(after), 2_000_000_300);
-        assert_eq!(timestamp_of(UNIX_EPOCH + Duration::from_secs(1 << 40)), i64::MAX);
-        assert_eq!(timestamp_of(UNIX_EPOCH - Duration::from_secs(1 << 40)), i64::MIN);
     }
 }

@@ -60,7 +60,10 @@ pub fn status_of(mountpoint: &Path) -> Result<Status> {
     let mut bytes = vec![0; 64 << 10];
     let count = rustix::fs::getxattr(mountpoint, STATUS, &mut bytes).map_err(|errno| {
         none(match errno {
-            rustix::io::Errno::NOTCONN => " that still runs; `fusermount3 -u` removes it".into(),
+            // Aborted, or of a mount by rings canceled: it died this moment.
+            rustix::io::Errno::NOTCONN
+            | rustix::io::Errno::CONNABORTED
+            | rustix::io::Errno::CANCELED => " that still runs; `fusermount3 -u` removes it".into(),
             rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => String::new(),
             _ => format!(" (ask it for its status: {errno})"),
         })

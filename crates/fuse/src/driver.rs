@@ -9,10 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use esker_fs::inode::{Entry, FileKind, Inode};
-use esker_fs::ops::RenameFlags;
+use esker_fuse_ring::{AttrChanges, KEPT_SECONDS, NewTime};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate,
@@ -22,24 +22,31 @@ use fuser::{
 
 use rustix::fs::OFlags;
 
-use crate::attributes::{Attributes, Wanted, type_of};
+use crate::attributes::{Attributes, type_of};
+use crate::backing::Backing;
 use crate::front::Front;
 use crate::listing::{Shown, Sink};
-use crate::make::Asked;
+use crate::make::{Asked, Caller};
+use crate::ring_driver::rename_flags;
 
-/// How long the kernel may cache names and attributes. They stay valid indefinitely; one refresh an
-/// hour costs nothing.
-const TTL: Duration = Duration::from_secs(3600);
+/// How long the kernel may cache names and attributes.
+const TTL: Duration = Duration::from_secs(KEPT_SECONDS);
 /// Inode numbers are never reused, so there is one generation.
 const GENERATION: Generation = Generation(0);
 /// Bytes of one request; the kernel's own limit unless `fs.fuse.max_pages_limit` was raised.
-const REQUEST_BYTES_MAX: u32 = 1 << 20;
+pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Number of requests that the kernel may have in flight in the background: read-ahead and
 /// write-back.
 const BACKGROUND_MAX: u16 = 64;
 
 /// The front behind the FUSE library's interface.
 pub(crate) struct Driver(pub(crate) Arc<Front>);
+
+/// A listing that is sent by the FUSE library.
+trait ListReply: Sink {
+    /// Sends what it took, or what went wrong.
+    fn end(self, listed: Result<(), Errno>);
+}
 
 impl Sink for ReplyDirectory {
     const WITH_ATTRIBUTES: bool = false;
@@ -51,7 +58,9 @@ impl Sink for ReplyDirectory {
         };
         !self.add(number, cookie, kind, OsStr::from_bytes(name))
     }
+}
 
+impl ListReply for ReplyDirectory {
     fn end(self, listed: Result<(), Errno>) {
         match listed {
             Ok(()) => self.ok(),
@@ -71,7 +80,9 @@ impl Sink for ReplyDirectoryPlus {
         };
         !self.add(attr.ino, cookie, OsStr::from_bytes(name), &TTL, &attr, GENERATION)
     }
+}
 
+impl ListReply for ReplyDirectoryPlus {
     fn end(self, listed: Result<(), Errno>) {
         match listed {
             Ok(()) => self.ok(),
@@ -80,7 +91,7 @@ impl Sink for ReplyDirectoryPlus {
     }
 }
 
-fn dot(number: u64, kind: FileKind) -> fuser::FileAttr {
+pub(crate) fn dot(number: u64, kind: FileKind) -> fuser::FileAttr {
     Attributes::from(&Inode::new(Entry::Is(kind), 0o755, 0)).shown(number)
 }
 
@@ -117,12 +128,30 @@ fn value(reply: ReplyXattr, size: u32, value: Result<Vec<u8>, Errno>) {
 
 /// The reply flags for a file opened with `flags`. The kernel's cached pages stay valid. It sends a
 /// `flush` at each close only if that close must wait for the store.
-fn open_flags(flags: OFlags, flushes_at_close: bool) -> FopenFlags {
+pub(crate) fn open_flags(flags: OFlags, flushes_at_close: bool) -> FopenFlags {
     let may_change = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
     if flushes_at_close && may_change {
         FopenFlags::FOPEN_KEEP_CACHE
     } else {
         FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH
+    }
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid() }
+}
+
+/// Converts a time from the FUSE library, which for times before 1970 subtracts the nanoseconds that it
+/// should add to the seconds.
+fn new_time(time: TimeOrNow) -> NewTime {
+    let seconds = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
+    let TimeOrNow::SpecificTime(time) = time else { return NewTime::Now };
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => NewTime::At(seconds(since.as_secs()), since.subsec_nanos()),
+        Err(before) => {
+            let before = before.duration();
+            NewTime::At(-seconds(before.as_secs()), before.subsec_nanos())
+        }
     }
 }
 
@@ -133,7 +162,7 @@ fn drops_set_id(request: &Request) -> bool {
 
 impl Driver {
     /// Replies with entries after `cookie`, then reads ahead.
-    fn list<S: Sink>(&self, handle: FileHandle, cookie: u64, mut reply: S) {
+    fn list<S: ListReply>(&self, handle: FileHandle, cookie: u64, mut reply: S) {
         let handle = match self.0.handle(handle.0) {
             Ok(handle) => handle,
             Err(errno) => return reply.end(Err(errno)),
@@ -170,13 +199,20 @@ impl Filesystem for Driver {
             // The store's own file system may not support stacking.
             let _ = config.set_max_stack_depth(1);
         }
+        if self.0.wants_rings.load(Ordering::Relaxed) {
+            wanted |= InitFlags::FUSE_OVER_IO_URING;
+        }
         let offered = wanted & config.capabilities();
         let passes_through = offered.contains(InitFlags::FUSE_PASSTHROUGH);
         self.0.passes_through.store(passes_through, Ordering::Relaxed);
+        let has_rings = offered.contains(InitFlags::FUSE_OVER_IO_URING);
+        self.0.wants_rings.store(has_rings, Ordering::Relaxed);
         // Older kernels lack some. All are for speed except one, without which the kernel itself
         // removes set-id bits.
         let _ = config.add_capabilities(offered);
         let _ = config.set_max_write(REQUEST_BYTES_MAX);
+        // Fails if the kernel reads ahead less anyway.
+        let _ = config.set_max_readahead(REQUEST_BYTES_MAX);
         let _ = config.set_max_background(BACKGROUND_MAX);
         Ok(())
     }
@@ -217,8 +253,11 @@ impl Filesystem for Driver {
         reply: ReplyAttr,
     ) {
         let drops_set_id = drops_set_id(request);
-        let wanted = Wanted { mode, uid, gid, size, atime, mtime, ctime, drops_set_id };
-        attributes(reply, self.0.node(number.0).and_then(|node| self.0.change(&node, &wanted)));
+        let (atime, mtime) = (atime.map(new_time), mtime.map(new_time));
+        let ctime = ctime.map(|time| new_time(TimeOrNow::SpecificTime(time)));
+        let wanted = AttrChanges { mode, uid, gid, size, atime, mtime, ctime };
+        let node = self.0.node(number.0);
+        attributes(reply, node.and_then(|node| self.0.change(&node, &wanted, drops_set_id)));
     }
 
     fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
@@ -240,7 +279,7 @@ impl Filesystem for Driver {
     ) {
         let asked = Asked::node(mode, rdev);
         let name = name.as_bytes();
-        entry(reply, asked.and_then(|asked| self.0.make(request, parent.0, name, &asked)));
+        entry(reply, asked.and_then(|asked| self.0.make(caller(request), parent.0, name, &asked)));
     }
 
     fn mkdir(
@@ -253,7 +292,7 @@ impl Filesystem for Driver {
         reply: ReplyEntry,
     ) {
         let asked = Asked::new(FileKind::Directory, mode);
-        entry(reply, self.0.make(request, parent.0, name.as_bytes(), &asked));
+        entry(reply, self.0.make(caller(request), parent.0, name.as_bytes(), &asked));
     }
 
     fn symlink(
@@ -266,7 +305,7 @@ impl Filesystem for Driver {
     ) {
         let target = target.as_os_str().as_bytes();
         let asked = Asked { target, ..Asked::new(FileKind::Symlink, 0o777) };
-        entry(reply, self.0.make(request, parent.0, name.as_bytes(), &asked));
+        entry(reply, self.0.make(caller(request), parent.0, name.as_bytes(), &asked));
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -287,11 +326,9 @@ impl Filesystem for Driver {
         flags: fuser::RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let flags = match flags {
-            none if none.is_empty() => RenameFlags::Replace,
-            fuser::RenameFlags::RENAME_NOREPLACE => RenameFlags::NoReplace,
-            fuser::RenameFlags::RENAME_EXCHANGE => RenameFlags::Exchange,
-            _ => return reply.error(Errno::EINVAL),
+        let flags = match rename_flags(flags) {
+            Ok(flags) => flags,
+            Err(errno) => return reply.error(errno),
         };
         let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
         empty(reply, self.0.rename(from, to, flags));
@@ -303,16 +340,19 @@ impl Filesystem for Driver {
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
-        let register = |file: &File| reply.open_backing(file);
+        let register = |file: &File| reply.open_backing(file).map(Backing::OfLibrary);
         match self.0.open(number.0, flags, drops_set_id(request), register) {
             Ok(None) => {
                 let flags = open_flags(flags, self.0.flushes_at_close());
                 reply.opened(FileHandle(0), flags);
             }
             // Never a file of a session that syncs each change, so `close` need not wait.
-            Ok(Some(backing)) => {
-                reply.opened_passthrough(FileHandle(0), FopenFlags::FOPEN_NOFLUSH, &backing);
-            }
+            Ok(Some(backing)) => match &*backing {
+                Backing::OfLibrary(backing) => {
+                    reply.opened_passthrough(FileHandle(0), FopenFlags::FOPEN_NOFLUSH, backing);
+                }
+                Backing::Own(_) => reply.error(Errno::EIO),
+            },
             Err(errno) => reply.error(errno),
         }
     }
@@ -328,17 +368,20 @@ impl Filesystem for Driver {
         reply: ReplyCreate,
     ) {
         let asked = Asked::new(FileKind::File, mode);
-        let register = |file: &File| reply.open_backing(file);
-        match self.0.create(request, parent.0, name.as_bytes(), &asked, register) {
+        let register = |file: &File| reply.open_backing(file).map(Backing::OfLibrary);
+        match self.0.create(caller(request), parent.0, name.as_bytes(), &asked, register) {
             Ok((attr, None)) => {
                 let flags = OFlags::from_bits_retain(flags.cast_unsigned());
                 let flags = open_flags(flags, self.0.flushes_at_close());
                 reply.created(&TTL, &attr, GENERATION, FileHandle(0), flags);
             }
-            Ok((attr, Some(backing))) => {
-                let flags = FopenFlags::FOPEN_NOFLUSH;
-                reply.created_passthrough(&TTL, &attr, GENERATION, FileHandle(0), flags, &backing);
-            }
+            Ok((attr, Some(backing))) => match &*backing {
+                Backing::OfLibrary(backing) => {
+                    let (handle, flags) = (FileHandle(0), FopenFlags::FOPEN_NOFLUSH);
+                    reply.created_passthrough(&TTL, &attr, GENERATION, handle, flags, backing);
+                }
+                Backing::Own(_) => reply.error(Errno::EIO),
+            },
             Err(errno) => reply.error(errno),
         }
     }
@@ -454,8 +497,7 @@ impl Filesystem for Driver {
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        let synced = self.0.view.session().map_or(Ok(()), |session| session.sync());
-        empty(reply, synced.map_err(|error| self.0.errno(&error)));
+        empty(reply, self.0.sync_all());
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
@@ -551,5 +593,20 @@ impl Filesystem for Driver {
         reply: ReplyIoctl,
     ) {
         reply.error(Errno::ENOTTY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_what_the_kernel_sent() {
+        let new_time = |time| new_time(TimeOrNow::SpecificTime(time));
+        // As the FUSE library passes on -2 seconds and 300 nanoseconds.
+        assert_eq!(new_time(UNIX_EPOCH - Duration::new(2, 300)), NewTime::At(-2, 300));
+        assert_eq!(new_time(UNIX_EPOCH + Duration::new(2, 300)), NewTime::At(2, 300));
+        let far = 1 << 40;
+        assert_eq!(new_time(UNIX_EPOCH + Duration::from_secs(far)), NewTime::At(1 << 40, 0));
     }
 }

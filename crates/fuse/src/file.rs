@@ -18,12 +18,14 @@ use std::{fmt, io};
 use esker_base::Bytes;
 use esker_fs::file::OpenFile;
 use esker_fs::inode::{FileKind, Inode};
-use fuser::{BackingId, Errno, FileAttr, INodeNo, Request};
+use esker_fuse_ring::AttrChanges;
+use fuser::{Errno, FileAttr};
 use rustix::fs::OFlags;
 
 use crate::attributes::Attributes;
+use crate::backing::Backing;
 use crate::front::Front;
-use crate::make::Asked;
+use crate::make::{Asked, Caller};
 use crate::nodes::Node;
 use crate::place::Place;
 
@@ -50,7 +52,7 @@ pub(crate) struct Opened {
     is_new: bool,
     /// Registration of the store's file that the kernel reads and writes directly, shared by all
     /// opens of the file.
-    backing: Option<Arc<BackingId>>,
+    backing: Option<Arc<Backing>>,
 }
 
 /// New files of a session that the kernel writes directly in the store, where possible.
@@ -89,8 +91,8 @@ impl Front {
         number: u64,
         flags: OFlags,
         drops_set_id: bool,
-        register: impl FnOnce(&File) -> io::Result<BackingId>,
-    ) -> Result<Option<Arc<BackingId>>, Errno> {
+        register: impl FnOnce(&File) -> io::Result<Backing>,
+    ) -> Result<Option<Arc<Backing>>, Errno> {
         let node = self.node(number)?;
         let backing = {
             let mut file = node.file.lock();
@@ -106,9 +108,8 @@ impl Front {
             }
         };
         if flags.contains(OFlags::TRUNC) {
-            let wanted =
-                crate::attributes::Wanted { size: Some(0), drops_set_id, ..Default::default() };
-            self.change(&node, &wanted).inspect_err(|_| {
+            let wanted = AttrChanges { size: Some(0), ..AttrChanges::default() };
+            self.change(&node, &wanted, drops_set_id).inspect_err(|_| {
                 // The first error is the one that counts.
                 let _ = self.release(number);
             })?;
@@ -121,7 +122,7 @@ impl Front {
         &self,
         node: &Node,
         flags: OFlags,
-        register: impl FnOnce(&File) -> io::Result<BackingId>,
+        register: impl FnOnce(&File) -> io::Result<Backing>,
     ) -> Result<Opened, Errno> {
         let writes = flags.intersects(WRITES);
         if writes && matches!(&*node.place.lock(), Place::Key(_)) {
@@ -143,8 +144,8 @@ impl Front {
     fn pass_reads(
         &self,
         inode: &Inode,
-        register: impl FnOnce(&File) -> io::Result<BackingId>,
-    ) -> Option<Arc<BackingId>> {
+        register: impl FnOnce(&File) -> io::Result<Backing>,
+    ) -> Option<Arc<Backing>> {
         if !self.passes_through.load(Ordering::Relaxed) || inode.size < BACKED_BYTES_MIN {
             return None;
         }
@@ -158,8 +159,8 @@ impl Front {
         &self,
         parent: Option<&Node>,
         file: &Arc<OpenFile>,
-        register: impl FnOnce(&File) -> io::Result<BackingId>,
-    ) -> Option<Arc<BackingId>> {
+        register: impl FnOnce(&File) -> io::Result<Backing>,
+    ) -> Option<Arc<Backing>> {
         let is_wanted = match self.in_place {
             InPlace::Always => true,
             InPlace::Auto => parent?.grows_large.load(Ordering::Relaxed),
@@ -206,16 +207,16 @@ impl Front {
     /// kernel and, as [`Front::open`], the backing.
     pub(crate) fn create(
         &self,
-        request: &Request,
+        caller: Caller,
         parent: u64,
         name: &[u8],
         asked: &Asked,
-        register: impl FnOnce(&File) -> io::Result<BackingId>,
-    ) -> Result<(FileAttr, Option<Arc<BackingId>>), Errno> {
+        register: impl FnOnce(&File) -> io::Result<Backing>,
+    ) -> Result<(FileAttr, Option<Arc<Backing>>), Errno> {
         let session = self.session()?;
         let parent = self.node(parent)?;
         let dir = self.dir(&parent)?;
-        let made = session.make(&dir, name, &asked.by(request));
+        let made = session.make(&dir, name, &asked.by(caller));
         self.note_change();
         let inode = made.map_err(|error| self.errno(&error))?;
         let node = self.remember(&dir, name, &inode)?;
@@ -227,6 +228,16 @@ impl Front {
         let (count, is_new) = (1, true);
         *node.file.lock() = Some(Opened { content, count, is_new, backing: backing.clone() });
         Ok((shown, backing))
+    }
+
+    /// True if the last release of the file `number` may take long: the kernel has written it
+    /// directly in the store.
+    pub(crate) fn is_backed(&self, number: u64) -> bool {
+        let Some(node) = self.nodes.get(number) else { return false };
+        // A thread that opens it holds the lock while it reads the store.
+        node.file
+            .try_lock()
+            .is_none_or(|file| file.as_ref().is_some_and(|opened| opened.backing.is_some()))
     }
 
     /// Closes one open of the file `number`.
@@ -257,10 +268,9 @@ impl Front {
     /// Ends in-place writing, once nobody has the store's file open any more.
     fn end_in_place(&self, number: u64, file: &Arc<OpenFile>) -> Result<(), Errno> {
         let got_set_id = self.session()?.end_in_place(file).map_err(|error| self.errno(&error))?;
-        if got_set_id && let Some(notifier) = self.notifier.get() {
-            // Otherwise the kernel keeps the mode without those bits; it may have forgotten the
-            // file.
-            let _ = notifier.inval_inode(INodeNo(number), -1, 0);
+        if got_set_id {
+            // Otherwise the kernel keeps the mode without those bits.
+            self.invalidate_attributes(number);
         }
         Ok(())
     }

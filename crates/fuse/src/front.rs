@@ -13,7 +13,7 @@ use esker_base::{Clock, Error, Kind};
 use esker_fs::inode::FileKind;
 use esker_fs::session::Session;
 use esker_fs::timestamp;
-use fuser::{Errno, Notifier};
+use fuser::{Errno, INodeNo, Notifier};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
@@ -47,6 +47,10 @@ pub(crate) struct Front {
     pub(crate) passes_through: AtomicBool,
     /// Sends notifications to the kernel; set once the file system is mounted.
     pub(crate) notifier: OnceLock<Notifier>,
+    /// Whether the kernel is asked for rings, and then whether it has them.
+    pub(crate) wants_rings: AtomicBool,
+    /// Whether each request to the store waits for a round trip to a server.
+    pub(crate) is_far: bool,
     report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
@@ -65,6 +69,7 @@ impl Front {
         let root = Place::Dir(view.root().clone());
         let Setup { status, clock, store, writes_back, in_place, report } = setup;
         Self {
+            is_far: view.is_far(),
             view,
             nodes: Nodes::new(root),
             indexed: IndexedReaders::default(),
@@ -78,6 +83,7 @@ impl Front {
             in_place,
             passes_through: AtomicBool::new(false),
             notifier: OnceLock::new(),
+            wants_rings: AtomicBool::new(false),
             report,
         }
     }
@@ -99,6 +105,12 @@ impl Front {
     /// The session, if this mount is writable.
     pub(crate) fn session(&self) -> Result<&Arc<Session>, Errno> {
         self.view.session().ok_or(Errno::EROFS)
+    }
+
+    /// Returns once all completed changes survive power loss.
+    pub(crate) fn sync_all(&self) -> Result<(), Errno> {
+        let synced = self.view.session().map_or(Ok(()), |session| session.sync());
+        synced.map_err(|error| self.errno(&error))
     }
 
     /// The error number for the kernel; also reports errors that users cannot have caused.
@@ -132,6 +144,13 @@ impl Front {
     /// Counts a change, before the reply to the kernel.
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Lets the kernel ask for the attributes of `number` again; it may have forgotten the file.
+    pub(crate) fn invalidate_attributes(&self, number: u64) {
+        if let Some(notifier) = self.notifier.get() {
+            let _ = notifier.inval_inode(INodeNo(number), -1, 0);
+        }
     }
 
     pub(crate) fn forget(&self, number: u64, count: u64) {

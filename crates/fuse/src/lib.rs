@@ -1,16 +1,17 @@
 //! Mounts: Esker in the kernel's tree of files.
 //!
-//! `mount` mounts a snapshot or a session at a directory and unmounts it; `driver` answers the
-//! kernel's requests with the operations that `front` has in `lookup`, `make`, `remove`,
-//! `attributes`, `listing`, `file` and `xattr`; `reclaim` bounds a session's garbage; `nodes` maps
-//! the kernel's inode numbers to files, and `prune` bounds their number; `control` lets commands
-//! talk to a running mount.
+//! `mount` mounts a snapshot or a session at a directory and unmounts it; `server` chooses the
+//! transport of the kernel's requests; `driver` and `ring_driver` answer them with the operations that
+//! `front` has in `lookup`, `make`, `remove`, `attributes`, `listing`, `file` and `xattr`; `reclaim`
+//! bounds a session's garbage; `nodes` maps the kernel's inode numbers to files, and `prune` bounds
+//! their number; `control` lets commands talk to a running mount.
 //!
 //! The kernel checks permissions (`default_permissions`), resolves paths, caches pages, names and
 //! attributes, and serializes changes of one directory. Every change comes through this one kernel,
 //! so its caches never get stale. The semantics of the file system are in `esker_fs`, not here.
 
 mod attributes;
+mod backing;
 mod control;
 mod driver;
 mod file;
@@ -26,6 +27,8 @@ mod place;
 mod prune;
 mod reclaim;
 mod remove;
+mod ring_driver;
+mod server;
 mod view;
 mod xattr;
 
@@ -33,4 +36,5 @@ pub use control::{Request, SOURCE, Status, ask, mountpoint_of, mountpoints, stat
 pub use file::InPlace;
 pub use mount::{Ending, Mount, MountOptions, is_supported};
 pub use prune::KNOWN_FILES_MAX;
+pub use server::{Transport, TransportChoice};
 pub use view::View;

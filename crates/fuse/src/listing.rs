@@ -115,9 +115,6 @@ pub(crate) trait Sink {
     const WITH_ATTRIBUTES: bool;
 
     fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool;
-
-    /// Sends the received entries, or the error.
-    fn end(self, listed: Result<(), Errno>);
 }
 
 /// The attributes of an entry in a listing.
@@ -144,9 +141,20 @@ impl DirHandle {
     pub(crate) fn new(node: Arc<Node>, keys: Option<KeyList>) -> Self {
         Self { node, keys, state: Mutex::default(), ahead: Mutex::default() }
     }
+
+    /// Whether a batch is worth reading ahead, as far as can be said without waiting.
+    pub(crate) fn wants_more(&self) -> bool {
+        self.state.try_lock().is_some_and(|state| state.wants_more())
+    }
 }
 
 impl State {
+    /// True if the kernel seems to want more than the entries of this batch, and there are more.
+    fn wants_more(&self) -> bool {
+        (self.goes_on || self.next >= self.batch.entries.len() / 2)
+            && self.batch.last_of_more().is_some()
+    }
+
     /// True if the next entry is the one after `cookie`. Moves back within the batch if necessary:
     /// a kernel asks again for entries that did not fit the program's buffer.
     fn is_at(&mut self, cookie: u64) -> bool {
@@ -239,7 +247,7 @@ impl Front {
             return;
         }
         let Some(state) = handle.state.try_lock() else { return };
-        if !state.goes_on && state.next < state.batch.entries.len() / 2 {
+        if !state.wants_more() {
             return;
         }
         let Some((name, cookie)) = state.batch.last_of_more() else { return };

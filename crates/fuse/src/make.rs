@@ -2,7 +2,7 @@
 
 use esker_fs::inode::FileKind;
 use esker_fs::ops::NewFile;
-use fuser::{Errno, FileAttr, Request};
+use fuser::{Errno, FileAttr};
 
 use crate::attributes::device_of;
 use crate::front::Front;
@@ -18,6 +18,13 @@ pub(crate) struct Asked<'a> {
     pub(crate) mode: u32,
     pub(crate) rdev: u32,
     pub(crate) target: &'a [u8],
+}
+
+/// On whose behalf something is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
 }
 
 impl Asked<'_> {
@@ -38,13 +45,13 @@ impl Asked<'_> {
         Ok(Self { kind, mode, rdev, target: &[] })
     }
 
-    /// Completes it with the user of `request`. The kernel has applied the umask.
-    pub(crate) fn by(&self, request: &Request) -> NewFile<'_> {
+    /// Completes it with the user `caller`. The kernel has applied the umask.
+    pub(crate) fn by(&self, caller: Caller) -> NewFile<'_> {
         NewFile {
             kind: self.kind,
             mode: self.mode & 0o7777,
-            uid: request.uid(),
-            gid: request.gid(),
+            uid: caller.uid,
+            gid: caller.gid,
             rdev: device_of(self.rdev),
             target: self.target,
         }
@@ -55,7 +62,7 @@ impl Front {
     /// Creates `asked` at `name` in `parent`; returns its attributes for the kernel.
     pub(crate) fn make(
         &self,
-        request: &Request,
+        caller: Caller,
         parent: u64,
         name: &[u8],
         asked: &Asked,
@@ -68,9 +75,9 @@ impl Front {
         let made = match is_directory {
             // Keep it open until the kernel knows it, so that it stays known to be new.
             true => session
-                .make_dir(&dir, name, &asked.by(request))
+                .make_dir(&dir, name, &asked.by(caller))
                 .map(|(inode, dir)| (inode, Some(dir))),
-            false => session.make(&dir, name, &asked.by(request)).map(|inode| (inode, None)),
+            false => session.make(&dir, name, &asked.by(caller)).map(|inode| (inode, None)),
         };
         self.note_change();
         let (inode, _opened) = made.map_err(|error| self.errno(&error))?;

@@ -19,10 +19,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::control::{Asker, Listener, Request};
-use crate::driver::Driver;
 use crate::file::InPlace;
 use crate::front::{Front, Setup};
 use crate::prune::prune_until;
+use crate::server::{Server, Transport, TransportChoice};
 use crate::view::View;
 
 /// The device through which the kernel sends requests.
@@ -34,7 +34,9 @@ pub struct MountOptions {
     pub source: String,
     /// Name under which a session will be published, or name of the snapshot.
     pub name: String,
-    /// Threads that answer the kernel; at least 1.
+    /// How requests get here.
+    pub transport: Transport,
+    /// Threads that answer the kernel, or that help the threads of rings; at least 1.
     pub threads: usize,
     /// True if the kernel collects small writes before it passes them on.
     pub writes_back: bool,
@@ -55,7 +57,7 @@ pub struct MountOptions {
 
 /// A mounted view.
 pub struct Mount {
-    session: fuser::Session<Driver>,
+    server: Server,
     shared: Arc<Shared>,
     known_files_max: usize,
 }
@@ -97,6 +99,7 @@ impl Mount {
         let set = view.session().map(|session| session.set().to_string());
         let status = listener.status(&options.name, set);
         let config = config_of(&view, &options);
+        let wanted = (options.transport, options.threads);
         let setup = Setup {
             status,
             clock: options.clock,
@@ -106,12 +109,18 @@ impl Mount {
             report: options.report,
         };
         let front = Arc::new(Front::new(view, setup));
-        let session = fuser::Session::new(Driver(front.clone()), &mountpoint, &config)
-            .map_err(|error| failed("mount at", &mountpoint, &error))?;
-        let is_first = front.notifier.set(session.notifier()).is_ok();
-        assert!(is_first, "a front is mounted once");
+        let server = Server::new(&front, wanted, |driver| {
+            fuser::Session::new(driver, &mountpoint, &config)
+                .map_err(|error| failed("mount at", &mountpoint, &error))
+        })?;
         let shared = Shared { front, mountpoint, listener, asker: Mutex::default() };
-        Ok(Self { session, shared: Arc::new(shared), known_files_max: options.known_files_max })
+        Ok(Self { server, shared: Arc::new(shared), known_files_max: options.known_files_max })
+    }
+
+    /// How requests get here, and why not by rings if they do not.
+    #[must_use]
+    pub fn transport(&self) -> &TransportChoice {
+        self.server.choice()
     }
 
     /// Returns a function that counts the files that the kernel knows.
@@ -125,7 +134,7 @@ impl Mount {
     /// # Errors
     /// Those that the kernel reports; the view stays as it was.
     pub fn run(self) -> Result<Ending> {
-        let Self { session, shared, known_files_max } = self;
+        let Self { server, shared, known_files_max } = self;
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
             .map_err(|error| Error::io(error, "wait for signals"))?;
         let stop = signals.handle();
@@ -139,14 +148,14 @@ impl Mount {
         let (ends_reclaiming, end_of_mount) = std::sync::mpsc::channel();
         let front = shared.front.clone();
         let reclaiming = std::thread::spawn(move || front.reclaim_until(&end_of_mount));
-        let device = session.as_fd().try_clone_to_owned();
+        let device = server.as_fd().try_clone_to_owned();
         let device = device.map_err(|error| Error::io(error, "open the mount's device again"))?;
         let (ends_pruning, end_of_mount) = std::sync::mpsc::channel();
         let front = shared.front.clone();
         drop(std::thread::spawn(move || {
             prune_until(&front.nodes, &device, known_files_max, &end_of_mount);
         }));
-        drop(std::thread::spawn(move || answer_kernel(session, &ends)));
+        drop(std::thread::spawn(move || server.answer_kernel(&ends)));
         let ran = end.recv().unwrap_or_else(|_| Err(io::Error::other("the mount's thread died")));
         stop.close();
         drop((ends_reclaiming, ends_pruning));
@@ -268,23 +277,6 @@ impl Shared {
         let set = session.snapshot(name)?;
         Ok(json!({"published": name, "set": set.to_string()}))
     }
-}
-
-/// Answers the kernel until the mount is gone and reports that on `ended`. Never returns, because
-/// dropping the session would unmount its directory again, and with it the file system beneath.
-fn answer_kernel(session: fuser::Session<Driver>, ended: &Sender<io::Result<()>>) {
-    let ran = match session.spawn() {
-        Ok(background) => {
-            // Keep the rest of `background`, which unmounts when it is dropped.
-            let ran = background.guard.join();
-            let _ = ended.send(ran.unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))));
-            loop {
-                std::thread::park();
-            }
-        }
-        Err(error) => Err(error),
-    };
-    let _ = ended.send(ran);
 }
 
 fn in_use() -> Error {

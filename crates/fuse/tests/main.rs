@@ -9,3 +9,4 @@ mod passthrough;
 mod posix;
 mod prune;
 mod semantics;
+mod transports;

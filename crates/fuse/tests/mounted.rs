@@ -11,7 +11,9 @@ use esker_base::store::{MemoryStore, SharedStore};
 use esker_fs::identity::Identity;
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fuse::{InPlace, KNOWN_FILES_MAX, Mount, MountOptions, View, is_supported};
+use esker_fuse::{
+    InPlace, KNOWN_FILES_MAX, Mount, MountOptions, Transport, TransportChoice, View, is_supported,
+};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
@@ -25,6 +27,8 @@ pub struct Mounted {
     directory: TempDir,
     /// Counts the files that the kernel knows.
     pub known_files: Box<dyn Fn() -> usize + Send>,
+    /// How requests reach it.
+    pub transport: TransportChoice,
     serving: Option<JoinHandle<Result<()>>>,
 }
 
@@ -49,6 +53,16 @@ pub fn repository(store: SharedStore) -> Repository {
 /// The options of a session for a mount.
 pub fn options() -> SessionOptions {
     SessionOptions { identity: Identity::root(), ..SessionOptions::default() }
+}
+
+/// The transport of mounts whose test does not choose one: `ESKER_TEST_TRANSPORT`.
+pub fn transport() -> Transport {
+    match std::env::var("ESKER_TEST_TRANSPORT").as_deref() {
+        Ok("uring") => Transport::Uring,
+        Ok("auto") => Transport::Auto,
+        Ok("threads") | Err(_) => Transport::Threads,
+        Ok(other) => panic!("ESKER_TEST_TRANSPORT={other}: uring, auto or threads"),
+    }
 }
 
 /// A new session in memory.
@@ -78,9 +92,19 @@ impl Mounted {
         let directory = tempfile::tempdir().expect("a directory");
         let at = directory.path().join("at");
         std::fs::create_dir(&at).expect("a new directory");
+        let mount = Self::try_at(view, &at, change).expect("mount");
+        let known_files = Box::new(mount.known_files());
+        let transport = mount.transport().clone();
+        let serving = std::thread::spawn(move || mount.run().and_then(|ending| ending.closed));
+        Self { directory, known_files, transport, serving: Some(serving) }
+    }
+
+    /// Mounts `view` at `at`, as options say that `change` changes; nobody answers yet.
+    pub fn try_at(view: View, at: &Path, change: impl FnOnce(&mut MountOptions)) -> Result<Mount> {
         let mut options = MountOptions {
             source: "test".into(),
             name: "test".into(),
+            transport: transport(),
             threads: 3,
             writes_back: false,
             in_place: InPlace::default(),
@@ -91,10 +115,7 @@ impl Mounted {
             report: Box::new(|error| println!("reported: {error}")),
         };
         change(&mut options);
-        let mount = Mount::new(view, &at, options).expect("mount");
-        let known_files = Box::new(mount.known_files());
-        let serving = std::thread::spawn(move || mount.run().and_then(|ending| ending.closed));
-        Self { directory, known_files, serving: Some(serving) }
+        Mount::new(view, at, options)
     }
 
     /// A session in memory, mounted.

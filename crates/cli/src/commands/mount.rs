@@ -17,7 +17,10 @@ use esker_fs::marker::Holder;
 use esker_fs::read_lease::{ReadLease, ReaderMarkers};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
-use esker_fuse::{InPlace, KNOWN_FILES_MAX, Mount as Mounted, MountOptions, SOURCE, View};
+use esker_fuse::{
+    InPlace, KNOWN_FILES_MAX, Mount as Mounted, MountOptions, SOURCE, Transport, TransportChoice,
+    View,
+};
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::{Value, json};
 
@@ -52,6 +55,28 @@ impl From<Passed> for InPlace {
             Passed::Auto => Self::Auto,
             Passed::Always => Self::Always,
             Passed::Never => Self::Never,
+        }
+    }
+}
+
+/// How requests of the kernel reach the mount.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum RequestTransport {
+    /// By rings where they can be had, else by threads; the log says which, and why
+    Auto,
+    /// By FUSE over io_uring, or not at all
+    Uring,
+    /// By threads that read /dev/fuse
+    #[default]
+    Threads,
+}
+
+impl From<RequestTransport> for Transport {
+    fn from(transport: RequestTransport) -> Self {
+        match transport {
+            RequestTransport::Auto => Self::Auto,
+            RequestTransport::Uring => Self::Uring,
+            RequestTransport::Threads => Self::Threads,
         }
     }
 }
@@ -102,7 +127,12 @@ pub struct Mount {
     /// and --durability always
     #[arg(long, value_name = "WHICH", value_enum, default_value_t = Passed::Auto)]
     in_place: Passed,
-    /// Threads that serve the kernel's requests
+    /// How requests of the kernel reach the mount: rings save wake-ups of other processors, but need
+    /// Linux 6.14 and `echo Y > /sys/module/fuse/parameters/enable_uring` by root
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = RequestTransport::Threads)]
+    transport: RequestTransport,
+    /// Threads that serve the kernel's requests; with rings, those that serve slow requests, beside
+    /// one thread for each processor
     #[arg(long, value_name = "N", default_value_t = 4)]
     threads: usize,
     /// Stay in the foreground, and report errors there
@@ -144,10 +174,15 @@ impl Mount {
             Mounted::new(subject.view.clone(), &mountpoint, self.options(context, &subject))
                 .inspect_err(|_| subject.give_up(context, self.resume))?;
         subject.announce(context, &mountpoint)?;
-        let log = match (is_background, given) {
+        let mut log = match (is_background, given) {
             (true, None) => Some(MountLog::choose()?),
             (_, given) => given,
         };
+        match (transport_text(mounted.transport()), &mut log) {
+            (Some(text), Some(log)) => log.open_with(&text)?,
+            (Some(text), None) => notice(text),
+            (None, _) => {}
+        }
         log.as_ref().map_or(Ok(()), MountLog::leave_terminal)?;
         let ending = mounted.run()?;
         let finished = match &ending.closed {
@@ -162,7 +197,7 @@ impl Mount {
         ending.tell(&told);
         finished?;
         if let Some(log) = log {
-            log.discard_if_empty();
+            log.discard_if_unused();
         }
         Ok(())
     }
@@ -257,6 +292,7 @@ impl Mount {
         MountOptions {
             source: format!("{SOURCE}{}", subject.name),
             name: subject.name.clone(),
+            transport: self.transport.into(),
             threads: self.threads,
             writes_back: self.write_back,
             in_place: self.in_place.into(),
@@ -266,6 +302,20 @@ impl Mount {
                 .filter(|path| path.is_dir()),
             clock: Arc::new(SystemClock),
             report: Box::new(report),
+        }
+    }
+}
+
+/// What the log says of how requests reach the mount, if that was to be chosen.
+fn transport_text(choice: &TransportChoice) -> Option<String> {
+    match choice {
+        TransportChoice::Uring(1) => Some("requests come by a ring".into()),
+        TransportChoice::Uring(count) => {
+            Some(format!("requests come by rings that {count} threads serve"))
+        }
+        TransportChoice::Threads(None) => None,
+        TransportChoice::Threads(Some(reason)) => {
+            Some(format!("requests come by threads, not by rings: {reason}"))
         }
     }
 }
@@ -391,8 +441,12 @@ fn make_usable(mountpoint: &Path) -> Result<()> {
     // Not `stat`: the kernel may have cached attributes of the root though nobody serves it any
     // more.
     match rustix::fs::statvfs(mountpoint) {
-        // Aborted: the mount died just now.
-        Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED) => {
+        // Aborted, or canceled if it had rings: the mount died just now.
+        Err(
+            rustix::io::Errno::NOTCONN
+            | rustix::io::Errno::CONNABORTED
+            | rustix::io::Errno::CANCELED,
+        ) => {
             let detached = rustix::mount::unmount(mountpoint, rustix::mount::UnmountFlags::DETACH);
             if detached.is_ok() {
                 return Ok(());

@@ -2,7 +2,8 @@
 //!
 //! The log is the process's standard error, by which `esker mounts` finds it. Unless the user names
 //! a file, it is a file in the user's state directory, or else in the directory for temporary
-//! files; it is removed with the mount if it is empty.
+//! files; it is removed with the mount if nothing went
+//! wrong.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,6 +16,8 @@ pub struct MountLog {
     file: File,
     /// Its path, if this process chose it.
     chosen: Option<PathBuf>,
+    /// Bytes of its first line, which does not say that anything went wrong.
+    opening_bytes: u64,
 }
 
 impl MountLog {
@@ -22,7 +25,7 @@ impl MountLog {
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::options().create(true).append(true).open(path);
         let failure = |error| Error::io(error, format!("open {}", path.display()));
-        Ok(Self { file: file.map_err(failure)?, chosen: None })
+        Ok(Self { file: file.map_err(failure)?, chosen: None, opening_bytes: 0 })
     }
 
     /// Creates a log. If that is impossible, errors are discarded.
@@ -34,12 +37,20 @@ impl MountLog {
             let made = std::fs::create_dir_all(&directory)
                 .and_then(|()| File::options().create_new(true).append(true).open(&path));
             if let Ok(file) = made {
-                return Ok(Self { file, chosen: Some(path) });
+                return Ok(Self { file, chosen: Some(path), opening_bytes: 0 });
             }
         }
         let nowhere = File::options().write(true).open("/dev/null");
         let failure = |error| Error::io(error, "open /dev/null");
-        Ok(Self { file: nowhere.map_err(failure)?, chosen: None })
+        Ok(Self { file: nowhere.map_err(failure)?, chosen: None, opening_bytes: 0 })
+    }
+
+    /// Writes the first line, which is no reason to keep the log.
+    pub fn open_with(&mut self, text: &str) -> Result<()> {
+        let line = format!("esker: {text}\n");
+        self.opening_bytes = line.len() as u64;
+        let written = self.file.write_all(line.as_bytes());
+        written.map_err(|error| Error::io(error, "write the log"))
     }
 
     /// Detaches from the terminal and from the process that waits for the first line.
@@ -54,10 +65,11 @@ impl MountLog {
 
     /// Removes a log that this process chose and did not use. Call it last: later errors would be
     /// lost.
-    pub fn discard_if_empty(&self) {
-        let is_empty = self.file.metadata().is_ok_and(|metadata| metadata.len() == 0);
-        if let (Some(path), true) = (&self.chosen, is_empty) {
-            // A leftover empty file does no harm.
+    pub fn discard_if_unused(&self) {
+        let unused = |metadata: std::fs::Metadata| metadata.len() <= self.opening_bytes;
+        let is_unused = self.file.metadata().is_ok_and(unused);
+        if let (Some(path), true) = (&self.chosen, is_unused) {
+            // A leftover short file does no harm.
             let _ = std::fs::remove_file(path);
         }
     }

@@ -1,0 +1,134 @@
+//! `esker mount --transport`: rings where they can be had, threads elsewhere, and what users are told.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::mounted::{Mounted, can_mount, run};
+
+/// `ESKER` mounts by rings, unless something forbids them; says what.
+fn can_have_rings(mounted: &Mounted) -> bool {
+    let arguments = ["mount", "--write", "rings", "--transport", "uring"];
+    let all = arguments.iter().map(OsStr::new).chain([mounted.root().as_os_str()]);
+    let output = mounted.esker.run(all);
+    if output.status.success() {
+        mounted.end();
+        return true;
+    }
+    println!("skipped: no rings here: {}", String::from_utf8_lossy(&output.stderr));
+    false
+}
+
+/// Lets nobody who runs `command` make rings, as profiles of containers do.
+fn forbid_rings(command: &mut Command) {
+    let of = |code: u16, jf: u8, k: u32| libc::sock_filter { code, jt: 0, jf, k };
+    let mut filter = [
+        // The number of the system call.
+        of(0x20, 0, 0),
+        of(0x15, 1, u32::try_from(libc::SYS_io_uring_setup).expect("small")),
+        of(0x06, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned()),
+        of(0x06, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let forbid = move || {
+        let length = u16::try_from(filter.len()).expect("small");
+        let program = libc::sock_fprog { len: length, filter: filter.as_mut_ptr() };
+        // SAFETY: the program is as the kernel wants it, and lives until it has copied it.
+        let forbidden = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+                    == 0
+        };
+        if forbidden { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: between fork and exec it makes two system calls, and allocates nothing.
+    unsafe { command.pre_exec(forbid) };
+}
+
+#[test]
+fn auto_takes_threads_where_rings_are_forbidden_and_says_so() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new();
+    let log = mounted.esker.path("log");
+    let arguments = |transport: &'static str| {
+        let mut all = ["mount", "--write", "name", "--transport", transport, "--log"]
+            .map(OsStr::new)
+            .to_vec();
+        all.extend([log.as_os_str(), mounted.root().as_os_str()]);
+        all
+    };
+    let mut forbidden = mounted.esker.command(arguments("uring"));
+    forbid_rings(&mut forbidden);
+    let output = forbidden.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("--transport auto"), "{said}");
+    let mut auto = mounted.esker.command(arguments("auto"));
+    forbid_rings(&mut auto);
+    let status = auto.stdout(Stdio::null()).status().expect("it runs");
+    assert!(status.success());
+    fs::write(mounted.path("file"), "text").expect("write");
+    let said = fs::read_to_string(&log).expect("a log");
+    assert!(said.starts_with("esker: requests come by threads, not by rings: "), "{said}");
+    mounted.end();
+    assert_eq!(mounted.esker.ok(["cat", "name:/file"]), "text");
+}
+
+#[test]
+fn a_log_that_says_only_which_transport_there_is_goes_with_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new();
+    let arguments = ["mount", "--write", "name", "--transport", "auto"];
+    mounted.esker.ok(arguments.iter().map(OsStr::new).chain([mounted.root().as_os_str()]));
+    let logs = mounted.esker.path("state/esker");
+    let first = fs::read_dir(&logs).expect("logs").next().expect("a log").expect("a log");
+    let said = fs::read_to_string(first.path()).expect("a log");
+    assert!(said.starts_with("esker: requests come by "), "{said}");
+    let pid = mounted.pid();
+    mounted.end();
+    crate::mounted::wait_for_end(pid);
+    assert_eq!(fs::read_dir(&logs).expect("logs").count(), 0);
+}
+
+/// The mount dies while programs wait for its answers: they get errors, and what they have written to
+/// closed files before is there when the session goes on.
+#[test]
+fn a_mount_by_rings_may_be_killed_while_programs_wait() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new();
+    if !can_have_rings(&mounted) {
+        return;
+    }
+    let mount = |more: &[&str]| {
+        let words = ["mount", "--write", "killed", "--transport", "uring"];
+        mounted.mount(&[&words[..], more].concat());
+    };
+    mount(&[]);
+    fs::write(mounted.path("synced"), "text").expect("write");
+    run(mounted.root(), "sync", &["synced"]);
+    for round in 0..5 {
+        // Each makes files until the mount answers no more.
+        let busy = "i=0; while : > $0.$$.$i; do i=$((i+1)); done 2> /dev/null";
+        let mut users: Vec<_> = (0..8)
+            .map(|user| {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", busy, &format!("{round}.{user}")]).current_dir(mounted.root());
+                shell.spawn().expect("a shell")
+            })
+            .collect();
+        while fs::read_dir(mounted.root()).expect("list").count() < 20 * (round + 1) {}
+        mounted.crash();
+        for user in &mut users {
+            user.wait().expect("it ends");
+        }
+        mount(&["--resume"]);
+        assert_eq!(fs::read_to_string(mounted.path("synced")).expect("read"), "text");
+    }
+    mounted.end();
+    mounted.esker.ok(["verify"]);
+}

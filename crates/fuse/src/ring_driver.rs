@@ -1,0 +1,294 @@
+//! Ring driver: requests that come through rings, answered by the operations of the other modules.
+//!
+//! The counterpart of `driver`, which answers those that the FUSE library reads. Both decide nothing but
+//! what the kernel is told beside the operation's outcome; `Filesystem::init` is in `driver` for both.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use esker_base::Bytes;
+use esker_fs::inode::FileKind;
+use esker_fs::ops::RenameFlags;
+use esker_fuse_ring::{Answer, Answerer, FollowUp, Listing, Operation, Request};
+use fuser::{Errno, FileAttr, FopenFlags, WriteFlags};
+use rustix::fs::OFlags;
+
+use crate::attributes::type_of;
+use crate::backing::Backing;
+use crate::driver::{dot, open_flags};
+use crate::front::Front;
+use crate::listing::{Shown, Sink};
+use crate::make::{Asked, Caller};
+
+/// Larger reads and writes are left to helpers: they take longer than to wake one.
+const QUICK_BYTES_MAX: usize = 64 << 10;
+
+/// The front as rings see it.
+pub(crate) struct RingDriver {
+    pub(crate) front: Arc<Front>,
+    /// The mount's device, on which files of the store are registered.
+    pub(crate) device: Arc<OwnedFd>,
+}
+
+/// A listing without attributes.
+struct Names(Listing);
+
+/// A listing with attributes, by which the kernel is told of each file.
+struct Entries(Listing);
+
+impl Sink for Names {
+    const WITH_ATTRIBUTES: bool = false;
+
+    fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool {
+        let (number, kind) = match shown {
+            Shown::Kind(number, kind) => (number, type_of(kind)),
+            Shown::All(attr) => (attr.ino.0, attr.kind),
+        };
+        self.0.add(number, cookie, kind, name)
+    }
+}
+
+impl Sink for Entries {
+    const WITH_ATTRIBUTES: bool = true;
+
+    fn put(&mut self, cookie: u64, name: &[u8], shown: Shown) -> bool {
+        let attr = match shown {
+            Shown::All(attr) => attr,
+            // The two dots: the kernel reads no more of them than number and kind.
+            Shown::Kind(number, kind) => dot(number, kind),
+        };
+        self.0.add_with_attributes(&attr, cookie, name)
+    }
+}
+
+impl Answerer for RingDriver {
+    fn is_quick(&self, request: &Request<'_>) -> bool {
+        let is_change = !matches!(
+            request.operation,
+            Operation::LookUp { .. }
+                | Operation::GetAttr
+                | Operation::ReadLink
+                | Operation::Open { .. }
+                | Operation::Read { .. }
+                | Operation::OpenDir
+                | Operation::ReadDir { .. }
+                | Operation::ReleaseDir { .. }
+                | Operation::GetXattr { .. }
+                | Operation::ListXattr { .. }
+        );
+        match request.operation {
+            Operation::Read { size, .. } if size as usize > QUICK_BYTES_MAX => false,
+            Operation::Write { data, .. } if data.len() > QUICK_BYTES_MAX => false,
+            Operation::Fsync
+            | Operation::FsyncDir
+            | Operation::StatFs
+            | Operation::Fallocate { .. }
+            | Operation::Lseek { .. }
+            | Operation::CopyFileRange { .. } => false,
+            Operation::Release if self.front.is_backed(request.node) => false,
+            // Changes wait for a sync that they share with others, so as many as can be are under way.
+            _ if is_change && self.front.flushes_at_close() => false,
+            _ => !self.front.is_far,
+        }
+    }
+
+    fn answer(&self, request: &Request<'_>) -> Result<Answer, Errno> {
+        let Request { node, uid, gid, operation } = *request;
+        let (front, caller) = (&*self.front, Caller { uid, gid });
+        let drops_set_id = uid != 0;
+        let done = |done: Result<(), Errno>| done.map(|()| Answer::Empty);
+        match operation {
+            Operation::LookUp { name } => {
+                let found = front.lookup(node, name)?;
+                // Number 0: the kernel may keep that there is nothing.
+                Ok(Answer::Entry(found.unwrap_or_else(|| dot(0, FileKind::File))))
+            }
+            Operation::GetAttr => front.attributes(&*front.node(node)?).map(Answer::Attr),
+            Operation::SetAttr(wanted) => {
+                front.change(&*front.node(node)?, &wanted, drops_set_id).map(Answer::Attr)
+            }
+            Operation::ReadLink => front.target(node).map(data),
+            Operation::SymLink { .. } | Operation::MkNod { .. } | Operation::MkDir { .. } => {
+                self.make(node, caller, &operation).map(Answer::Entry)
+            }
+            Operation::Unlink { name } => done(front.unlink(node, name)),
+            Operation::RmDir { name } => done(front.rmdir(node, name)),
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                let flags = rename_flags(fuser::RenameFlags::from_bits_retain(flags))?;
+                done(front.rename((node, name), (new_parent, new_name), flags))
+            }
+            Operation::Link { node: number, name } => {
+                front.link(number, node, name).map(Answer::Entry)
+            }
+            Operation::Open { flags } => self.open(node, flags, drops_set_id),
+            Operation::Create { name, flags, mode } => self.create(node, caller, name, flags, mode),
+            Operation::StatFs => {
+                let (blocks, free, available) = front.space();
+                Ok(Answer::Room(blocks, free, available))
+            }
+            Operation::OpenDir => Ok(Answer::Opened(front.open_handle(node)?, 0, 0)),
+            Operation::ReadDir { handle, cookie, size, with_attributes } => {
+                self.list(handle, cookie, size, with_attributes)
+            }
+            Operation::ReleaseDir { handle } => {
+                front.close_handle(handle);
+                Ok(Answer::Empty)
+            }
+            Operation::FsyncDir => done(front.sync_all()),
+            Operation::SetXattr { name, value, flags } => {
+                done(front.set_xattr(node, name, value, flags))
+            }
+            Operation::GetXattr { name, size } => sized(front.xattr(node, name)?, size),
+            Operation::ListXattr { size } => sized(front.xattr_names(node, uid == 0)?, size),
+            Operation::RemoveXattr { name } => done(front.remove_xattr(node, name)),
+            of_content => self.answer_of_content(node, drops_set_id, &of_content),
+        }
+    }
+
+    fn follow_up(&self, request: &Request<'_>) -> Option<FollowUp> {
+        let Operation::ReadDir { handle, .. } = request.operation else { return None };
+        let handle = self.front.handle(handle).ok()?;
+        handle.wants_more().then(|| {
+            let front = self.front.clone();
+            Box::new(move || front.read_ahead(&handle)) as FollowUp
+        })
+    }
+
+    fn forget(&self, node: u64, count: u64) {
+        self.front.forget(node, count);
+    }
+}
+
+impl RingDriver {
+    /// Answers what is asked of an open file.
+    fn answer_of_content(
+        &self,
+        node: u64,
+        drops_set_id: bool,
+        operation: &Operation<'_>,
+    ) -> Result<Answer, Errno> {
+        let front = &*self.front;
+        let size = |count: usize| Answer::Size(u32::try_from(count).unwrap_or(u32::MAX));
+        let done = |done: Result<(), Errno>| done.map(|()| Answer::Empty);
+        match *operation {
+            Operation::Read { offset, size } => {
+                front.read(node, offset, size as usize).map(Answer::Data)
+            }
+            Operation::Write { offset, data, flags } => {
+                let kills = WriteFlags::FUSE_WRITE_KILL_SUIDGID;
+                let drops_set_id = WriteFlags::from_bits_retain(flags).contains(kills);
+                front.write(node, offset, data, drops_set_id).map(|()| size(data.len()))
+            }
+            Operation::Release => done(front.release(node)),
+            Operation::Fsync => done(front.fsync(node)),
+            Operation::Flush if front.flushes_at_close() => done(front.flush(node)),
+            Operation::Fallocate { offset, length, mode } => {
+                done(front.fallocate(node, offset, length, (mode, drops_set_id)))
+            }
+            Operation::Lseek { offset, whence } => {
+                front.seek(node, offset, whence).map(Answer::Offset)
+            }
+            Operation::CopyFileRange { offset, to_node, to_offset, length } => {
+                let copied =
+                    front.copy((node, offset), (to_node, to_offset), length, drops_set_id)?;
+                Ok(Answer::Size(u32::try_from(copied).unwrap_or(u32::MAX)))
+            }
+            Operation::Ioctl { is_unrestricted: false } => Err(Errno::ENOTTY),
+            // The kernel does not ask again. Of `flush`: the last close is a release, which nobody waits
+            // for.
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    fn make(
+        &self,
+        parent: u64,
+        caller: Caller,
+        operation: &Operation<'_>,
+    ) -> Result<FileAttr, Errno> {
+        let (name, asked) = match *operation {
+            Operation::SymLink { name, target } => {
+                (name, Asked { target, ..Asked::new(FileKind::Symlink, 0o777) })
+            }
+            Operation::MkNod { name, mode, rdev } => (name, Asked::node(mode, rdev)?),
+            Operation::MkDir { name, mode } => (name, Asked::new(FileKind::Directory, mode)),
+            _ => return Err(Errno::ENOSYS),
+        };
+        self.front.make(caller, parent, name, &asked)
+    }
+
+    fn open(&self, node: u64, flags: u32, drops_set_id: bool) -> Result<Answer, Errno> {
+        let register = |file: &File| Backing::register(&self.device, file);
+        let flags = OFlags::from_bits_retain(flags);
+        let backing = self.front.open(node, flags, drops_set_id, register)?;
+        let (flags, backing) = self.reply_flags(flags, backing.as_deref());
+        Ok(Answer::Opened(0, flags, backing))
+    }
+
+    fn create(
+        &self,
+        parent: u64,
+        caller: Caller,
+        name: &[u8],
+        flags: u32,
+        mode: u32,
+    ) -> Result<Answer, Errno> {
+        let register = |file: &File| Backing::register(&self.device, file);
+        let asked = Asked::new(FileKind::File, mode);
+        let (attr, backing) = self.front.create(caller, parent, name, &asked, register)?;
+        let flags = OFlags::from_bits_retain(flags);
+        let (flags, backing) = self.reply_flags(flags, backing.as_deref());
+        Ok(Answer::Created(attr, flags, backing))
+    }
+
+    /// Flags of the reply for a file that is opened with `flags`, and the id of its backing file.
+    fn reply_flags(&self, flags: OFlags, backing: Option<&Backing>) -> (u32, u32) {
+        match backing.and_then(Backing::id) {
+            // Never a file of a session that syncs each change: `close` need not wait.
+            Some(id) => ((FopenFlags::FOPEN_NOFLUSH | FopenFlags::FOPEN_PASSTHROUGH).bits(), id),
+            None => (open_flags(flags, self.front.flushes_at_close()).bits(), 0),
+        }
+    }
+
+    fn list(
+        &self,
+        handle: u64,
+        cookie: u64,
+        size: u32,
+        with_attributes: bool,
+    ) -> Result<Answer, Errno> {
+        let handle = self.front.handle(handle)?;
+        if with_attributes {
+            let mut entries = Entries(Listing::new(size));
+            self.front.list(&handle, cookie, &mut entries)?;
+            return Ok(entries.0.into());
+        }
+        let mut names = Names(Listing::new(size));
+        self.front.list(&handle, cookie, &mut names)?;
+        Ok(names.0.into())
+    }
+}
+
+/// What the kernel asks for by `flags` of a rename.
+pub(crate) fn rename_flags(flags: fuser::RenameFlags) -> Result<RenameFlags, Errno> {
+    match flags {
+        none if none.is_empty() => Ok(RenameFlags::Replace),
+        fuser::RenameFlags::RENAME_NOREPLACE => Ok(RenameFlags::NoReplace),
+        fuser::RenameFlags::RENAME_EXCHANGE => Ok(RenameFlags::Exchange),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn data(bytes: Vec<u8>) -> Answer {
+    Answer::Data(Bytes::from(bytes))
+}
+
+/// `value`, or its size if that is all that was asked for.
+fn sized(value: Vec<u8>, size: u32) -> Result<Answer, Errno> {
+    match value.len() {
+        length if size == 0 => Ok(Answer::Size(u32::try_from(length).unwrap_or(u32::MAX))),
+        length if length > size as usize => Err(Errno::ERANGE),
+        _ => Ok(data(value)),
+    }
+}
