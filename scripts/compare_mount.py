@@ -5,6 +5,7 @@ work, and prints medians and ratios as Markdown; the figures of every round go t
 usage: scripts/compare_mount.py [--rounds N] [--files N] [--entries N] [--megabytes N] [--seconds N]
                                 [--processes 1,2,4] [--systems null,ext4,esker] [--only PART,PART]
                                 [--json FILE] [--directory DIR] [--esker FILE] [--before FILE]
+                                [--transport threads|uring]
 
 Takes the superuser: it mounts, and lets the kernel forget what it knows between phases, of all
 alike. Everything lies in DIR (default: target/compare-mount). Systems take turns within a round, so
@@ -16,6 +17,9 @@ with 1 MiB sequential and 4 KiB random reads and writes, synced at the end of wr
 16,160 directories and of a chain of 1,000; files made in new directories of a session on five bases
 and of one on none; a minute of 4 KiB overwrites at random places of a 1 GiB file; 100 bytes appended
 to each of 1,000 files of 1.1 MiB in turn.
+
+`--transport uring` mounts Esker and the null file system by rings, of which the machine must have the
+switch on; `--before` stays with threads.
 
 `--before` adds a system `before`: a mount by another binary of Esker. `--only` runs some parts of the
 work: metadata, listing, transfer, removal, bases, overwrites, appends.
@@ -91,6 +95,9 @@ def forget():
 class System:
     """A file system at a directory."""
 
+    # How requests reach the mounts of Esker and the null file system alike.
+    transport = "threads"
+
     def __init__(self, directory):
         self.directory = directory / self.name
         self.at = self.directory / "at"
@@ -120,7 +127,8 @@ class Null(System):
     name = "null"
 
     def begin(self):
-        self.process = subprocess.Popen([PEERS / "null-fs", "--threads", "4", self.at])
+        self.process = subprocess.Popen(
+            [PEERS / "null-fs", "--threads", "4", "--transport", System.transport, self.at])
         for _ in range(100):
             if os.path.ismount(self.at):
                 return
@@ -163,7 +171,9 @@ class Esker(System):
 
     def mount(self, name, at, *options):
         """Mounts a session at a directory; returns the process that serves it."""
-        return json.loads(self.run("mount", "--json", "--write", name, *options, at))["pid"]
+        transport = ["--transport", self.transport] if self.transport != "threads" else []
+        told = self.run("mount", "--json", "--write", name, *transport, *options, at)
+        return json.loads(told)["pid"]
 
     def pid(self):
         return self.served_by
@@ -174,6 +184,8 @@ class Esker(System):
 
 class Before(Esker):
     name = "before"
+    # As that binary mounts by itself.
+    transport = "threads"
 
 
 def metadata(system, options, figures):
@@ -488,6 +500,7 @@ def main():
     parser.add_argument("--only", default=",".join(WORK), type=lambda text: text.split(","))
     parser.add_argument("--esker", type=Path, default=ESKER)
     parser.add_argument("--before", type=Path)
+    parser.add_argument("--transport", choices=("threads", "uring"), default="threads")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--directory", type=Path, default=TARGET / "compare-mount")
     options = parser.parse_args()
@@ -501,9 +514,11 @@ def main():
         if not program.exists():
             sys.exit(f"compare_mount.py: {program} is missing: run `make compare-mount`")
     options.directory.mkdir(parents=True, exist_ok=True)
+    System.transport = options.transport
     rounds = measure(options)
     medians, shown = table(rounds, options.systems)
-    print(f"Medians of {options.rounds} rounds; operations, entries or MiB a second, or µs.\n")
+    print(f"Medians of {options.rounds} rounds by {options.transport}; operations, entries or MiB a "
+          "second, or µs.\n")
     print(shown)
     if options.json:
         options.json.write_text(json.dumps({"rounds": rounds, "medians": medians}, indent=1))

@@ -3,12 +3,14 @@
 //! Names, attributes and bytes are in memory behind one short lock, and gone when it ends: no log,
 //! no checks, no sizes beyond memory. No user-space file system does more per second.
 //!
-//! usage: null-fs [--threads N] MOUNTPOINT
+//! usage: null-fs [--threads N] [--transport threads|uring] MOUNTPOINT
 //! It stays in the foreground until it is unmounted.
+
+mod by_rings;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
@@ -52,12 +54,15 @@ struct Tree {
     next: u64,
 }
 
+#[derive(Clone)]
 struct NullFs {
-    tree: Mutex<Tree>,
+    tree: Arc<Mutex<Tree>>,
+    /// Whether the kernel is asked for rings.
+    wants_rings: bool,
 }
 
 impl Tree {
-    fn make(&mut self, kind: FileType, mode: u32, req: &Request) -> FileAttr {
+    fn make(&mut self, kind: FileType, mode: u32, (uid, gid): (u32, u32)) -> FileAttr {
         let ino = self.next;
         self.next += 1;
         let now = SystemTime::now();
@@ -72,8 +77,8 @@ impl Tree {
             kind,
             perm: (mode & 0o7777) as u16,
             nlink: 1,
-            uid: req.uid(),
-            gid: req.gid(),
+            uid,
+            gid,
             rdev: 0,
             blksize: 4096,
             flags: 0,
@@ -106,19 +111,22 @@ impl Tree {
 
 impl Filesystem for NullFs {
     fn init(&mut self, req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let wanted = InitFlags::FUSE_PARALLEL_DIROPS
+        let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_ASYNC_DIO;
+        if self.wants_rings {
+            wanted |= InitFlags::FUSE_OVER_IO_URING;
+        }
         let _ = config.add_capabilities(wanted & config.capabilities());
         let _ = config.set_max_write(1 << 20);
         let _ = config.set_max_background(64);
-        let tree = self.tree.get_mut().expect("nobody panics");
+        let mut tree = self.tree.lock().expect("nobody panics");
         tree.next = 1;
-        tree.make(FileType::Directory, 0o755, req);
+        tree.make(FileType::Directory, 0o755, user(req));
         Ok(())
     }
 
@@ -170,7 +178,7 @@ impl Filesystem for NullFs {
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
         let mut tree = self.tree.lock().expect("nobody panics");
-        let attr = tree.make(FileType::Directory, mode, req);
+        let attr = tree.make(FileType::Directory, mode, user(req));
         match tree.put(parent.0, name, attr.ino.0) {
             Ok(()) => reply.entry(&TTL, &attr, GENERATION),
             Err(errno) => reply.error(errno),
@@ -230,7 +238,7 @@ impl Filesystem for NullFs {
         reply: ReplyCreate,
     ) {
         let mut tree = self.tree.lock().expect("nobody panics");
-        let attr = tree.make(FileType::RegularFile, mode, req);
+        let attr = tree.make(FileType::RegularFile, mode, user(req));
         let done = tree.put(parent.0, name, attr.ino.0);
         drop(tree);
         match done {
@@ -340,20 +348,25 @@ impl Filesystem for NullFs {
     }
 }
 
+fn user(request: &Request) -> (u32, u32) {
+    (request.uid(), request.gid())
+}
+
 fn open_flags() -> FopenFlags {
     FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH
 }
 
 fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let (mut threads, mut mountpoint) = (4, None);
+    let (mut threads, mut wants_rings, mut mountpoint) = (4, false, None);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--threads" => threads = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(4),
+            "--transport" => wants_rings = arguments.next().as_deref() == Some("uring"),
             _ => mountpoint = Some(argument),
         }
     }
-    let mountpoint = mountpoint.expect("usage: null-fs [--threads N] MOUNTPOINT");
+    let mountpoint = mountpoint.expect("usage: null-fs [--threads N] [--transport threads|uring] MOUNTPOINT");
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName("null-fs".into()),
@@ -363,6 +376,10 @@ fn main() -> std::io::Result<()> {
     config.acl = SessionACL::All;
     config.n_threads = Some(threads);
     config.clone_fd = true;
-    let tree = Mutex::new(Tree { nodes: HashMap::new(), next: 1 });
-    fuser::mount(NullFs { tree }, mountpoint, &config)
+    let tree = Arc::new(Mutex::new(Tree { nodes: HashMap::new(), next: 1 }));
+    let null = NullFs { tree, wants_rings };
+    if wants_rings {
+        return by_rings::serve(null, &mountpoint, &config, threads);
+    }
+    fuser::mount(null, mountpoint, &config)
 }
