@@ -5,6 +5,7 @@
 
 pub mod clock;
 mod error;
+pub mod mapped_file;
 pub mod memory;
 pub mod process;
 pub mod random;

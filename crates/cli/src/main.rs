@@ -89,6 +89,7 @@ fn raise_open_files_limit() {
 fn main() -> ExitCode {
     // First, since a store adapts to the limit when it is opened.
     raise_open_files_limit();
+    esker_base::mapped_file::guard_process();
     let cli = Cli::parse_from(commands::find::long_flags(std::env::args_os()));
     let context = Context::new(cli.store, cli.json);
     let watched = cli.command.watch_signals(&context);
