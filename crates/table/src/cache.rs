@@ -66,6 +66,12 @@ impl Shelf {
     pub(crate) fn slots(&self) -> Option<&Slots> {
         self.slots.as_deref()
     }
+
+    /// Whether block `block` has an image.
+    #[inline]
+    pub(crate) fn has_image(&self, block: usize) -> bool {
+        self.slots().is_some_and(|slots| slots.has_image(block))
+    }
 }
 
 impl BlockCache {
@@ -108,12 +114,18 @@ impl BlockCache {
         }
     }
 
+    /// Returns whether the cache has been full, while fetching a block takes so little, `read_ns` on average,
+    /// that the kernel must have it in memory.
+    pub(crate) fn is_outgrown(&self, read_ns: Option<f64>) -> bool {
+        let Some(blocks) = &self.blocks else { return false };
+        self.inserted_bytes.load(Ordering::Relaxed) >= blocks.capacity()
+            && read_ns.is_some_and(|ns| ns <= QUICK_READ_NS)
+    }
+
     /// Returns whether a block that a point read has fetched should be inserted; a fetch takes
     /// `read_ns` on average.
     pub(crate) fn admits(&self, read_ns: Option<f64>) -> bool {
-        let Some(blocks) = &self.blocks else { return false };
-        self.inserted_bytes.load(Ordering::Relaxed) < blocks.capacity()
-            || read_ns.is_none_or(|ns| ns > QUICK_READ_NS)
+        !self.is_outgrown(read_ns)
             || self.fetched.fetch_add(1, Ordering::Relaxed).is_multiple_of(ADMITTED_ONE_IN)
     }
 
@@ -140,12 +152,17 @@ impl BlockCache {
     }
 
     /// Records that a point read has found `parsed`, block `block`, in the cache; the block begins
-    /// with the group `group`.
+    /// with the group `group`. It `is_due` for an image if it was read many times before.
     #[inline]
-    pub(crate) fn warm_up(&self, shelf: &Shelf, block: usize, parsed: &Block, group: &[u64]) {
+    pub(crate) fn warm_up(
+        &self,
+        (shelf, block): (&Shelf, usize),
+        (parsed, group): (&Block, &[u64]),
+        is_due: bool,
+    ) {
         if let (Some(hot), Some(slots)) = (&self.hot, &shelf.slots)
             && !slots.is_settled(block)
-            && hot.admits()
+            && (is_due || hot.admits())
         {
             hot.insert(slots, block, (parsed, group), || self.make_room(hot));
         }

@@ -5,8 +5,9 @@
 //! so that building and probing it stays within a processor's cache.
 //! Source: Graf and Lemire, Binary Fuse Filters, 2022; the `xorf` crate.
 
-use xorf::{BinaryFuse8, BinaryFuse8Ref, DmaSerializable, Filter, FilterRef};
+use xorf::{BinaryFuse8, DmaSerializable};
 
+use crate::memory::prefetch;
 use crate::wire::{Damage, Input};
 
 /// Blocks that one filter partition covers.
@@ -62,8 +63,39 @@ pub fn may_contain(bytes: &[u8], digest: u64) -> bool {
     if bytes.is_empty() {
         return true;
     }
-    let (descriptor, fingerprints) = bytes.split_at(DESCRIPTOR_BYTES);
-    BinaryFuse8Ref::from_dma(descriptor, fingerprints).contains(&digest)
+    let (hash, probes) = probes(bytes, digest);
+    let fingerprint = (hash ^ hash >> 32) as u8;
+    probes.iter().fold(fingerprint, |rest, probe| rest ^ bytes[*probe]) == 0
+}
+
+/// Hints the processor that [`may_contain`] follows.
+#[inline]
+pub fn prefetch_probes(bytes: &[u8], digest: u64) {
+    if !bytes.is_empty() {
+        probes(bytes, digest).1.iter().for_each(|probe| prefetch(&raw const bytes[*probe]));
+    }
+}
+
+/// The hash of `digest`, and where in the partition `bytes` its three fingerprints are.
+#[inline]
+fn probes(bytes: &[u8], digest: u64) -> (u64, [usize; 3]) {
+    let descriptor: &[u8; DESCRIPTOR_BYTES] = bytes.first_chunk().expect("it was checked");
+    let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| descriptor[at + byte]));
+    let seed = u64::from(word(0)) | u64::from(word(4)) << 32;
+    let (segment, mask, total) = (word(8) as usize, word(12) as usize, word(16));
+    let hash = murmur64(digest.wrapping_add(seed));
+    let first = ((u128::from(hash) * u128::from(total)) >> 64) as usize;
+    let second = (first + segment) ^ ((hash >> 18) as usize & mask);
+    let third = (first + 2 * segment) ^ (hash as usize & mask);
+    (hash, [first, second, third].map(|probe| DESCRIPTOR_BYTES + probe))
+}
+
+/// The finalizer of MurmurHash3.
+#[inline]
+fn murmur64(mut hash: u64) -> u64 {
+    hash = (hash ^ hash >> 33).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+    hash = (hash ^ hash >> 33).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+    hash ^ hash >> 33
 }
 
 #[cfg(test)]

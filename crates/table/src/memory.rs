@@ -15,6 +15,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 const PAGE_BYTES: usize = 4096;
+/// Bytes of a line of the processor's cache.
+const LINE_BYTES: usize = 64;
 
 /// Types for which all-zero bytes are a valid value.
 ///
@@ -147,6 +149,13 @@ pub fn prefetch<T>(address: *const T) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
+}
+
+/// Begins to fetch all of a value's own bytes.
+#[inline]
+pub(crate) fn prefetch_value<T>(value: &T) {
+    let start = std::ptr::from_ref(value).cast::<u8>();
+    (0..size_of::<T>()).step_by(LINE_BYTES).for_each(|at| prefetch(start.wrapping_add(at)));
 }
 
 #[cfg(test)]

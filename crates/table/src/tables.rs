@@ -228,15 +228,19 @@ impl Tables {
     /// store request for each table whose filter says maybe, until the first that has the key.
     #[inline]
     pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
+        let is_alone = self.runs.len() == 1;
         for runs in self.runs.chunks(SEEK_RUNS_MAX) {
             let mut seeks: ArrayVec<(&TableHandle, Option<Seek>), SEEK_RUNS_MAX> = ArrayVec::new();
             for run in runs {
                 if let Some(handle) = run.table_showing(&wanted.key) {
                     // A table that was never opened may not be needed this time either.
-                    seeks.push((handle, handle.open.get().map(|table| table.seek(wanted))));
+                    let table = handle.open.get();
+                    seeks.push((handle, table.map(|table| table.seek(wanted, is_alone))));
                 }
             }
             seeks.iter_mut().filter_map(|(_, seek)| seek.as_mut()).for_each(|s| s.advance(wanted));
+            let open = seeks.iter_mut().filter_map(|(_, seek)| seek.as_mut());
+            open.for_each(|seek| seek.ask_filter(wanted));
             for (handle, seek) in &seeks {
                 let found = match seek {
                     Some(seek) => seek.get(wanted, with_strings, out),

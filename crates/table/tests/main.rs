@@ -10,6 +10,7 @@ mod golden;
 mod heartbeat;
 mod hostile;
 mod model;
+mod outgrown;
 mod records;
 mod recovery;
 mod scans;

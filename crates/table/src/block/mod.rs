@@ -6,12 +6,15 @@
 
 mod builder;
 mod decoded;
+mod order_search;
+mod outline;
 mod parsed;
 
 use crate::schema::ROW_TEXT_BYTES_MAX;
 
 pub use builder::BlockBuilder;
 pub use decoded::{DecodedBlock, Values};
+pub(crate) use outline::{Outline, OutlineForm, PartsBuffer};
 pub use parsed::Block;
 
 /// Maximum rows of a block: a point read decodes only some of them, and fetches some kilobytes.

@@ -8,8 +8,8 @@ use std::cmp::Ordering;
 
 use esker_base::Bytes;
 
-use super::DecodedBlock;
 use super::{BLOCK_BYTES_MAX, BLOCK_ROWS_MAX, HEADER_BYTES};
+use super::{DecodedBlock, order_search};
 use crate::column::{Ints, Strings};
 use crate::memory::prefetch;
 use crate::schema::{INTS_MAX, KEY_INTS_MAX, Key, RowBuffer, Schema};
@@ -18,7 +18,7 @@ use crate::wire::{Damage, Input};
 /// A block whose checksum and structure have been verified.
 #[derive(Debug)]
 pub struct Block {
-    schema: &'static Schema,
+    pub(super) schema: &'static Schema,
     bytes: Bytes,
     rows: usize,
     /// Values of the integer columns in which all rows agree, in stored form.
@@ -26,9 +26,9 @@ pub struct Block {
     /// The columns in which rows differ, as bits; their descriptors follow one another.
     varies: u32,
     ints: Vec<Ints>,
-    strings: Vec<Strings>,
+    pub(super) strings: Vec<Strings>,
     /// The last integer of the first and of the last key.
-    order_bounds: (u64, u64),
+    pub(super) order_bounds: (u64, u64),
 }
 
 impl Block {
@@ -97,7 +97,7 @@ impl Block {
 
     /// The descriptor of `column`, unless all rows agree.
     #[inline]
-    fn varying(&self, column: usize) -> Option<&Ints> {
+    pub(super) fn varying(&self, column: usize) -> Option<&Ints> {
         let before = self.varies & ((1 << column) - 1);
         let varies = self.varies >> column & 1 == 1;
         varies.then(|| &self.ints[before.count_ones() as usize])
@@ -199,36 +199,10 @@ impl Block {
         if hash > above {
             return self.rows;
         }
-        let share = (hash - below) as f64 / (above - below) as f64;
-        let guess = ((share * (self.rows - 1) as f64) as usize).clamp(1, self.rows - 1);
+        let guess = order_search::guess(self.rows, self.order_bounds, hash);
         self.prefetch(guess);
-        // The answer is in (low, high]: row `low` is below `hash`, row `high` is not.
-        let (mut low, mut high) = (0, self.rows - 1);
-        let mut step = 1;
-        if self.int(column, guess) < hash {
-            low = guess;
-            while low + step < high && self.int(column, low + step) < hash {
-                low += step;
-                step *= 2;
-            }
-            high = high.min(low + step);
-        } else {
-            high = guess;
-            while high > low + step && self.int(column, high - step) >= hash {
-                high -= step;
-                step *= 2;
-            }
-            low = low.max(high.saturating_sub(step));
-        }
-        while high - low > 1 {
-            let middle = (low + high) / 2;
-            if self.int(column, middle) < hash {
-                low = middle;
-            } else {
-                high = middle;
-            }
-        }
-        high
+        let value = |row| Some(self.int(column, row));
+        order_search::lower_bound(self.rows, guess, hash, value).expect("all rows can be read")
     }
 
     /// Hints to the processor that the record at `row` is read soon.

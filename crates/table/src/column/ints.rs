@@ -3,6 +3,8 @@
 //! Layout: docs/format/table.md, "Integer columns". This file is its only encoder and decoder.
 //! Invariants: a column knows its row count from outside; nested columns go `DEPTH_MAX` deep.
 
+use std::ops::Range;
+
 use super::bits;
 use crate::wire::{Damage, Input, put_varint, unzigzag, zigzag};
 
@@ -22,7 +24,7 @@ const DEPTH_MAX: usize = 3;
 
 /// A parsed integer column. It does not own the encoded bytes: the caller passes them again on each
 /// access, since the block owns them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Ints {
     /// All rows hold this value.
     Constant(u64),
@@ -62,6 +64,31 @@ pub enum Ints {
         /// The sum of one whole phrase.
         total: u64,
     },
+}
+
+/// A column of which each row is `width` bits, from byte `at` on, added to `base`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PackedInts {
+    pub(crate) base: u64,
+    pub(crate) at: u32,
+    pub(crate) width: u8,
+}
+
+impl PackedInts {
+    /// The bytes that hold the value at `row`.
+    #[inline]
+    pub(crate) fn span(&self, row: usize) -> Range<usize> {
+        let bit = row * usize::from(self.width);
+        let at = self.at as usize;
+        at + bit / 8..at + (bit + usize::from(self.width)).div_ceil(8)
+    }
+
+    /// The value at `row` of a column that was parsed from `bytes`, of which those outside of
+    /// [`PackedInts::span`] may be anything.
+    #[inline]
+    pub(crate) fn get(&self, bytes: &[u8], row: usize) -> u64 {
+        self.base.wrapping_add(bits::get(&bytes[self.at as usize..], row, self.width.into()))
+    }
 }
 
 impl Ints {
@@ -108,12 +135,24 @@ impl Ints {
     /// Returns the byte of the block at which the bits of `row` start, if they are packed.
     #[must_use]
     pub fn place(&self, row: usize) -> Option<usize> {
+        self.span(row).map(|span| span.start)
+    }
+
+    /// The block's bytes that the value at `row` is in, if it is packed.
+    pub(crate) fn span(&self, row: usize) -> Option<Range<usize>> {
         match self {
             Self::Packed { width, at, .. } | Self::Dictionary { width, at, .. } => {
-                Some(at + row * *width as usize / 8)
+                let (bit, width) = (row * *width as usize, *width as usize);
+                Some(at + bit / 8..at + (bit + width).div_ceil(8))
             }
             _ => None,
         }
+    }
+
+    /// The column's description, if each row has bits of its own among the block's bytes.
+    pub(crate) fn packed(&self) -> Option<PackedInts> {
+        let Self::Packed { base, width, at } = *self else { return None };
+        Some(PackedInts { base, at: u32::try_from(at).ok()?, width: u8::try_from(width).ok()? })
     }
 
     /// Appends all `rows` values to `out`.

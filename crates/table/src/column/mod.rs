@@ -9,4 +9,6 @@ mod ints;
 mod strings;
 
 pub use ints::Ints;
+pub(crate) use ints::PackedInts;
+pub(crate) use strings::{ALPHABET_BYTES_MAX, OwnLengths, StringsLayout};
 pub use strings::{Strings, StringsBuilder, TEXT_BYTES_MAX};

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::{Ints, bits};
+use super::{Ints, PackedInts, bits};
 use crate::memory::prefetch;
 use crate::wire::{Damage, Input, put_bytes, put_varint};
 
@@ -19,7 +19,7 @@ const ALPHABET: u8 = 1;
 const LZ4: u8 = 2;
 
 /// Maximum distinct bytes for an alphabet; with more it saves too little to pay for decoding.
-const ALPHABET_BYTES_MAX: usize = 64;
+pub(crate) const ALPHABET_BYTES_MAX: usize = 64;
 /// Strings up to this length are copied as pieces of exactly this size.
 const PIECE_BYTES: usize = 32;
 /// Shorter text is not worth the LZ4 attempt.
@@ -158,8 +158,29 @@ pub struct Strings {
 enum Places {
     /// All suffixes have this length.
     Even(usize),
-    /// Row i's suffix is `[ends[i - 1], ends[i])`.
-    Ends(Vec<u32>),
+    /// Row i's suffix is `[ends[i - 1], ends[i])`; its length is among the block's bytes as well, if
+    /// `lengths` says where.
+    Ends { ends: Vec<u32>, lengths: Option<PackedInts> },
+}
+
+/// Where the strings of a column are among the bytes that it was parsed from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StringsLayout<'a> {
+    /// What all strings begin with.
+    pub(crate) shared: &'a [u8],
+    /// The length of each string's own part.
+    pub(crate) lengths: OwnLengths,
+    /// Where the own parts start.
+    pub(crate) text_at: usize,
+    /// Symbols and the bits of a symbol's rank, unless the text is as it is.
+    pub(crate) alphabet: Option<(&'a [u8; ALPHABET_BYTES_MAX], u32)>,
+}
+
+/// How long each string's own part is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum OwnLengths {
+    Even(usize),
+    Packed(PackedInts),
 }
 
 #[derive(Debug)]
@@ -222,11 +243,31 @@ impl Strings {
     fn place(&self, row: usize) -> Range<usize> {
         match &self.places {
             Places::Even(length) => row * length..(row + 1) * length,
-            Places::Ends(ends) => {
+            Places::Ends { ends, .. } => {
                 let start = if row == 0 { 0 } else { ends[row - 1] as usize };
                 start..ends[row] as usize
             }
         }
+    }
+
+    /// Where the strings are among the `bytes` that the column was parsed from; `None` if a string
+    /// cannot be read without the others.
+    pub(crate) fn layout<'a>(&'a self, bytes: &'a [u8]) -> Option<StringsLayout<'a>> {
+        let lengths = match &self.places {
+            Places::Even(length) => OwnLengths::Even(*length),
+            Places::Ends { lengths, .. } => OwnLengths::Packed((*lengths)?),
+        };
+        let (text_at, alphabet) = match &self.text {
+            Text::Plain { at } => (*at, None),
+            Text::Alphabet { symbols, width, at } => (*at, Some((&**symbols, *width))),
+            Text::Expanded(_) => return None,
+        };
+        Some(StringsLayout { shared: &bytes[self.shared.clone()], lengths, text_at, alphabet })
+    }
+
+    /// Where the own part of the string at `row` starts among all own parts.
+    pub(crate) fn own_start(&self, row: usize) -> usize {
+        self.place(row).start
     }
 
     /// Hints to the processor that the string at `row` is read soon.
@@ -240,7 +281,7 @@ impl Strings {
                 };
                 prefetch(bytes.as_ptr().wrapping_add(at));
             }
-            Places::Ends(ends) => prefetch(&raw const ends[row]),
+            Places::Ends { ends, .. } => prefetch(&raw const ends[row]),
         }
     }
 
@@ -347,7 +388,7 @@ impl Strings {
     pub fn heap_bytes(&self) -> usize {
         let places = match &self.places {
             Places::Even(_) => 0,
-            Places::Ends(ends) => ends.capacity() * 4,
+            Places::Ends { ends, .. } => ends.capacity() * 4,
         };
         let text = match &self.text {
             Text::Plain { .. } => 0,
@@ -372,7 +413,7 @@ fn parse_places(lengths: &Ints, whole: &[u8], rows: usize) -> Option<(Places, us
         end = end.checked_add(u32::try_from(length).ok()?)?;
         ends.push(end);
     }
-    Some((Places::Ends(ends), end as usize))
+    Some((Places::Ends { ends, lengths: lengths.packed() }, end as usize))
 }
 
 /// Appends the symbols of the packed ranks `place` to `out`.

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use crate::block::{Block, DecodedBlock};
 use crate::memory::{Zeroable, ZeroedArray, prefetch};
 use crate::schema::{Followers, RowBuffer, Schema};
-use crate::table::{GroupBlocks, Wanted};
+use crate::table::{NearBlocks, Wanted};
 use image::{BUCKETS, Image, Shape, View, Words};
 
 /// Maximum bytes of a chunk: a huge page.
@@ -103,17 +103,17 @@ impl Slots {
 
     /// Hints to the processor that [`Slots::block_of`] follows.
     #[inline]
-    pub(crate) fn prefetch(&self, blocks: &GroupBlocks, order: u64) {
-        let start = self.slots.as_ptr().wrapping_add(blocks.guess(order));
+    pub(crate) fn prefetch(&self, blocks: &NearBlocks) {
+        let start = self.slots.as_ptr().wrapping_add(blocks.guess());
         prefetch(start.wrapping_sub(1));
         prefetch(start.wrapping_add(1));
     }
 
-    /// Returns the last of `group`'s blocks that starts before `order`; `None` if one starts at
+    /// Returns the last of the blocks of `near` that starts before `order`; `None` if one starts at
     /// `order` or all start after it.
     #[inline]
-    pub(crate) fn block_of(&self, group: &GroupBlocks, order: u64) -> Option<usize> {
-        let (blocks, guess) = (group.range(), group.guess(order));
+    pub(crate) fn block_of(&self, near: &NearBlocks, order: u64) -> Option<usize> {
+        let (blocks, guess) = (near.range(), near.guess());
         // Blocks are nearly as evenly spread as their keys, so the first step in either direction
         // is usually the last. It has no branch, which would wait for memory.
         let back = usize::from(guess > blocks.start) & usize::from(self.first_of(guess) > order);
@@ -180,6 +180,12 @@ impl Slots {
         own.iter().zip(words).for_each(|(own, word)| own.store(word, Ordering::Relaxed));
         self.forms_count.store(count + usize::from(!own.is_empty()), Ordering::Relaxed);
         (!own.is_empty()).then_some(count)
+    }
+
+    /// Returns whether `block` has an image.
+    #[inline]
+    pub(crate) fn has_image(&self, block: usize) -> bool {
+        self.slots[block].state.load(Ordering::Relaxed) & PRESENT != 0
     }
 
     /// Returns whether `block` has an image, or cannot have one.
@@ -486,6 +492,7 @@ mod tests {
     use super::*;
     use crate::block::BlockBuilder;
     use crate::schema::record::{self, RECORD};
+    use crate::table::GroupBlocks;
 
     const BLOCKS: usize = 200;
     const ROWS: u64 = 100;
@@ -562,7 +569,7 @@ mod tests {
             for order in (0..300).flat_map(|block| [squares(block), squares(block) + 5]) {
                 let starts_before = (start..end).rfind(|block| squares(u64::from(*block)) <= order);
                 let expected = starts_before.filter(|block| squares(u64::from(*block)) != order);
-                let found = slots.block_of(&group, order);
+                let found = slots.block_of(&group.near(order, &[]), order);
                 assert_eq!(
                     found,
                     expected.map(|block| block as usize),

@@ -10,11 +10,9 @@ use esker_base::Result;
 use super::reader::{Got, Table, Wanted};
 use crate::block::Block;
 use crate::cluster::Requested;
-use crate::memory::prefetch;
+use crate::memory::prefetch_value;
 use crate::schema::{Key, RowBuffer};
 
-/// Bytes of a cache line of the processor.
-const LINE_BYTES: usize = 64;
 /// Number of keys whose cache misses overlap.
 const TOGETHER: usize = 16;
 
@@ -170,13 +168,6 @@ impl Table {
         }
         Ok(())
     }
-}
-
-/// Prefetches all of a value's own bytes.
-#[inline]
-fn prefetch_value<T>(value: &T) {
-    let start = std::ptr::from_ref(value).cast::<u8>();
-    (0..size_of::<T>()).step_by(LINE_BYTES).for_each(|at| prefetch(start.wrapping_add(at)));
 }
 
 fn answer(

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use super::TABLE_DATA_BYTES_MAX;
+use super::group_blocks::{Group, NearBlocks, groups_of};
 use crate::block::BLOCK_BYTES_MIN;
 use crate::column::{Ints, Strings, StringsBuilder};
 use crate::filter::{self, FILTER_BLOCKS};
@@ -84,6 +85,7 @@ pub struct Index {
     /// processor's cache holds them.
     groups: Vec<Group>,
     group_buckets: Buckets,
+    anchors: Vec<u32>,
     /// Column of the integer that orders a group, if it is evenly spread.
     spread: Option<usize>,
     separators: Strings,
@@ -132,11 +134,12 @@ impl Index {
         input.end()?;
         let spread = schema.hash_of.map(|_| schema.key_ints - 1);
         let groups = |_| groups_of(&firsts, &last.ints, schema.group_ints);
-        let groups = spread.map_or(Vec::new(), groups);
+        let (groups, anchors) = spread.map_or_else(Default::default, groups);
         let index = Self {
             buckets: Buckets::of(&firsts, |first| first[0]),
             group_buckets: Buckets::of(&groups, |group| group.ints[0]),
             groups,
+            anchors,
             spread,
             firsts,
             separators,
@@ -222,12 +225,12 @@ impl Index {
     /// Returns the blocks that start with keys of the group of `key`. One of these, or the block
     /// before them, holds the key if any does. Only if the last integers of keys are evenly spread.
     #[inline]
-    pub fn group_blocks(&self, key: &Key) -> Option<GroupBlocks> {
+    pub fn near_blocks(&self, key: &Key) -> Option<NearBlocks> {
         let order = self.spread?;
         let ints = std::array::from_fn(|at| if at < order { key.ints[at] } else { 0 });
         let near = &self.groups[self.group_buckets.range(key.ints[0])];
         let group = near.get(near.partition_point(|group| group.ints < ints))?;
-        (group.ints == ints).then_some(group.blocks)
+        (group.ints == ints).then(|| group.blocks.near(key.ints[order], &self.anchors))
     }
 
     /// Returns the number of blocks that start at or before the integers of `key`.
@@ -305,87 +308,10 @@ impl Index {
             + self.bytes.len()
             + (self.buckets.starts.capacity() + self.group_buckets.starts.capacity()) * 4
             + self.groups.capacity() * size_of::<Group>()
+            + self.anchors.capacity() * 4
             + self.separators.heap_bytes()
             + (self.offsets.capacity() + self.filter_offsets.capacity()) * 8
     }
-}
-
-/// A group with which blocks begin.
-#[derive(Clone, Copy, Debug)]
-struct Group {
-    /// The integers that name it; those past the schema's are 0.
-    ints: [u64; KEY_INTS_MAX - 1],
-    blocks: GroupBlocks,
-}
-
-/// The blocks that start with keys of one group, and how the last integers of its keys, which are
-/// evenly spread, are distributed over them.
-#[derive(Clone, Copy, Debug)]
-pub struct GroupBlocks {
-    start: u32,
-    end: u32,
-    /// Approximate integer at which the first block starts.
-    low: u64,
-    /// Number of blocks that 2^64 integers would take.
-    density: u64,
-}
-
-impl GroupBlocks {
-    /// Describes the blocks `start` to `end`, which hold integers up to `bounds.1`. The first of
-    /// them starts with `bounds.0`; if that is `None`, the group begins in the block before, on
-    /// average in its middle. If the group `ends_before` the table does, it ends in the middle of
-    /// the last block.
-    pub(crate) fn new(
-        (start, end): (u32, u32),
-        bounds: (Option<u64>, u64),
-        ends_before: bool,
-    ) -> Self {
-        let half_if = |condition| if condition { 0.5 } else { 0.0 };
-        let (before, behind) = (half_if(bounds.0.is_none()), half_if(ends_before));
-        let low = bounds.0.unwrap_or(0);
-        let blocks = f64::from(end.saturating_sub(start)) + before - behind;
-        let block_width = bounds.1.saturating_sub(low).max(1) as f64 / blocks;
-        let density = (2f64.powi(64) / block_width) as u64;
-        Self { start, end, low: low.saturating_add((before * block_width) as u64), density }
-    }
-
-    /// The blocks.
-    #[inline]
-    #[must_use]
-    pub fn range(&self) -> Range<usize> {
-        self.start as usize..self.end as usize
-    }
-
-    /// The expected block of a key whose last integer is `order`.
-    #[inline]
-    #[must_use]
-    pub fn guess(&self, order: u64) -> usize {
-        let above = u128::from(order.saturating_sub(self.low));
-        let blocks = ((above * u128::from(self.density)) >> 64) as usize;
-        self.start as usize + blocks.min((self.end - self.start) as usize - 1)
-    }
-}
-
-/// Returns the groups of `firsts`, of a table that ends with `last`. Hostile keys may not ascend;
-/// the caller detects that.
-fn groups_of(
-    firsts: &[[u64; KEY_INTS_MAX]],
-    last: &[u64; KEY_INTS_MAX],
-    group_ints: usize,
-) -> Vec<Group> {
-    let mut end = 0;
-    let group_of = |blocks: &[[u64; KEY_INTS_MAX]]| {
-        let start = end;
-        end += blocks.len();
-        let ints = std::array::from_fn(|at| if at < group_ints { blocks[0][at] } else { 0 });
-        // Other tables may have keys of the first and of the last group.
-        let low = (start == 0).then(|| blocks[0][group_ints]);
-        let ends_before = end < firsts.len();
-        let high = if ends_before { u64::MAX } else { last[group_ints] };
-        let range = (start as u32, end as u32);
-        Group { ints, blocks: GroupBlocks::new(range, (low, high), ends_before) }
-    };
-    firsts.chunk_by(|a, b| a[..group_ints] == b[..group_ints]).map(group_of).collect()
 }
 
 /// Blocks or groups by their first integer, which narrows a search.
@@ -506,11 +432,11 @@ mod tests {
                 let after = firsts.partition_point(|first| *first <= (group, hash));
                 let key = Key { ints: [group, hash, 0], string: b"x" };
                 prop_assert_eq!(index.block_of(&key), after.saturating_sub(1));
-                let blocks = index.group_blocks(&key);
+                let blocks = index.near_blocks(&key);
                 prop_assert_eq!(blocks.is_some(), groups.contains_key(&group));
-                if let Some(group_blocks) = blocks {
-                    let blocks = group_blocks.range();
-                    prop_assert!(blocks.contains(&group_blocks.guess(hash)));
+                if let Some(near) = blocks {
+                    let blocks = near.range();
+                    prop_assert!(blocks.contains(&near.guess()));
                     prop_assert!(!blocks.is_empty());
                     prop_assert!(firsts[blocks.clone()].iter().all(|first| first.0 == group));
                     prop_assert!(blocks.start == 0 || firsts[blocks.start - 1].0 != group);
@@ -537,9 +463,30 @@ mod tests {
             for block in 0..BLOCKS {
                 let order = first_of(block) + (to - from) / BLOCKS / 2;
                 let key = Key { ints: [5, order, 0], string: b"x" };
-                let guess = index.group_blocks(&key).expect("its group").guess(order);
+                let guess = index.near_blocks(&key).expect("its group").guess();
                 assert!(guess.abs_diff(block as usize) <= 1, "{guess} for {block}");
             }
         }
+    }
+
+    /// Hashes of millions of names are even only on the whole: a guess by share alone is several
+    /// blocks off in the middle, each of which is a line of memory to fetch.
+    #[test]
+    fn the_guess_is_near_in_the_middle_of_a_large_group_too() {
+        const BLOCKS: usize = 20_000;
+        const ROWS: usize = 64;
+        let mut hashes: Vec<u64> = (0..(BLOCKS * ROWS) as u64).map(crate::schema::mix).collect();
+        hashes.sort_unstable();
+        let firsts: Vec<(u64, u64)> = hashes.iter().step_by(ROWS).map(|hash| (5, *hash)).collect();
+        let last = hashes[hashes.len() - 1];
+        let index = index_to(&firsts, Key { ints: [5, last, 0], string: b"z" });
+        let off_by = |at: usize| {
+            let key = Key { ints: [5, hashes[at], 0], string: b"x" };
+            index.near_blocks(&key).expect("its group").guess().abs_diff(at / ROWS)
+        };
+        let off: Vec<usize> = (0..hashes.len()).step_by(7).map(off_by).collect();
+        assert!(off.iter().all(|off| *off <= 2));
+        let right = off.iter().filter(|off| **off == 0).count();
+        assert!(right * 10 > off.len() * 8, "{right} of {}", off.len());
     }
 }

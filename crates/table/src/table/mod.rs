@@ -6,7 +6,9 @@
 
 mod batch;
 mod footer;
+mod group_blocks;
 mod index;
+mod outlines;
 mod queue;
 mod reader;
 mod writer;
@@ -14,7 +16,10 @@ mod writer;
 use crate::block::BLOCK_BYTES_MAX;
 
 pub use footer::{FOOTER_BYTES, Footer};
-pub use index::{GroupBlocks, Index};
+#[cfg(test)]
+pub(crate) use group_blocks::GroupBlocks;
+pub use group_blocks::NearBlocks;
+pub use index::Index;
 pub(crate) use reader::READ_AHEAD_BLOCKS;
 pub use reader::{Got, ReadCounters, Seek, Table, Wanted};
 pub use writer::{TableSummary, TableWriter};

@@ -1,8 +1,8 @@
 //! Table reader: finds records of one table, with one store request each if nothing is cached.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use esker_base::clock::SystemClock;
 use esker_base::store::SharedStore;
@@ -10,13 +10,16 @@ use esker_base::{Bytes, Clock, Error, Result};
 
 use super::batch::Kept;
 use super::footer::{FOOTER_BYTES, Footer};
-use super::index::{GroupBlocks, Index};
+use super::group_blocks::NearBlocks;
+use super::index::Index;
+use super::outlines::Outlines;
 use super::queue::Queue;
 use super::{TABLE_DATA_BYTES_MAX, TAIL_BYTES_MAX};
 use crate::block::{BLOCK_BYTES_MAX, Block};
 use crate::cache::{BlockCache, Shelf};
 use crate::filter;
 use crate::hot::Slots;
+use crate::memory::ZeroedArray;
 use crate::pace::Pace;
 use crate::schema::{Key, RowBuffer, Schema};
 use crate::wire::Damage;
@@ -45,8 +48,8 @@ pub struct Table {
     store: SharedStore,
     name: String,
     schema: &'static Schema,
-    /// Filters, index and footer, as in the object.
-    tail: Bytes,
+    /// The filters as they are in the object, in large pages: probes are at random.
+    filters: ZeroedArray<u8>,
     /// The blocks of a small table of a far store, read with the tail.
     blocks: Option<Bytes>,
     index: Index,
@@ -54,13 +57,17 @@ pub struct Table {
     cache: Arc<BlockCache>,
     shelf: Shelf,
     kept: Kept,
+    /// Outlines of blocks, once the cache has no room for the blocks themselves; none where the store
+    /// has no file to map.
+    outlines: OnceLock<Option<Outlines>>,
     queue: Queue<Arc<Block>>,
     counters: Arc<ReadCounters>,
 }
 
 impl Drop for Table {
     fn drop(&mut self) {
-        self.cache.release(self.kept.bytes());
+        let outlines = self.outlines.get().and_then(Option::as_ref);
+        self.cache.release(self.kept.bytes() + outlines.map_or(0, Outlines::held_bytes));
     }
 }
 
@@ -90,10 +97,14 @@ pub struct Got {
 pub struct Seek<'a> {
     table: &'a Table,
     /// Blocks of the key's group, if the key's position follows from its hash.
-    blocks: Option<GroupBlocks>,
+    blocks: Option<NearBlocks>,
     block: usize,
     /// True if the block begins with the key's group.
     is_first_group: bool,
+    /// Whether no other table is asked.
+    is_alone: bool,
+    /// Whether the filter says that the record may be there, once it was asked.
+    may_contain: Option<bool>,
 }
 
 impl Seek<'_> {
@@ -113,6 +124,26 @@ impl Seek<'_> {
             block
         });
         table.cache.prefetch_record(&table.shelf, self.block, wanted.digest);
+        if table.outlines().is_some() && !table.shelf.has_image(self.block) {
+            filter::prefetch_probes(table.filter_of(self.block), wanted.digest);
+            if self.is_alone && self.blocks.is_none_or(|near| near.guess() != self.block) {
+                table.prefetch_outline(self.block);
+            }
+        }
+    }
+
+    /// Asks the filter of a table that has outlines. Where that says that the record may be there,
+    /// begins to fetch what reading it takes.
+    #[inline]
+    pub fn ask_filter(&mut self, wanted: &Wanted) {
+        let table = self.table;
+        if table.outlines().is_some() && !table.shelf.has_image(self.block) {
+            let may_contain = table.may_contain(self.block, wanted.digest);
+            self.may_contain = Some(may_contain);
+            if may_contain && !self.is_alone {
+                table.prefetch_outline(self.block);
+            }
+        }
     }
 
     /// Reads the key's record into `out`, its strings only if `with_strings`; returns false if
@@ -120,11 +151,51 @@ impl Seek<'_> {
     #[inline]
     pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
         let table = self.table;
-        let place = (&table.shelf, self.block, self.is_first_group);
-        match table.cache.get_record(place, wanted, with_strings, out) {
+        let image = (&table.shelf, self.block, self.is_first_group);
+        match table.cache.get_record(image, wanted, with_strings, out) {
             Some(found) => Ok(found),
-            None => table.get_in_block(self.block, wanted, with_strings, out),
+            None => self.get_in_block(wanted, with_strings, out),
         }
+    }
+
+    fn get_in_block(
+        &self,
+        wanted: &Wanted,
+        with_strings: bool,
+        out: &mut RowBuffer,
+    ) -> Result<bool> {
+        let table = self.table;
+        let asked = || table.may_contain(self.block, wanted.digest);
+        if !self.may_contain.unwrap_or_else(asked) {
+            return Ok(false);
+        }
+        let mut is_due = false;
+        if let Some(outlines) = table.outlines()
+            && let Some(outline) = outlines.get(self.block)
+        {
+            if !self.is_first_group {
+                return Ok(false);
+            }
+            is_due = outline.is_due();
+            let outline = (outline, table.index.place(self.block).start as usize);
+            if !is_due
+                && let Some(found) = outlines.get_record(
+                    outline,
+                    table.schema,
+                    &wanted.key,
+                    (with_strings, &mut *out),
+                )
+            {
+                return Ok(found);
+            }
+            // The block as a whole says what is wrong with it.
+        }
+        let block = table.block_for_key(self.block, is_due)?;
+        let Some(row) = block.find(&wanted.key) else {
+            return Ok(false);
+        };
+        block.read(row, with_strings, out);
+        Ok(true)
     }
 }
 
@@ -157,19 +228,22 @@ impl Table {
         counters.tail_reads.fetch_add(1, Ordering::Relaxed);
         let (footer, index) =
             Self::parse_tail(schema, &tail, base).map_err(|damage| damage.of(&name, base))?;
+        let mut filters = ZeroedArray::new(footer.filter_bytes as usize);
+        filters.copy_from_slice(&tail[..footer.filter_bytes as usize]);
         let shelf = cache.shelf(schema, index.first_orders(schema));
-        let (kept, queue) = (Kept::default(), Queue::default());
+        let (kept, queue, outlines) = (Kept::default(), Queue::default(), OnceLock::new());
         Ok(Self {
             store,
             name,
             schema,
-            tail,
+            filters,
             blocks,
             index,
             footer,
             cache,
             shelf,
             kept,
+            outlines,
             queue,
             counters,
         })
@@ -224,64 +298,79 @@ impl Table {
     pub fn memory_bytes(&self) -> usize {
         let slots = self.shelf.slots().map_or(0, Slots::memory_bytes);
         let blocks = self.blocks.as_ref().map_or(0, Bytes::len);
-        self.tail.len() + blocks + self.index.memory_bytes() + slots
+        self.filters.len() + blocks + self.index.memory_bytes() + slots
     }
 
     /// Returns whether block `block` may hold a key of `digest`.
     #[inline]
     #[must_use]
     pub fn may_contain(&self, block: usize, digest: u64) -> bool {
-        filter::may_contain(&self.tail[self.index.filter_place(block)], digest)
+        filter::may_contain(self.filter_of(block), digest)
     }
 
-    /// Starts the look-up of a key, and prefetches what it needs.
     #[inline]
-    pub fn seek(&self, wanted: &Wanted) -> Seek<'_> {
+    fn filter_of(&self, block: usize) -> &[u8] {
+        &self.filters[self.index.filter_place(block)]
+    }
+
+    /// Begins to look for the block of a key's record, and to fetch what that takes; `is_alone` if no
+    /// other table is asked for it.
+    #[inline]
+    pub fn seek(&self, wanted: &Wanted, is_alone: bool) -> Seek<'_> {
         let blocks = self.shelf.slots().and_then(|slots| {
-            let blocks = self.index.group_blocks(&wanted.key)?;
-            slots.prefetch(&blocks, self.schema.order(&wanted.key.ints));
+            let blocks = self.index.near_blocks(&wanted.key)?;
+            slots.prefetch(&blocks);
+            if is_alone {
+                self.prefetch_outline(blocks.guess());
+            }
             Some(blocks)
         });
-        Seek { table: self, blocks, block: 0, is_first_group: false }
+        Seek { table: self, blocks, block: 0, is_first_group: false, is_alone, may_contain: None }
+    }
+
+    /// Hints the processor that block `number` is read by its outline, if it has one.
+    #[inline]
+    fn prefetch_outline(&self, number: usize) {
+        if let Some(outlines) = self.outlines() {
+            outlines.prefetch(number, &self.index.place(number));
+        }
     }
 
     /// Reads a key's record into `out`, its strings only if `with_strings`; returns false if there
     /// is none. At most one store request.
     pub fn get(&self, wanted: &Wanted, with_strings: bool, out: &mut RowBuffer) -> Result<bool> {
-        let mut seek = self.seek(wanted);
+        let mut seek = self.seek(wanted, true);
         seek.advance(wanted);
         seek.get(wanted, with_strings, out)
     }
 
-    fn get_in_block(
-        &self,
-        number: usize,
-        wanted: &Wanted,
-        with_strings: bool,
-        out: &mut RowBuffer,
-    ) -> Result<bool> {
-        if !self.may_contain(number, wanted.digest) {
-            return Ok(false);
+    /// Block `number`, from the cache or by one store request, for a point read; `is_due` if it was
+    /// read many times without the cache. What the cache does not keep leaves its outline.
+    fn block_for_key(&self, number: usize, is_due: bool) -> Result<Arc<Block>> {
+        let group = self.index.first_group(number, self.schema);
+        if let Some(block) = self.cache.get(&self.shelf, number) {
+            self.cache.warm_up((&self.shelf, number), (&block, group), is_due);
+            return Ok(block);
         }
-        let block = match self.cache.get(&self.shelf, number) {
-            Some(block) => {
-                let group = self.index.first_group(number, self.schema);
-                self.cache.warm_up(&self.shelf, number, &block, group);
-                block
+        let block = self.fetch(number)?;
+        let read_ns = self.counters.pace.mean_ns();
+        if is_due || self.cache.admits(read_ns) {
+            self.cache.insert(&self.shelf, number, &block);
+        }
+        if self.cache.is_outgrown(read_ns) {
+            let place = self.index.place(self.index.blocks() - 1);
+            let (object, blocks) = ((&self.store, &*self.name), self.index.blocks());
+            let open = || Outlines::open(object, place.end, blocks, &self.cache);
+            if let Some(outlines) = self.outlines.get_or_init(open) {
+                outlines.insert(number, (&block, group), &self.cache);
             }
-            None => {
-                let block = self.fetch(number)?;
-                if self.cache.admits(self.counters.pace.mean_ns()) {
-                    self.cache.insert(&self.shelf, number, &block);
-                }
-                block
-            }
-        };
-        let Some(row) = block.find(&wanted.key) else {
-            return Ok(false);
-        };
-        block.read(row, with_strings, out);
-        Ok(true)
+        }
+        Ok(block)
+    }
+
+    #[inline]
+    fn outlines(&self) -> Option<&Outlines> {
+        self.outlines.get()?.as_ref()
     }
 
     /// Returns block `number`, if it is in the cache.
