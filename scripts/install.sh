@@ -25,7 +25,7 @@ for shell in bash zsh fish; do "$binary" completions "$shell" >"$pages/$shell"; 
 install -Dm 644 "$pages/bash" "$share/bash-completion/completions/esker"
 install -Dm 644 "$pages/zsh" "$share/zsh/site-functions/_esker"
 install -Dm 644 "$pages/fish" "$share/fish/vendor_completions.d/esker.fish"
-for page in README.md CHANGELOG.md LICENSE NOTICE docs/guide/*.md; do
+for page in README.md CHANGELOG.md LICENSE NOTICE docs/benchmarks.md docs/guide/*.md; do
     install -Dm 644 "$page" "$share/doc/esker/${page#docs/}"
 done
 sed "s|@BINDIR@|$prefix/bin|" packaging/esker-mount@.service >"$pages/unit"
