@@ -4,15 +4,17 @@
 //! the store (`gate_store`) and abandons the sessions that this process has begun for itself. It
 //! uses its own connection to the store, since the command's may be stuck. It then prints one line
 //! that says what was kept and how to continue, and the signal ends the process with its default
-//! action. A second signal ends the process at once: the next `esker gc` collects what it began, as
-//! after a kill. Sessions that others began stay, and their logs keep the changes.
-//! After the first signal the command itself neither reports nor exits: it fails only because its
-//! sessions are abandoned.
+//! action. Signals that arrive within [`REPEAT`] of the first count as one: `timeout` signals the
+//! command, and then its process group. A later signal ends the process at once: the next
+//! `esker gc` collects what it began, as after a kill. Sessions that others began stay, and their
+//! logs keep the changes. After the first signal the command itself neither reports nor exits: it
+//! fails only because its sessions are abandoned.
 
 mod gate_store;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use esker_base::store::{SharedStore, url};
 use esker_base::{Error, Result};
@@ -30,6 +32,9 @@ use crate::test_hooks::with_test_hooks;
 /// The line to print if no session was abandoned: what stays and how to continue.
 static ADVICE: Mutex<String> = Mutex::new(String::new());
 
+/// Signals that arrive this soon after the first count as one with it.
+const REPEAT: Duration = Duration::from_millis(500);
+
 /// Set by the first signal.
 static IS_ENDING: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
@@ -40,16 +45,20 @@ pub fn watch(store: Option<String>, options: SessionOptions, advice: &str) -> Re
     let caught: Vec<i32> =
         [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).collect();
     advise(advice.to_owned());
-    let is_second = IS_ENDING.get_or_init(Arc::default);
+    let is_ending = IS_ENDING.get_or_init(Arc::default);
+    let is_second = Arc::new(AtomicBool::new(false));
     for signal in &caught {
-        // In this order: the first signal finds the flag unset, and sets it.
         signal_hook::flag::register_conditional_default(*signal, is_second.clone())
             .map_err(failed)?;
-        signal_hook::flag::register(*signal, is_second.clone()).map_err(failed)?;
+        signal_hook::flag::register(*signal, is_ending.clone()).map_err(failed)?;
     }
     let mut signals = Signals::new(caught).map_err(failed)?;
     drop(std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
+            drop(std::thread::spawn(move || {
+                std::thread::sleep(REPEAT);
+                is_second.store(true, Ordering::Release);
+            }));
             end(store.as_deref(), &options);
             // Returns only for signals whose default action does not end the process.
             let _ = emulate_default_handler(signal);

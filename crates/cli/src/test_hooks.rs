@@ -2,7 +2,8 @@
 //!
 //! | variable | effect |
 //! |---|---|
-//! | `ESKER_TEST_SIGNAL=SIGNAL:N` | the process gets the signal, by its number, in place of request N, counted from 1 |
+//! | `ESKER_TEST_SIGNAL=SIGNAL:N[:TIMES]` | the process gets the signal, by its number, TIMES times in place of request N, counted from 1 |
+//! | `ESKER_TEST_RUN=TEXT:COMMAND` | a shell runs the command before the first request for an object whose name contains the text |
 //! | `ESKER_TEST_ROUNDS=FILE` | the store acts as a far one, and each request adds a line to the file: the number of its round trip, and the request |
 
 use esker_base::store::SharedStore;

@@ -79,6 +79,31 @@ fn an_import_publishes_or_leaves_nothing() {
     publishes_or_leaves_nothing(&esker, "new", "a\nd\n", &import);
 }
 
+/// Symptom: `timeout 5 esker import …` left a session, and the command said nothing.
+/// Cause: `timeout` sends its signal to the command and to the group that the command is in, and a
+/// second signal ends a command at once.
+/// Fix: signals that come that close together are one.
+#[test]
+fn a_signal_that_comes_twice_at_once_is_one() {
+    let esker = Esker::new();
+    esker.publish("base", &[("a", "1"), ("d/b", "2")]);
+    for request in (1..).step_by(3) {
+        let mut command = esker.command(["import", "tree-base", "new"]);
+        command.env("ESKER_TEST_SIGNAL", format!("{TERM}:{request}:2"));
+        let Output { status, stderr, .. } = command.output().expect("the binary runs");
+        if status.success() {
+            assert!(request > 6);
+            return;
+        }
+        let said = String::from_utf8_lossy(&stderr);
+        assert!(status.signal() == Some(TERM) && said.contains("interrupted: "), "{said}");
+        assert_eq!(esker.ok(["session", "list"]), "", "without a collection");
+        if esker.run(["ls", "new"]).status.success() {
+            esker.ok(["delete", "new"]);
+        }
+    }
+}
+
 #[test]
 fn a_change_of_a_name_publishes_or_leaves_nothing() {
     let esker = Esker::new();

@@ -4,8 +4,9 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
-use std::sync::Arc;
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use esker_base::store::concurrent::count_round;
 use esker_base::store::{
@@ -15,6 +16,7 @@ use esker_base::{Bytes, Result};
 use rustix::process::{Signal, getpid, kill_process};
 
 const SIGNAL: &str = "ESKER_TEST_SIGNAL";
+const RUN: &str = "ESKER_TEST_RUN";
 const ROUNDS: &str = "ESKER_TEST_ROUNDS";
 
 /// Concurrency of S3.
@@ -24,6 +26,7 @@ const REQUESTS_AT_ONCE: usize = 64;
 #[derive(Debug)]
 struct Trigger {
     signal: Signal,
+    times: u32,
     /// Requests until the signal.
     left: AtomicU64,
 }
@@ -32,14 +35,18 @@ impl Trigger {
     fn of_environment() -> Option<Self> {
         let text = std::env::var(SIGNAL).ok()?;
         let (signal, request) = text.split_once(':')?;
+        let (request, times) = request.split_once(':').unwrap_or((request, "1"));
+        let times = times.parse().ok()?;
         let signal = Signal::from_named_raw(signal.parse().ok()?)?;
-        Some(Self { signal, left: AtomicU64::new(request.parse().ok()?) })
+        Some(Self { signal, times, left: AtomicU64::new(request.parse().ok()?) })
     }
 
     /// At the chosen request, sends the signal and never returns, like a request that hangs.
     fn count(&self) {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-            kill_process(getpid(), self.signal).expect("a process may end itself");
+            for _ in 0..self.times {
+                kill_process(getpid(), self.signal).expect("a process may end itself");
+            }
             loop {
                 std::thread::park();
             }
@@ -47,14 +54,45 @@ impl Trigger {
     }
 }
 
+/// Runs a command in the middle of another.
+#[derive(Debug)]
+struct Meanwhile {
+    /// The name of the object contains this.
+    text: String,
+    /// Runs before the first request for such an object.
+    command: Mutex<Option<String>>,
+}
+
+impl Meanwhile {
+    fn of_environment() -> Option<Self> {
+        let words = std::env::var(RUN).ok()?;
+        let (text, command) = words.split_once(':')?;
+        Some(Self { text: text.to_owned(), command: Mutex::new(Some(command.to_owned())) })
+    }
+
+    fn meet(&self, name: &str) {
+        if !name.contains(&self.text) {
+            return;
+        }
+        let command = self.command.lock().expect("no test panics here").take();
+        let Some(command) = command else { return };
+        let run = Command::new("sh").args(["-c", &command]).env_remove(RUN).status();
+        assert!(run.is_ok_and(|status| status.success()), "{command}");
+    }
+}
+
 #[derive(Debug)]
 struct Hooks {
     trigger: Option<Trigger>,
+    meanwhile: Option<Meanwhile>,
     rounds: Option<File>,
 }
 
 impl Hooks {
     fn count(&self, request: &str, name: &str) {
+        if let Some(meanwhile) = &self.meanwhile {
+            meanwhile.meet(name);
+        }
         // The check of the store's identity is not a request of the command.
         if let Some(trigger) = self.trigger.as_ref().filter(|_| name != identity::NAME) {
             trigger.count();
@@ -90,10 +128,12 @@ pub fn wrap(store: SharedStore) -> SharedStore {
         OpenOptions::new().create(true).append(true).open(path).expect("a file of the test")
     });
     let trigger = Trigger::of_environment();
-    if trigger.is_none() && rounds.is_none() {
+    let meanwhile = Meanwhile::of_environment();
+    if trigger.is_none() && rounds.is_none() && meanwhile.is_none() {
         return store;
     }
-    Arc::new(HookedStore { inner: store, hooks: Arc::new(Hooks { trigger, rounds }) })
+    let hooks = Hooks { trigger, meanwhile, rounds };
+    Arc::new(HookedStore { inner: store, hooks: Arc::new(hooks) })
 }
 
 impl HookedStore {
