@@ -89,8 +89,30 @@ pub const MESSAGE: &str = "message";
 /// Maximum bytes of a message.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
+/// The message to store with a snapshot.
+#[derive(Args, Clone, Debug, Default)]
+pub struct MessageArgument {
+    /// Store MESSAGE with the published snapshot; `esker log` shows it
+    #[arg(short, long, value_parser = message_parser())]
+    pub message: Option<String>,
+}
+
+impl MessageArgument {
+    /// Returns the message as a property of a change set.
+    pub fn property(&self) -> Option<(String, String)> {
+        self.message.clone().map(|message| (MESSAGE.to_owned(), message))
+    }
+
+    /// Ends the command if a message was given for a session that it only resumes.
+    pub fn refuse_in_session(&self) {
+        if self.message.is_some() {
+            usage::exit("a session gets its message when it is published: leave out --message")
+        }
+    }
+}
+
 /// Parses a message that a manifest can hold.
-pub fn message_parser() -> impl TypedValueParser<Value = String> {
+fn message_parser() -> impl TypedValueParser<Value = String> {
     StringValueParser::new().try_map(|message: String| match message.len() {
         ..=MESSAGE_BYTES_MAX => Ok(message),
         bytes => Err(format!("{bytes} bytes; at most {MESSAGE_BYTES_MAX} are possible")),
@@ -119,13 +141,40 @@ impl Replacing {
         }
     }
 
-    /// Adds the option to the error of a taken name.
-    pub fn advise(error: Error) -> Error {
-        if error.kind() != Kind::Exists {
-            return error;
-        }
-        Error::new(Kind::Exists, format!("{}; --replace replaces it", error.context()))
+    /// Adds a remedy to `error`, with which a publication of `bases` as `name` failed: the option for a
+    /// name that is taken, or the command that composes the bases with a name that has moved.
+    pub fn advise(error: Error, bases: &[String], name: &str) -> Error {
+        let advice = match error.kind() {
+            Kind::Exists => "--replace replaces it".to_owned(),
+            Kind::Conflict => format!(
+                "begin again from {name}; or {}, or hide it by --hide-newer",
+                lay_over(bases, name)
+            ),
+            _ => return error,
+        };
+        Error::new(error.kind(), format!("{}; {advice}", error.context()))
     }
+
+    /// Does the same for the open session `set`, which can be a base only once it is complete.
+    pub fn advise_session(error: Error, set: SetId, name: &str) -> Error {
+        if error.kind() != Kind::Conflict {
+            return Self::advise(error, &[], name);
+        }
+        let spare = names::spare_name(name, set);
+        let lay_over = lay_over(std::slice::from_ref(&spare), name);
+        let what = format!(
+            "{}; begin again from {name}; or publish the session by `esker publish @{set} {spare}`, \
+             then {lay_over}; or hide {name} by --hide-newer",
+            error.context()
+        );
+        Error::new(error.kind(), what)
+    }
+}
+
+/// Returns, as part of a remedy, the command that composes `bases` with `name`.
+fn lay_over(bases: &[String], name: &str) -> String {
+    let bases: String = bases.iter().map(|base| format!("--base {base} ")).collect();
+    format!("lay it over that by `esker publish --replace {bases}--base {name} {name}`")
 }
 
 /// The program that made a change set, for `esker show`.
@@ -139,6 +188,9 @@ pub struct ChangeArguments {
     /// Publish the changes as NEWNAME, on top of the name in the path
     #[arg(long = "as", value_name = "NEWNAME")]
     pub new_name: Option<String>,
+    /// What is kept with the snapshot
+    #[command(flatten)]
+    pub message: MessageArgument,
     /// Settings of the session
     #[command(flatten)]
     pub settings: SessionSettings,
@@ -164,7 +216,11 @@ impl Change {
     /// Opens a session to change the contents of `stack`.
     pub fn open(context: &Context, stack: &Stack, arguments: &ChangeArguments) -> Result<Self> {
         let new_name = arguments.new_name.clone();
-        let options = arguments.settings.options_to_resume(context, arguments.take_over);
+        let mut options = arguments.settings.options_to_resume(context, arguments.take_over);
+        if let Stack::Set(_) = stack {
+            arguments.message.refuse_in_session();
+        }
+        options.properties.extend(arguments.message.property());
         new_name.iter().for_each(|name| usage::check_name(name));
         let (store, base) =
             context.store_while(|store| look_up(store, stack, new_name.as_deref()))?;
@@ -269,8 +325,30 @@ impl Change {
             if let Err(error) = self.keep() {
                 notice(format!("@{set} may go with the next `esker gc`: {error}"));
             }
-            error.within(format!("session @{set} stays; publish it by `esker publish @{set} NAME`"))
+            let advice = self.advice(name, error.kind());
+            error.within(advice)
         })
+    }
+
+    /// Returns the remedy after a publication as `name` failed; the session stays.
+    fn advice(&self, name: &str, kind: Kind) -> String {
+        let set = self.session.set();
+        let spare = names::spare_name(name, set);
+        match (kind, self.if_taken) {
+            // A composition would show the entry of one base, and hide the other's epochs.
+            (Kind::Conflict, IfTaken::ReplaceUnlessMoved) => format!(
+                "session @{set} stays: run the same command again, on top of what {name} shows now, \
+                 and give the session up by `esker session drop @{set}`; or give what it has a name \
+                 of its own by `esker publish @{set} {spare}`"
+            ),
+            (Kind::Unavailable, IfTaken::Refuse) => {
+                format!("session @{set} stays; publish it by `esker publish @{set} {name}`")
+            }
+            (Kind::Unavailable, _) => format!(
+                "session @{set} stays; publish it by `esker publish --replace @{set} {name}`"
+            ),
+            _ => format!("session @{set} stays; publish it by `esker publish @{set} {spare}`"),
+        }
     }
 
     /// Leaves the session so that another command can resume or publish it.
@@ -295,7 +373,7 @@ impl Change {
 fn over_others(base: &str, error: &Error) -> Error {
     let advice = format!(
         "in {base} it belongs to a user who does not let you change it; publish your own tree and \
-         lay it over with `esker publish --base OWN --base {base} NEWNAME`"
+         compose the two, yours first (`esker publish --help` has an example)"
     );
     Error::new(error.kind(), format!("{error}: {advice}"))
 }

@@ -121,6 +121,49 @@ fn two_appends_from_one_base_lose_nothing() {
     assert_eq!(one(esker.json(["imd", "show", "run:/p"]))["steps"], json!([100]));
 }
 
+/// Symptom: after an append that came second, the advice laid its snapshot over the first one's, whose
+/// epochs were hidden then.
+/// Cause: the advice was that of any name that moved; of an indexed directory one base's entry is shown.
+/// Fix: the same command again, or a name of its own.
+#[test]
+fn a_refused_append_and_the_one_before_are_both_readable() {
+    for is_repeated in [true, false] {
+        let esker = imported();
+        let theirs = dump(&esker, "theirs", 150, 0..40);
+        let ours = dump(&esker, "ours", 200, 0..40);
+        let step = ["--step", "4:u32"];
+        let theirs = append(&step, &theirs).join(" ");
+        let ours = append(&step, &ours);
+        let mut command = esker.command(&ours);
+        let meanwhile = format!("/imd/:{} {theirs}", env!("CARGO_BIN_EXE_esker"));
+        let output = command.env("ESKER_TEST_RUN", meanwhile).output().expect("the binary runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(9), "{said}");
+        assert!(said.contains("run the same command again"), "{said}");
+        let advice = |verb: &str| -> Vec<String> {
+            let commands = said.split('`').filter(|text| text.starts_with("esker "));
+            let command = commands.into_iter().find(|command| command.contains(verb));
+            command.expect(verb).split(' ').skip(1).map(str::to_owned).collect()
+        };
+        let steps = |target: &str| one(esker.json(["imd", "show", target]))["steps"].clone();
+        if is_repeated {
+            esker.ok(advice("drop"));
+            esker.ok(&ours);
+            assert_eq!(steps("run:/p"), json!([100, 150, 200]));
+            let got = esker.ok(["imd", "get", "run:/p", "7"]);
+            assert_eq!(got.lines().count(), 1 + 3, "{got}");
+        } else {
+            let publish = advice("publish");
+            esker.ok(&publish);
+            let name = publish.last().expect("words");
+            assert_eq!(steps(&format!("{name}:/p")), json!([100, 200]));
+            assert_eq!(steps("run:/p"), json!([100, 150]));
+        }
+        assert_eq!(esker.ok(["session", "list"]), "");
+        assert_eq!(one(esker.json(["verify"]))["sound"], true);
+    }
+}
+
 /// Symptom: a directory that a program wrote below its own prefix could not become part of a
 /// namespace.
 /// Cause: only the command that wrote a directory could give it a name.

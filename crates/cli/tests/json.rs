@@ -1,5 +1,6 @@
 //! JSON output of read commands.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -103,6 +104,77 @@ fn every_read_command_prints_json() {
     ] {
         let printed = esker.json(arguments);
         assert!(!printed[0][key].is_null(), "{arguments:?} prints {printed:?}");
+    }
+}
+
+/// The fields that the tables of docs/guide/command.md give in rows whose first cell names `command`:
+/// the first word of each piece of code in the third cell.
+fn documented_fields(command: &str) -> BTreeSet<String> {
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/command.md");
+    let page = std::fs::read_to_string(page).expect("a page");
+    let mut fields = BTreeSet::new();
+    for row in page.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let [commands, _, described, ..] = &cells[..] else { continue };
+        if !commands.split('`').any(|word| word == command) {
+            continue;
+        }
+        let code = described.split('`').skip(1).step_by(2);
+        let word = |code: &str| code.split(':').next().unwrap_or_default().to_owned();
+        let is_field = |word: &String| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        fields.extend(code.map(word).filter(is_field));
+    }
+    assert!(!fields.is_empty(), "{command}");
+    fields
+}
+
+/// Symptom: `imd import` and `imd append` printed fields that no page described, and `squash` printed what
+/// it published last, where other commands print it first.
+#[test]
+fn printed_fields_are_those_of_the_guide() {
+    let esker = example();
+    std::fs::write(esker.path("dump"), [7; 32]).expect("a file");
+    let layout = ["--record-bytes", "16", "--key", "0:u64", "--rank-memory", "4M", "dump"];
+    let imd = |words: &[&'static str]| [&["imd"], words, &layout].concat();
+    // Row, words, and whether all fields of the row are printed always.
+    for (command, words, is_exact) in [
+        ("imd import", imd(&["import", "run:/p"]), true),
+        ("imd append", imd(&["append", "run:/p"]), true),
+        ("imd write", vec!["imd", "write", "write:/p", "--keys", "10"], true),
+        ("imd show", vec!["imd", "show", "run:/p"], true),
+        ("imd get", vec!["imd", "get", "run:/p", "506381209866536711"], true),
+        ("squash", vec!["squash", "base", "--as", "flat"], true),
+        ("du", vec!["du", "base:/"], true),
+        ("diff", vec!["diff", "base", "base2"], false),
+        ("diff --summarize", vec!["diff", "--summarize", "base", "base2"], true),
+        ("names", vec!["names", "-l"], false),
+        ("log", vec!["log"], false),
+        ("verify", vec!["verify"], true),
+        ("exit-codes", vec!["exit-codes"], true),
+        ("gc", vec!["gc"], true),
+        ("rename", vec!["rename", "flat", "flat2"], true),
+        ("export", vec!["export", "base:/", "out"], true),
+    ] {
+        let documented = documented_fields(command);
+        let printed = esker.json(&words);
+        let (publishes, rest): (Vec<_>, Vec<_>) = printed.iter().partition(|line| {
+            command == "squash" && line.as_object().is_some_and(|object| object.len() == 2)
+        });
+        if command == "squash" {
+            assert_eq!(printed[0]["published"], "flat", "first");
+            assert_eq!(publishes.len(), 1);
+        }
+        for line in rest {
+            let printed: BTreeSet<String> =
+                line.as_object().expect("one").keys().cloned().collect();
+            let unknown: Vec<_> = printed.difference(&documented).collect();
+            assert!(unknown.is_empty(), "{command} prints {unknown:?}");
+            let own = ["published", "set"].map(str::to_owned);
+            let own = if command == "squash" { &own[..] } else { &[] };
+            let missing: Vec<_> =
+                documented.difference(&printed).filter(|f| !own.contains(f)).collect();
+            assert!(!is_exact || missing.is_empty(), "{command} prints no {missing:?}");
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tests of the command as users run it.
 
+mod advice;
 mod arguments;
 mod esker;
 mod failures;

@@ -125,7 +125,7 @@ fn a_taken_name_is_not_suggested() {
     let session = mounted.esker.ok(["session", "begin"]).trim().to_owned();
     mounted.esker.ok(["publish", &session, "wanted"]);
     let said = mounted.esker.fails(4, ["umount", &at]);
-    assert!(said.contains(" OTHERNAME`: "), "{said}");
+    assert!(said.contains(" wanted-") && !said.contains(" wanted`: "), "{said}");
 }
 
 /// Symptom: a background mount reported no errors unless --log was given.
@@ -223,5 +223,75 @@ fn next_steps_fit_the_command() {
     assert!(esker.fails(4, ["publish", "--base", "base", "base"]).contains("--replace"));
     let id = esker.ok(["session", "begin"]).trim().to_owned();
     let said = esker.fails(13, ["session", "begin", "--base", &id]);
-    assert!(said.contains(&format!("esker publish {id} NAME")), "{said}");
+    assert!(said.contains(&format!("esker publish {id} session-")), "{said}");
+}
+
+/// Symptom: only `publish` and `import` took a message.
+/// Fix: all commands that publish something new do.
+#[test]
+fn all_commands_that_publish_take_a_message() {
+    let esker = example();
+    std::fs::write(esker.path("dump"), [7; 16]).expect("a file");
+    let mut expected = 0;
+    for (name, words) in [
+        ("put", &["put", "dump", "base:/x", "--as", "put"][..]),
+        ("rm", &["rm", "base:/h", "--as", "rm"]),
+        ("mv", &["mv", "base:/h", "base:/i", "--as", "mv"]),
+        ("cp", &["cp", "base:/h", "base:/i", "--as", "cp"]),
+        ("ln", &["ln", "base:/h", "base:/i", "--as", "ln"]),
+        ("chmod", &["chmod", "600", "base:/h", "--as", "chmod"]),
+        ("squash", &["squash", "put", "--as", "squash"]),
+        ("import", &["import", "tree-base", "import"]),
+        ("publish", &["publish", "--base", "rm", "--base", "mv", "publish"]),
+        ("run", &["imd", "import", "run:/p", "--record-bytes", "16", "--key", "0:u64", "dump"]),
+        ("run", &["imd", "append", "run:/p", "--record-bytes", "16", "--key", "0:u64", "dump"]),
+        ("write", &["imd", "write", "write:/p", "--keys", "10"]),
+        ("mkdir", &["mkdir", "base:/k", "--as", "mkdir"]),
+        ("touch", &["touch", "base:/k", "--as", "touch"]),
+    ] {
+        expected += 1;
+        let message = format!("{expected}: why");
+        // In mkdir(1) and touch(1) -m is another option.
+        let option = if ["mkdir", "touch"].contains(&name) { "--message" } else { "-m" };
+        esker.ok([words, &[option, &message]].concat());
+        assert_eq!(esker.json(["log", name])[0]["properties"]["message"], message, "{name}");
+    }
+    let id = esker.ok(["session", "begin"]).trim().to_owned();
+    let said = esker.fails(2, ["put", "dump", &format!("{id}:/x"), "-m", "too early"]);
+    assert!(said.contains("when it is published"), "{said}");
+    let job = esker.ok(["session", "job"]).trim().to_owned();
+    let part = esker.ok(["session", "begin", "--job", &job, "--rank", "0"]).trim().to_owned();
+    esker.ok(["session", "complete", &part]);
+    esker.ok(["publish", "--job", &job, "job", "-m", "of a job"]);
+    assert_eq!(esker.json(["log", "job"])[0]["properties"]["message"], "of a job");
+    if can_mount() {
+        let at = esker.path("at");
+        std::fs::create_dir(&at).expect("new");
+        let at = at.to_str().expect("text");
+        esker.ok(["mount", "--write", "mounted", at, "-m", "of a mount"]);
+        esker.ok(["umount", at]);
+        assert_eq!(esker.json(["log", "mounted"])[0]["properties"]["message"], "of a mount");
+    }
+}
+
+/// Symptom: an export of a file to `NAME/` made a file, one to `-` a directory of that name; where an
+/// indexed directory was to become a file whose name the tree has already, the error named the
+/// directory.
+#[test]
+fn targets_of_exports_are_what_they_look_like() {
+    let esker = example();
+    std::fs::write(esker.path("dump"), [7; 16]).expect("a file");
+    esker.ok(["imd", "import", "run:/p", "--record-bytes", "16", "--key", "0:u64", "dump"]);
+    let said = esker.fails(5, ["export", "base:/h", "new/"]);
+    assert!(said.contains("new/ is to be a directory, and base:/h becomes a file"), "{said}");
+    esker.fails(5, ["export", "run:/p", "new/", "--indexed", "csv"]);
+    assert!(!esker.path("new").exists());
+    esker.ok(["export", "run:/p", "keys/"]);
+    esker.ok(["export", "base:/", "all/"]);
+    assert!(esker.path("all/d/g").exists());
+    assert!(esker.fails(2, ["export", "base:/", "-"]).contains("./-"));
+    esker.ok(["export", "base:/h", "./-"]);
+    esker.ok(["put", "dump", "run:/p.csv", "--as", "both"]);
+    let said = esker.fails(4, ["export", "both:/", "taken", "--indexed", "csv"]);
+    assert!(said.contains("taken/p") && said.contains("p.csv"), "{said}");
 }

@@ -156,6 +156,16 @@ impl Repository {
             match self.publish(former.set, name) {
                 // Its collection has begun.
                 Err(error) if error.kind() == Kind::NotFound => {}
+                Err(error) if error.kind() == Kind::Exists => {
+                    let set = former.set;
+                    let spare = names::spare_name(name, set);
+                    let what = format!(
+                        "{name} stands for another snapshot by now: `esker publish @{set} {spare}` \
+                         gives the deleted one another name, `esker publish --replace --hide-newer \
+                         @{set} {name}` gives it this one, which the other loses"
+                    );
+                    return Err(Error::new(Kind::Exists, what));
+                }
                 published => {
                     published?;
                     return self.resolve(name);

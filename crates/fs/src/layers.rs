@@ -22,6 +22,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::condemn;
 use crate::inode::{BranchContent, DirId, Entry, FileId, FileKind, INODE, Inode};
 use crate::lineage::Lineage;
+use crate::names;
 
 /// Maximum number of change sets in a stack; squash deeper ones.
 pub const LAYERS_MAX: usize = 4096;
@@ -169,8 +170,10 @@ pub(crate) fn load_stack_expecting(
 fn load_base(source: &TableSource, set: SetId, expected: Option<u64>) -> Result<Arc<BaseSet>> {
     let manifest = condemn::load_live_expecting(&*source.store, set, expected)?;
     if manifest.state != SetState::Published {
-        let context =
-            format!("@{set} is an open session; publish it first with `esker publish @{set} NAME`");
+        let name = names::spare_name("session", set);
+        let context = format!(
+            "@{set} is an open session; publish it first, as with `esker publish @{set} {name}`"
+        );
         return Err(Error::new(Kind::Invalid, context));
     }
     let tables = Tables::new(&manifest.tables, &INODE, source);

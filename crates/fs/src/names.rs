@@ -58,6 +58,14 @@ pub fn check(name: &str) -> Result<()> {
     Err(Error::new(Kind::Invalid, context))
 }
 
+/// Returns a name for advice: `stem` with the first digits of `set`, which is free unless it was used.
+#[must_use]
+pub fn spare_name(stem: &str, set: SetId) -> String {
+    let digits = &set.to_string()[..8];
+    let is_long = stem.len() + digits.len() >= PUBLISHED_NAME_BYTES_MAX;
+    format!("{}-{digits}", if is_long { "set" } else { stem })
+}
+
 /// How a publication treats a name that stands for another set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfTaken {

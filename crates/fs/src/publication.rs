@@ -215,8 +215,7 @@ fn check_not_moved(store: &dyn Store, bases: &[SetId], current: SetId, name: &st
     }
     let what = format!(
         "{name} has moved: it now stands for @{current}, which was published from the same base \
-         since this began, and would be hidden; begin again from {name}, stack this on it with \
-         `esker publish --replace --base THIS --base {name} {name}`, or hide it with --hide-newer"
+         since this began, and would be hidden"
     );
     Err(Error::new(Kind::Conflict, what))
 }

@@ -54,7 +54,7 @@ fn check_is_name(name: &str) {
     } else if name.contains(['*', '?', '[']) {
         format!("{name:?} is not a name; patterns are not expanded; `esker names` lists names")
     } else if let Some((name, _)) = name.split_once(':') {
-        format!("a whole name is deleted: `esker delete {name}`; paths are removed by `esker rm`")
+        format!("a whole name is deleted: `esker delete {name}`; for paths see `esker rm --help`")
     } else {
         return;
     };
@@ -105,7 +105,9 @@ impl Rename {
     pub fn run(self, context: &Context) -> Result<()> {
         [&self.old, &self.new].into_iter().for_each(|name| usage::check_name(name));
         let renamed = context.repository()?.rename(&self.old, &self.new, self.replacing.if_taken());
-        let set = renamed.map_err(Replacing::advise)?;
+        let set = renamed.map_err(|error| {
+            Replacing::advise(error, std::slice::from_ref(&self.old), &self.new)
+        })?;
         if context.out.is_json() {
             let (from, to) = (&self.old, &self.new);
             return context.out.json(json!({"renamed": from, "name": to, "set": set.to_string()}));

@@ -1,12 +1,15 @@
 //! `esker export`: writes a tree as real files.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use esker_base::{Error, Kind, Result};
 use esker_fs::export::ExportOptions;
+use esker_fs::inode::FileKind;
+use esker_fs::namespace::{Follow, Namespace};
 use esker_fs::tally::Tally;
 
 use crate::commands::transfer;
@@ -14,7 +17,7 @@ use crate::context::Context;
 use crate::indexed_export::IndexedFormName;
 use crate::interrupt;
 use crate::location::Location;
-use crate::{mount_overlap, progress};
+use crate::{mount_overlap, progress, text, usage};
 
 /// Export a tree as real files
 ///
@@ -56,6 +59,12 @@ pub struct Export {
 impl Export {
     /// Exports the tree.
     pub fn run(self, context: &Context) -> Result<ExitCode> {
+        if self.target.as_os_str() == "-" {
+            usage::exit(
+                "an export does not go to standard output, to which `esker cat --help` says how to \
+                 write a file; a directory or file of this name is ./-",
+            );
+        }
         let repository = context.repository()?;
         mount_overlap::check_export_target(context.store_url(), &self.target)?;
         let view = context.view(&repository, &self.source.stack)?;
@@ -66,6 +75,7 @@ impl Export {
         let partial =
             view.export_partial_path(&self.source.path, &self.target, options.indexed.as_ref());
         interrupt::advise(self.advice(&partial));
+        self.check_slash(&view)?;
         let (done, seconds) = context.timed(|| {
             progress::watch("export:", &tally, || {
                 view.export(&self.source.path, &self.target, &options, &tally)
@@ -86,12 +96,40 @@ impl Export {
         transfer::report(context, "exported", &tally, seconds)
     }
 
+    /// Fails if the target ends in a slash, and the export would make a file.
+    fn check_slash(&self, view: &Namespace) -> Result<()> {
+        if !self.target.as_os_str().as_bytes().ends_with(b"/") {
+            return Ok(());
+        }
+        let inode = view.stat(&self.source.path, Follow::No)?;
+        let is_one_file = !matches!(self.indexed, IndexedFormName::Files);
+        let becomes_directory = match inode.kind() {
+            Some(FileKind::Indexed) => !is_one_file,
+            _ => inode.is_directory(),
+        };
+        if becomes_directory {
+            return Ok(());
+        }
+        let what = format!(
+            "{} is to be a directory, and {} becomes a file: give the file's name",
+            self.target.display(),
+            self.source
+        );
+        Err(Error::new(Kind::NotADirectory, what))
+    }
+
     /// The advice for an export that ends early: what it leaves, and how to continue.
     fn advice(&self, partial: &Path) -> String {
-        let (target, partial) = (self.target.display(), partial.display());
+        let word = |path: &Path| text::shell_word(path.as_os_str().as_bytes());
+        let source = text::shell_word(self.source.to_string().as_bytes());
+        let overwrite = if self.overwrite { "--overwrite " } else { "" };
+        let form = self.indexed.to_possible_value();
+        let form = form.as_ref().map_or("files", |form| form.get_name());
+        let (target, partial) = (word(&self.target), word(partial));
         format!(
             "{target} is unchanged, and {partial} has the part exported so far: `esker export \
-             --resume` with the same arguments continues it, `rm -r {partial}` removes it"
+             --resume {overwrite}--indexed {form} {source} {target}` continues it, `rm -r {partial}` \
+             removes it"
         )
     }
 }

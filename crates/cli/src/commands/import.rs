@@ -11,7 +11,7 @@ use esker_fs::import::ImportOptions;
 use esker_fs::session::Session;
 use esker_fs::tally::Tally;
 
-use crate::change::{Change, ChangeArguments, MESSAGE, SessionSettings, TakeOver, message_parser};
+use crate::change::{Change, ChangeArguments, MessageArgument, SessionSettings, TakeOver};
 use crate::commands::mkdir::make_dirs;
 use crate::commands::transfer;
 use crate::context::Context;
@@ -48,9 +48,8 @@ pub struct Import {
     /// Stay on the file system of DIR
     #[arg(long, short = 'x')]
     one_file_system: bool,
-    /// Store MESSAGE with the published snapshot; `esker log` shows it
-    #[arg(short, long, value_parser = message_parser())]
-    message: Option<String>,
+    #[command(flatten)]
+    message: MessageArgument,
     #[command(flatten)]
     settings: SessionSettings,
     #[command(flatten)]
@@ -64,19 +63,16 @@ impl Import {
             Stack::Name(name) => {
                 let bases = context.sets_of(&context.repository()?, &self.bases)?;
                 let mut options = self.settings.options(context);
-                let message = self.message.clone();
-                options.properties.extend(message.map(|message| (MESSAGE.to_owned(), message)));
+                options.properties.extend(self.message.property());
                 Change::begin(context, &bases, name, options)?
-            }
-            Stack::Set(_) if self.message.is_some() => {
-                usage::exit("a session gets its message when it is published: leave out --message")
             }
             Stack::Set(_) if !self.bases.is_empty() => {
                 usage::exit("a session gets its bases when it begins: leave out --base")
             }
             stack => {
                 let (settings, take_over) = (self.settings.clone(), self.take_over);
-                let arguments = ChangeArguments { new_name: None, settings, take_over };
+                let message = self.message.clone();
+                let arguments = ChangeArguments { new_name: None, message, settings, take_over };
                 Change::open(context, stack, &arguments)?
             }
         };

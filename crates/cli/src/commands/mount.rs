@@ -14,6 +14,7 @@ use esker_base::clock::SystemClock;
 use esker_base::{Clock, Error, Kind, Result};
 use esker_fs::identity::Identity;
 use esker_fs::marker::Holder;
+use esker_fs::names::spare_name;
 use esker_fs::read_lease::{ReadLease, ReaderMarkers};
 use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
@@ -24,7 +25,7 @@ use esker_fuse::{
 use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::{Value, json};
 
-use crate::change::{SessionSettings, TakeOver, announce, check_free};
+use crate::change::{MessageArgument, SessionSettings, TakeOver, announce, check_free};
 use crate::commands::mount_log::MountLog;
 use crate::context::Context;
 use crate::location::Stack;
@@ -113,8 +114,10 @@ pub struct Mount {
     #[arg(long = "base", value_name = "NAME", value_parser = Stack::parser(), requires = "write")]
     bases: Vec<Stack>,
     /// Continue the session of a mount that died
-    #[arg(long, requires = "write", conflicts_with = "bases")]
+    #[arg(long, requires = "write", conflicts_with_all = ["bases", "message"])]
     resume: bool,
+    #[command(flatten)]
+    message: MessageArgument,
     /// Let other users access the mount; always so for root, otherwise /etc/fuse.conf must allow it
     #[arg(long)]
     allow_other: bool,
@@ -208,7 +211,9 @@ impl Mount {
             (Some(_), _) => usage::exit(
                 "with --write NEWNAME give only the directory; name the bases with --base",
             ),
-            (None, _) => usage::exit("mount what, and where? `esker mount NAME DIRECTORY`"),
+            (None, _) => usage::exit(
+                "mount what, and where? Give a name and a directory: `esker mount --help` has examples",
+            ),
         }
     }
 
@@ -217,6 +222,9 @@ impl Mount {
     fn subject(&self, context: &Context) -> Result<Subject> {
         let repository = context.repository()?;
         let Some(name) = &self.write else {
+            if self.message.message.is_some() {
+                usage::exit("without --write nothing is published: leave out --message");
+            }
             let stack = usage::stack(&self.what[0]);
             let set = context.set_of(&repository, &stack)?;
             let (namespace, markers) = repository.open_held(&[set], Identity::root())?;
@@ -235,6 +243,7 @@ impl Mount {
         options.new_root.owner = Some((options.identity.uid, options.identity.gid));
         options.identity = Identity::root();
         options.properties.insert(PROPERTY.to_owned(), name.clone());
+        options.properties.extend(self.message.property());
         let (session, markers) = self.session(context, &repository, name, options)?;
         let session = Arc::new(session);
         Ok(Subject {
@@ -279,8 +288,8 @@ impl Mount {
             (true, [one, two, ..]) => Err(Error::new(
                 Kind::Conflict,
                 format!(
-                    "@{one} and @{two} are both sessions of mounts for {name}: drop one with \
-                     `esker session drop`"
+                    "@{one} and @{two} are both sessions of mounts for {name}: drop one, as with \
+                     `esker session drop @{two}`"
                 ),
             )),
         }
@@ -350,7 +359,10 @@ impl Subject {
         let Some(session) = &self.session else { return Ok(json!({})) };
         let set = session.set();
         session.publish(&self.name).map_err(|error| {
-            let name = if error.kind() == Kind::Exists { "OTHERNAME" } else { &self.name };
+            let name = match error.kind() {
+                Kind::Exists => spare_name(&self.name, set),
+                _ => self.name.clone(),
+            };
             if error.kind() == Kind::Fenced {
                 return error;
             }

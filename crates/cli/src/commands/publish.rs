@@ -11,7 +11,7 @@ use esker_table::manifest::{Manifest, SetId, SetState};
 use serde_json::json;
 
 use crate::change::{
-    Change, MESSAGE, Replacing, SessionSettings, TakeOver, announce, check_free, message_parser,
+    Change, MessageArgument, Replacing, SessionSettings, TakeOver, announce, check_free,
 };
 use crate::context::Context;
 use crate::location::Stack;
@@ -66,9 +66,8 @@ pub struct Publish {
     conflicts: Conflicts,
     #[command(flatten)]
     replacing: Replacing,
-    /// Store MESSAGE with the published snapshot; `esker log` shows it
-    #[arg(short, long, conflicts_with = "job", value_parser = message_parser())]
-    message: Option<String>,
+    #[command(flatten)]
+    message: MessageArgument,
     /// Publish the completed parts of a job as one
     #[arg(long, value_name = "JOBID", conflicts_with_all = ["bases", "replace"])]
     job: Option<JobId>,
@@ -96,7 +95,7 @@ impl Publish {
     pub fn run(self, context: &Context) -> Result<()> {
         usage::check_name(self.arguments.last().expect("clap asks for one"));
         if let (Some(job), [name]) = (self.job, &self.arguments[..]) {
-            return publish_job(context, job, name);
+            return self.publish_job(context, job, name);
         }
         match (&self.arguments[..], &self.bases[..]) {
             ([name], bases @ [_, ..]) => {
@@ -105,14 +104,17 @@ impl Publish {
                     return self.compose_replacing(context, &bases, name);
                 }
                 let mut options = self.settings.options(context);
-                options.properties.extend(self.message());
+                options.properties.extend(self.message.property());
                 let change = Change::begin(context, &bases, name, options);
                 change
-                    .map_err(Replacing::advise)?
+                    .map_err(|error| Replacing::advise(error, &self.base_names(), name))?
                     .run(context, |session| self.resolve_conflicts(context, &bases, session))
             }
-            ([source, name], []) => self.publish(context, source, name).map_err(Replacing::advise),
-            ([_], []) => usage::exit("publish what? `esker publish @SETID NAME`, or with --base"),
+            ([source, name], []) => self.publish(context, source, name),
+            ([_], []) => usage::exit(
+                "publish what? Give a session or snapshot and its new name, or --base and a name: \
+                 `esker publish --help` has examples",
+            ),
             _ => usage::exit("a source and --base exclude each other; begin a session with --base"),
         }
     }
@@ -121,41 +123,65 @@ impl Publish {
         let repository = context.repository()?;
         let source = usage::stack(source);
         let set = context.set_of(&repository, &source)?;
-        if self.replacing.if_taken() == IfTaken::ReplaceUnlessMoved {
-            // Check before the session is completed, after which it takes no more changes.
-            repository.check_not_moved(&[set], name)?;
-        } else if !self.replacing.replace {
-            // If it is published already, the answer to an earlier attempt may have been lost.
-            names::check_free_for(&**repository.store(), name, set)?;
-        }
         let manifest = Manifest::load(&**repository.store(), set)?;
-        match (manifest.state, self.replacing.replace) {
-            (SetState::Open, replaces) => {
-                let options = self.settings.options_to_resume(context, self.take_over);
-                let session = repository.resume(set, options)?;
-                let completes = replaces || self.message.is_some();
-                let published = match completes {
-                    false => session.publish(name).map(drop),
-                    true => session.complete().map(drop),
-                };
-                published.inspect_err(|_| {
-                    // Keep it for another name. The original error matters more.
-                    let _ = session.end();
-                })?;
-                if let Some((property, message)) = self.message() {
-                    repository.set_property(set, property, message)?;
-                }
-                if completes {
-                    self.publish_complete(&repository, set, name)?;
-                }
-            }
-            _ if self.message.is_some() => {
-                let what = format!("{source} is complete and keeps its message");
-                return Err(Error::new(Kind::Invalid, what));
-            }
-            _ => self.publish_complete(&repository, set, name)?,
+        let is_open = manifest.state == SetState::Open;
+        self.check_name(&repository, set, name).map_err(|error| match is_open {
+            true => Replacing::advise_session(error, set, name),
+            false => Replacing::advise(error, &[source.to_string()], name),
+        })?;
+        let in_source = |error| Replacing::advise(error, &[format!("@{set}")], name);
+        if is_open {
+            self.publish_session(context, &repository, set, name)?;
+        } else if self.message.message.is_some() {
+            let what = format!("{source} is complete and keeps its message");
+            return Err(Error::new(Kind::Invalid, what));
+        } else {
+            self.publish_complete(&repository, set, name).map_err(in_source)?;
         }
         announce(context, name, set)
+    }
+
+    /// Fails if it can be told by now that `set` cannot be published as `name`, before a session is
+    /// completed, which takes no more changes then.
+    fn check_name(&self, repository: &Repository, set: SetId, name: &str) -> Result<()> {
+        if self.replacing.if_taken() == IfTaken::ReplaceUnlessMoved {
+            return repository.check_not_moved(&[set], name);
+        }
+        if self.replacing.replace {
+            return Ok(());
+        }
+        // Published already, it may be that the answer to an earlier attempt was lost.
+        names::check_free_for(&**repository.store(), name, set)
+    }
+
+    /// Completes the session `set` and publishes it.
+    fn publish_session(
+        &self,
+        context: &Context,
+        repository: &Repository,
+        set: SetId,
+        name: &str,
+    ) -> Result<()> {
+        let options = self.settings.options_to_resume(context, self.take_over);
+        let session = repository.resume(set, options)?;
+        let message = self.message.property();
+        let completes = self.replacing.replace || message.is_some();
+        let published = match completes {
+            false => session.publish(name).map(drop),
+            true => session.complete().map(drop),
+        };
+        published.inspect_err(|_| {
+            // It stays, for whoever publishes it under another name. The error matters more.
+            let _ = session.end();
+        })?;
+        if let Some((property, message)) = message {
+            repository.set_property(set, property, message)?;
+        }
+        if !completes {
+            return Ok(());
+        }
+        let published = self.publish_complete(repository, set, name);
+        published.map_err(|error| Replacing::advise(error, &[format!("@{set}")], name))
     }
 
     fn publish_complete(&self, repository: &Repository, set: SetId, name: &str) -> Result<()> {
@@ -165,18 +191,19 @@ impl Publish {
         }
     }
 
-    /// The message as a property of a change set.
-    fn message(&self) -> Option<(String, String)> {
-        self.message.clone().map(|message| (MESSAGE.to_owned(), message))
+    /// The bases, as the user wrote them.
+    fn base_names(&self) -> Vec<String> {
+        self.bases.iter().map(Stack::to_string).collect()
     }
 
     fn compose_replacing(&self, context: &Context, bases: &[SetId], name: &str) -> Result<()> {
         let repository = context.repository()?;
         if self.replacing.if_taken() == IfTaken::ReplaceUnlessMoved {
-            repository.check_not_moved(bases, name)?;
+            let checked = repository.check_not_moved(bases, name);
+            checked.map_err(|error| Replacing::advise(error, &self.base_names(), name))?;
         }
         let mut options = self.settings.options(context).private();
-        options.properties.extend(self.message());
+        options.properties.extend(self.message.property());
         let session = repository.begin(bases, options)?;
         let set = session.set();
         let resolved = self.resolve_conflicts(context, bases, &session);
@@ -188,9 +215,13 @@ impl Publish {
         self.publish_complete(&repository, set, name).map_err(|error| {
             // Keep it for another command. The original error matters more.
             let _ = repository.keep_complete(set);
-            error.within(format!(
-                "@{set} stays; publish it by `esker publish --replace @{set} {name}`"
-            ))
+            match error.kind() {
+                Kind::Conflict => Replacing::advise(error, &[format!("@{set}")], name)
+                    .within(format!("@{set} stays")),
+                _ => error.within(format!(
+                    "@{set} stays; publish it by `esker publish --replace @{set} {name}`"
+                )),
+            }
         })?;
         announce(context, name, set)
     }
@@ -264,37 +295,43 @@ impl Publish {
     }
 }
 
-/// Publishes the parts of `job`; prints each name on which they disagree, with the winner.
-fn publish_job(context: &Context, job: JobId, name: &str) -> Result<()> {
-    let repository = context.repository()?;
-    check_free(&repository, name)?;
-    let parts = repository.parts(job)?;
-    if parts.is_empty() {
-        let what = format!("no part of job {job} in the store; see `esker session job --help`");
-        return Err(Error::new(Kind::NotFound, what));
+impl Publish {
+    /// Publishes the parts of `job`; prints each name on which they disagree, with the winner.
+    fn publish_job(&self, context: &Context, job: JobId, name: &str) -> Result<()> {
+        let repository = context.repository()?;
+        check_free(&repository, name)?;
+        let parts = repository.parts(job)?;
+        if parts.is_empty() {
+            let what =
+                format!("no part of job {job} in the store; see `esker session job --help`");
+            return Err(Error::new(Kind::NotFound, what));
+        }
+        let sets: Vec<_> = parts.iter().map(|part| part.set).collect();
+        let writer = SessionSettings::for_few().options(context).heartbeat.map(|beat| beat.writer);
+        let report = repository.publish_job_as(writer.as_ref(), &sets, name)?;
+        if let Some((property, message)) = self.message.property() {
+            repository.set_property(report.set, property, message)?;
+        }
+        if context.out.is_json() {
+            let conflicts: Vec<_> = report.conflicts.iter().map(conflict_object).collect();
+            return context.out.json(json!({
+                "published": name,
+                "set": report.set.to_string(),
+                "parts": report.parts,
+                "merged": report.merged,
+                "conflicts": conflicts,
+            }));
+        }
+        announce(context, name, report.set)?;
+        context.out.flush()?;
+        for conflict in &report.conflicts {
+            let name = text::printable(conflict.path.as_ref().unwrap_or(&conflict.name));
+            let (winner, kind) = (conflict.winner, conflict.kind);
+            let what = disagreement(kind);
+            notice(format!("{name}: parts disagree: {what}; the change of @{winner} is shown"));
+        }
+        Ok(())
     }
-    let sets: Vec<_> = parts.iter().map(|part| part.set).collect();
-    let writer = SessionSettings::for_few().options(context).heartbeat.map(|beat| beat.writer);
-    let report = repository.publish_job_as(writer.as_ref(), &sets, name)?;
-    if context.out.is_json() {
-        let conflicts: Vec<_> = report.conflicts.iter().map(conflict_object).collect();
-        return context.out.json(json!({
-            "published": name,
-            "set": report.set.to_string(),
-            "parts": report.parts,
-            "merged": report.merged,
-            "conflicts": conflicts,
-        }));
-    }
-    announce(context, name, report.set)?;
-    context.out.flush()?;
-    for conflict in &report.conflicts {
-        let name = text::printable(conflict.path.as_ref().unwrap_or(&conflict.name));
-        let (winner, kind) = (conflict.winner, conflict.kind);
-        let what = disagreement(kind);
-        notice(format!("{name}: parts disagree: {what}; the change of @{winner} is shown"));
-    }
-    Ok(())
 }
 
 /// Describes how the changes of the parts contradict each other.

@@ -13,8 +13,8 @@ use esker_fs::session::Session;
 
 use crate::change::{Change, ChangeArguments};
 use crate::context::Context;
-use crate::location::Location;
-use crate::quantity;
+use crate::location::{Location, Stack};
+use crate::{quantity, text};
 
 /// Write a file from a local file or standard input
 ///
@@ -34,7 +34,7 @@ pub struct Put {
     #[arg(value_name = "NAME:/path", value_parser = Location::parser())]
     target: Location,
     /// Permission bits of a new file; by default those of FILE, or 666, less the umask
-    #[arg(short, long, value_parser = quantity::mode, value_name = "OCTAL")]
+    #[arg(long, value_parser = quantity::mode, value_name = "OCTAL")]
     mode: Option<u32>,
     #[command(flatten)]
     change: ChangeArguments,
@@ -57,10 +57,23 @@ impl Put {
         let file = File::open(&self.source).map_err(failure)?;
         let metadata = file.metadata().map_err(failure)?;
         if metadata.is_dir() {
-            let what = format!("{}: a directory; use `esker import`", self.source.display());
+            let what = format!("{}: a directory: {}", self.source.display(), self.import_advice());
             return Err(Error::new(Kind::IsADirectory, what));
         }
         Ok((Box::new(file), metadata.mode()))
+    }
+
+    /// How to do to a directory what was to be done to a file.
+    fn import_advice(&self) -> String {
+        let (source, path) = (self.source.as_os_str().as_bytes(), &self.target.path);
+        let (source, path) = (text::shell_word(source), String::from_utf8_lossy(path));
+        let (target, base) = match (&self.target.stack, &self.change.new_name) {
+            (Stack::Name(name), Some(new_name)) => (new_name.clone(), format!(" --base {name}")),
+            (Stack::Set(_), None) => (self.target.stack.to_string(), String::new()),
+            _ => return "see `esker import --help`".into(),
+        };
+        let target = text::shell_word(format!("{target}:{path}").as_bytes());
+        format!("import it by `esker import {source} {target}{base}`")
     }
 
     fn write(&self, session: &Session, reader: &mut dyn Read, mode: u32) -> Result<()> {

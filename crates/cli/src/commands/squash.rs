@@ -8,7 +8,7 @@ use esker_fuse::{Request, ask, mountpoint_of};
 use esker_table::manifest::{Manifest, SetId, SetState, TableRef};
 use serde_json::json;
 
-use crate::change::{SessionSettings, TakeOver, announce, check_free};
+use crate::change::{MessageArgument, SessionSettings, TakeOver, announce, check_free};
 use crate::context::Context;
 use crate::location::Stack;
 use crate::{progress, text};
@@ -39,6 +39,8 @@ pub struct Squash {
     /// Copy all file data, so that the snapshot needs no data logs of others
     #[arg(long)]
     copy_data: bool,
+    #[command(flatten)]
+    message: MessageArgument,
 }
 
 impl Squash {
@@ -57,13 +59,18 @@ impl Squash {
             repository.squash(&bases, &options)
         });
         let (set, report) = squashed?;
-        if let Err(error) = repository.publish(set, &self.new_name) {
+        let published = match self.message.property() {
+            Some((property, message)) => repository.set_property(set, property, message),
+            None => Ok(()),
+        };
+        let published = published.and_then(|()| repository.publish(set, &self.new_name));
+        if let Err(error) = published {
             // Without a name it is garbage, unless the name was published after all.
             repository.abandon(set)?;
             return Err(error);
         }
-        show(context, "squashed", &report)?;
-        announce(context, &self.new_name, set)
+        announce(context, &self.new_name, set)?;
+        show(context, "squashed", &report)
     }
 }
 

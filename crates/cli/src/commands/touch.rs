@@ -18,6 +18,8 @@ use crate::{quantity, usage};
 /// As touch(1). Works on a published name with --as, which publishes the result under a new name,
 /// or in an open session.
 #[derive(Args)]
+// As of the program of this name, -m is another option.
+#[command(mut_arg("message", |argument| argument.short(None::<char>)))]
 #[command(after_help = "\
 Examples:
   esker touch headers:/STAMP --as stamped

@@ -105,8 +105,10 @@ impl Session {
     ) -> Result<()> {
         let failed = |error: rustix::io::Errno| match error {
             rustix::io::Errno::NOTDIR => {
-                let what =
-                    format!("{}: not a directory; use `esker put` for one file", source.display());
+                let what = format!(
+                    "{}: not a directory; for one file see `esker put --help`",
+                    source.display()
+                );
                 Error::new(Kind::NotADirectory, what)
             }
             error => Error::io(error.into(), format!("open {}", source.display())),
@@ -386,7 +388,8 @@ impl Import<'_> {
         match (existing.is_directory(), directory) {
             (true, true) => Ok(Some(existing)),
             (true, false) => {
-                let what = "a directory exists there; remove it first with `esker rm -r`";
+                let what =
+                    "a directory exists there; remove it first with rm -r (`esker rm --help`)";
                 Err(Failure::Entry(Error::new(Kind::IsADirectory, what)))
             }
             (false, _) => {

@@ -7,7 +7,7 @@ use esker_fs::repository::Repository;
 use esker_fs::session::{Session, SessionOptions};
 use esker_imd::SessionDirectory;
 
-use crate::change::{Change, SessionSettings};
+use crate::change::{Change, MessageArgument, SessionSettings};
 use crate::context::Context;
 use crate::location::{Location, Stack};
 
@@ -23,6 +23,8 @@ pub struct Target {
     /// Publish as NEWNAME, on top of the target's name
     #[arg(long = "as", value_name = "NEWNAME")]
     new_name: Option<String>,
+    #[command(flatten)]
+    message: MessageArgument,
 }
 
 /// A snapshot with a new directory, or more epochs of one.
@@ -45,7 +47,7 @@ impl Target {
         let new_name = self.new_name.as_deref();
         let (bases, published) =
             context.bases_and_name(&repository, &self.target.stack, new_name)?;
-        let options = options_for(context, &self.target);
+        let options = options_for(context, &self.target, &self.message);
         let change = Change::begin(context, &bases, published, options)?;
         finish(change, published, write)
     }
@@ -72,6 +74,8 @@ pub struct AppendTarget {
     /// Publish as NEWNAME and leave NAME unchanged; otherwise NAME then stands for the result
     #[arg(long = "as", value_name = "NEWNAME")]
     new_name: Option<String>,
+    #[command(flatten)]
+    message: MessageArgument,
 }
 
 impl AppendTarget {
@@ -91,7 +95,7 @@ impl AppendTarget {
             (Stack::Set(_), None) => "",
         };
         let (bases, published) = context.bases_and_name(&repository, stack, Some(name))?;
-        let options = options_for(context, &self.target);
+        let options = options_for(context, &self.target, &self.message);
         let change = match &self.new_name {
             None => Change::begin_succeeding(context, &bases, published, options)?,
             Some(_) => Change::begin(context, &bases, published, options)?,
@@ -100,10 +104,11 @@ impl AppendTarget {
     }
 }
 
-fn options_for(context: &Context, target: &Location) -> SessionOptions {
+fn options_for(context: &Context, target: &Location, message: &MessageArgument) -> SessionOptions {
     let mut options = SessionSettings::for_few().options(context);
     let path = String::from_utf8_lossy(&target.path).into_owned();
     options.properties.insert(TARGET.to_owned(), path);
+    options.properties.extend(message.property());
     options
 }
 

@@ -174,7 +174,7 @@ impl Write {
 
     fn run_over_tcp(&self, context: &Context) -> Result<()> {
         let job = Job::from_env()?.ok_or_else(|| {
-            let what = "not a rank of a job: start it as `esker run -n 4 -- esker imd write …`";
+            let what = "not a rank of a job: start its ranks together, as `esker run --help` shows";
             Error::new(Kind::Invalid, what)
         })?;
         let store = context.store_of_rank(job.rank)?;
