@@ -164,6 +164,43 @@ fn a_refused_append_and_the_one_before_are_both_readable() {
     }
 }
 
+/// Symptom: `publish --conflicts newest` showed an indexed directory of the earlier base whatever its time.
+/// Cause: only files were copied; an indexed directory is shown as a directory.
+/// Fix: its entry is taken, and the logs stay where they are.
+#[test]
+fn the_newest_of_two_indexed_directories_is_shown() {
+    let esker = imported();
+    let [a, b] =
+        ["a", "b"].map(|name| dump(&esker, name, if name == "a" { 200 } else { 300 }, 0..9));
+    let step = ["--step", "4:u32"];
+    esker.ok(append(&[&step[..], &["--as", "run-a"]].concat(), &a));
+    esker.ok(append(&[&step[..], &["--as", "run-b"]].concat(), &b));
+    let set = |name: &str| esker.json(["show", name])[0]["set"].as_str().expect("an id").to_owned();
+    for (number, bases) in [["run-a", "run-b"], ["run-b", "run-a"]].into_iter().enumerate() {
+        let [first, second] = bases;
+        let name = format!("newest-{number}");
+        let compose =
+            ["publish", "--base", first, "--base", second, "--conflicts", "newest", &name];
+        let shown = esker.json(compose);
+        assert_eq!(shown[0]["conflict"], "/p");
+        assert_eq!(shown[0]["shown"], set("run-b"), "{shown:?}");
+        let target = format!("{name}:/p");
+        assert_eq!(one(esker.json(["imd", "show", &target]))["steps"], json!([100, 300]));
+    }
+    // One that was removed last is not shown.
+    esker.ok(["rm", "run-b:/p", "--as", "removed-b"]);
+    esker.ok(["rm", "run:/p", "--as", "removed"]);
+    let compose =
+        ["publish", "--base", "run-a", "--base", "removed", "--conflicts", "newest", "less"];
+    esker.ok(compose);
+    assert_eq!(esker.ok(["ls", "less"]), "");
+    // What is shown keeps its logs.
+    esker.ok(["delete", "run", "run-a", "run-b", "newest-0", "removed", "removed-b", "less"]);
+    esker.ok(["gc", "--grace", "0"]);
+    assert_eq!(esker.ok(["imd", "get", "newest-1:/p", "7"]).lines().count(), 1 + 2);
+    assert_eq!(one(esker.json(["verify"]))["sound"], true);
+}
+
 /// Symptom: a directory that a program wrote below its own prefix could not become part of a
 /// namespace.
 /// Cause: only the command that wrote a directory could give it a name.

@@ -7,10 +7,12 @@
 //! names that only one set has are skipped. Paths are looked up for a batch of conflicts at a time,
 //! level by level, so memory is bounded by the batch and the number of bases, not by the number of
 //! files or directories.
-//! Not detected: a directory that one base removed as a whole while another changed only its
-//! entries.
+//! If one base removed a directory as a whole and another changed only its entries, no name has records
+//! of both: `removed_dirs.rs` finds these conflicts.
 
-use esker_base::{Kind, Result};
+mod removed_dirs;
+
+use esker_base::{Error, Kind, Result};
 use esker_table::manifest::SetId;
 use esker_table::merge::Merge;
 use esker_table::schema::{Key, KeyBuffer, RowBuffer};
@@ -52,6 +54,8 @@ pub struct BaseConflict {
     pub name: Vec<u8>,
     /// True for a file with several names; the path is one of them.
     pub is_linked: bool,
+    /// True for a directory that one base removed while another changed its entries.
+    pub is_in_removed_dir: bool,
     /// The versions, with the one that the stack shows first.
     pub versions: Vec<ConflictingVersion>,
     /// How the first two differ, if both have an inode.
@@ -140,7 +144,9 @@ impl Composition {
             }
             more = merge.advance()?;
         }
-        self.show_batch(batch, show)
+        self.show_batch(batch, show)?;
+        let inside = self.conflicts_in_removed_dirs(&is_apart, &memberships)?;
+        self.show_batch(inside, show)
     }
 
     /// Returns, by set, the bases to which it belongs.
@@ -191,7 +197,9 @@ impl Composition {
         }
         let name = key.string.to_vec();
         let is_linked = dir_of(key) == DirId::LINKS;
-        let conflict = BaseConflict { path: None, name, is_linked, versions, aspects };
+        let is_in_removed_dir = false;
+        let conflict =
+            BaseConflict { path: None, name, is_linked, is_in_removed_dir, versions, aspects };
         Ok((conflict.versions.len() > 1).then_some(conflict))
     }
 
@@ -307,20 +315,54 @@ fn record(namespace: &Namespace, key: &Key) -> Result<Option<(SetId, Inode)>> {
     Ok(Some((set, layers.inode(layer, dir_of(key), &row)?)))
 }
 
+/// Why the newest version of what is at `path` cannot be shown.
+fn no_newest(path: &[u8], why: &str) -> Error {
+    let what = format!(
+        "{}: its newest version cannot be shown, since {why}: decide by the order of the bases",
+        crate::path::show(path)
+    );
+    Error::new(Kind::Conflict, what)
+}
+
 impl Session {
     /// Makes this session, which was begun on the bases of `composition`, show the newest version
-    /// of `conflict` by copying its content. Returns false if nothing changes: the stack already
-    /// shows that version, no path leads to it, or a version is a directory or has several names.
+    /// of `conflict`: copies its content, or gives a directory its attributes. Returns false if
+    /// nothing changes: the stack already shows that version, or no path leads to it.
+    ///
+    /// # Errors
+    /// `Conflict` if the session cannot show that version: of a directory that one base removed or
+    /// replaced, and of a file with several names. As [`Session::unlink`] and
+    /// [`Session::create_with`].
     pub fn show_newest(&self, composition: &Composition, conflict: &BaseConflict) -> Result<bool> {
         let newest = conflict.newest();
-        let kinds = conflict.versions.iter().filter_map(|version| version.inode.as_ref());
-        let has_directory =
-            kinds.into_iter().any(|inode| inode.kind().is_none_or(FileKind::is_shown_as_directory));
         let Some(path) = &conflict.path else { return Ok(false) };
-        if newest.base == conflict.versions[0].base || has_directory || conflict.is_linked {
+        if conflict.is_in_removed_dir {
+            let what = "one base removed the directory, and another changed something in it";
+            return Err(no_newest(path, what));
+        }
+        if newest.base == conflict.versions[0].base {
             return Ok(false);
         }
+        let kind_of = |version: &ConflictingVersion| {
+            version.inode.as_ref().map(|inode| (inode.kind(), inode.id))
+        };
+        let (newest_kind, shown_kind) = (kind_of(newest), kind_of(&conflict.versions[0]));
+        let is_directory = |kind: Option<(Option<FileKind>, u128)>| {
+            matches!(kind, Some((Some(FileKind::Directory), _)))
+        };
+        let has_link = |kind: Option<(Option<FileKind>, u128)>| matches!(kind, Some((None, _)));
+        if conflict.is_linked || has_link(newest_kind) || has_link(shown_kind) {
+            return Err(no_newest(path, "the file has several names"));
+        }
         let (dir, name) = self.locate(path)?;
+        if let (Some(inode), true) =
+            (&newest.inode, newest_kind == shown_kind && is_directory(newest_kind))
+        {
+            return self.adopt_attributes(Some((&dir, name)), inode).map(|()| true);
+        }
+        if is_directory(newest_kind) || is_directory(shown_kind) {
+            return Err(no_newest(path, "in one of the bases it is a directory"));
+        }
         match self.unlink(&dir, name) {
             Err(error) if error.kind() == Kind::NotFound => {}
             removed => drop(removed?),

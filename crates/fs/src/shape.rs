@@ -159,7 +159,32 @@ fn collect_names(handle: &TableHandle, out: &mut Vec<KeyBuffer>) -> Result<()> {
 pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128)) -> Result<()> {
     const DIRECTORY: u64 = Entry::Is(FileKind::Directory).number();
     const LINK: u64 = Entry::Link.number();
-    let is_wanted = |entry: u64| entry == DIRECTORY || entry == LINK;
+    visit_entries(handle, &[DIRECTORY, LINK], &mut |key, ints| {
+        // The root's own record has the empty name.
+        if !key.string.is_empty() {
+            let high = u128::from(ints[column::ID_HIGH]) << 64;
+            visit(key, high | u128::from(ints[column::ID_LOW]));
+        }
+    })
+}
+
+/// Visits the keys under which directories were removed, as far as a table has their tombstones.
+pub(crate) fn visit_removed_dirs(handle: &TableHandle, visit: &mut dyn FnMut(&Key)) -> Result<()> {
+    visit_entries(handle, &[Entry::Tombstone.number()], &mut |key, ints| {
+        // Every directory at a name raises the generation of what follows.
+        if ints[column::GENERATION] > 0 {
+            visit(key);
+        }
+    })
+}
+
+/// Visits the records of a table whose entries have one of the numbers `wanted`: key and integers.
+fn visit_entries(
+    handle: &TableHandle,
+    wanted: &[u64],
+    visit: &mut dyn FnMut(&Key, &[u64]),
+) -> Result<()> {
+    let is_wanted = |entry: u64| wanted.contains(&entry);
     let table = handle.open()?;
     let (mut entries, mut row_buffer) = (Vec::new(), RowBuffer::default());
     let mut block = table.index().block_of(&handle.reference().first.key());
@@ -176,11 +201,8 @@ pub(crate) fn visit_names(handle: &TableHandle, visit: &mut dyn FnMut(&Key, u128
             for row in (0..entries.len()).filter(|&row| is_wanted(entries[row])) {
                 parsed.read(row, true, &mut row_buffer);
                 let key = INODE.key(&row_buffer.row());
-                // The root's own record has the empty name.
-                if handle.reference().shows(&key) && !key.string.is_empty() {
-                    let ints = &row_buffer.ints;
-                    let high = u128::from(ints[column::ID_HIGH]) << 64;
-                    visit(&key, high | u128::from(ints[column::ID_LOW]));
+                if handle.reference().shows(&key) {
+                    visit(&key, &row_buffer.ints);
                 }
             }
         }

@@ -198,3 +198,127 @@ fn a_common_base_is_not_read() {
         "{reads} {bytes}, {few_reads} {few_bytes}"
     );
 }
+
+/// Symptom: of a directory that one base removed, with all that is in it, and in which another changed a
+/// file, nothing was said, and the file was gone.
+/// Cause: the removal is a tombstone at the directory's name, of which the other base has no record.
+/// Fix: such directories are looked for by themselves.
+#[test]
+fn a_removed_directory_conflicts_with_changes_in_it() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let [common, _, beside] = branches(&repository);
+    // A change that leaves the times of the directories above it, and so their records, alone.
+    let changed = set(&repository, &[common], |session| {
+        let er = session.dir("/deep/er").expect("dir");
+        let changes = Changes { mode: Some(0o640), ..Changes::default() };
+        session.setattr(&er, b"both", &changes).expect("setattr");
+    });
+    let remove = |bases: &[SetId], path: &str| {
+        set(&repository, bases, |session| {
+            let (dir, name) = session.locate(path).expect("path");
+            session.remove_tree(&dir, name).expect("remove");
+        })
+    };
+    let deep = |bases: [SetId; 2]| {
+        let found = conflicts(&repository, &bases);
+        let found: Vec<_> = found.into_iter().filter(|found| found.is_in_removed_dir).collect();
+        summary(&found)
+    };
+    // Whatever wins, the stack shows no directory; and whichever directory above the change it is.
+    for (removed, path) in
+        [(remove(&[common], "/deep"), "/deep"), (remove(&[common], "/deep/er"), "/deep/er")]
+    {
+        let of =
+            |remover: usize| vec![(path.to_owned(), vec![(remover, false), (1 - remover, true)])];
+        assert_eq!(deep([removed, changed]), of(0));
+        assert_eq!(deep([changed, removed]), of(1));
+        // New files and removals in it are changes too.
+        let made = set(&repository, &[common], |session| rewrite(session, "/deep/er/new", b"n", 1));
+        let found = summary(&conflicts(&repository, &[removed, made]));
+        assert!(found.contains(&of(0)[0]), "{found:?}");
+        let emptied = remove(&[common], "/deep/er");
+        if path == "/deep" {
+            // The directory that lost an entry has a record of its own, for its time.
+            let found = summary(&conflicts(&repository, &[removed, emptied]));
+            assert!(found.contains(&of(0)[0]), "{found:?}");
+        }
+        let elsewhere = set(&repository, &[common], |session| rewrite(session, "/x", b"n", 1));
+        assert_eq!(deep([removed, elsewhere]), []);
+        assert_eq!(deep([removed, common]), []);
+        // Who builds on both has decided.
+        let decided = set(&repository, &[removed, changed], |_| {});
+        assert_eq!(deep([decided, changed]), []);
+        assert_eq!(deep([decided, removed]), []);
+        let composition = Composition::open(&repository, &[removed, changed]).expect("open");
+        let session = repository.begin(&[removed, changed], options()).expect("begin");
+        let mut refused = 0;
+        let take = &mut |composition: &Composition, conflict: BaseConflict| {
+            if conflict.is_in_removed_dir {
+                let error = session.show_newest(composition, &conflict).expect_err("undecided");
+                assert_eq!(error.kind(), Kind::Conflict);
+                assert!(error.to_string().starts_with(path), "{error}");
+                refused += 1;
+            }
+            Ok(())
+        };
+        composition.find_conflicts(take).expect("conflicts");
+        assert_eq!(refused, 1);
+    }
+    // Files that are removed one by one conflict themselves.
+    let one_by_one = set(&repository, &[common], |session| {
+        let er = session.dir("/deep/er").expect("dir");
+        session.unlink(&er, b"both").expect("unlink");
+        session.rmdir(&session.dir("/deep").expect("dir"), b"er").expect("rmdir");
+    });
+    assert!(!conflicts(&repository, &[one_by_one, beside]).is_empty());
+}
+
+/// Symptom: `newest` showed the earlier base's directory, and its attributes, whatever their times.
+/// Cause: only files were copied.
+/// Fix: a directory gets the newest attributes; what cannot be copied is refused.
+#[test]
+fn the_newest_attributes_of_a_directory_are_shown() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let repository = repository(&store);
+    let common = set(&repository, &[], |session| {
+        session.mkdir(session.root(), b"d", 0o755).expect("mkdir");
+        rewrite(session, "/d/f", b"f", 1);
+    });
+    let changed = |mode: u32, mtime_ns: i64| {
+        set(&repository, &[common], |session| {
+            let changes =
+                Changes { mode: Some(mode), mtime_ns: Some(mtime_ns), ..Changes::default() };
+            session.setattr(session.root(), b"d", &changes).expect("setattr");
+        })
+    };
+    let (old, new) = (changed(0o700, 5_000), changed(0o750, 9_000));
+    for bases in [[old, new], [new, old]] {
+        let session = repository.begin(&bases, options()).expect("begin");
+        let composition = Composition::open(&repository, &bases).expect("open");
+        let take = &mut |composition: &Composition, conflict: BaseConflict| {
+            session.show_newest(composition, &conflict).map(drop)
+        };
+        composition.find_conflicts(take).expect("conflicts");
+        let shown = session.stat("/d", Follow::No).expect("stat");
+        assert_eq!((shown.mode, shown.mtime_ns), (0o750, 9_000));
+        assert!(session.stat("/d/f", Follow::No).is_ok());
+        session.publish(&format!("newest-{}", session.set())).expect("publish");
+    }
+    // Replaced by a file, which is newer: the file's content could be shown, the directory's could not
+    // be given up by that.
+    let replaced = set(&repository, &[common], |session| {
+        let root = session.root().clone();
+        session.remove_tree(&root, b"d").expect("remove");
+        rewrite(session, "/d", b"file", 20_000);
+    });
+    let bases = [new, replaced];
+    let session = repository.begin(&bases, options()).expect("begin");
+    let composition = Composition::open(&repository, &bases).expect("open");
+    let take = &mut |composition: &Composition, conflict: BaseConflict| {
+        session.show_newest(composition, &conflict).map(drop)
+    };
+    let error = composition.find_conflicts(take).expect_err("undecided");
+    assert_eq!(error.kind(), Kind::Conflict);
+    assert!(error.to_string().contains("decide by the order"), "{error}");
+}

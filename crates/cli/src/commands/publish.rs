@@ -32,8 +32,10 @@ use crate::{text, usage};
 /// bases have no common base, all differing files conflict. --conflicts selects the outcome. With
 /// `report` the earlier base's version is shown, and each conflict is printed. `refuse` prints the
 /// conflicts, publishes nothing and exits with 9. `newest` shows the version that was modified
-/// last, or nothing if that is a removal, by copying it; for equal times, directories and files
-/// with several names the earlier base wins. `first` shows the earlier base's version without
+/// last, or nothing if that is a removal, by copying it; for equal times the earlier base
+/// wins. Where it cannot show that version (files with several names; a directory that one base
+/// removed or replaced while another changed its entries), it publishes nothing and exits with 9.
+/// `first` shows the earlier base's version without
 /// searching for conflicts; all others read the records of layers that not all bases share.
 ///
 /// `publish --job JOBID NAME` joins the parts of several writers; see `esker session job --help`.
@@ -302,8 +304,7 @@ impl Publish {
         check_free(&repository, name)?;
         let parts = repository.parts(job)?;
         if parts.is_empty() {
-            let what =
-                format!("no part of job {job} in the store; see `esker session job --help`");
+            let what = format!("no part of job {job} in the store; see `esker session job --help`");
             return Err(Error::new(Kind::NotFound, what));
         }
         let sets: Vec<_> = parts.iter().map(|part| part.set).collect();
