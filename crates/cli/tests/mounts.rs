@@ -447,3 +447,53 @@ fn a_mount_and_a_store_are_not_made_in_each_other() {
     esker.fails(13, ["bench", "create", "--files", "1", "--store", inside]);
     assert!(!mounted.root().join("new").exists());
 }
+
+/// A mount of a squash shows what its sources showed, byte by byte, after these were deleted and
+/// collected: files that were imported, and files that the kernel wrote in place.
+#[test]
+fn a_squash_is_mounted_without_its_sources() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new();
+    let content = |seed: u32, bytes: u32| -> Vec<u8> {
+        (0..bytes).map(|at| (at.wrapping_mul(seed) >> 7) as u8).collect()
+    };
+    let tree = mounted.esker.path("tree");
+    fs::create_dir(&tree).expect("new");
+    let mut expected = std::collections::BTreeMap::new();
+    for (name, seed, bytes) in
+        [("small", 3, 3_000), ("large", 7_919, 12 << 20), ("changed", 31, 9 << 20)]
+    {
+        expected.insert(name, content(seed, bytes));
+        fs::write(tree.join(name), &expected[name]).expect("write");
+    }
+    mounted.esker.ok(["import", "tree", "base"]);
+    mounted.write("above", &["base"]);
+    expected.insert("in-place", content(104_729, 20 << 20));
+    fs::write(mounted.path("in-place"), &expected["in-place"]).expect("write");
+    let patch = content(13, 70_000);
+    let file = fs::OpenOptions::new().write(true).open(mounted.path("changed")).expect("open");
+    for at in [0_u64, 1 << 20, 5_000_000] {
+        use std::os::unix::fs::FileExt;
+        file.write_all_at(&patch, at).expect("write");
+        let changed = expected.get_mut("changed").expect("there");
+        changed[at as usize..at as usize + patch.len()].copy_from_slice(&patch);
+    }
+    drop(file);
+    mounted.end();
+    mounted.esker.ok(["squash", "above", "--as", "flat"]);
+    mounted.esker.ok(["delete", "base", "above"]);
+    let report = mounted.esker.json(["gc", "--grace", "0"]).remove(0);
+    assert_eq!(report["data_only_sets"].as_array().map(Vec::len), Some(2), "{report}");
+    mounted.mount(&["mount", "flat"]);
+    for (name, bytes) in &expected {
+        assert!(fs::read(mounted.path(name)).expect("read") == *bytes, "{name}");
+    }
+    mounted.end();
+    mounted.esker.ok(["export", "flat:/", "out"]);
+    for (name, bytes) in &expected {
+        assert!(fs::read(mounted.esker.path("out").join(name)).expect("read") == *bytes, "{name}");
+    }
+    mounted.esker.ok(["verify"]);
+}

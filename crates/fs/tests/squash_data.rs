@@ -175,6 +175,49 @@ fn exactly_the_logs_to_which_a_squash_refers_stay() {
     assert_eq!(crate::gc::objects(&store), Vec::<String>::new());
 }
 
+/// The export of a squash to whose data logs it refers is that of its sources, byte by byte, after these
+/// were deleted and collected; also if a file was written in place.
+#[test]
+fn an_export_of_a_squash_is_that_of_its_sources() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let store = esker_base::store::url::init(folder.path().join("store").to_str().expect("text"));
+    let store: SharedStore = store.expect("a store");
+    let plain = repository(&store);
+    let (below, above) = prepared(&store);
+    // Written over an open file's log, so that what is shown is in segments of two sets.
+    let session = begin(&plain, &[above]);
+    let root = session.root().clone();
+    let file = session.open_file(&root, b"kept").expect("open");
+    for at in (0..LARGE_BYTES as u64).step_by(1 << 20) {
+        session.write_file(&file, at + 77, &[b'p'; 5_000]).expect("write");
+    }
+    session.close_file(file).expect("close");
+    let top = session.publish("top").expect("publish");
+    let export = |set: SetId, name: &str| {
+        let target = folder.path().join(name);
+        let view = plain.open(&[set], Identity::root()).expect("open");
+        let tally = esker_fs::tally::Tally::default();
+        let options = esker_fs::export::ExportOptions { threads: 2, ..Default::default() };
+        view.export(b"/", &target, &options, &tally).expect("export");
+        assert_eq!(tally.counts().problems, 0);
+        let files = std::fs::read_dir(&target).expect("a directory").map(|entry| {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().expect("a name").to_owned();
+            (name, std::fs::read(path).expect("a file"))
+        });
+        files.collect::<BTreeMap<_, _>>()
+    };
+    let before = export(top, "before");
+    assert_eq!(before.len(), 6);
+    let flat = squash_as(&plain, &[top], "flat");
+    delete_all_but(&plain, "flat");
+    let report = plain.gc(&eager()).expect("gc");
+    assert_eq!(report.data_only_sets.len(), 3, "{report:?}");
+    assert!(state(&store, below) == SetState::DataOnly && state(&store, top) == SetState::DataOnly);
+    assert!(export(flat, "after") == before, "contents differ");
+    assert_sound(&plain);
+}
+
 #[test]
 fn a_squash_with_copied_data_needs_no_other_set() {
     let store: SharedStore = Arc::new(MemoryStore::new());
