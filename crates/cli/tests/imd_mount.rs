@@ -84,6 +84,83 @@ fn keys_are_files_of_a_mount() {
     assert_eq!(mounted.log(), "");
 }
 
+/// Symptom: a key was a file for `esker cat` alone; `stat`, `ls` and `cp` of it reported that a part of
+/// its path is not a directory.
+/// Cause: only `cat` looked for keys.
+/// Fix: the commands that read one file share that look-up; the others say why they cannot.
+#[test]
+fn commands_read_keys_as_files() {
+    let esker = imported();
+    let stat = &esker.json(["stat", "run:/p/35"])[0];
+    assert_eq!(
+        (&stat["kind"], &stat["size"], &stat["mode"]),
+        (&"file".into(), &14.into(), &"0444".into())
+    );
+    assert!(esker.ok(["stat", "run:/p/35"]).contains("content  the values of a key"));
+    assert_eq!(esker.ok(["ls", "run:/p/35"]), "/p/35\n");
+    assert!(esker.ok(["ls", "-l", "run:/p/35"]).starts_with("-r--r--r--"));
+    esker.ok(["cp", "run:/p/35", "run:/copy", "--as", "copied"]);
+    assert_eq!(esker.run(["cat", "copied:/copy"]).stdout, b"\0#value\0#value");
+    esker.ok(["cp", "-p", "copied:/p/5", "copied:/copy", "--as", "again"]);
+    assert_eq!(esker.run(["cat", "again:/copy"]).stdout, b"\0\x05value");
+    for (code, words) in [
+        (3, &["stat", "run:/p/77"][..]),
+        (3, &["ls", "run:/p/77"]),
+        (13, &["stat", "run:/p/name"]),
+        (3, &["cp", "run:/p/77", "run:/copy", "--as", "absent"]),
+    ] {
+        assert!(esker.fails(code, words).contains("key"), "{words:?}");
+    }
+    for words in [
+        &["rm", "run:/p/5", "--as", "new"][..],
+        &["chmod", "600", "run:/p/5", "--as", "new"],
+        &["mkdir", "run:/p/new", "--as", "new"],
+        &["find", "run:/p/5"],
+        &["du", "run:/p/5"],
+        &["export", "run:/p/5", "out"],
+    ] {
+        let said = esker.fails(5, words);
+        assert!(said.contains("an indexed directory: `cat`, `stat`, `ls` and `cp`"), "{said}");
+    }
+}
+
+/// Programs of every system read keys in a mount as files, one by one and all of them.
+#[test]
+fn programs_read_keys_of_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::of(imported());
+    mounted.mount(&["mount", "run"]);
+    let said = |script: &str| {
+        let output = try_run(mounted.root(), "sh", &["-c", script]);
+        assert!(output.status.success(), "{script}: {output:?}");
+        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    };
+    for (script, expected) in [
+        ("stat -c '%F %s %a' p/35", "regular file 14 444"),
+        ("wc -c < p/35", "14"),
+        ("tail -c 5 p/5 && echo && head -c 7 p/5 | tail -c 5", "value\nvalue"),
+        ("test -e p/5 && test -f p/5 && test -r p/5 && ! test -e p/77 && echo yes", "yes"),
+        ("find p -type f | wc -l", "40"),
+        ("find . -name 35", "./p/35"),
+        ("grep -rl value p | wc -l", "40"),
+        ("grep -c . p/5", "1"),
+        ("du -s --apparent-size -B1 p/5 | cut -f1", "7"),
+        (
+            "cp -r p ../copied && ls ../copied | wc -l && diff -r p ../copied && echo same",
+            "40\nsame",
+        ),
+        ("tar cf - p | tar tf - | wc -l", "41"),
+        ("cmp p/5 ../copied/5 && echo same", "same"),
+        ("ls p | sort -n | head -1", "0"),
+    ] {
+        assert_eq!(said(script), expected, "{script}");
+    }
+    mounted.end();
+    assert_eq!(mounted.log(), "");
+}
+
 #[test]
 fn a_directory_of_many_keys_says_why_it_is_not_listed() {
     if !can_mount() {

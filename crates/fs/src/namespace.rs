@@ -267,10 +267,14 @@ impl Namespace {
     /// `NotADirectory`.
     pub fn open_dir(&self, parent: &Dir, name: &[u8], inode: &Inode) -> Result<Dir> {
         if !inode.is_directory() {
-            return Err(Error::new(
-                Kind::NotADirectory,
-                format!("{}: not a directory", show(name)),
-            ));
+            let what = match inode.kind() {
+                Some(FileKind::Indexed) => {
+                    "an indexed directory: `cat`, `stat`, `ls` and `cp` read a key of it, and nothing \
+                     changes one"
+                }
+                _ => "not a directory",
+            };
+            return Err(Error::new(Kind::NotADirectory, format!("{}: {what}", show(name))));
         }
         // If no layer below has entries of the parent, none has entries of a child of generation 0:
         // see `Session::mkdir`. A directory that arrived by a rename has the identity of its first

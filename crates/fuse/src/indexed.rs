@@ -11,9 +11,9 @@ use std::sync::atomic::Ordering;
 
 use esker_base::{Bytes, Error, Kind};
 use esker_fs::indexed::{IndexedPart, parts_of};
-use esker_fs::inode::{Entry, FileKind, Inode};
+use esker_fs::inode::{FileKind, Inode};
 use esker_imd::IndexedReader;
-use esker_imd::hash::key_hash;
+use esker_imd::entry::key_inode;
 use fuser::{Errno, FileAttr};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -64,17 +64,7 @@ impl KeyFile {
 
     /// The inode of the file, in a directory with the inode `directory`.
     fn inode(&self, directory: &Inode) -> Inode {
-        let mut inode =
-            Inode::new(Entry::Is(FileKind::File), directory.mode & 0o444, directory.mtime_ns);
-        let id = directory.id.to_le_bytes();
-        // Two independent hashes, so that two keys of a mount share an identity only by a 128-bit
-        // collision.
-        let halves = [[&id[..], &self.key].concat(), [&self.key[..], &id].concat()];
-        let [high, low] = halves.map(|bytes| u128::from(key_hash(&bytes)));
-        inode.id = high << 64 | low;
-        (inode.uid, inode.gid, inode.size) = (directory.uid, directory.gid, self.size);
-        inode.nlink = 1;
-        inode
+        key_inode(directory, &self.key, self.size)
     }
 }
 

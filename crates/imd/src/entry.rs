@@ -4,12 +4,13 @@
 //! Source: DeltaFS thesis §5.2.4.
 
 use esker_base::store::SharedStore;
-use esker_base::{Kind, Result};
+use esker_base::{Error, Kind, Result};
 use esker_fs::identity::{EXECUTE, READ};
 use esker_fs::indexed::{IndexedPart, parts_of};
-use esker_fs::inode::Inode;
+use esker_fs::inode::{Entry, FileKind, Inode};
 use esker_fs::namespace::{Follow, Namespace};
 
+use crate::hash::key_hash;
 use crate::indexed_reader::IndexedReader;
 
 /// An indexed directory at or above the end of a path.
@@ -21,6 +22,14 @@ pub struct IndexedEntry {
     pub prefixes: Vec<String>,
     /// Remainder of the path: a key's name; empty if the path ends at the directory.
     pub rest: Vec<u8>,
+}
+
+/// Returns the key that `path` leads to, if it leads into an indexed directory.
+///
+/// # Errors
+/// As [`find`].
+pub fn find_key(view: &Namespace, path: &[u8]) -> Result<Option<IndexedEntry>> {
+    Ok(find(view, path)?.filter(|entry| !entry.rest.is_empty()))
 }
 
 /// Finds the indexed directory at `path` or above it, if there is one.
@@ -51,7 +60,41 @@ pub fn find(view: &Namespace, path: &[u8]) -> Result<Option<IndexedEntry>> {
     Ok(None)
 }
 
+/// Returns the inode of the file that holds the values of `key`, `size` bytes, in the indexed directory
+/// with the inode `directory`: it has the directory's owner and times, and nobody may write it.
+#[must_use]
+pub fn key_inode(directory: &Inode, key: &[u8], size: u64) -> Inode {
+    let mut inode =
+        Inode::new(Entry::Is(FileKind::File), directory.mode & 0o444, directory.mtime_ns);
+    let id = directory.id.to_le_bytes();
+    // Two independent hashes, so that two keys of a stack share an identity only by a 128-bit
+    // collision.
+    let halves = [[&id[..], key].concat(), [key, &id].concat()];
+    let [high, low] = halves.map(|bytes| u128::from(key_hash(&bytes)));
+    inode.id = high << 64 | low;
+    (inode.uid, inode.gid, inode.size) = (directory.uid, directory.gid, size);
+    inode.nlink = 1;
+    inode
+}
+
 impl IndexedEntry {
+    /// Returns the key that the path leads to as a file: its inode, and all values of the key, one after
+    /// the other.
+    ///
+    /// # Errors
+    /// `NotFound` if the key has no value, `Invalid` if it is not the name of a key; as
+    /// [`IndexedReader::open`].
+    pub fn key_file(&self, store: &SharedStore) -> Result<(Inode, Vec<u8>)> {
+        let reader = self.open(store, 0)?;
+        let key = reader.key_names().key_of_name(&self.rest)?;
+        let values = reader.get(&key)?.values;
+        if values.is_empty() {
+            return Err(Error::new(Kind::NotFound, "no record has this key"));
+        }
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.bytes.iter().copied()).collect();
+        Ok((key_inode(&self.inode, &key, bytes.len() as u64), bytes))
+    }
+
     /// Opens the directory for reading.
     ///
     /// # Errors

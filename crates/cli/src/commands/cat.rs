@@ -1,8 +1,8 @@
 //! `esker cat`: prints the bytes of files.
 
 use clap::Args;
+use esker_base::Result;
 use esker_base::store::SharedStore;
-use esker_base::{Error, Kind, Result};
 use esker_fs::namespace::Follow;
 use esker_imd::entry::{self, IndexedEntry};
 
@@ -39,8 +39,7 @@ impl Cat {
         let repository = context.repository()?;
         for (location, view) in context.views(&repository, &self.locations)? {
             let in_file = |error: esker_base::Error| error.within(location);
-            if let Some(entry) = entry::find(&view, &location.path)?.filter(|e| !e.rest.is_empty())
-            {
+            if let Some(entry) = entry::find_key(&view, &location.path)? {
                 self.print_values(context, repository.store(), &entry).map_err(in_file)?;
                 continue;
             }
@@ -71,13 +70,7 @@ impl Cat {
         store: &SharedStore,
         entry: &IndexedEntry,
     ) -> Result<()> {
-        let reader = entry.open(store, 0)?;
-        let key = reader.key_names().key_of_name(&entry.rest)?;
-        let values = reader.get(&key)?.values;
-        if values.is_empty() {
-            return Err(Error::new(Kind::NotFound, "no record has this key"));
-        }
-        let all: Vec<u8> = values.iter().flat_map(|value| value.bytes.iter().copied()).collect();
+        let (_, all) = entry.key_file(store)?;
         let start = usize::try_from(self.offset).unwrap_or(usize::MAX).min(all.len());
         let length = self.length.and_then(|length| usize::try_from(length).ok());
         let end = length.map_or(all.len(), |length| all.len().min(start.saturating_add(length)));

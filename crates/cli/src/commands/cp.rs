@@ -9,6 +9,7 @@ use esker_fs::namespace::{Follow, Found};
 use esker_fs::ops::{Changes, XattrSet};
 use esker_fs::session::Session;
 use esker_fs::walk::{Next, Order, Step, normalized};
+use esker_imd::entry;
 
 use crate::change::{Change, ChangeArguments};
 use crate::commands::{attributes, one_stack};
@@ -67,6 +68,10 @@ impl Cp {
         target: &Location,
         umask: u32,
     ) -> Result<()> {
+        if let Some(key) = entry::find_key(session, &source.path)? {
+            let (inode, values) = key.key_file(&session.layers().source().store)?;
+            return self.key(session, (&inode, &values), &target.path, umask);
+        }
         let follow = if self.recursive { Follow::No } else { Follow::Yes };
         let found = session.find(&source.path, follow)?;
         if !found.inode.is_directory() {
@@ -101,6 +106,37 @@ impl Cp {
         made.iter().rev().try_for_each(|(path, inode)| {
             self.give_attributes(session, &session.find(path, Follow::No)?, inode, umask)
         })
+    }
+
+    /// Copies a key of an indexed directory, whose values become a file.
+    fn key(
+        &self,
+        session: &Session,
+        (inode, values): (&Inode, &[u8]),
+        path: &[u8],
+        umask: u32,
+    ) -> Result<()> {
+        let mut left = values;
+        let mut fill = |buffer: &mut [u8]| {
+            let (now, later) = left.split_at(left.len().min(buffer.len()));
+            buffer[..now.len()].copy_from_slice(now);
+            left = later;
+            Ok(now.len())
+        };
+        let (dir, name) = session.locate(path)?;
+        match session.lookup(&dir, name, false) {
+            Err(error) if error.kind() == Kind::NotFound => {
+                session.create_with(&dir, name, 0o600, &mut fill)?;
+            }
+            existing => {
+                session.identity().check(WRITE, &existing?, name)?;
+                session.rewrite(&dir, name, &mut fill)?;
+                if !self.preserve {
+                    return Ok(());
+                }
+            }
+        }
+        self.give_attributes(session, &session.find(path, Follow::No)?, inode, umask)
     }
 
     /// Copies anything but a directory.

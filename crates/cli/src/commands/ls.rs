@@ -10,7 +10,7 @@ use esker_fs::inode::{FileKind, Inode};
 use esker_fs::list::{DirCursor, DirEntry};
 use esker_fs::namespace::{Follow, Namespace};
 use esker_fs::walk::{Next, Order, Step, normalized};
-use esker_imd::IndexedReader;
+use esker_imd::{IndexedReader, entry};
 
 use crate::context::Context;
 use crate::location::Location;
@@ -135,6 +135,10 @@ impl Listing<'_> {
         let path = normalized(&location.path);
         if self.ls.recursive {
             return self.tree(view, location, &path);
+        }
+        if let Some(key) = entry::find_key(view, &location.path)? {
+            let (inode, _) = key.key_file(&view.layers().source().store)?;
+            return self.entry(view, &path, &path, &inode);
         }
         let follow = if self.ls.directory || self.ls.long { Follow::No } else { Follow::Yes };
         let found = view.find(&location.path, follow)?;

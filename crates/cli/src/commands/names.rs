@@ -29,6 +29,9 @@ Examples:
 pub struct Names {
     /// Also show the owner of the root directory, the records and bytes of the whole stack, and the
     /// age
+    ///
+    /// A record is a name that a change set of the stack has or removed, of whatever kind, even if
+    /// another set hides it. Files are not counted here; `esker du` counts them.
     #[arg(short, long, conflicts_with = "deleted")]
     long: bool,
     /// List names that were deleted or given to another snapshot, and whose snapshots still exist

@@ -5,6 +5,7 @@ use esker_base::Result;
 use esker_fs::inode::{FileKind, Inode};
 use esker_fs::namespace::{Follow, Namespace};
 use esker_fs::walk::normalized;
+use esker_imd::entry;
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;
@@ -37,12 +38,19 @@ impl Stat {
         let users = Users::of_machine();
         let follow = if self.dereference { Follow::Yes } else { Follow::No };
         for (location, view) in context.views(&repository, &self.locations)? {
-            let inode = view.stat(&location.path, follow)?;
             let path = normalized(&location.path);
+            let key = entry::find_key(&view, &location.path)?;
+            let is_key = key.is_some();
+            let inode = match key {
+                Some(key) => {
+                    key.key_file(repository.store()).map_err(|error| error.within(location))?.0
+                }
+                None => view.stat(&location.path, follow)?,
+            };
             if context.out.is_json() {
                 context.out.json(object(&view, &path, &inode)?)?;
             } else {
-                show(context, &view, &users, &path, &inode)?;
+                show(context, &view, &users, &path, (&inode, is_key))?;
             }
         }
         Ok(())
@@ -77,7 +85,7 @@ fn show(
     view: &Namespace,
     users: &Users,
     path: &[u8],
-    inode: &Inode,
+    (inode, is_key): (&Inode, bool),
 ) -> Result<()> {
     let out = &context.out;
     let field = |name: &str, value: String| out.line(format!("{name:>9}  {value}"));
@@ -105,6 +113,7 @@ fn show(
             let (length, offset, log, set) = place;
             field("content", format!("{length} bytes at {offset} of data log {log:x} of @{set}"))?;
         }
+        None if is_key => field("content", "the values of a key, one after the other".to_owned())?,
         None if inode.kind() == Some(FileKind::File) => {
             field("content", "in the inode".to_owned())?;
         }
