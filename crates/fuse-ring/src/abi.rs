@@ -72,7 +72,6 @@ macro_rules! wire {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
         #[repr(C)]
-        #[allow(dead_code, reason = "fields that Esker does not need keep the others in place")]
         pub(crate) struct $name { $(pub(crate) $field: $kind),* }
     )*};
 }

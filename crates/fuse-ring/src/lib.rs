@@ -13,7 +13,7 @@
 mod abi;
 mod answer;
 mod device;
-mod helpers;
+mod helper_threads;
 mod operation;
 mod processors;
 mod queue;

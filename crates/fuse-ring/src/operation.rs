@@ -24,7 +24,7 @@ pub struct Request<'a> {
 
 /// What the kernel asks; field names are those of the protocol where it has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "these are the protocol's own terms")]
+#[expect(missing_docs, reason = "these are the protocol's own terms")]
 pub enum Operation<'a> {
     LookUp {
         name: &'a [u8],
@@ -132,7 +132,7 @@ pub enum Operation<'a> {
 
 /// The attributes that a [`Operation::SetAttr`] changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "these are the protocol's own terms")]
+#[expect(missing_docs, reason = "these are the protocol's own terms")]
 pub struct AttrChanges {
     pub mode: Option<u32>,
     pub uid: Option<u32>,

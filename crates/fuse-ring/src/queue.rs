@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 
 use crate::Answerer;
 use crate::abi::{CMD_COMMIT_AND_FETCH, CMD_REGISTER, RingCommand};
-use crate::helpers::{HelperJob, Helpers, ReturnedSlots, SlotJob};
+use crate::helper_threads::{HelperJob, Helpers, ReturnedSlots, SlotJob};
 use crate::processors::pin_to;
 use crate::slot::{Slot, SlotMemory};
 

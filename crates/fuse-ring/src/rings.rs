@@ -4,7 +4,7 @@
 //! request and its answer (`slot.rs`). A thread for each processor, pinned to it, has a ring by which it
 //! gives the slots of its queue to the kernel; the kernel fills them with requests of programs on that
 //! processor, wakes the thread, and takes the answers (`queue.rs`). Requests that may wait for long
-//! go to helpers, threads that are not pinned (`helpers.rs`). Queues of processors on which this
+//! go to helpers, threads that are not pinned (`helper_threads.rs`). Queues of processors on which this
 //! process may not run, or which are not there, are served by the other threads: the kernel uses rings
 //! only once every queue has slots.
 //!
@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 
 use crate::Answerer;
 use crate::device::read_device;
-use crate::helpers::Helpers;
+use crate::helper_threads::Helpers;
 use crate::processors::Processors;
 use crate::queue::{QueueSetup, QueueThread};
 

@@ -16,7 +16,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("esker-sim", &["esker-fs", "esker-table", "esker-base"]),
     ("esker-imd", &["esker-comm", "esker-fs", "esker-table", "esker-base"]),
     ("esker-shared", &["esker-comm", "esker-fs", "esker-table", "esker-base"]),
-    ("esker-fuse", &["esker-imd", "esker-fs", "esker-comm", "esker-table", "esker-base"]),
+    ("esker-fuse-ring", &[]),
+    (
+        "esker-fuse",
+        &["esker-fuse-ring", "esker-imd", "esker-fs", "esker-comm", "esker-table", "esker-base"],
+    ),
     (
         "esker-bench",
         &[
