@@ -37,7 +37,9 @@ fn an_errno_has_a_verb_and_a_path() {
 #[test]
 fn an_impossible_name_is_told_why() {
     let esker = example();
-    for (name, why) in [("", "it is empty"), (".x", "it begins with '.'"), ("w*", "it contains '*'")] {
+    for (name, why) in
+        [("", "it is empty"), (".x", "it begins with '.'"), ("w*", "it contains '*'")]
+    {
         let said = esker.fails(2, ["publish", "--base", "base", name]);
         assert!(said.contains(why) && said.contains("letters, digits"), "{said}");
         esker.fails(2, ["publish", "--replace", "--base", "base", name]);
