@@ -19,19 +19,19 @@ pub const DIRECTORY: &str = "electrons/";
 /// Options of both programs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Ranks, each a thread, unless something started them as processes
+    /// Number of ranks, each a thread; ignored by ranks that were started as processes
     #[arg(long, default_value_t = 4)]
     pub ranks: u32,
-    /// Electrons in all
+    /// Total number of electrons
     #[arg(long, default_value_t = 100_000)]
     pub electrons: u64,
-    /// Times that all electrons are written
+    /// Number of epochs: how often all electrons are written
     #[arg(long, default_value_t = 20)]
     pub epochs: u32,
-    /// Steps between two times
+    /// Steps between two epochs
     #[arg(long, default_value_t = 20)]
     pub steps: u32,
-    /// Talk by MPI to the ranks that mpirun started
+    /// Exchange messages over MPI, among ranks that mpirun started
     #[cfg(feature = "mpi")]
     #[arg(long)]
     pub mpi: bool,

@@ -18,14 +18,14 @@ use plasma::{Electron, Simulation};
 enum Command {
     /// Simulate and write
     Run {
-        /// Where to put the files
+        /// Directory for the files
         directory: PathBuf,
         #[command(flatten)]
         options: Options,
     },
-    /// Print where an electron was in each epoch
+    /// Print an electron's position in each epoch
     Trace {
-        /// Where the files are
+        /// Directory with the files
         directory: PathBuf,
         /// The electron's number
         id: u64,

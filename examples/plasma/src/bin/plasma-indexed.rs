@@ -18,12 +18,12 @@ use plasma::{Electron, Simulation};
 enum Command {
     /// Simulate and write
     Run {
-        /// The store in which to make the directory; it is made as well if there is none
+        /// The store for the directory; it is created if it does not exist
         store: String,
         #[command(flatten)]
         options: Options,
     },
-    /// Print where an electron was in each epoch
+    /// Print an electron's position in each epoch
     Trace {
         /// The store with the directory
         store: String,

@@ -20,7 +20,7 @@ const POINTS: u64 = 800;
 /// Range of velocities drawn.
 const VELOCITIES: std::ops::Range<f64> = -2.5..2.5;
 
-/// Draw what plasma-indexed wrote
+/// Draw the electrons that plasma-indexed wrote
 #[derive(Parser)]
 struct Plot {
     /// The store with the directory
